@@ -61,8 +61,8 @@ EXAMPLES = (
         Example(f"launch_{how}/before.py")
         for how in ("environments", "local_rank", "module", "process", "spawn", "torchrun")
     ),
-    Example("portable/cuda_original.py", args="--checkpoint {out}/checkpoint.pt"),
-    Example("portable/train.py", args="--checkpoint {out}/checkpoint.pt"),
+    Example("portable/cuda_original.py", args="--epochs 6 --checkpoint {out}/checkpoint.pt"),
+    Example("portable/train.py", args="--epochs 6 --checkpoint {out}/checkpoint.pt"),
 )
 
 

@@ -160,7 +160,7 @@ class Fitted:
         return [one for one in self.verdicts if one.fits and one.bound and one.bound.seconds]
 
     def largest_on(self, one: Verdict) -> str:
-        """ "--batch-size 512, the largest that fits" of a slice; "" where it was not looked for."""
+        """Of a slice: as "--batch-size 512, the largest that fits"; "" where it was not looked for."""
         named = (each.what for each in self.largest if each.verdicts[0].product == one.product)
         return next(named, "")
 

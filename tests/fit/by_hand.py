@@ -131,7 +131,7 @@ def _llama() -> Hand:
         rates = 10000.0 ** (-jnp.arange(16) / 16)
         angles = jnp.arange(x.shape[1])[:, None] * rates
         cos, sin = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
-        left, right = jnp.split(x, 2, -1)
+        left, right = x[..., :16], x[..., 16:]
         return jnp.concatenate([left * cos - right * sin, right * cos + left * sin], -1)
 
     def forward(w: Any, x: Any) -> tuple[Any, Any]:

@@ -20,6 +20,7 @@ from tests.fit.here import Here
 
 HERE = Path(__file__).parent
 MODELS, NETS = HERE / "models.py", HERE / "nets.py"
+PLANTED = HERE / "planted" / "models.py"
 pytestmark = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu is not installed")
 SCRIPT = """
 import sys
@@ -219,6 +220,26 @@ class TestFlax:
         assert told["hbm"]["needed"] == pytest.approx(weights, rel=0.2)
         assert told["hbm"]["largest"][0]["name"].endswith("Dense_0/kernel")
 
+    @pytest.mark.long
+    @pytest.mark.parametrize(
+        ("model", "inputs", "train"),
+        [
+            (f"{MODELS}:huge", "x=float32[8,16384]", ("--train", "adamw")),
+            (f"{PLANTED}:Kept", "x=float32[400000,1024]", ()),
+            (f"{PLANTED}:Heads", "x=float32[1,8,32768,128]", ()),
+        ],
+    )
+    def test_what_is_too_much_is_what_the_compiler_says(
+        self, model: str, inputs: str, train: tuple[str, ...], here: Here
+    ) -> None:
+        """What is listed as alive, as it lies in a larger chip, against the compiler's own message."""
+        found = here.fitted(model, "--inputs", inputs, *train, "--tpu", "v5e-1", code=1)
+        (told,) = found["slices"]
+        hbm = told["hbm"]
+        assert (told["state"], hbm["explained_by"][:3]) == ("too big", "v5p")
+        missing = hbm["needed"] - hbm["available"]
+        assert hbm["at_peak"] - hbm["available"] == pytest.approx(missing, rel=0.02)
+
     def test_a_clean_model_wastes_nothing(self, here: Here) -> None:
         args = (f"{MODELS}:Tower", "--inputs", "x=float32[1024,1024]", "--tpu", "v5e-1")
         assert here.fitted(*args)["slices"][0]["waste"] == []
@@ -333,6 +354,14 @@ class TestTorch:
         momentum = 64 * 128 * 4
         state = told["hbm"]["by_kind"].get("optimizer state", 0)
         assert told["hbm"]["beside"] + state >= momentum
+
+    @pytest.mark.long
+    def test_a_script_in_the_words_of_shims(self, here: Here, tmp_path: Path) -> None:
+        script = Path(__file__).parents[2] / "examples" / "portable" / "train.py"
+        args = ("--epochs", "6", "--checkpoint", tmp_path / "checkpoint.pt")
+        (told,) = here.fitted(script, "--tpu", "v5e-8", "--", *args)["slices"]
+        assert told["state"] == "fits"
+        assert told["collectives"]
 
     @pytest.mark.long
     def test_a_cuda_script_is_rewritten_and_its_own_lines_are_named(self, here: Here) -> None:

@@ -128,9 +128,7 @@ def takes_weights(value: Any) -> bool:
     import torch
     import torch_xla
 
-    if not isinstance(value, torch.Tensor) or value.device.type != "xla":
-        return False
-    if not _is_pending(torch_xla._XLAC._get_xla_tensor_debug_info(value)):
+    if not isinstance(value, torch.Tensor) or not is_pending(value):
         return False
     numbers, _ = torch_xla._XLAC._get_tensors_xla_device_data_node([value])
     known = roles()
@@ -138,11 +136,22 @@ def takes_weights(value: Any) -> bool:
 
 
 def runs_alone(value: Any) -> bool:
-    """Whether what is pending for a tensor is no part of the step, and exchanges nothing."""
+    """Whether nothing is pending for a tensor, or what is no part of the step and exchanges nothing."""
     import torch_xla
 
+    if not is_pending(value):
+        return True
     said = torch_xla._XLAC._get_xla_tensors_text([value])
     return not takes_weights(value) and not _EXCHANGES.search(said)
+
+
+def is_pending(value: Any) -> bool:
+    """Whether a tensor lies on the device, and its values are still to be computed."""
+    import torch_xla
+
+    return value.device.type == "xla" and _is_pending(
+        torch_xla._XLAC._get_xla_tensor_debug_info(value)
+    )
 
 
 def take_for_run() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from migrate.fit.lowered.pending import (
     Role,
     World,
+    is_pending,
     pending_hash,
     pending_program,
     roles,
@@ -70,7 +71,7 @@ def _is_read(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return False
     if name != "to":
         return True
-    meant = [*args[1:2], *filter(None, [kwargs.get("device"), kwargs.get("other")])]
+    meant = (*args[1:2], kwargs.get("device"), kwargs.get("other"))
     places = (one.device if isinstance(one, torch.Tensor) else one for one in meant)
     return any(
         torch.device(one).type == "cpu" for one in places if isinstance(one, str | torch.device)
@@ -92,9 +93,8 @@ class _Watch:
         self._roles: dict[int, Role] = {}  # when the step that is traced began
         self._cuts: list[str] = []  # where the step that is running was cut
         self._waits: list[str] = []  # where a value was read that has nothing to do with the step
-        self._values: dict[
-            tuple[str, str], Any
-        ] = {}  # what each read gave last, by place and method
+        # What each read gave last, by place and method.
+        self._values: dict[tuple[str, str], Any] = {}
 
     def start(self) -> None:
         """Be told of each sync, of each optimizer step and of the end."""
@@ -127,8 +127,7 @@ class _Watch:
             if not _is_read(name, args, kwargs):
                 return read(*args, **kwargs)
             place = _place()
-            known = (place, name) in self._values
-            if self._traced and (known or self._programs or not runs_alone(args[0])):
+            if self._traced and (self._programs or not runs_alone(args[0])):
                 return self._as_before(place, name, args[0])
             of_the_step = takes_weights(args[0])  # afterwards nothing tells
             before = graphs_taken()
@@ -154,9 +153,9 @@ class _Watch:
             sys.stderr.flush()
             os._exit(1)
         value = self._values[place, name]
-        # By then it is there: it is no part of the programs that follow.
-        known = torch.as_tensor(value, dtype=read.dtype).reshape(read.shape)
-        read.data = known.to(read.device)
+        if is_pending(read):  # by then it is there: it is no part of the programs that follow
+            known = torch.as_tensor(value, dtype=read.dtype).reshape(read.shape)
+            read.data = known.to(read.device)
         return value
 
     def _trace(self) -> None:
