@@ -11,7 +11,7 @@ from migrate.compiler.program import Program
 # As libtpu 0.0.42 says of float64 that becomes complex128.
 ABORT = """WARNING: Logging before InitGoogle() is written to STDERR
 E0000 00:00:1795460903.222649   22195 common_lib.cc:554] INVALID_ARGUMENT: Error: unexpected worker
-F1123 19:08:23.596898   22195 xprecision_rewriter.cc:2101] Unsupported CVT X{64|128} expansion from f64[8] to c128[8]
+F1123 19:08:23.596898   22195 xprecision_rewriter.cc:2101] Unsupported CVT X{64} expansion from f64 to c128
 *** Check failure stack trace: ***
     @     0x7fd5ab49bc54  absl::log_internal::LogMessage::SendToLog()
 """
@@ -22,7 +22,7 @@ F1123 19:08:23.596898   22195 xprecision_rewriter.cc:2101] Unsupported CVT X{64|
     [
         (
             ABORT,
-            ": Unsupported CVT X{64|128} expansion from f64[8] to c128[8] (xprecision_rewriter.cc:2101)",
+            ": Unsupported CVT X{64} expansion from f64 to c128 (xprecision_rewriter.cc:2101)",
         ),
         ("", ""),
     ],
