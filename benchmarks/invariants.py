@@ -530,7 +530,7 @@ MYPY = (
     ),
     *("--disable-error-code=annotation-unchecked", "--enable-error-code=possibly-undefined"),
 )
-SAYS = re.compile(
+UNBOUND_LINE = re.compile(
     r'^(?P<file>\S+?):(?P<line>\d+):(?P<column>\d+): error: (?:Name "(?P<name>\w+)".*|.*)'
     r"\[(?P<code>possibly-undefined|name-defined|used-before-def)\]$"
 )
@@ -643,7 +643,7 @@ def _unbound(codes: Sequence[Code], folder: Path, cache: Path) -> Unbound:
         (inner / refused[2]).unlink()  # a comment that begins as those of types do
     found: dict[Path, list[tuple[int, int, str, str]]] = defaultdict(list)
     for line in done.stdout.splitlines():
-        if (match := SAYS.match(line)) and match["name"]:
+        if (match := UNBOUND_LINE.match(line)) and match["name"]:
             file = names[Path(match["file"]).name]
             place = int(match["line"]), int(match["column"]) - 1
             found[file].append((*place, match["name"], match["code"]))

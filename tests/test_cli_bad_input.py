@@ -73,7 +73,10 @@ class TestCommandLine:
             f"import pathlib, time\npathlib.Path({str(started)!r}).touch()\ntime.sleep(600)\n"
         )
         command = [MIGRATE, "run", "--no-report", path]
+        # Whoever is started in the background ignores SIGINT, and hands that down; a handler is not.
+        before = signal.signal(number, signal.default_int_handler)
         running = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+        signal.signal(number, before)
         until(lambda: started.exists() or running.poll() is not None, "its script to begin")
         assert running.poll() is None, "it ended before its script began"
         running.send_signal(number)

@@ -45,8 +45,7 @@ def check_file(path: Path, config: Config, known: Known | None = None) -> tuple[
     try:
         return check_script(path, data, config, known)
     except (NotPythonError, NotUtf8Error) as error:
-        shown = known.whole and config.selects(UNREADABLE)
-        return _unreadable(path, error) if shown else ()
+        return not_checked(path, error, config) if known.whole else ()
 
 
 def check_readable(path: Path, config: Config) -> tuple[Finding, ...]:
@@ -56,13 +55,13 @@ def check_readable(path: Path, config: Config) -> tuple[Finding, ...]:
         UnreadableScriptError: the file cannot be read.
     """
     data = _content(path)
-    if path.suffix == SUFFIX or not config.selects(UNREADABLE):
+    if path.suffix == SUFFIX:
         return ()
     try:
         decoded(data, path)
         require_python(data, path)
     except (NotPythonError, NotUtf8Error) as error:
-        return _unreadable(path, error)
+        return not_checked(path, error, config)
     return ()
 
 
@@ -80,15 +79,20 @@ def _check_notebook(data: bytes, path: Path, config: Config, known: Known) -> tu
     except NoCodeError:
         return ()  # a page of text
     except (InvalidNotebookError, NotUtf8Error) as error:
-        return _unreadable(path, error) if config.selects(UNREADABLE) else ()
+        return not_checked(path, error, config)
     return check_notebook(notebook, config, known.calls)
 
 
-def _unreadable(path: Path, error: MigrateError) -> tuple[Finding, ...]:
+def not_checked(
+    path: Path, error: MigrateError, config: Config, severity: Severity = Severity.ERROR
+) -> tuple[Finding, ...]:
+    """Return the finding that nothing in a file is checked, and why; none where that is not asked for."""
+    if not config.selects(UNREADABLE):
+        return ()
     line, column, message = 1, 1, error.what.removeprefix(f"{path}:").strip()
     parts = message.split(":", 2)
     if len(parts) == 3 and parts[0].isdigit() and parts[1].isdigit():
         line, column, message = int(parts[0]), int(parts[1]), parts[2].strip()
     text = f"{message}: nothing in this file is checked"
     name = "not-python"
-    return (Finding(path, line, column, line, column + 1, UNREADABLE, name, Severity.ERROR, text),)
+    return (Finding(path, line, column, line, column + 1, UNREADABLE, name, severity, text),)

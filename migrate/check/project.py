@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from migrate.check.config import Config
-from migrate.check.file import check_file, check_readable
+from migrate.check.file import check_file, check_readable, not_checked
 from migrate.check.finding import Finding
 from migrate.check.followed import Followed, Job
 from migrate.check.hazard import Severity
@@ -48,7 +48,7 @@ def check_paths(paths: Sequence[Path], config: Config, progress: Tell = silent) 
     runs is looked at too.
 
     Raises:
-        UnreadableScriptError: a path does not exist or cannot be read.
+        UnreadableScriptError: a path does not exist or cannot be read; below a folder that is a finding.
         NotUtf8Error, InvalidNotebookError: a path is a notebook that cannot be read.
     """
     named = {path: list(python_files(path, config)) for path in paths}
@@ -64,15 +64,22 @@ def check_paths(paths: Sequence[Path], config: Config, progress: Tell = silent) 
     with Followed(worth, named, _processes(worth)) as followed:
         jobs = followed.jobs(lambda path: not _excluded(path, config))
         told = progress if len(worth) > FEW else silent
-        found = followed.workers.run(partial(_check, config=config), jobs, told, "checking")
+        work = partial(_check, config=config, named=frozenset(named))
+        found = followed.workers.run(work, jobs, told, "checking")
     return Checked(
         len(files) + sum(not job.known.whole for job in jobs),
         unreadable + tuple(finding for one in found for finding in one),
     )
 
 
-def _check(job: Job, config: Config) -> tuple[Finding, ...]:
-    return check_file(job.path, config, job.known)
+def _check(job: Job, config: Config, named: Set[Path]) -> tuple[Finding, ...]:
+    try:
+        return check_file(job.path, config, job.known)
+    except UnreadableScriptError as error:
+        if job.path in named:
+            raise
+        # One file of many, as a link that leads nowhere: the others are checked.
+        return not_checked(job.path, error, config, Severity.WARNING)
 
 
 def _worth_parsing(file: Path) -> bool:

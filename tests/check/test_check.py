@@ -233,3 +233,16 @@ class TestOutput:
         listed = run("--explain", "list").stdout.splitlines()
         assert listed[0].startswith("XLA101")
         assert run("--explain", "XLA999").exit_code == 2
+
+
+@pytest.mark.parametrize("others", [0, 20], ids=["here", "in other processes"])
+def test_a_link_that_leads_nowhere_is_one_file_of_many(others: int, tmp_path: Path) -> None:
+    for number in range(2 * others):
+        (tmp_path / f"file_{number}.py").write_text("import torch\n")
+    (tmp_path / "train.py").write_text("import torch\n\nx = torch.zeros(2, dtype=torch.double)\n")
+    link = tmp_path / "linked.py"
+    link.symlink_to("nowhere.py")
+    told, hazard = check_paths([tmp_path], Config()).findings
+    assert (told.path, told.severity) == (link, Severity.WARNING)
+    assert told.message == "no such file or directory: nothing in this file is checked"
+    assert hazard.path.name == "train.py"

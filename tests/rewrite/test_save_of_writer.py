@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from migrate.reading.tree.source import parse
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.story import rewrite_source
 
 MAIN = """
 import os
@@ -59,3 +63,51 @@ def test_the_writer_alone_computes_a_path_that_the_others_do_not_have(tmp_path: 
         in text
     )
     assert 'torch.save(net.state_dict(), "best.pt")' in text  # `better` may differ
+
+
+PARALLEL = """
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class Checkpoints:
+    def __init__(self):
+        self.tp_rank = dist.get_rank() % 2
+        self.dp_rank = dist.get_rank() // 2
+
+    def path(self, step):
+        return f"weights_{self.tp_rank}_{step}.pth"
+
+    def save(self, model, step):
+        path = self.path(step)
+        if self.dp_rank == 0:
+            torch.save(model.state_dict(), path)
+
+
+def main():
+    dist.init_process_group("nccl")
+    model = nn.Linear(2, 2).cuda()
+    checkpoints = Checkpoints()
+    checkpoints.save(model, 1)
+"""
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "self.dp_rank == 0",
+        "0 == self.dp_rank",
+        "not self.dp_rank",
+        "mpu.get_data_parallel_rank() == 0",
+        "self.dp_rank == 0 and dist.get_rank() < 4",
+    ],
+)
+def test_a_file_of_each_group_stays_and_is_reported(test: str) -> None:
+    text = PARALLEL.replace("self.dp_rank == 0:", f"{test}:").encode()
+    done = rewrite_source(parse(text, Path("train.py")))
+    assert "            torch.save(model.state_dict(), path)\n" in done.data.decode()
+    (note,) = (note for note in done.findings if note.rule == "save")
+    assert "one replica of each group writes a file of its own" in note.message

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.reading.replicas.guards import asks_for_a_group
 from migrate.reading.tree.tree import code, nodes_of
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ def _passes_first(part: cst.BaseExpression, context: Script) -> bool:
 
 
 def _equals_zero(test: cst.Comparison) -> bool:
-    if len(test.comparisons) != 1:
-        return False
+    if len(test.comparisons) != 1 or asks_for_a_group(test):
+        return False  # one replica of each group passes, not the first alone
     operator, right = test.comparisons[0].operator, test.comparisons[0].comparator
     if isinstance(operator, cst.In) and isinstance(right, cst.Tuple | cst.List | cst.Set):
         return {code(element.value) for element in right.elements} <= {"0", "-1"}

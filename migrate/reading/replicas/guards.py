@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import last_part, nodes_of, string_value
+from migrate.reading.tree.tree import last_part, nodes, nodes_of, string_value
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import (
     FIRST_DECORATOR,
     FIRST_NAME,
     GPU_NAME,
     GROUP_VARIABLES,
+    PARALLEL_RANK_NAME,
     RANK_FUNCTION,
     RANK_NAME,
     RANK_VARIABLES,
@@ -91,6 +92,7 @@ class Guards:
             last = last_part(test)
             if (
                 RANK_NAME.fullmatch(last)
+                or is_of_group(test)
                 or FIRST_NAME.fullmatch(last)
                 or self._context.ranks.is_rank(test)
             ):
@@ -157,6 +159,8 @@ class Guards:
             return self.is_index(left) and not all(_means_none(value) for value in values)
         if self.is_index(right):
             left, right = right, left
+        if any(is_of_group(side) for side in (left, right)):
+            return not _means_none(right)
         if self._is_computed(left) or self._is_computed(right):
             return True
         if not self.is_index(left) or _means_none(right):
@@ -264,6 +268,17 @@ class Guards:
             called, above = above, self._context.parent(above)
         is_call = isinstance(above, cst.Call) and above.func is called
         return is_call and self.around(called) is not None
+
+
+def is_of_group(node: cst.CSTNode) -> bool:
+    """Whether `node` is the place in a group of replicas: `tp_rank`, `mpu.get_data_parallel_rank()`."""
+    named = node.func if isinstance(node, cst.Call) else node
+    return PARALLEL_RANK_NAME.fullmatch(last_part(named)) is not None
+
+
+def asks_for_a_group(test: cst.BaseExpression) -> bool:
+    """Whether `test` compares the place of the replica in a group: one replica of each group passes."""
+    return any(map(is_of_group, nodes(test)))
 
 
 def _parts(test: cst.BaseExpression) -> list[cst.BaseExpression]:

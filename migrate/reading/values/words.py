@@ -304,13 +304,19 @@ INDEX_NAME = re.compile(
 )
 # Which of the replicas this is, as scripts name it: `rank`, `args.local_rank`, `LOCAL_RANK`, `self.gpu_id`.
 RANK_NAME = re.compile(
-    r"_*((local|global|node|world|ddp|dist|distributed|dp|process|proc|worker|machine|my|cur|current"
+    r"_*((local|global|node|world|ddp|dist|distributed|process|proc|worker|machine|my|cur|current"
     r"|slurm|mpi|hvd|torch|gpu|group|replica|host|this)_?)*rank(_id)?|(local_)?(process|proc)_(index|id)",
     re.IGNORECASE,
 )
 # Which one this is of some group of replicas: `tp_rank`, `self.pipeline_rank`; not `lora_rank`, a size.
 GROUP_RANK_NAME = re.compile(r"(?!(\w*_)?(lora|low|dora)_)\w*rank(_id)?", re.IGNORECASE)
-# The same where it is compared, but where alone it says whether there is a device at all.
+# Which one of a group that shares the data, the layers or their parts: of several replicas it is the same.
+PARALLEL_RANK_NAME = re.compile(
+    r"(get_|\w*_)?(dp|tp|pp|cp|mp|sp|ep|data|tensor|pipeline|pipe|context|model|sequence|expert)"
+    r"(_model)?(_parallel)?_rank",
+    re.IGNORECASE,
+)
+# The same as RANK_NAME where it is compared, but where alone it says whether there is a device at all.
 GPU_NAME = re.compile(r"_*(local_)?gpu(_id|_idx|_index)?", re.IGNORECASE)
 # The answer of a function that scripts define for it.
 RANK_FUNCTION = re.compile(

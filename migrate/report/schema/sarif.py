@@ -48,7 +48,9 @@ def check_as_sarif(checked: Checked, root: Path | None = None) -> dict[str, Any]
 def _rules(found: Container[str]) -> list[dict[str, Any]]:
     """Return all rules, with their pages those that are `found`."""
     own = [
-        _rule(UNREADABLE, "not-python", "The file is not Python 3.", Severity.ERROR),
+        _rule(
+            UNREADABLE, "not-python", "The file is not Python 3, or cannot be read.", Severity.ERROR
+        ),
         _rule(UNUSED_IGNORE, "unused-ignore", "A comment silences nothing.", Severity.INFO),
     ]
     for hazard in all_hazards():

@@ -36,8 +36,9 @@ class Save(Rule):
     device.
 
     **Reported.** A save under a condition that may differ between replicas (`if accuracy > best:`), under a
-    branch with an `else`, into an open file, of a whole module (`xm.save` moves the tensors of a state
-    dict, not those of a module); what is saved, where it is computed with side effects or from a name that
+    test of a group's rank (`dp_rank == 0`: one file for each of the other groups), under a branch with an
+    `else`, into an open file, of a whole module (`xm.save` moves the tensors of a state dict, not those of a
+    module); what is saved, where it is computed with side effects or from a name that
     only some replicas bind; the call of a function of another file that saves and does more than that.
 
     Source: pytorch/xla#2712, #2224, #4571 (saves that hang); torch_xla 2.9, `xm.save` (measured on two

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from migrate.reading.replicas.first_replica import Rest, is_local, on_first
+from migrate.reading.replicas.guards import asks_for_a_group
 from migrate.reading.replicas.options import same_on_all
 from migrate.reading.replicas.pure import bound_with_effects, is_pure, same_everywhere
 from migrate.reading.tree.tree import bind, code, nodes_of, used
@@ -19,6 +20,12 @@ from migrate.rewrite.rules.saving.own_paths import names_replica
 from migrate.rewrite.rules.saving.save_calls import as_shims_save, as_xla_save, by_hand, refused
 from migrate.rewrite.rules.saving.unguard import alone, keep_to_first, without_guard
 from migrate.rewrite.workspace import Workspace
+
+# `if dp_rank == 0:` with a file for each tensor-parallel rank: neither one writer nor all of them.
+WRITERS_OF_GROUPS = (
+    "one replica of each group writes a file of its own; move the values to the CPU on all replicas, before "
+    "the test, and save those"
+)
 
 
 @dataclass
@@ -167,6 +174,8 @@ class Saving:
             reason = self._refusal(guard, statement)
             if reason is None:
                 self._note(guard, statement)
+            if reason is not None and asks_for_a_group(guard.test):
+                return f"{reason}: {WRITERS_OF_GROUPS}"
             return reason and f"{reason}: {self._by_hand}"
         if self._context.parent(statement) is not guard.body:
             return f"saves below a condition or in a block, for one replica only: {self._by_hand}"
