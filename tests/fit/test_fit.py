@@ -356,14 +356,6 @@ class TestTorch:
         assert told["hbm"]["beside"] + state >= momentum
 
     @pytest.mark.long
-    def test_a_script_in_the_words_of_shims(self, here: Here, tmp_path: Path) -> None:
-        script = Path(__file__).parents[2] / "examples" / "portable" / "train.py"
-        args = ("--epochs", "6", "--checkpoint", tmp_path / "checkpoint.pt")
-        (told,) = here.fitted(script, "--tpu", "v5e-8", "--", *args)["slices"]
-        assert told["state"] == "fits"
-        assert told["collectives"]
-
-    @pytest.mark.long
     def test_a_cuda_script_is_rewritten_and_its_own_lines_are_named(self, here: Here) -> None:
         script = Path(__file__).parents[2] / "examples" / "transformer" / "before.py"
         (told,) = here.fitted(script, "--tpu", "v5e-8")["slices"]
