@@ -38,8 +38,11 @@ class Place:
         ).split()
 
 
-def prepared(script: Script, repositories: Path, scratch: Path) -> Place:
-    """Copy the repository of `script` from the folder `repositories` to `scratch`, and make its data."""
+def prepared(script: Script, repositories: Path, scratch: Path, each: int = 8) -> Place:
+    """Copy the repository of `script` from the folder `repositories` to `scratch`, and make its data.
+
+    `each`: images of each class.
+    """
     repository = scratch / script.repository
     shutil.copytree(
         repositories / script.repository,
@@ -53,7 +56,7 @@ def prepared(script: Script, repositories: Path, scratch: Path) -> Place:
     data, out = scratch / "data", folder / "written-by-the-run"
     for made in (data, out):
         made.mkdir()
-    images(data)
+    images(data, each)
     # The repository itself, as if it were installed.
     python_path = [HERE / "site", HERE.parents[1], repository, os.environ.get("PYTHONPATH", "")]
     variables = {

@@ -27,6 +27,8 @@ class Script:
         folder: where it is run; empty: beside the script.
         small_resnet: offer a smaller `torchvision.models.resnet50`.
         args_on_xla: further arguments there.
+        args_to_fit: further arguments of `migrate fit`, where eight replicas need more data than two.
+        torchrun: whether the rewritten script still reads torchrun's variables.
         args_to_prove: further arguments, for both sides, where the two are compared.
         project: the folder that is rewritten as a whole, where the script's local modules hold
             constructs of GPUs too; empty: the script alone.
@@ -48,6 +50,8 @@ class Script:
     workers: int | None = None
     optimized: bool = False
     args_on_xla: str = ""
+    args_to_fit: str = ""
+    torchrun: bool = False
     args_to_prove: str = ""
     project: str = ""
 
@@ -57,14 +61,14 @@ class Script:
         return f"{self.repository.replace('+', '/')} {self.path}"
 
 
-def images(folder: Path) -> None:
-    """Make a folder of random JPEG files as ImageFolder wants it: 2 classes, 8 images each."""
+def images(folder: Path, each: int = 8) -> None:
+    """Make a folder of random JPEG files as ImageFolder wants it: 2 classes, `each` images of each."""
     from PIL import Image
 
     draw = random.Random(0)
     for split in ("train", "val"):
         for label in ("cat", "dog"):
-            for number in range(8):
+            for number in range(each):
                 path = folder / split / label / f"{label}_{number}.jpg"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.frombytes("RGB", (72, 72), draw.randbytes(72 * 72 * 3)).save(path)

@@ -77,7 +77,7 @@ def decide(known: Known, plan: Plan, prices: Prices, hours: Hours) -> Decision:
     return Decision(
         state,
         sentence,
-        staying or tuple(_moving(best, today, saved)),
+        staying or tuple(_moving(known.fitted, best, today, saved)),
         tuple(_risks(known, plan, best)),
         unsaid,
         best,
@@ -136,7 +136,8 @@ def _staying(
     verdicts = known.fitted.verdicts
     if verdicts and all(one.state in ("too big", "refused") for one in verdicts):
         for verdict in verdicts:
-            yield _verdict(verdict)
+            smaller = known.fitted.largest_on(verdict)
+            yield _verdict(verdict) + f"; {smaller}" * bool(smaller)
     if best is None:
         return
     name = best.verdict.product.name
@@ -168,13 +169,16 @@ def _compiling(best: There) -> float:
     return best.verdict.seconds / (3600 * best.hours_likely) if best.hours_likely else 0.0
 
 
-def _moving(best: There | None, today: Today | None, saved: float | None) -> Iterator[str]:
+def _moving(
+    fitted: Fitted, best: There | None, today: Today | None, saved: float | None
+) -> Iterator[str]:
     if best is None:
         return
-    verdict = best.verdict
+    verdict, largest = best.verdict, fitted.largest_on(best.verdict)
     yield (
         f"its step compiles for {verdict.product.name} and takes {verdict.needed / 2**30:.2f} of "
-        f"{verdict.available / 2**30:.2f} GiB of each device, with the batch that its arguments say"
+        f"{verdict.available / 2**30:.2f} GiB of each device, with "
+        f"{fitted.batch or 'the batch that its arguments say'}" + f" ({largest})" * bool(largest)
     )
     if saved is not None and today is not None and best.dollars_likely is not None:
         yield (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from migrate.assess.hours import Hours
 from migrate.check.work import Work
-from migrate.fit.verdict import Verdict
+from migrate.fit.verdict import Tried, Verdict
 
 # Without these nothing trains on a TPU, and no rewrite takes them out.
 BLOCKING = (Work.FRAMEWORK, Work.KERNELS)
@@ -144,16 +144,25 @@ class Fitted:
         why: why it was not asked, or found no step; "" where it answered.
         verdicts: by slice.
         notes: what holds for all of them.
+        batch: the option that is the batch, with its value; "" where it was not named.
+        largest: the largest batch that fits, by slice, where it was looked for.
     """
 
     why: str = ""
     verdicts: tuple[Verdict, ...] = ()
     notes: tuple[str, ...] = ()
+    batch: str = ""
+    largest: tuple[Tried, ...] = ()
 
     @property
     def fitting(self) -> Sequence[Verdict]:
         """The slices on which the step compiles and has room."""
         return [one for one in self.verdicts if one.fits and one.bound and one.bound.seconds]
+
+    def largest_on(self, one: Verdict) -> str:
+        """Of a slice: as "--batch-size 512, the largest that fits"; "" where it was not looked for."""
+        named = (each.what for each in self.largest if each.verdicts[0].product == one.product)
+        return next(named, "")
 
 
 @dataclass(frozen=True)

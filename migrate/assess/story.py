@@ -15,6 +15,7 @@ from migrate.assess.money import Plan
 from migrate.assess.prices import Prices
 from migrate.assess.run import Ready, rewritten_project, short_run
 from migrate.errors import MigrateError
+from migrate.fit.batch import batch_option
 from migrate.fit.products import Product
 from migrate.fit.story import FitOptions, Script, fit
 from migrate.reading.project.progress import Tell
@@ -34,6 +35,8 @@ class Question:
         products: the slices to compile for.
         replicas: of the short run.
         run_timeout, fit_timeout: seconds for the short run, and for each compilation.
+        batch_option: the script's option that is its batch: the largest that fits is looked for; "" for none.
+        torchrun: whether the script is given torchrun's variables where its step is found.
         plan, prices, hours: what the runs are, and what is assumed.
     """
 
@@ -47,6 +50,8 @@ class Question:
     plan: Plan
     prices: Prices
     hours: Hours
+    batch_option: str = ""
+    torchrun: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,12 +68,15 @@ def assess(question: Question, tell: Tell) -> Assessment:
 
     Raises:
         AssessError: there is no such project or script, or figures that cannot be meant.
+        FitError: the script is given no batch to begin with.
     """
     script = _script(question.project, question.script)
     plan = question.plan
     plan.require_sense()
     if plan.gpu:
         question.prices.of_gpu(plan.gpu)
+    if question.batch_option:
+        batch_option(question.args, question.batch_option)
     done = rewrite_folder(question.project, progress=tell)
     code = code_of(done, script)
     if code.blocking:
@@ -88,13 +96,22 @@ def assess(question: Question, tell: Tell) -> Assessment:
 def _fitted(question: Question, ran: Ran, ready: Ready, tell: Tell) -> Fitted:
     if ran.failed:
         return Fitted(f"not compiled: the script does not train here ({ran.why})")
-    options = FitOptions(question.products, args=question.args, timeout=question.fit_timeout)
+    option = question.batch_option
+    options = FitOptions(
+        question.products,
+        args=question.args,
+        auto=bool(option),
+        batch_option=option,
+        torchrun=question.torchrun,
+        timeout=question.fit_timeout,
+    )
     runs = Script(ready.place.inside(ready.script), ready.original)
     try:
         report = fit(str(question.script), options, tell, runs)
     except MigrateError as error:
         return Fitted(str(error))
-    return Fitted("", report.verdicts, report.notes)
+    batch = f"{option} {batch_option(question.args, option)}" if option else ""
+    return Fitted("", report.verdicts, report.notes, batch, report.tried)
 
 
 def _script(project: Path, named: Path) -> Path:

@@ -12,6 +12,7 @@ class Work(StrEnum):
     KERNELS = "kernels"
     LIBRARY = "library"
     SWITCH = "switch"
+    SHARDING = "sharding"
     SHAPES = "shapes"
     STEP = "step"
     REPLICAS = "replicas"
@@ -30,6 +31,7 @@ _WORDS = {
     Work.KERNELS: "write CUDA kernels anew, in torch operations or Pallas",
     Work.LIBRARY: "replace a library that needs CUDA",
     Work.SWITCH: "turn on a framework's own way to a TPU",
+    Work.SHARDING: "cut weights among the replicas in XLA's own way, and their checkpoints",
     Work.SHAPES: "give tensors fixed sizes",
     Work.STEP: "arrange the training step",
     Work.REPLICAS: "let the replicas start, and do the same",

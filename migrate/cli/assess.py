@@ -47,6 +47,13 @@ _A_PATH = click.Path(path_type=Path)
     show_default=True,
     help="Of all replicas together: grows with their number, or stays the same.",
 )
+@click.option(
+    "--batch-option",
+    default="",
+    metavar="NAME",
+    help="The script's option that is its batch: look for the largest that fits too.",
+)
+@click.option("--torchrun", is_flag=True, help="Give the script torchrun's variables (RANK, …).")
 @click.option("--prices", type=_A_PATH, help="Your own prices, a file as prices.yaml of ours.")
 @click.option("--hours", type=_A_PATH, help="Your own hours of work, a file as hours.yaml of ours.")
 @click.option(
@@ -103,6 +110,8 @@ def assess(
             _plan(given),
             read_prices(given["prices"] or OUR_PRICES),
             read_hours(given["hours"] or OUR_HOURS),
+            given["batch_option"],
+            given["torchrun"],
         )
         with working_at_files(quiet=json_output) as progress:
             found = assessed(question, progress)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -30,8 +31,11 @@ _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",  # no metadata server: this is no TPU VM
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # or a second process fails on libtpu's lock file
+    "XLA_FLAGS": "",  # those of this machine's CPU: they would reach libtpu too
 }
 _TAIL = 400  # characters of the last line that the compiler said
+# What it says before it aborts: `F1123 19:08:23.596898   22195 rewriter.cc:2101] Unsupported …`.
+_FATAL = re.compile(r"^F\d{4} \S+ +\d+ ([\w.]+:\d+)\] (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -166,6 +170,8 @@ def _run(arguments: list[str], timeout: float) -> str:
     if code is None:
         return f"the TPU compiler gave no answer in {timeout:g} s"
     if code < 0:
-        return f"the TPU compiler ended by {signal.Signals(-code).name}"
+        said = _FATAL.search(errors)
+        why = f": {said[2].strip()[:_TAIL]} ({said[1]})" if said else ""
+        return f"the TPU compiler ended by {signal.Signals(-code).name}{why}"
     last = next(iter(reversed(errors.strip().splitlines())), "it said nothing")
     return f"the TPU compiler ended with {code}: {last[-_TAIL:]}"

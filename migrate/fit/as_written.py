@@ -27,6 +27,7 @@ class Given:
     Attributes:
         written, module: it.
         arguments: what they are; () where it is not known.
+        outputs: see `Part`.
         trains: whether it is a step of training.
         shown: from a place in a file that ran to the one that the user knows.
     """
@@ -34,6 +35,7 @@ class Given:
     written: Written
     module: Module
     arguments: tuple[Argument, ...]
+    outputs: tuple[Argument, ...]
     trains: bool
     shown: Callable[[str], str]
 
@@ -165,27 +167,32 @@ def _twice(given: Given, memory: Memory, chip: Generation) -> Iterator[Waste]:
         if place not in module.aliases:
             beside[str(array)].append(place)
     count, lines = 0, []
-    for array in _undonated(given):
-        if beside[str(array)]:
-            place = beside[str(array)].pop(0)
-            count += array.padded
-            lines.append(module.output_source(place))
+    for array, argument in _undonated(given):
+        for place in beside[str(array)]:
+            if not given.outputs or given.outputs[place] == argument:
+                beside[str(array)].remove(place)
+                count += array.padded
+                lines.append(module.output_source(place))
+                break
     if worth_its_memory(count, memory, chip):
         yield Waste(
             "not donated",
             next(filter(None, lines), ""),
             f"{count / 1e6:.1f} MB of weights and optimizer state are kept beside their new values",
-            "donate them (jax.jit(step, donate_argnums=…)), or let no other name hold the old ones",
+            "donate them (jax.jit(step, donate_argnums=…)); in torch change them in place (weight.sub_(…)), "
+            "and let no other name hold the old ones",
             count / memory.peak,
         )
 
 
-def _undonated(given: Given) -> Iterator[Array]:
-    """Arrays of arguments that a step may change, and that keep their memory."""
+def _undonated(given: Given) -> Iterator[tuple[Array, Argument | None]]:
+    """Arrays of arguments that a step may change, and that keep their memory; which argument each is."""
     donated = set(given.module.aliases.values())
     for one, kind in _arguments(given):
         if one.number not in donated and (not given.arguments or kind in _CHANGES):
-            yield from one.arrays
+            argument = given.arguments[one.number] if given.arguments else None
+            for array in one.arrays:
+                yield array, argument
 
 
 def _arguments(given: Given) -> Iterator[tuple[Instruction, str]]:

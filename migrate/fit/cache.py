@@ -69,6 +69,7 @@ def _key(program: Program, product: Product, devices: int, options: Mapping[str,
         sorted(product.options.items()),
         devices,
         sorted(options.items()),
+        os.environ.get("LIBTPU_INIT_ARGS", ""),
         versions,
     )
     return hashlib.sha256(repr(said).encode() + program.data).hexdigest()

@@ -142,7 +142,7 @@ def _told(
             each
             for (one, answer), its in zip(compiled, modules, strict=True)
             for each in waste_as_written(
-                Given(answer.written, its, one.arguments, step.trains, step.shown),
+                Given(answer.written, its, one.arguments, one.outputs, step.trains, step.shown),
                 memory,
                 product.generation,
             )

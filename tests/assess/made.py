@@ -13,7 +13,7 @@ from migrate.assess.story import Assessment, Question
 from migrate.check.work import Work
 from migrate.fit.lines import Bound
 from migrate.fit.products import product_named
-from migrate.fit.verdict import State, Verdict
+from migrate.fit.verdict import State, Tried, Verdict
 
 PLAN = Plan("h100", 8, 0.41, 100_000, 20, 200.0)
 
@@ -51,6 +51,8 @@ def assessment(
     left: Code | None = None,
     ran: Ran | None = None,
     why: str = "",
+    batch: str = "",
+    largest: tuple[Tried, ...] = (),
 ) -> Assessment:
     prices, hours = read_prices(), read_hours()
     known = Known(
@@ -59,7 +61,7 @@ def assessment(
         ("--lr", "0.1"),
         left if left is not None else code(todo()),
         ran or Ran(replicas=2, seconds=9.0, steps=12, compiled=2),
-        Fitted(why, verdicts, ("a note",)),
+        Fitted(why, verdicts, ("a note",), batch, largest),
     )
     products = tuple(one.product for one in verdicts)
     question = Question(
@@ -71,6 +73,9 @@ def assessment(
 ALL = {
     "move": lambda: assessment(
         verdict(), verdict("v6e-8", 0.06), verdict("v5p-8", 0.01, "too big")
+    ),
+    "batch": lambda: assessment(
+        verdict(), batch="-b 32", largest=(Tried("-b 96, the largest that fits", (verdict(),)),)
     ),
     "spared": lambda: assessment(verdict(), plan=Plan("h100", 8, 0.41, 100_000)),
     "no price": lambda: assessment(verdict("tpu7x-8")),

@@ -122,6 +122,22 @@ def kernels(folder: Path) -> Path:
     return write(folder, files)
 
 
+def sharded(folder: Path) -> Path:
+    """FSDP with a policy, and a checkpoint of it."""
+    text = PLAIN.replace(" BATCH", "").replace(
+        "from torch.nn.parallel import DistributedDataParallel as DDP",
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+        "from torch.distributed.fsdp import StateDictType\n"
+        "from torch.distributed.fsdp.wrap import always_wrap_policy",
+    )
+    text = text.replace(
+        "DDP(Net().cuda(), device_ids=[args.local_rank])",
+        "FSDP(Net().cuda(), auto_wrap_policy=always_wrap_policy)\n"
+        "    FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT)",
+    )
+    return write(folder, {"train.py": text, "net.py": NET})
+
+
 def optional(folder: Path) -> Path:
     """Plain DDP in which DeepSpeed is imported where it is there."""
     text = PLAIN.replace(" BATCH", "").replace(

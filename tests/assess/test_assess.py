@@ -16,7 +16,7 @@ from rich.console import Console
 import migrate.report.schema
 from migrate.cli import commands
 from migrate.report.html.assess import write_assess_page
-from migrate.report.text.assess import assess_as_json, assess_summary
+from migrate.report.text.assess import assess_as_json, assess_summary, batch_lines
 from tests.assess import made, projects
 
 SCHEMA = json.loads(Path(migrate.report.schema.__file__).with_name("assess.json").read_text())
@@ -46,7 +46,13 @@ def test_each_form_says_the_same(name: str, tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text()
     plain = assess_as_json(found)
     jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(json.dumps(plain)))
-    for one in (found.decision.sentence, *plain["risks"], *plain["reasons"], *plain["assumed"]):
+    for one in (
+        found.decision.sentence,
+        *batch_lines(found),
+        *plain["risks"],
+        *plain["reasons"],
+        *plain["assumed"],
+    ):
         assert " ".join(one.split()) in text
         assert one.replace("&", "&amp;").replace("'", "&#39;") in page
 
@@ -87,6 +93,10 @@ def test_a_project_that_a_tpu_cannot_run_stays(
         (("P", "--script", "train.py", "--tpu", "v5f-8"), "v5f-8: no TPU is sold"),
         (("P", "--script", "train.py", "--steps", "-3"), "--steps -3: is no such number"),
         (("P", "--script", "train.py", "--share-of-bound", "2"), "--share-of-bound 2: is no share"),
+        (
+            ("P", "--script", "train.py", "--batch-option", "-b", "--", "-b", "many"),
+            "-b many: is no batch",
+        ),
         (("P", "--script", "train.py", "--prices", "none"), "none: cannot be read"),
         (
             ("P", "--script", "train.py", "--hours", "P/notes.txt"),

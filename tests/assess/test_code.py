@@ -39,6 +39,12 @@ def test_what_no_tpu_has_blocks(
     assert (one.work, one.place) == (work, place)
 
 
+def test_fsdp_is_more_than_a_call(tmp_path: Path) -> None:
+    found = read(projects.sharded(tmp_path))
+    assert {one.work for one in found.by_hand} == {Work.SHARDING}
+    assert len(found.by_hand) > 1
+
+
 def test_what_is_imported_where_it_is_there_blocks_nothing(tmp_path: Path) -> None:
     found = read(projects.optional(tmp_path))
     assert found.blocking == ()

@@ -10,6 +10,7 @@ from migrate.assess.errors import AssessError
 from migrate.assess.found import Ran
 from migrate.assess.money import Plan
 from migrate.check.work import Work
+from migrate.fit.verdict import Tried
 from tests.assess import made
 from tests.assess.made import PLAN, assessment, code, todo, verdict
 
@@ -44,6 +45,15 @@ def test_the_batch_grows_with_the_replicas_or_stays() -> None:
 def test_the_cheapest_slice_is_the_best() -> None:
     found = assessment(verdict("v5p-8", 0.09), verdict("v5e-8", 0.1), verdict("v6e-8", 0.02))
     assert [one.verdict.product.name for one in found.decision.there] == ["v6e-8", "v5e-8", "v5p-8"]
+
+
+def test_the_batch_that_was_weighed_and_the_largest_are_told() -> None:
+    (first, *_) = made.ALL["batch"]().decision.reasons
+    assert first.endswith(" GiB of each device, with -b 32 (-b 96, the largest that fits)")
+    big = verdict(state="too big")
+    smaller = Tried("-b 8, the largest that fits", (verdict(),))
+    (reason,) = assessment(big, batch="-b 32", largest=(smaller,)).decision.reasons
+    assert reason.endswith("; -b 8, the largest that fits")
 
 
 @pytest.mark.parametrize(

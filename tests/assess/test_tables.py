@@ -78,7 +78,7 @@ def test_hours_of_ones_own(tmp_path: Path) -> None:
     hours = read_hours(file)
     assert [hours.of(Work.STEP, count) for count in (0, 1, 3)] == [0, 2, 4]
     file.write_text(f"setup: 4\nlook: 0\nkinds:\n{KINDS.replace('step: [2, 1]', 'step: 2')}")
-    with pytest.raises(AssessError, match=r":9: kinds.step is no list of 2 numbers"):
+    with pytest.raises(AssessError, match=r":10: kinds.step is no list of 2 numbers"):
         read_hours(file)
     file.write_text(f"setup: 4\nlook: 0\nkinds:\n{KINDS.replace('  step: [2, 1]', '')}")
     with pytest.raises(AssessError, match=r"kinds has no step"):

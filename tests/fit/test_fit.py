@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import optax
 import pytest
 from click.testing import CliRunner, Result
 
 from migrate.cli import commands
-from migrate.compiler.compile import Compiled, Stats
+from migrate.compiler.compile import Compiled
 from migrate.fit import cache, judge
-from tests.waiting import LIMIT
+from tests.fit.by_hand import as_by_hand, by_hand
+from tests.fit.here import Here
 
 HERE = Path(__file__).parent
 MODELS, NETS = HERE / "models.py", HERE / "nets.py"
+PLANTED = HERE / "planted" / "models.py"
 pytestmark = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu is not installed")
 SCRIPT = """
 import sys
@@ -104,11 +101,15 @@ def main(index=0):
             with torch_xla.step():
                 xm.optimizer_step(optimizer)
                 optimizer.zero_grad()
+        METRIC
 
 
 if __name__ == "__main__":
     torch_xla.launch(main)
 """
+
+
+METRIC = "total = xm.all_reduce('sum', x.square().mean()).item()"
 
 
 @pytest.fixture(autouse=True)
@@ -117,30 +118,37 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*args: object) -> Result:
+    """In this process, which starts those that lower and compile."""
     return CliRunner().invoke(commands, ["fit", *map(str, args)])
-
-
-def fitted(*args: object, code: int = 0) -> dict[str, Any]:
-    done = run("--json", *args)
-    assert done.exit_code == code, done.output
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 @pytest.fixture(scope="module")
 def tower(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """By processes of its own, as a user has it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        return fitted(f"{MODELS}:Tower", "--inputs", "x=float32[64,512]", "--train", "adamw")
+        done = run(
+            *("--json", f"{MODELS}:Tower", "--inputs", "x=float32[64,512]", "--train", "adamw")
+        )
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 class TestFlax:
-    def test_a_step_is_what_jax_compiles_by_hand(self, tower: dict[str, Any]) -> None:
-        """The same step in plain JAX, compiled for the same slice: memory, operations, exchanges."""
-        (told,) = tower["slices"]
-        stats = by_hand()
-        assert told["hbm"]["needed"] == stats.reserved
-        assert told["flops"] == stats.flops
+    def test_a_step_is_what_jax_compiles_by_hand(self, tower: dict[str, Any], here: Here) -> None:
+        """The same step in plain JAX, compiled for the same slice."""
+        assert as_by_hand(tower) == here.ask(by_hand, "tower")
+
+    @pytest.mark.long
+    @pytest.mark.parametrize(
+        ("model", "inputs"),
+        [("Llama", "x=float32[2,64,128]"), ("ViT", "image=float32[4,32,32,3]"),
+         ("ResNet50", "image=float32[4,64,64,3]")],
+    )  # fmt: skip
+    def test_whole_architectures_are_too(self, model: str, inputs: str, here: Here) -> None:
+        found = here.fitted(f"{HERE / 'whole.py'}:{model}", "--inputs", inputs, "--train", "adamw")
+        assert as_by_hand(found) == here.ask(by_hand, model)
 
     def test_what_lies_in_memory_is_explained(self, tower: dict[str, Any]) -> None:
         (told,) = tower["slices"]
@@ -165,16 +173,16 @@ class TestFlax:
         assert bound["seconds"] == max(bound["mxu"], bound["hbm"], bound["ici"])
 
     def test_weights_cut_along_a_mesh_take_less(
-        self, tower: dict[str, Any], tmp_path: Path
+        self, here: Here, tower: dict[str, Any], tmp_path: Path
     ) -> None:
         rules = tmp_path / "rules.yaml"
         rules.write_text("Dense_0/kernel: [null, model]\nDense_0/bias: [model]\ndefault: []\n")
         args = (f"{MODELS}:Tower", "--inputs", "x=float32[64,512]", "--train", "adamw")
-        found = fitted(*args, "--mesh", "data=2,model=4", "--spec", rules)
+        found = here.fitted(*args, "--mesh", "data=2,model=4", "--spec", rules)
         before = tower["slices"][0]["hbm"]["by_kind"]["parameters"]
         assert found["slices"][0]["hbm"]["by_kind"]["parameters"] < before / 2
 
-    def test_a_change_is_tried_and_compared(self, tmp_path: Path) -> None:
+    def test_a_change_is_tried_and_compared(self, here: Here, tmp_path: Path) -> None:
         args = (
             f"{MODELS}:Tower",
             "--inputs",
@@ -185,25 +193,25 @@ class TestFlax:
             "v5e-1",
         )
         page = tmp_path / "fit.html"
-        before = fitted(*args)
+        before = here.fitted(*args)
         kept = tmp_path / "before.json"
         kept.write_text(json.dumps(before))
-        found = fitted(*args, "--try", "bf16", "--html", page)
+        found = here.fitted(*args, "--try", "bf16", "--html", page)
         (tried,) = found["tried"]
         assert tried["what"] == "bf16"
         less = tried["slices"][0]["hbm"]["needed"] / before["slices"][0]["hbm"]["needed"]
         assert less == pytest.approx(0.5, abs=0.1)
         assert found["slices"][0]["cached"]
         assert "params/Dense_0/kernel" in page.read_text()
-        other = fitted(
+        other = here.fitted(
             *args, "--dtype", "bfloat16", "--baseline", kept, "--max-hbm", "0.001%", code=1
         )
         assert any("HBM -4" in line or "HBM -5" in line for line in other["changes"])
         assert "more than 0%" in other["limits_passed"][0]
 
-    def test_too_big_is_said_with_what_fills_it(self) -> None:
+    def test_too_big_is_said_with_what_fills_it(self, here: Here) -> None:
         args = (f"{MODELS}:huge", "--inputs", "x=float32[8,16384]", "--train", "adamw")
-        found = fitted(*args, "--tpu", "v5e-1", code=1)
+        found = here.fitted(*args, "--tpu", "v5e-1", code=1)
         (told,) = found["slices"]
         assert told["state"] == "too big"
         assert told["hbm"]["needed"] > told["hbm"]["available"]
@@ -212,87 +220,35 @@ class TestFlax:
         assert told["hbm"]["needed"] == pytest.approx(weights, rel=0.2)
         assert told["hbm"]["largest"][0]["name"].endswith("Dense_0/kernel")
 
+    @pytest.mark.long
     @pytest.mark.parametrize(
-        ("model", "shape", "kind"),
-        [("Narrow", "8,4,256,48", "idle matrix unit"), ("Exact", "1024,1024", "exact products")],
+        ("model", "inputs", "train"),
+        [
+            (f"{MODELS}:huge", "x=float32[8,16384]", ("--train", "adamw")),
+            (f"{PLANTED}:Kept", "x=float32[400000,1024]", ()),
+            (f"{PLANTED}:Heads", "x=float32[1,8,32768,128]", ()),
+        ],
     )
-    def test_waste_has_its_line(self, model: str, shape: str, kind: str) -> None:
-        found = fitted(f"{MODELS}:{model}", "--inputs", f"x=float32[{shape}]", "--tpu", "v5e-1")
-        wasted = {one["kind"]: one["source"] for one in found["slices"][0]["waste"]}
-        assert wasted[kind].startswith(str(MODELS))
+    def test_what_is_too_much_is_what_the_compiler_says(
+        self, model: str, inputs: str, train: tuple[str, ...], here: Here
+    ) -> None:
+        """What is listed as alive, as it lies in a larger chip, against the compiler's own message."""
+        found = here.fitted(model, "--inputs", inputs, *train, "--tpu", "v5e-1", code=1)
+        (told,) = found["slices"]
+        hbm = told["hbm"]
+        assert (told["state"], hbm["explained_by"][:3]) == ("too big", "v5p")
+        missing = hbm["needed"] - hbm["available"]
+        assert hbm["at_peak"] - hbm["available"] == pytest.approx(missing, rel=0.02)
 
-    def test_a_clean_model_wastes_nothing(self) -> None:
+    def test_a_clean_model_wastes_nothing(self, here: Here) -> None:
         args = (f"{MODELS}:Tower", "--inputs", "x=float32[1024,1024]", "--tpu", "v5e-1")
-        assert fitted(*args)["slices"][0]["waste"] == []
-
-
-def by_hand() -> Any:
-    """A step of `Tower` in plain JAX, compiled by jax itself for a v5e-8 in a process of its own."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.fit.test_fit"],
-        cwd=HERE.parents[1],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=LIMIT,
-    )
-    return Stats(**json.loads(ran.stdout.splitlines()[-1]))
-
-
-def _compile_by_hand() -> None:
-    from jax.experimental import topologies
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-    devices = topologies.get_topology_desc("v5e:2x4", platform="tpu").devices
-    mesh = Mesh(np.array(devices), ("data",))
-
-    def shaped(one: Any, *spec: str) -> Any:
-        sharding = NamedSharding(mesh, PartitionSpec(*spec))
-        return jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=sharding)
-
-    weights = {
-        "Dense_0": {"bias": jnp.zeros(1024), "kernel": jnp.zeros((512, 1024))},
-        "Dense_1": {"bias": jnp.zeros(16), "kernel": jnp.zeros((1024, 16))},
-    }
-    optimizer = optax.adamw(1e-3, eps=1e-8, weight_decay=0.01)
-
-    def loss(weights: Any, x: Any, target: Any) -> Any:
-        hidden = jax.nn.relu(x @ weights["Dense_0"]["kernel"] + weights["Dense_0"]["bias"])
-        out = hidden @ weights["Dense_1"]["kernel"] + weights["Dense_1"]["bias"]
-        return jnp.mean((out - target) ** 2)
-
-    def step(weights: Any, state: Any, x: Any, target: Any) -> Any:
-        value, gradients = jax.value_and_grad(loss)(weights, x, target)
-        updates, state = optimizer.update(gradients, state, weights)
-        return optax.apply_updates(weights, updates), state, value
-
-    state = jax.tree.map(shaped, jax.eval_shape(optimizer.init, weights))
-    x, target = shaped(jnp.zeros((512, 512)), "data"), shaped(jnp.zeros((512, 16)), "data")
-    compiled = (
-        jax.jit(step, donate_argnums=(0, 1))
-        .lower(jax.tree.map(shaped, weights), state, x, target)
-        .compile()
-    )
-    memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
-    sys.stdout.write(
-        json.dumps(
-            {
-                "arguments": memory.argument_size_in_bytes,
-                "outputs": memory.output_size_in_bytes,
-                "aliased": memory.alias_size_in_bytes,
-                "temporaries": memory.temp_size_in_bytes,
-                "peak": memory.peak_memory_in_bytes,
-                "flops": cost["flops"],
-                "code": memory.generated_code_size_in_bytes,
-            }
-        )
-    )
+        assert here.fitted(*args)["slices"][0]["waste"] == []
 
 
 class TestTorch:
     pytestmark = pytest.mark.xla
 
-    def test_a_step_of_a_module(self) -> None:
+    def test_a_step_of_a_module(self, here: Here) -> None:
         args = (
             f"{NETS}:Net",
             "--inputs",
@@ -302,7 +258,7 @@ class TestTorch:
             "--tpu",
             "v5e-4",
         )
-        (told,) = fitted(*args)["slices"]
+        (told,) = here.fitted(*args)["slices"]
         assert told["state"] == "fits"
         weights = 256 * 512 + 512 + 2 * 512 + 512 * 16 + 16
         assert sum(one["bytes"] for one in told["collectives"]) == pytest.approx(
@@ -338,11 +294,11 @@ class TestTorch:
         ],
     )
     def test_a_script(
-        self, steps: int, reduced: str, read: str, state: str, tmp_path: Path
+        self, here: Here, steps: int, reduced: str, read: str, state: str, tmp_path: Path
     ) -> None:
         script = tmp_path / "train.py"
         script.write_text(SCRIPT.replace("REDUCED", reduced).replace("READ", read))
-        found = fitted(script, "--tpu", "v5e-4", "--", steps, code=0 if state == "fits" else 1)
+        found = here.fitted(script, "--tpu", "v5e-4", "--", steps, code=0 if state == "fits" else 1)
         (told,) = found["slices"]
         assert told["state"] == state
         if state == "fits":
@@ -358,14 +314,14 @@ class TestTorch:
         assert any("was seen" in note for note in found["notes"]) == (steps == 2)
 
     @pytest.mark.long
-    def test_torchruns_variables_and_the_largest_batch(self, tmp_path: Path) -> None:
+    def test_torchruns_variables_and_the_largest_batch(self, here: Here, tmp_path: Path) -> None:
         """A script that reads its rank and its batch, whose batch is looked for by its own option."""
         script = tmp_path / "train.py"
         script.write_text(UNDER_TORCHRUN)
         done = run(script, "--tpu", "v5e-4", "--", "--batch_size=64")
         assert done.exit_code == 2
         assert "give them: --torchrun" in done.stderr
-        found = fitted(
+        found = here.fitted(
             *(script, "--tpu", "v5e-4", "--torchrun", "--batch", "auto"),
             *("--batch-option", "--batch_size", "--", "--batch_size=4096"),
         )
@@ -379,56 +335,42 @@ class TestTorch:
         assert "more than I take" in tried["what"]
         assert tried["slices"][0]["hbm"]["needed"] > told["hbm"]["needed"]
 
-    def test_a_step_of_several_programs(self, tmp_path: Path) -> None:
-        """Gradients of two batches, each a program, and the update, which alone is given the momentum."""
+    @pytest.mark.parametrize("metric", [pytest.param("", marks=pytest.mark.long), METRIC])
+    def test_a_step_of_several_programs(self, metric: str, here: Here, tmp_path: Path) -> None:
+        """Gradients of two batches, each a program, and the update, which alone is given the momentum.
+
+        A metric of all replicas is read between them: where only traced, it has its value of before.
+        """
         script = tmp_path / "train.py"
-        script.write_text(ACCUMULATING)
-        found = fitted(script, "--tpu", "v5e-4")
+        script.write_text(ACCUMULATING.replace("METRIC", metric))
+        found = here.fitted(script, "--tpu", "v5e-4")
         (told,) = found["slices"]
         assert told["state"] == "fits"
         # The first batch makes the gradients, the second adds to them.
         assert any("3 programs (1×, 1×, 1×)" in note for note in found["notes"])
         assert sum(one["times"] for one in told["collectives"]) == 1
+        read = ACCUMULATING.count("\n", 0, ACCUMULATING.index("METRIC")) + 1
+        assert any(f"{script}:{read}" in note for note in found["notes"]) == bool(metric)
         momentum = 64 * 128 * 4
         state = told["hbm"]["by_kind"].get("optimizer state", 0)
         assert told["hbm"]["beside"] + state >= momentum
 
     @pytest.mark.long
-    def test_a_cuda_script_is_rewritten_and_its_own_lines_are_named(self) -> None:
+    def test_a_cuda_script_is_rewritten_and_its_own_lines_are_named(self, here: Here) -> None:
         script = Path(__file__).parents[2] / "examples" / "transformer" / "before.py"
-        (told,) = fitted(script, "--tpu", "v5e-8")["slices"]
+        (told,) = here.fitted(script, "--tpu", "v5e-8")["slices"]
         assert told["state"] == "fits"
         assert any(line["source"].startswith(f"{script}:") for line in told["lines"])
         assert told["collectives"]
 
 
 class TestPrograms:
-    def test_a_file_of_stablehlo(self, tmp_path: Path) -> None:
+    def test_a_file_of_stablehlo(self, here: Here, tmp_path: Path) -> None:
         file = tmp_path / "f.mlir"
         file.write_text(jax.jit(lambda x: x @ x).lower(jnp.zeros((256, 256))).as_text())
-        (told,) = fitted(file, "--tpu", "v6e-1")["slices"]
+        (told,) = here.fitted(file, "--tpu", "v6e-1")["slices"]
         assert told["state"] == "fits"
         assert told["flops"] >= 2 * 256**3
-
-    def test_what_the_compiler_refuses_has_its_line(self, tmp_path: Path) -> None:
-        file = tmp_path / "f.mlir"
-        with jax.enable_x64(True):
-            lowered = jax.jit(lambda x: x @ x).lower(jnp.zeros((256, 256), jnp.int64))
-        file.write_text(lowered.as_text(debug_info=True))
-        (told,) = fitted(file, "--tpu", "v5e-1", code=1)["slices"]
-        assert told["state"] == "refused"
-        assert told["where"].startswith(f"{__file__}:")
-        assert "int32" in told["remedy"]
-
-    def test_float64_is_flagged_though_it_compiles(self, tmp_path: Path) -> None:
-        file = tmp_path / "f.mlir"
-        with jax.enable_x64(True):
-            lowered = jax.jit(lambda x: x @ x).lower(jnp.zeros((256, 256), jnp.float64))
-        file.write_text(lowered.as_text(debug_info=True))
-        (told,) = fitted(file, "--tpu", "v5e-1")["slices"]
-        assert [(one["kind"], one["source"].rpartition(":")[0]) for one in told["waste"]] == [
-            ("float64", __file__)
-        ]
 
 
 @pytest.mark.parametrize(
@@ -464,11 +406,8 @@ def test_no_answer_is_undetermined_and_not_kept(monkeypatch: pytest.MonkeyPatch)
         judge, "compile_for_tpu", lambda *_, **__: Compiled((), "", "", "no answer in 1 s")
     )
     args = (f"{MODELS}:Tower", "--inputs", "x=float32[8,64]", "--tpu", "v5e-1")
-    (told,) = fitted(*args, code=1)["slices"]
+    done = run("--json", *args)
+    assert done.exit_code == 1, done.output
+    (told,) = json.loads(done.stdout)["slices"]
     assert (told["state"], told["why"]) == ("undetermined", "no answer in 1 s")
     assert not list(cache.folder().glob("*.gz"))
-
-
-if __name__ == "__main__":
-    os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-    _compile_by_hand()

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.waiting import LIMIT
+from tests.fit.here import Here
+from tests.fit.planted.programs import PROGRAMS
 
 HERE = Path(__file__).parent / "planted"
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu is not installed")
 
 # Name of the fault in `planted/` → what is told of it, and how `migrate fit` comes to its program.
@@ -45,7 +41,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
             "inputs": "x=float32[64,1024]",
             "train": "sgd",
             "slice": "v5e-4",
-            "mesh": {"data": 2, "model": 2},
+            "mesh": "data=2,model=2",
             "rules": CUT,
         },
     ),
@@ -90,38 +86,63 @@ CLEAN: dict[str, dict[str, Any]] = {
         "inputs": "x=float32[64,1024]",
         "train": "sgd",
         "slice": "v5e-4",
-        "mesh": {"data": 2, "model": 2},
+        "mesh": "data=2,model=2",
         "rules": "Dense_1/kernel: [model, null]\n" + CUT,
     },
 }
 
 
-def together(cases: dict[str, Any], folder: Path) -> dict[str, Any]:
-    asked, answer = folder / "cases.json", folder / "answer.json"
-    asked.write_text(json.dumps(cases))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.fit.planted.together", str(asked), str(answer)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        env={**os.environ, "XDG_CACHE_HOME": str(folder)},
-        timeout=LIMIT,
-    )
-    assert answer.exists(), done.stdout[-500:] + done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(answer.read_text())
+SCRIPT = """
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+from torch import nn
+
+
+class Descent(torch.optim.Optimizer):
+    def __init__(self, weights):
+        super().__init__(weights, {})
+
+    @torch.no_grad()
+    def step(self):
+        for weight in self.param_groups[0]["params"]:
+            weight.data = weight.data - 0.1 * weight.grad  # FAULT: not donated
+
+
+def main(index=0):
+    device = torch_xla.device()
+    model = nn.Linear(2560, 2560).to(device)
+    optimizer = Descent(model.parameters())
+    for _ in range(6):
+        x = torch.ones(16, 2560).to(device)
+        with torch_xla.step():
+            loss = model(x).double().square().mean()  # FAULT: float64
+            optimizer.zero_grad()
+            loss.backward()
+            xm.optimizer_step(optimizer)
+
+
+if __name__ == "__main__":
+    torch_xla.launch(main)
+"""
+
+
+def told(here: Here, case: dict[str, Any], folder: Path, code: int = 0) -> dict[str, Any]:
+    """What `migrate fit` says of a case, with this exit code."""
+    options: list[object] = ["--tpu", case.get("slice", "v5e-1")]
+    if "program" in case:
+        target = folder / f"{case['program']}.mlir"
+        target.write_text(PROGRAMS[case["program"]]())
+    else:
+        target = HERE / f"models.py:{case['model']}"
+        options += ["--inputs", case["inputs"]]
+    if "train" in case:
+        options += ["--train", case["train"]]
+    if "mesh" in case:
+        (folder / "rules.yaml").write_text(case["rules"])
+        options += ["--mesh", case["mesh"], "--spec", folder / "rules.yaml"]
+    found: dict[str, Any] = here.fitted(target, *options, code=code)["slices"][0]
     return found
-
-
-@pytest.fixture(scope="module")
-def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    cases = {name: case for name, (_, case) in FAULTS.items()}
-    return together(cases, tmp_path_factory.mktemp("faults"))
-
-
-@pytest.fixture(scope="module")
-def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return together(CLEAN, tmp_path_factory.mktemp("clean"))
 
 
 def place_of(name: str) -> str:
@@ -136,19 +157,34 @@ def place_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_is_told_at_its_line(name: str, faults: dict[str, Any]) -> None:
-    kind, found, place = FAULTS[name][0], faults[name], place_of(name)
+def test_a_planted_fault_is_told_at_its_line(name: str, here: Here, tmp_path: Path) -> None:
+    kind, case = FAULTS[name]
+    found, place = told(here, case, tmp_path, int(kind in (TOO_BIG, REFUSED))), place_of(name)
     if kind == TOO_BIG:
         assert found["state"] == TOO_BIG
-        assert found["largest"] == place
+        assert found["hbm"]["largest"][0]["source"] == place
     elif kind == REFUSED:
         assert (found["state"], found["where"]) == (REFUSED, place)
     else:
         assert found["state"] == "fits"
-        assert [kind, place] in found["waste"]
+        assert (kind, place) in {(one["kind"], one["source"]) for one in found["waste"]}
+
+
+@pytest.mark.xla
+def test_faults_of_a_torch_script_are_told_at_their_lines(here: Here, tmp_path: Path) -> None:
+    """A loss in float64, and weights that are new tensors after each step: nothing is donated."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    (found,) = here.fitted(script, "--tpu", "v5e-4")["slices"]
+    told = {(one["kind"], one["source"]) for one in found["waste"]}
+    for kind in ("float64", "not donated"):
+        line = SCRIPT[: SCRIPT.index(f"# FAULT: {kind}")].count("\n") + 1
+        assert (kind, f"{script}:{line}") in told
+    assert found["state"] == "fits"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", CLEAN)
-def test_of_a_clean_program_nothing_is_told(name: str, clean: dict[str, Any]) -> None:
-    assert (clean[name]["state"], clean[name]["waste"]) == ("fits", [])
+def test_of_a_clean_program_nothing_is_told(name: str, here: Here, tmp_path: Path) -> None:
+    found = told(here, CLEAN[name], tmp_path)
+    assert (found["state"], found["waste"]) == ("fits", [])

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from click.testing import CliRunner
 
 import migrate.report.schema
-from migrate.cli import commands
 from migrate.fit.products import product_named
 from migrate.fit.verdict import FitReport, Verdict
 from migrate.report.text.fit import fit_as_json
+from tests.fit.here import Here
 
 SCHEMA = json.loads(Path(migrate.report.schema.__file__).with_name("fit.json").read_text())
 MODELS = Path(__file__).with_name("models.py")
@@ -33,11 +32,9 @@ def test_what_was_not_found_out_has_the_same_form() -> None:
 
 
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu is not installed")
-def test_a_compiled_step_has_the_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    command = ["fit", f"{MODELS}:Tower", "--inputs", "x=float32[64,512]", "--train", "adamw"]
-    done = CliRunner().invoke(commands, [*command, "--try", "batch", "--json"])
-    said = json.loads(done.stdout)
+def test_a_compiled_step_has_the_form(here: Here) -> None:
+    command = (f"{MODELS}:Tower", "--inputs", "x=float32[64,512]", "--train", "adamw")
+    said = here.fitted(*command, "--try", "batch")
     jsonschema.Draft202012Validator(SCHEMA).validate(said)
     assert said["slices"][0]["collectives"]
     assert said["slices"][0]["hbm"]["largest"]

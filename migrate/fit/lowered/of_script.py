@@ -19,6 +19,7 @@ from migrate.fit.lowered.watch import AT, DEVICES, FACTS, FOLDER, PROGRAM, STEPS
 from shims import activate
 from shims._shared.ports import free_port
 from shims._started import stand_in
+from shims.choice import FORCE
 
 _TAIL = 600  # characters of what a script said before it failed
 
@@ -80,6 +81,7 @@ def _run(
         **stand_in.environment(script),
         "PJRT_DEVICE": "CPU",
         "CPU_NUM_DEVICES": "1",
+        FORCE: "xla",  # of a script in the words of shims, which would take the CPU here
         # Where its process group of one meets: torch_xla's own port may be another run's.
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),

@@ -29,6 +29,8 @@ def lower_torch(module: Any, wanted: Wanted) -> Step:
             f"{wanted.target}: a torch module runs as replicas, and as it is written",
             "--mesh, --spec, --try remat and --try shard are for Flax models",
         )
+    if wanted.loss != "auto":
+        loss_of(wanted.loss)  # before anything runs, should there be none
     import torch
     import torch_xla
 
@@ -63,7 +65,8 @@ def part_of(found: dict[str, Any], shown: str) -> Part:
     """A program that was pending, as the compiler is given it."""
     aliases = tuple((int(a), int(b)) for a, b in found["aliases"])
     arguments = tuple(Argument(kind, name) for kind, name in found["arguments"])
-    return Part(Program(shown, "hlo", found["hlo"], aliases=aliases), arguments)
+    outputs = tuple(Argument(kind, name) for kind, name in found["outputs"])
+    return Part(Program(shown, "hlo", found["hlo"], aliases=aliases), arguments, outputs=outputs)
 
 
 def _forward(module: Any, given: dict[str, Any], wanted: Wanted) -> Any:

@@ -11,13 +11,18 @@ import gc
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
+
+Role = tuple[str, str]  # kind and name: see `Argument`
+NOBODY: Mapping[int, Role] = MappingProxyType({})
 
 _ALIAS = re.compile(r"^AliasID: (\d+)$", re.MULTILINE)
 _IR = re.compile(r"^IR: (.*)$", re.MULTILINE)
 # What these ask for stands in the program; what others ask for (a sampler) decides what it is given.
 _COMPUTES = re.compile(r"/(site|dist)-packages/(torch_xla/|torch/(?!utils/data/))")
+_EXCHANGES = re.compile(r"xla::(cross_replica|all_|reduce_scatter|collective)")
 # What names a value that is there already, and is not computed.
 _THERE = ("xla::device_data", "None")
 
@@ -81,11 +86,14 @@ def pending_hash() -> str | None:
     return found.hex() if tensors else None
 
 
-def pending_program() -> dict[str, Any] | None:
+def pending_program(before: Mapping[int, Role] = NOBODY) -> dict[str, Any] | None:
     """What a sync would run now; None where nothing is pending.
 
+    Args:
+        before: `roles()` when the step began: a weight that is another tensor afterwards is a weight too.
+
     Returns:
-        `hlo`: the HLO module as protobuf; `arguments`: (kind, name) of each argument; `aliases`: (argument,
+        `hlo`: the HLO module as protobuf; `arguments`, `outputs`: (kind, name) of each; `aliases`: (argument,
         output) that share memory; `hash`: see `pending_hash`.
     """
     import torch_xla
@@ -96,7 +104,7 @@ def pending_program() -> dict[str, Any] | None:
     tensors = [tensor for tensor, _ in made]
     core = torch_xla._XLAC
     numbers, _ = core._get_tensors_xla_device_data_node(tensors)
-    known = _known()
+    known = {**before, **roles()}
     places = {number: place for place, number in enumerate(numbers) if number >= 0}
     aliases = []
     for output, (_, alias) in enumerate(made):
@@ -105,9 +113,11 @@ def pending_program() -> dict[str, Any] | None:
     arguments = [
         known.get(number, ("input", "")) if number >= 0 else ("constant", "") for number in numbers
     ]
+    outputs = [known.get(number, ("", "")) for _, number in made]
     return {
         "hlo": bytes(core._get_xla_tensors_hlo_proto(tensors)),
         "arguments": arguments,
+        "outputs": outputs,
         "aliases": aliases,
         "hash": core._get_graph_hash(tensors).hex(),
     }
@@ -118,13 +128,30 @@ def takes_weights(value: Any) -> bool:
     import torch
     import torch_xla
 
-    if not isinstance(value, torch.Tensor) or value.device.type != "xla":
-        return False
-    if not _is_pending(torch_xla._XLAC._get_xla_tensor_debug_info(value)):
+    if not isinstance(value, torch.Tensor) or not is_pending(value):
         return False
     numbers, _ = torch_xla._XLAC._get_tensors_xla_device_data_node([value])
-    known = _known()
+    known = roles()
     return any(known.get(number, ("", ""))[0] == "parameter" for number in numbers)
+
+
+def runs_alone(value: Any) -> bool:
+    """Whether nothing is pending for a tensor, or what is no part of the step and exchanges nothing."""
+    import torch_xla
+
+    if not is_pending(value):
+        return True
+    said = torch_xla._XLAC._get_xla_tensors_text([value])
+    return not takes_weights(value) and not _EXCHANGES.search(said)
+
+
+def is_pending(value: Any) -> bool:
+    """Whether a tensor lies on the device, and its values are still to be computed."""
+    import torch_xla
+
+    return value.device.type == "xla" and _is_pending(
+        torch_xla._XLAC._get_xla_tensor_debug_info(value)
+    )
 
 
 def take_for_run() -> None:
@@ -176,12 +203,12 @@ def _tensors() -> Iterator[Any]:
                 continue
 
 
-def _known() -> dict[int, tuple[str, str]]:
+def roles() -> dict[int, Role]:
     """By the number of a tensor's memory, what it is to the script."""
     import torch
     import torch_xla
 
-    found: dict[int, tuple[str, str]] = {}
+    found: dict[int, Role] = {}
 
     def note(tensor: Any, kind: str, name: str) -> None:
         if isinstance(tensor, torch.Tensor) and tensor.device.type == "xla":

@@ -58,11 +58,13 @@ class Part:
         program: it.
         arguments: by their number.
         times: how often the step runs it.
+        outputs: by their number, as far as they are known: new values of arguments have their names.
     """
 
     program: Program
     arguments: tuple[Argument, ...]
     times: int = 1
+    outputs: tuple[Argument, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from migrate.fit.lowered.pending import (
+    Role,
     World,
+    is_pending,
     pending_hash,
     pending_program,
+    roles,
+    runs_alone,
     take_for_run,
     takes_weights,
 )
@@ -59,6 +63,21 @@ def _place() -> str:
     return f"{os.path.abspath(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
+def _is_read(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a method of a tensor brings its values from the device."""
+    import torch
+
+    if not args or not isinstance(args[0], torch.Tensor) or args[0].device.type != "xla":
+        return False
+    if name != "to":
+        return True
+    meant = (*args[1:2], kwargs.get("device"), kwargs.get("other"))
+    places = (one.device if isinstance(one, torch.Tensor) else one for one in meant)
+    return any(
+        torch.device(one).type == "cpu" for one in places if isinstance(one, str | torch.device)
+    )
+
+
 class _Watch:
     """The steps of one process."""
 
@@ -71,8 +90,11 @@ class _Watch:
         self._steps: list[tuple[str, ...]] = []
         self._programs: list[dict[str, Any]] = []  # of the step that is traced
         self._steady = self._traced = False
+        self._roles: dict[int, Role] = {}  # when the step that is traced began
         self._cuts: list[str] = []  # where the step that is running was cut
         self._waits: list[str] = []  # where a value was read that has nothing to do with the step
+        # What each read gave last, by place and method.
+        self._values: dict[tuple[str, str], Any] = {}
 
     def start(self) -> None:
         """Be told of each sync, of each optimizer step and of the end."""
@@ -90,34 +112,60 @@ class _Watch:
         core._xla_step_marker = self._synchronise
         register_optimizer_step_post_hook(self._stepped)
         for name in _READS:
-            setattr(torch.Tensor, name, self._watched(getattr(torch.Tensor, name)))
+            setattr(torch.Tensor, name, self._watched(name, getattr(torch.Tensor, name)))
         if self._at == 1:
             self._trace()
 
     def _stepped(self, *_: Any) -> None:
         self._optimizers += 1
 
-    def _watched(self, read: Callable[..., Any]) -> Callable[..., Any]:
+    def _watched(self, name: str, read: Callable[..., Any]) -> Callable[..., Any]:
         """A method of a tensor that notes where it made XLA run what was pending."""
 
         @functools.wraps(read)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            of_the_step = bool(args) and takes_weights(args[0])  # afterwards nothing tells
+            if not _is_read(name, args, kwargs):
+                return read(*args, **kwargs)
+            place = _place()
+            if self._traced and (self._programs or not runs_alone(args[0])):
+                return self._as_before(place, name, args[0])
+            of_the_step = takes_weights(args[0])  # afterwards nothing tells
             before = graphs_taken()
             value = read(*args, **kwargs)
             if graphs_taken() > before:
-                (self._cuts if of_the_step else self._waits).append(_place())
+                (self._cuts if of_the_step else self._waits).append(place)
+            self._values[place, name] = value
             return value
 
         return watched
 
+    def _as_before(self, place: str, name: str, read: Any) -> Any:
+        """What a read between the programs of the step that is only traced gave the last time.
+
+        Nothing has been computed: what was all-reduced among N replicas cannot run here.
+        """
+        import torch
+
+        if (place, name) not in self._values:
+            sys.stderr.write(
+                f"{place} reads a value in the step that was to be taken, and in none before it\n"
+            )
+            sys.stderr.flush()
+            os._exit(1)
+        value = self._values[place, name]
+        if is_pending(read):  # by then it is there: it is no part of the programs that follow
+            known = torch.as_tensor(value, dtype=read.dtype).reshape(read.shape)
+            read.data = known.to(read.device)
+        return value
+
     def _trace(self) -> None:
         self._traced = True
+        self._roles = roles()
         self._world.trace_for_all()
 
     def _synchronise(self, *args: Any, **kwargs: Any) -> Any:
         if self._traced:
-            self._keep(pending_program())
+            self._keep(pending_program(self._roles))
             if self._optimizers:
                 self._write()
                 os._exit(0)  # what was traced for N replicas cannot run on one

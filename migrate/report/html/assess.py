@@ -11,6 +11,7 @@ from migrate.report.html.page import write_page
 from migrate.report.html.plots import BLUE, RED, plot
 from migrate.report.text.assess import (
     assumptions,
+    batch_lines,
     money_lines,
     money_row,
     ran_lines,
@@ -39,6 +40,7 @@ def write_assess_page(found: Assessment, path: Path) -> None:
             one.product.name: money_row(money.get(one.product.name))
             for one in found.known.fitted.verdicts
         },
+        batches=list(batch_lines(found)),
         costs=_costs(found),
         time=shown_seconds,
         ran=ran_sentence(found.known.ran),

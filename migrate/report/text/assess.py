@@ -40,6 +40,7 @@ def assess_summary(found: Assessment) -> Iterator[RenderableType]:
     yield f"\n[bold]the step on slices[/bold]{escape(': ' + known.fitted.why) * bool(known.fitted.why)}"
     if known.fitted.verdicts:
         yield _slices(found)
+    yield from (f"  {escape(one)}" for one in batch_lines(found))
     yield from (f"  {escape(one)}" for one in money_lines(found))
     if decision.risks:
         yield "\n[bold]risks[/bold]"
@@ -118,6 +119,14 @@ def _slices(found: Assessment) -> RenderableType:
             *money_row(money.get(one.product.name)),
         )
     return table
+
+
+def batch_lines(found: Assessment) -> Iterator[str]:
+    """The largest batch of each slice, where it was looked for."""
+    fitted = found.known.fitted
+    for one in fitted.verdicts:
+        if largest := fitted.largest_on(one):
+            yield f"{one.product.name}: {largest}; its step was weighed with {fitted.batch}"
 
 
 def money_row(one: There | None) -> list[str]:
@@ -258,6 +267,7 @@ def assess_as_json(found: Assessment) -> dict[str, Any]:
                     "why": one.why,
                     "where": one.where,
                     "hbm": {"needed": one.needed, "available": one.available},
+                    "largest_batch": known.fitted.largest_on(one) or None,
                     "bound_seconds": one.bound.seconds if one.bound else None,
                     "bound_by": one.bound.by if one.bound else None,
                     "compile_seconds": one.seconds,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from functools import cache
 
 from migrate.check.rules import all_hazards
@@ -12,11 +13,16 @@ from migrate.rewrite.left.framework import RULE as FRAMEWORKS
 from migrate.rewrite.results import Note
 from migrate.rewrite.rules import all_rules
 
+# FSDP is reported by a rule, by a hazard and name by name.
+_SHARDED = re.compile(r"\bFSDP|FullyShardedDataParallel")
+
 
 def work_of(note: Note) -> Work:
     """The kind of work; a call to change where no rule and no hazard has the name (`remaining`)."""
     if note.rule == FRAMEWORKS:
         return _of_framework(note.message)
+    if _SHARDED.search(note.message):
+        return Work.SHARDING
     return _by_name().get(note.rule, Work.CALLS)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from migrate.check.common import NamedHazard
 from migrate.check.hazard import Severity, example
+from migrate.check.work import Work
 
 
 class Fsdp(NamedHazard):
@@ -20,6 +21,7 @@ class Fsdp(NamedHazard):
     code = "XLA816"
     name = "fsdp"
     severity = Severity.ERROR
+    other_work = Work.SHARDING
     examples = (
         example(
             """
