@@ -131,11 +131,15 @@ def _config(folder: Place) -> Any:
     """What the folder's `config.json` says; none of its code is run, and nothing is downloaded."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
-    if isinstance(folder, Path):
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     values = json.loads((folder / "config.json").read_bytes())
     if values.get("model_type") not in CONFIG_MAPPING:
-        raise ValueError(f"transformers has no model type {values.get('model_type')!r}")
+        own = " (its repository has code of its own, which is not run)" if "auto_map" in values else ""
+        raise ModelLoadError(
+            f"{folder}/config.json: transformers has no model type {values.get('model_type')!r}{own}",
+            "pass --model with the class that the checkpoint was saved from",
+        )
+    if isinstance(folder, Path):
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     return CONFIG_MAPPING[values["model_type"]].from_dict(values)
 
 
@@ -205,6 +209,8 @@ def _run(where: str, doing: str, action: Callable[[], Any]) -> Any:
     """Run what belongs to the user; whatever it raises (`sys.exit` too) is one line."""
     try:
         return action()
+    except ModelLoadError:
+        raise
     except (Exception, SystemExit) as error:
         raise ModelLoadError(
             f"{where}: {doing} the model failed ({type(error).__name__}: {str(error)[:200]})",

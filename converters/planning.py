@@ -22,7 +22,7 @@ from converters.mapping.scan import scan_plan
 from converters.model import load_config_model, require_module
 from converters.model_search import find_model
 from converters.remote.names import Meant, meant
-from converters.target.fit import fit_plan
+from converters.target.fit import fit_plan, without
 from converters.target.shapes import target_shapes
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ def planned(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
     source = Renamed(stored, named.names)
     plan = make_plan(source.source, source.infos, named.slots)
     notes = [*([said] if said else []), *_what_was_read(stored, named.names), *named.notes]
+    if options.get("target") is not None:
+        plan = without(plan, options.get("drop", ()))
     if not plan.refused:
         plan, more = _rearranged(plan, options)
         notes += more

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import MisfitError
-from converters.mapping import Outcome, Plan
+from converters.mapping import Outcome, Plan, Row
 from converters.mapping.leaves import PlannedLeaf
 from converters.target.arrange import (
     TIED,
@@ -101,6 +101,18 @@ def fit_plan(
         for one, other in matched.by_elimination
     )
     return replace(done, notes=done.notes + left)
+
+
+def without(plan: Plan, drop: Sequence[str]) -> Plan:
+    """The plan in which a refused key that the user leaves out (`drop` of `fit_plan`) is in no one's way."""
+
+    def left(row: Row) -> Row:
+        pattern = _matching(row.key, drop)
+        if row.outcome is not Outcome.REFUSED or row.shape is None or not pattern:
+            return row
+        return replace(row, outcome=Outcome.DROPPED, note=f"dropped by the user ({pattern})")
+
+    return replace(plan, rows=tuple(map(left, plan.rows)))
 
 
 def _ways(

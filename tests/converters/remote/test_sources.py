@@ -16,14 +16,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from converters import plan
+from converters import convert_to_pytree, plan
 from converters.checkpoint import Checkpoint, open_checkpoint
 from converters.errors import (
     CheckpointNotFoundError,
     MissingDependencyError,
+    ModelLoadError,
     RemoteError,
     UnreachableError,
 )
+from converters.model import load_config_model
 from converters.planning import planned
 from converters.remote.names import meant, place_of
 from converters.remote.retries import TemporaryError, persistent
@@ -162,6 +164,44 @@ def test_only_what_is_needed_is_read(files: FileServer, tmp_path: Path) -> None:
     assert opened.read("b").sum() == 1 << 18
     asked = sum(end - start for start, end in files.bytes_asked("/net.safetensors"))
     assert asked <= (1 << 20) + (64 << 10)
+
+
+def test_of_what_is_left_out_nothing_is_read(files: FileServer, tmp_path: Path) -> None:
+    wanted, other = ({f"{name}.weight": torch.ones(512, 1024)} for name in ("a", "b"))
+    torch.save({"model": wanted, "ema": other}, tmp_path / "net.pt")
+    save_file({**wanted, **other}, tmp_path / "net.safetensors")
+    kernel = {"params/a/kernel": torch.ones(1024, 512)}
+    save_file(kernel, tmp_path / "a.flax.safetensors")
+    choices: dict[str, dict[str, Any]] = {
+        "net.pt": {"key": "model"},
+        "net.safetensors": {"target": tmp_path / "a.flax.safetensors", "drop": [r"b\..*"]},
+    }
+    for name, options in choices.items():
+        data = (tmp_path / name).read_bytes()
+        assert len(data) > 4 << 20
+        files.put(f"/{name}", data)
+        made = convert_to_pytree(place_of(f"{files.url}/{name}"), assume=["a=Linear"], **options)
+        assert made["params"]["a"]["kernel"].shape == (1024, 512)
+        asked = sum(end - start for start, end in files.bytes_asked(f"/{name}"))
+        assert asked <= (2 << 20) + (128 << 10), name
+
+
+@pytest.mark.parametrize("kind", ["bert", "of_their_own"])
+def test_code_beside_a_configuration_is_never_run(kind: str, tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    folder = tmp_path / "net"
+    folder.mkdir()
+    code = f"from pathlib import Path\nPath({str(canary)!r}).touch()\n"
+    for file in ("modeling.py", "configuration.py"):
+        (folder / file).write_text(code)
+    own = {"AutoConfig": "configuration.Config", "AutoModel": "modeling.Model"}
+    config = {"model_type": kind, "architectures": ["Model"], "auto_map": own}
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({"a.weight": torch.ones(2, 3)}, folder / "model.safetensors")
+    for run in (load_config_model, plan):
+        with pytest.raises(ModelLoadError, match="pass --model with the class"):
+            run(folder)
+    assert not canary.exists()
 
 
 def test_headers_of_many_shards_are_read_together(files: FileServer, tmp_path: Path) -> None:
