@@ -133,7 +133,11 @@ def _config(folder: Place) -> Any:
 
     values = json.loads((folder / "config.json").read_bytes())
     if values.get("model_type") not in CONFIG_MAPPING:
-        own = " (its repository has code of its own, which is not run)" if "auto_map" in values else ""
+        own = (
+            " (its repository has code of its own, which is not run)"
+            if "auto_map" in values
+            else ""
+        )
         raise ModelLoadError(
             f"{folder}/config.json: transformers has no model type {values.get('model_type')!r}{own}",
             "pass --model with the class that the checkpoint was saved from",
