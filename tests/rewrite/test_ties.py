@@ -167,6 +167,20 @@ def test_each_branch_that_moves_keeps_the_ties(tmp_path: Path) -> None:
     assert done.data.decode().count(SWAP) == 2
 
 
+@pytest.mark.parametrize("where", ["here", "in another file"])
+def test_where_state_dicts_are_loaded_the_switch_is_on_for_the_move_alone(
+    where: str, tmp_path: Path
+) -> None:
+    load = "\n\ndef resume(model, state):\n    model.load_state_dict(state)\n"
+    model, train = (TIED, TRAIN + load) if where == "here" else (TIED + load, TRAIN)
+    done = rewrite(project(tmp_path, model, train))
+    off = SWAP.replace("True", "False")
+    assert f'    {SWAP}\n    model.to("xla")\n    {off}\n' in done.data.decode()
+    twice = train.replace("    model.to(rank)\n", "    model.to(rank)\n    model.cuda(rank)\n")
+    done = rewrite(project(tmp_path, model, twice))
+    assert done.data.decode().count(SWAP) == done.data.decode().count(off) == 2
+
+
 def test_an_optimizer_that_is_made_before_gets_the_only_line(tmp_path: Path) -> None:
     early = "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n    model.to"
     done = rewrite(project(tmp_path, TIED, TRAIN.replace("    model.to", early)))

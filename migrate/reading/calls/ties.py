@@ -22,6 +22,7 @@ from migrate.reading.calls.scopes import Function, ModuleScope, Scope
 
 End = tuple[int, int]
 
+LOADS = b".load_state_dict("
 SWAPS = b"set_swap_module_params_on_conversion(True)"
 WRITES_A_WEIGHT = re.compile(rb"\.(weight|bias)\s*=[^=]")
 # Most of these share the weight of the embedding with the last layer (measured with transformers 5.23:
@@ -66,6 +67,8 @@ class FileTies:
             move; only where the script is looked at by itself.
         alone: whether it is.
         swapped: whether a file of the project has torch keep the parameters themselves in a move.
+        loads: whether a file of the project loads a state dict; torch then exchanges parameters for that too,
+            and refuses where something else holds them (the buckets of DDP).
     """
 
     moves: Mapping[End, tuple[Tie, ...]] = field(default_factory=dict)
@@ -74,6 +77,7 @@ class FileTies:
     imported: Mapping[int, tuple[Tie, ...]] = field(default_factory=dict)
     alone: bool = False
     swapped: bool = False
+    loads: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +97,10 @@ class Ties:
     def __init__(self, analysis: Analysis) -> None:
         self._analysis = analysis
         self._own: dict[Scope, list[tuple[Tie, str]]] = defaultdict(list)
-        self._swapped = any(SWAPS in module.data for module in analysis.project.modules.values())
         datas = {path: module.data for path, module in analysis.project.modules.items()}
+        self._swapped, self._loads = (
+            any(word in data for data in datas.values()) for word in (SWAPS, LOADS)
+        )
         for path in sorted(path for path, data in datas.items() if WRITES_A_WEIGHT.search(data)):
             self._find_ties(analysis.scopes[path])
         self._callees: dict[Function, set[Function]] = {}
@@ -126,6 +132,7 @@ class Ties:
             self._imported(path, elsewhere) if elsewhere else {},
             alone,
             self._swapped,
+            self._loads,
         )
 
     def _elsewhere(self, script: Path, moved: set[Tie]) -> set[Tie]:

@@ -27,7 +27,8 @@ class OptimizerOrder(Rule):
     before, `torch.__future__.set_swap_module_params_on_conversion(True)` comes before the optimizer: a
     later move keeps the parameters themselves, so that the order no longer matters (measured: the
     optimizer made before the move changes the weights). A function that is given a model and its optimizer
-    and moves the model gets the same before the move.
+    and moves the model gets the same before the move; where the project loads state dicts, `…(False)` comes
+    after it, since `load_state_dict` of a model in DDP raises while the switch is on.
 
     **Left alone.** An optimizer that is made after a move, in its own function or in all functions of the
     script that call it.
@@ -174,7 +175,9 @@ class OptimizerOrder(Rule):
             if isinstance(line, cst.SimpleStatementLine) and _has_torch(context):
                 comment = "# The optimizer was made before: it keeps the weights of the model."
                 message = f"{SWAP}(True): the optimizer was made before this"
-                yield self.edit(line, lambda updated: below_swap(updated, comment), message)
+                yield self.edit(
+                    line, lambda updated: around_move(updated, comment, context), message
+                )
 
     def _optimizer(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         if not _is_too_early(node, context):
@@ -282,9 +285,30 @@ def below_swap(
     updated: cst.SimpleStatementLine, comment: str, swap: str = SWAP
 ) -> cst.FlattenSentinel[cst.BaseStatement]:
     """Return `swap(True)`, with a comment, and the line `updated` below it."""
-    line = cst.parse_statement(f"{swap}(True)")
-    assert isinstance(line, cst.SimpleStatementLine)
+    line = _switch(swap, on=True)
     above = [*updated.leading_lines, cst.EmptyLine(comment=cst.Comment(comment))]
     return cst.FlattenSentinel(
         [line.with_changes(leading_lines=above), updated.with_changes(leading_lines=[])]
     )
+
+
+def around_move(
+    updated: cst.SimpleStatementLine, comment: str, context: Workspace, swap: str = SWAP
+) -> cst.FlattenSentinel[cst.BaseStatement]:
+    """Return the line `updated`, which moves a model, below `swap(True)`.
+
+    Below it the switch goes off again where state dicts are loaded: while it is on, `load_state_dict`
+    exchanges parameters as well, and raises where DDP holds them.
+    """
+    lines = below_swap(updated, comment, swap).nodes
+    off = [_switch(swap, on=False)] if is_switched_off(updated, context) else []
+    return cst.FlattenSentinel([*lines, *off])
+
+
+def is_switched_off(line: cst.SimpleStatementLine, context: Workspace) -> bool:
+    """Whether the switch is on for the move in `line` only."""
+    return context.calls.ties.loads and not isinstance(line.body[-1], cst.Return)
+
+
+def _switch(swap: str, *, on: bool) -> cst.SimpleStatementLine:
+    return cst.ensure_type(cst.parse_statement(f"{swap}({on})"), cst.SimpleStatementLine)

@@ -10,7 +10,12 @@ from migrate.reading.calls.ties import Tie
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.values.devices import Kind, device_argument, is_move
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.rules.models.optimizer_order import SWAP, OptimizerOrder, below_swap
+from migrate.rewrite.rules.models.optimizer_order import (
+    SWAP,
+    OptimizerOrder,
+    around_move,
+    is_switched_off,
+)
 from migrate.rewrite.workspace import Workspace
 
 COMMENT = "# Weights that modules of the model share stay shared."
@@ -26,7 +31,9 @@ class TiedWeights(Rule):
     then keeps the parameters themselves, and with them what is shared (measured, also for the models of
     transformers). So for a model whose modules share a weight by `self.head.weight =
     self.embedding.weight`, in this file or in a module that it imports, and for the language models of
-    transformers, most of which share the embedding's weight with the last layer.
+    transformers, most of which share the embedding's weight with the last layer. Where the project loads
+    state dicts, `…(False)` comes after the move: while the switch is on, `load_state_dict` of a model in DDP
+    raises (measured).
 
     **Reported.** Such an assignment in a model that is not seen to move, in this file or in an imported one;
     a move of such a model in a file that names no device.
@@ -186,11 +193,13 @@ class TiedWeights(Rule):
             )
         elif not isinstance(line, cst.SimpleStatementLine):
             yield from self.report(node, _by_hand(f"modules share a weight ({where})"))
-        elif not _is_kept(node, context):
+        elif is_switched_off(line, context) or not _is_kept(node, context):
             torch = context.imports.require("torch")
             swap = SWAP.replace("torch", torch, 1)
             message = f"{SWAP}(True): modules of the model share a weight ({where})"
-            yield self.edit(line, lambda updated: below_swap(updated, COMMENT, swap), message)
+            yield self.edit(
+                line, lambda updated: around_move(updated, COMMENT, context, swap), message
+            )
 
 
 def _by_hand(what: str) -> str:
