@@ -356,6 +356,16 @@ class TestTorch:
         assert told["hbm"]["beside"] + state >= momentum
 
     @pytest.mark.long
+    def test_a_script_in_the_words_of_shims(self, here: Here, tmp_path: Path) -> None:
+        own = Path(__file__).parents[2] / "examples" / "portable" / "train.py"
+        script = tmp_path / "train.py"  # its checkpoint lies beside it
+        script.write_bytes(own.read_bytes())
+        (told,) = here.fitted(script, "--tpu", "v5e-8")["slices"]
+        assert told["state"] == "fits"
+        (exchanged,) = told["collectives"]
+        assert exchanged["kind"] == "all-reduce"
+
+    @pytest.mark.long
     def test_a_cuda_script_is_rewritten_and_its_own_lines_are_named(self, here: Here) -> None:
         script = Path(__file__).parents[2] / "examples" / "transformer" / "before.py"
         (told,) = here.fitted(script, "--tpu", "v5e-8")["slices"]

@@ -90,6 +90,8 @@ def _run(
         AT: str(at),
         **extra,
     }
+    # That many it has been given by nobody: a script in the words of shims would refuse another number.
+    environment.pop(activate.REPLICAS)
     alone = ["-P"] if stand_in.stands_for(script) else []
     facts = folder / FACTS
     return process.run(
