@@ -299,6 +299,7 @@ class TestRun:
 
 
 class TestProve:
+    @pytest.mark.long
     def test_equal_and_different_with_the_rewrite_made_on_the_fly(self, tmp_path: Path) -> None:
         shutil.copy(TOY / "before.py", tmp_path / "train.py")
         done = run("prove", tmp_path / "train.py", "--replicas", "2")
@@ -327,6 +328,7 @@ class TestProve:
         assert "train.py: 1 left to do by hand" in done.stderr
         assert f"{path}:3:7" in done.stderr.replace("\n", "")
 
+    @pytest.mark.long
     def test_an_original_that_does_not_run(self, tmp_path: Path) -> None:
         path = tmp_path / "train.py"
         path.write_text("import torch\n\nraise ValueError('no data here')\n")

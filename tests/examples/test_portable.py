@@ -91,6 +91,7 @@ def test_xla_computes_what_the_cpu_does(folder: Path, on_cpu: dict[str, Any]) ->
     assert on_xla["scaler"] == on_cpu["scaler"]
 
 
+@pytest.mark.long
 def test_training_goes_on_where_another_backend_stopped(
     folder: Path, on_cpu: dict[str, Any]
 ) -> None:

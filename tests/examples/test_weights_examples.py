@@ -45,6 +45,7 @@ def test_minilm_tells_meanings_apart():
     assert min(guitar, bank) > 0.4 > 0.2 > unrelated
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "file", "right", "wrong"),
     [

@@ -65,6 +65,7 @@ def test_a_few_steps_in_one_graph_are_meant(tmp_path: Path) -> None:
     assert run(tmp_path, "torch_xla.step()", MOST_STEPS) == (0, [])
 
 
+@pytest.mark.long
 def test_such_a_loop_is_not_proven_equal(tmp_path: Path) -> None:
     few = ("range(3)", "range(1)")
     before, after = tmp_path / "train.py", tmp_path / "train_xla.py"

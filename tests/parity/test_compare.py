@@ -116,6 +116,7 @@ def test_a_mistake_is_found_where_it_is_and_named(tmp_path):
     assert failed == {"outputs", "gradients"}
 
 
+@pytest.mark.long
 def test_bfloat16_is_held_to_its_own_limits(tmp_path):
     half = SideOptions(Settings(dtype="bfloat16"))
     found = compared(tmp_path, Net(), FlaxNet(), b=half)
@@ -124,6 +125,7 @@ def test_bfloat16_is_held_to_its_own_limits(tmp_path):
     assert found.floor > 1e-3
 
 
+@pytest.mark.long
 def test_an_emulated_tpu_is_held_to_its_own_limits(tmp_path):
     tpu = SideOptions(Settings(precision="default"))
     found = compared(tmp_path, Net(), FlaxNet(), b=tpu)

@@ -228,6 +228,7 @@ class Named(Plain):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("a", "b", "pair"),
     [

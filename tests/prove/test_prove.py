@@ -91,6 +91,7 @@ def test_an_original_that_raises_was_broken_before(tmp_path: Path) -> None:
     assert "raise ValueError('no data here')" in e.value.output
 
 
+@pytest.mark.long
 def test_ranks_that_leave_by_exit_have_made_their_steps(tmp_path: Path) -> None:
     """`sys.exit(main())` ended the original's ranks a step later than the rewrite's: "drop_last", it said."""
     ended = (
@@ -104,6 +105,7 @@ def test_ranks_that_leave_by_exit_have_made_their_steps(tmp_path: Path) -> None:
     assert {step.step for step in proof.steps if step.rank == 1} == {1, 2, 3}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "line",
     [
@@ -119,6 +121,7 @@ def test_what_shims_do_not_answer_was_not_broken_before(line: str, tmp_path: Pat
     assert "broken" not in str(e.value)
 
 
+@pytest.mark.long
 def test_a_rewrite_that_raises_is_another_error(tmp_path: Path) -> None:
     broken = edited(AFTER, ("    loss_fn =", "    raise ValueError('not on XLA')\n    loss_fn ="))
     with pytest.raises(RewriteFailedError, match=r"failed on XLA .*: .*not on XLA") as e:
@@ -160,6 +163,7 @@ def prove_accumulation(folder: Path, *edits: tuple[str, str], settings: Settings
     return prove_texts(folder, before, after, settings=settings)
 
 
+@pytest.mark.long
 def test_accumulation_clipping_buffers_and_two_optimizers_without_a_launch(tmp_path: Path) -> None:
     proof = prove_accumulation(tmp_path, ("DROPOUT", "0.0"), ("MOMENTUM", "0.0"))
     assert proof.verdict is Verdict.EQUAL, proof.message
@@ -203,6 +207,7 @@ BIASED = (
 PLAIN = ("AdamW(body.parameters(), lr=0.01)", "SGD(body.parameters(), lr=0.01)")
 
 
+@pytest.mark.long
 def test_running_variances_are_compared_as_torch_xla_keeps_them(tmp_path: Path) -> None:
     proof = prove_accumulation(tmp_path, ("DROPOUT", "0.0"), ("MOMENTUM", "0.1"), PLAIN)
     assert proof.verdict is Verdict.EQUAL, proof.message

@@ -71,6 +71,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.long
 def test_both_directions(tmp_path: Path) -> None:
     scripts = written(tmp_path)
     proof = resumed(scripts)

@@ -80,6 +80,7 @@ def test_run_says_that_the_original_fails_too(tmp_path: Path) -> None:
     assert "is broken before rewriting: ValueError: persistent_workers" in done.stderr
 
 
+@pytest.mark.long
 def test_run_says_that_the_original_does_not_fail(tmp_path: Path) -> None:
     script = written(tmp_path, end=OURS)
     migrate = Path(sys.executable).with_name("migrate")

@@ -296,6 +296,7 @@ def lines(script: str, folder: Path) -> list[str]:
     return [line for rank in "01" for line in (folder / f"{rank}.txt").read_text().splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.xla
 def test_the_same_bits_with_a_tenth_of_the_transfers(tmp_path: Path) -> None:
     shown, transfers = [], []

@@ -87,6 +87,7 @@ def test_a_runtime_used_before_launch_is_refused(tmp_path: Path) -> None:
     assert "Runtime is already initialized" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_ddp_averages_as_its_reducer_does() -> None:
     done = run(PROGRAMS / "ddp_reducer.py")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -195,6 +196,7 @@ def test_a_script_that_imports_torch_xla_late(tmp_path: Path) -> None:
     assert "replica 1 of 2" in done.stdout
 
 
+@pytest.mark.long
 def test_replicas_that_leave_with_status_0_come_to_their_end(tmp_path: Path) -> None:
     done = run(PROGRAMS / "leaving.py", str(tmp_path))
     assert done.returncode == 0, done.stderr

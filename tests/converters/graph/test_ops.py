@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from inspect import Parameter, signature
 from typing import Any
 
@@ -16,13 +17,18 @@ def _given(one: Sample) -> Any:
     return one.arguments(torch.Generator().manual_seed(0))
 
 
-CASES = [
-    pytest.param(name, lowering, one, id=f"{name}-{number}")
-    for lowering in dict.fromkeys(lowerings().values())
-    for name in lowering.names
-    for number, one in enumerate(lowering.samples)
-    if takes(name, *_given(one))
-]
+def _cases() -> Iterator[Any]:
+    """Every sample that an operator takes: the first of each by default, the others with the long tests."""
+    for lowering in dict.fromkeys(lowerings().values()):
+        for name in lowering.names:
+            samples = enumerate(lowering.samples)
+            taken = [(number, one) for number, one in samples if takes(name, *_given(one))]
+            for place, (number, one) in enumerate(taken):
+                marks = [pytest.mark.long] if place else []
+                yield pytest.param(name, lowering, one, id=f"{name}-{number}", marks=marks)
+
+
+CASES = list(_cases())
 
 
 @pytest.mark.parametrize(("name", "lowering", "given"), CASES)

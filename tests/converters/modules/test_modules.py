@@ -30,6 +30,7 @@ def test_both_apis_have_the_same_layers():
             assert getattr(module, name).__doc__
 
 
+@pytest.mark.long
 def test_a_layer_begins_with_its_own_weights():
     """Not only converted ones: init gives finite values and torch's starting points."""
     x = jnp.ones((2, 5, 4))

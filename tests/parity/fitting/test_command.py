@@ -104,6 +104,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 FITTED = ("weights", "net.pt", "--model", "net.py:Net", "--inputs", "x=float32[5,4]")
 
 
+@pytest.mark.long
 def test_there_and_back_by_the_mapping_that_was_saved(here: Path) -> None:
     target = ("--target", "flax_net.py:sized", "-o", "a.safetensors", "--save-mapping", "map.yaml")
     done = run(*FITTED, *target)

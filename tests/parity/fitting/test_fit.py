@@ -105,6 +105,7 @@ OF_IMAGES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", some(OF_IMAGES, "normalised"))
 def test_the_same_of_images(wrong: str, tmp_path: Path) -> None:
     torch.manual_seed(1)
@@ -121,6 +122,7 @@ def test_the_same_of_images(wrong: str, tmp_path: Path) -> None:
     assert ("each channel times 4.55" in found.sentence) == (wrong == "normalised")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "flax", "said"),
     [
@@ -138,6 +140,7 @@ def test_what_has_no_place_is_named_on_both_sides(
     assert any(said in line for line in raised.value.misfits), raised.value.misfits
 
 
+@pytest.mark.long
 def test_a_mapping_is_used_again_for_another_checkpoint(tmp_path: Path) -> None:
     torch.manual_seed(1)
     follow(Tower(), FlaxTower(), words(), tmp_path)

@@ -301,6 +301,7 @@ IN_HALVES = (
 )
 
 
+@pytest.mark.long
 def test_a_net_that_differs_from_itself_is_judged_by_its_floor(tmp_path: Path) -> None:
     before, after = tmp_path / "train.py", tmp_path / "train_xla.py"
     before.write_text(edited(BEFORE, *DEEP))

@@ -83,6 +83,7 @@ def train(device):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("most", "verdict", "said"),
     [("0.1", Verdict.EQUAL, "agree"), ("0.1001", Verdict.DIFFERS, "gradient norm")],

@@ -115,6 +115,7 @@ def test_two_optimizers_in_spawned_ranks(
 TOY = Path(__file__).parents[3] / "examples" / "ddp_toy"
 
 
+@pytest.mark.long
 def test_both_sides_stop_at_the_same_step() -> None:
     settings = Settings(steps=2, timeout=LIMIT)
     proof = prove(TOY / "before.py", TOY / "after.py", replicas=2, settings=settings)

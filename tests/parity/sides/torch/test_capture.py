@@ -173,6 +173,7 @@ def test_a_tensor_that_calls_share_is_on_disk_once(tmp_path: Path) -> None:
     assert {(r.file, r.key) for r in dump.outputs[0]} <= places
 
 
+@pytest.mark.long
 def test_nothing_is_held_when_a_layer_has_ended(tmp_path: Path) -> None:
     held: list[weakref.ref[Any]] = []
     alive: list[int] = []
