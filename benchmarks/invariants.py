@@ -733,7 +733,10 @@ def installed(name: str) -> str | None:
         return "built-in"
     parts = name.split(".")
     for index in range(len(parts)):
-        spec = importlib.machinery.PathFinder.find_spec(".".join(parts[: index + 1]), path)
+        inner = ".".join(parts[: index + 1])
+        finders = [importlib.machinery.PathFinder] if index else sys.meta_path  # editable ones too
+        found = (finder.find_spec(inner, path) for finder in finders)
+        spec = next(filter(None, found), None)
         if spec is None:
             return None
         path = list(spec.submodule_search_locations or [])
