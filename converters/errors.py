@@ -5,6 +5,7 @@ The docstring of each class is its help page: cause, then remedy.
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,13 +26,7 @@ class ConversionError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Come out of another process as it went in: the arguments of subclasses are not these two."""
-        return _restored, (type(self), self.args, self.__dict__)
-
-
-def _restored(kind: type[ConversionError], args: tuple[Any, ...], values: Any) -> ConversionError:
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(values)
-    return error
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 def _one_line(text: str) -> str:

@@ -132,19 +132,21 @@ def _config(folder: Place) -> Any:
     from transformers import CONFIG_MAPPING, AutoConfig
 
     values = json.loads((folder / "config.json").read_bytes())
-    if values.get("model_type") not in CONFIG_MAPPING:
+    kind = values.get("model_type")
+    # Of an old folder on the disk that names no type, transformers tells it by other signs.
+    if kind not in CONFIG_MAPPING and not (kind is None and isinstance(folder, Path)):
         own = (
             " (its repository has code of its own, which is not run)"
             if "auto_map" in values
             else ""
         )
         raise ModelLoadError(
-            f"{folder}/config.json: transformers has no model type {values.get('model_type')!r}{own}",
+            f"{folder}/config.json: transformers has no model type {kind!r}{own}",
             "pass --model with the class that the checkpoint was saved from",
         )
     if isinstance(folder, Path):
         return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    return CONFIG_MAPPING[values["model_type"]].from_dict(values)
+    return CONFIG_MAPPING[kind].from_dict(values)
 
 
 def build(where: str, factory: Callable[[], Any]) -> Any:

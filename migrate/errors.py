@@ -5,7 +5,8 @@ The docstring of each class is its help page: cause, then remedy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copyreg
+from typing import Any
 
 
 class MigrateError(Exception):
@@ -21,14 +22,6 @@ class MigrateError(Exception):
         self.what = what
         self.remedy = remedy
 
-    def __reduce__(self) -> tuple[Callable[..., MigrateError], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Cross processes as it is: Python would call the class with its text alone."""
-        return _restored, (type(self), self.args, vars(self))
-
-
-def _restored(
-    kind: type[MigrateError], args: tuple[object, ...], state: dict[str, object]
-) -> MigrateError:
-    error = kind.__new__(kind, *args)
-    vars(error).update(state)
-    return error
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
