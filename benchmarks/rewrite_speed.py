@@ -4,11 +4,12 @@
 
 PROJECT are checkouts of repositories; without any, a project is made of installed packages. For each it
 prints the user time of `migrate rewrite` and `migrate check` on the whole folder, in one process, as a ratio
-to a parse and print by libcst in the same run, and the peak memory. Then how long the rewrite of one script
-of 500 lines takes from the shell (median of 5, the bytecode of the modules being there, as pip leaves it),
-and how the time of one script grows when what it holds is doubled five times: functions that move to the
-device, assignments to one name, names, classes, findings, training loops; 2 is linear. User time is what
-other work on the machine disturbs least. Exit code 1 beyond a limit.
+to a parse and print by libcst in the same run, and the peak memory; beside them what libcst's own analyses of
+the same trees take, once: what a codemod with them needs before its first rule. Then how long the rewrite
+of one script of 500 lines takes from the shell (median of 5, the bytecode of the modules being there, as pip
+leaves it), and how the time of one script grows when what it holds is doubled five times: functions that move
+to the device, assignments to one name, names, classes, findings, training loops; 2 is linear. User time is
+what other work on the machine disturbs least. Exit code 1 beyond a limit.
 """
 
 from __future__ import annotations
@@ -62,6 +63,28 @@ for path in files_of(Path(sys.argv[1])):
             libcst.parse_module(path.read_bytes()).bytes
         except libcst.ParserSyntaxError:
             pass
+{MEMORY}
+"""
+ANALYSED = f"""
+import resource, sys
+from pathlib import Path
+import libcst
+from libcst import metadata
+from migrate.reading.tree.memory import collect_seldom
+from migrate.rewrite.folder import files_of
+collect_seldom()
+ASKED = [
+    metadata.PositionProvider, metadata.ParentNodeProvider, metadata.ScopeProvider,
+    metadata.QualifiedNameProvider, metadata.ExpressionContextProvider,
+]
+for path in files_of(Path(sys.argv[1])):
+    if path.suffix == ".py" and not path.is_symlink():
+        try:
+            module = libcst.parse_module(path.read_bytes())
+        except libcst.ParserSyntaxError:
+            continue
+        module.bytes
+        metadata.MetadataWrapper(module, unsafe_skip_copy=True).resolve_many(ASKED)
 {MEMORY}
 """
 GROWTH = """
@@ -197,14 +220,15 @@ def project(folder: Path) -> bool:
     """Print the figures of the project in `folder`; return whether it is within the limits."""
     lines = sum(path.read_bytes().count(b"\n") for path in _files(folder))
     figures = []
-    for program in (PARSE_AND_PRINT, REWRITE, CHECK):
+    for program in (PARSE_AND_PRINT, REWRITE, CHECK, ANALYSED):
         _, user, printed = measured([sys.executable, "-c", program, str(folder)])
         figures.append((user, int(printed)))
-    (least, _), *ours = figures
+    (least, _), *ours, (analysed, _) = figures
     said = [
         f"{title} {user:.1f} s = {user / least:.1f} x, {memory} MB"
         for title, (user, memory) in zip(("rewrite", "check"), ours, strict=True)
     ]
+    said.append(f"libcst's own analyses, once, {analysed:.1f} s = {analysed / least:.1f} x")
     shown = f"{folder.name}, {lines:,} lines: parse and print {least:.1f} s"
     print(f"{shown}; {'; '.join(said)}", flush=True)
     return all(user / least <= LIMIT_RATIO and memory <= LIMIT_MEMORY for user, memory in ours)
