@@ -13,7 +13,7 @@ from migrate.versions import installed
 
 ROOT = Path(__file__).parents[1]
 GALLERY = ROOT / "docs" / "gallery"
-QUICK = ("mlp", "lstm_tagger", "llama")
+QUICK = ("mlp", "lstm_tagger")
 MADE = sorted(path.parent.name for path in GALLERY.glob("*/modeling.py"))
 
 

@@ -65,6 +65,7 @@ def on_cpu(folder: Path) -> dict[str, Any]:
     return load(folder / "cpu.pt")
 
 
+@pytest.mark.long
 def test_the_cpu_computes_what_the_cuda_original_does(folder: Path, on_cpu: dict[str, Any]) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -1,5 +1,6 @@
 """The examples of weights: they run, agree with torch, and notice when they do not."""
 
+import functools
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
+@functools.cache
 def run_example(name, folder):
     """Run a copy's or the real `run.py` with warnings as errors, elsewhere than in its folder."""
     return subprocess.run(

@@ -188,7 +188,7 @@ FAULTS = {
         says=("rank 0 prints 'epoch 0: loss ", ", in the original 'epoch 0: loss "),
     ),
 }
-FAST = ("DDP dropped", "optimizer made before the move", "meter not averaged")
+FAST = ("DDP dropped", "optimizer made before the move")
 
 
 def edited(source: str, *edits: tuple[str, str]) -> str:

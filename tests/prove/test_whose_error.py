@@ -62,7 +62,10 @@ def invoke(*args: object) -> Result:
     return CliRunner().invoke(commands, [str(arg) for arg in args])
 
 
-@pytest.mark.parametrize("options", OWN)
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(one, marks=() if "prefetch" in one else pytest.mark.long) for one in OWN],
+)
 def test_an_error_of_the_script_is_said_to_be_its_own(options: str, tmp_path: Path) -> None:
     said = whose(written(tmp_path, options), (), 1, LIMIT)
     assert said.startswith(f"the original fails on the CPU too ({OWN[options]}")

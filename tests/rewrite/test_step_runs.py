@@ -123,6 +123,7 @@ def lines(script: str, folder: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 @pytest.mark.xla
 def test_meters_show_the_same_numbers_at_the_same_steps(tmp_path: Path) -> None:
     original = lines(METERS.replace('"cuda"', '"cpu"'), tmp_path)

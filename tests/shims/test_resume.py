@@ -66,7 +66,10 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # In the first epoch, at the last step of the first, and in the second (8 steps with 1 rank).
-@pytest.mark.parametrize("kill_step", [2, 7, 13])
+@pytest.mark.parametrize(
+    "kill_step",
+    [pytest.param(2, marks=pytest.mark.long), 7, pytest.param(13, marks=pytest.mark.long)],
+)
 def test_a_preempted_run_ends_with_the_same_weights(
     kill_step: int, uninterrupted: Path, tmp_path: Path
 ) -> None:

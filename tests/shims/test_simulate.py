@@ -167,6 +167,7 @@ def test_cuda_code_that_imports_torch_xla_first(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1:] == ["2.0"], done.stderr
 
 
+@pytest.mark.long
 def test_a_script_that_imports_torch_xla_late(tmp_path: Path) -> None:
     path = tmp_path / "late.py"
     path.write_text(

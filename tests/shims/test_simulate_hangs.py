@@ -30,13 +30,14 @@ SAVE = place('xm.save({"value": doubled}')
             "killed", ["replica 1 of 2 failed: killed by SIGKILL"], marks=pytest.mark.long
         ),
         pytest.param("exits", ["replica 1 of 2 exited with status 3"], marks=pytest.mark.long),
-        (
+        pytest.param(
             "returns",
             [
                 rf"replica 0 waits in all_reduce\(sum\) of float32\[3\] at \S*{LAST} \(step 1\), "
                 r"which replica 1 never reaches: its function returned after "
                 r"all_reduce\(sum\) of float32\[3\] at \S*failing.py:\d+ \(step 0\)"
             ],
+            marks=pytest.mark.long,
         ),
         (
             "rendezvous",
@@ -54,12 +55,13 @@ SAVE = place('xm.save({"value": doubled}')
                 rf"\S*{LAST}",
             ],
         ),
-        (
+        pytest.param(
             "host barrier",
             [
                 rf"replica 0 waits in .* at \S*{LAST} \(step 1\), which replica 1 never reaches: "
                 rf"it is in barrier at \S*{place('dist.barrier(')} \(step 1\)"
             ],
+            marks=pytest.mark.long,
         ),
         pytest.param(
             "guarded read",

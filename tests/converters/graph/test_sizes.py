@@ -162,7 +162,10 @@ CASES: dict[
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.long if name == "t5" else ()) for name in CASES],
+)
 def test_another_size_is_another_instance(name: str, load: Callable[..., Any]) -> None:
     factory, own, others, (first, second) = CASES[name]
     torch.manual_seed(0)

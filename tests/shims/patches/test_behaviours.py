@@ -39,6 +39,7 @@ def test_collectives_and_batch_norm(place: str, tmp_path: Path) -> None:
     assert "rank 1 of 2 is right" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.xla
 def test_training_gives_the_same_losses_and_checkpoints(tmp_path: Path) -> None:
     import torch
