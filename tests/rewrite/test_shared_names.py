@@ -32,3 +32,11 @@ def test_a_module_of_the_same_name_is_no_use(used: str, is_global: bool) -> None
     """LoRA's GPT-2 and mellotron: `global optimizer`, for `from optimizer import …`."""
     text = rewrite_source(parse(SCRIPT.format(used=used).encode(), Path("script.py"))).data.decode()
     assert ("    global optimizer\n" in text) == is_global
+
+
+def test_a_variable_of_a_comprehension_is_no_use() -> None:
+    """llm.c: `for _ in range(n)` in a class's method beside `_, loss = model(x)` in the guard."""
+    script = SCRIPT.format(used="") + "    _, loss = net(torch.ones(2)), 0\n"
+    script = script.replace("def show", "LAYERS = [3 for _ in range(2)]\n\n\ndef show")
+    text = rewrite_source(parse(script.encode(), Path("script.py"))).data.decode()
+    assert "global" not in text

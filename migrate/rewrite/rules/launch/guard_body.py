@@ -27,7 +27,8 @@ def shared_names(guard: cst.If, context: Workspace) -> frozenset[str]:
             if isinstance(above, cst.ImportFrom):
                 continue  # a module of that name: `from optimizer import make`
             owner, _ = context.bound_to(node)
-            if not isinstance(owner, cst.FunctionDef):
+            # A variable of a function, class or comprehension is another one of that name.
+            if owner is None or isinstance(owner, cst.Module):
                 used.add(node.value)
     return frozenset(used)
 
