@@ -9,6 +9,7 @@ import libcst as cst
 
 from migrate.reading.tree.tree import base_name, nodes_of, targets
 from migrate.reading.values.devices import moves
+from migrate.reading.values.kind import LOADERS, Kind
 from migrate.rewrite.rules.step.steps import Step
 
 if TYPE_CHECKING:
@@ -33,8 +34,14 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
     unmoved = [name for name in names if name in used]
     if not unmoved:
         return []
+    sources = list(_made_of(context.parent(step.body.block), context))
+    if any(_is_no_model(move, context) for source in sources for move in moves(source, context)):
+        return []
     listed = ", ".join(unmoved)
-    if _receivers(_conversions(step.body.block)) & set(names):
+    converted = any(
+        _is_no_model(call, context) for source in sources for call in _conversions(source)
+    )
+    if converted or _receivers(_conversions(step.body.block)) & set(names):
         return f"{listed}: see that the device to which they are moved is {context.vocabulary.device_said}"
     if callees := context.effects.callees(block):
         if any(next(moves(callee.body, context), None) for callee in callees):
@@ -50,6 +57,27 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
     if not isinstance(step.loop, cst.For) or len(names) < 2:
         return f"is `{listed}` on the device? It is not moved in the loop"
     return unmoved
+
+
+def _made_of(loop: cst.CSTNode | None, context: Workspace) -> Iterator[cst.BaseExpression]:
+    """Yield what a loop goes over and what that is made of: `zip(*parts)`, `images.chunk(2)`, `images`."""
+    if not isinstance(loop, cst.For):
+        return
+    values, owner = context.values, context.function_around(loop)
+    waiting = [loop.iter]
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if values.kind(value) in LOADERS:
+            continue
+        yield value
+        for name in nodes_of(value, cst.Name):
+            if context.function_around(name) is not owner:
+                continue
+            for given in values.bindings.given(name):
+                if given.value is not None and id(given) not in seen:
+                    seen.add(id(given))
+                    waiting.append(given.value)
 
 
 def _given(
@@ -105,6 +133,13 @@ def _targets(assign: cst.Assign) -> Iterator[str | None]:
 def _receivers(calls: Iterable[cst.Call]) -> set[str]:
     """Return the names in what the methods `calls` are called on."""
     return {name.value for call in calls for name in nodes_of(call.func, cst.Name)}
+
+
+def _is_no_model(move: cst.Call, context: Workspace) -> bool:
+    return (
+        isinstance(move.func, cst.Attribute)
+        and context.values.kind(move.func.value) is not Kind.MODEL
+    )
 
 
 def _conversions(root: cst.CSTNode) -> Iterator[cst.Call]:
