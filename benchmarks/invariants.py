@@ -301,8 +301,11 @@ def _decides_for_cuda(assign: ast.Assign, code: Code) -> bool:
 def _is_taken_out(text: ast.Constant, code: Code) -> bool:
     """Whether what has `text` has it no more: `name.replace("cuda:", "")`, `mock.patch("torch.cuda.…")`."""
     call = code.above.get(text)
-    method = call.func if isinstance(call, ast.Call) and text in call.args[:1] else None
-    return isinstance(method, ast.Attribute) and method.attr in ("replace", "patch")
+    if not isinstance(call, ast.Call) or text not in call.args[:1]:
+        return False
+    if code.dotted(call.func) == "unittest.mock.patch":
+        return True
+    return isinstance(call.func, ast.Attribute) and call.func.attr in ("replace", "patch")
 
 
 def _asks_for_cuda(test: ast.expr) -> bool:

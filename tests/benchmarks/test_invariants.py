@@ -68,6 +68,7 @@ WITHOUT = {
     "it only says so": "if device != 'cuda':\n    print('no fp8 without CUDA')\n",
     "taken out of a text": "index = name.replace('cuda:', '')\n",
     "a stand-in of tests": "from unittest import mock\nmock.patch('torch.cuda.is_available')\n",
+    "one by its own name": "from unittest.mock import patch\npatch('torch.cuda.set_device')\n",
     "an option that nothing reads": (
         "import argparse\np = argparse.ArgumentParser()\np.add_argument('--backend', default='nccl')\n"
     ),
