@@ -173,11 +173,8 @@ def convert(
     """
     understood = meant(checkpoint)
     source = understood.place
-    if format is None:
-        suffix = "" if output is None else Path(str(output)).suffix
-        format = _FORMATS.get(suffix, "safetensors")  # noqa: A001
-    target = default_output(source, format) if output is None else destination(output)
-    as_folder = format == "orbax" or shard_bytes is not None
+    asked = _Asked.of(source, output, format, shard_bytes)
+    target, format, as_folder = asked.place, asked.format, asked.folder  # noqa: A001
     if hosts.count > 1:
         _require_for_many(target, as_folder)
         hosts.agree(
@@ -190,10 +187,7 @@ def convert(
                 "way to look at the values": f"fail on NaN {fail_on_nonfinite}, sums {digests}",
             }
         )
-    if hosts.first:
-        require_output(target, folder=as_folder, overwrite=overwrite)
-    if _same(target, source):
-        raise OutputError(f"{target} is the checkpoint itself", "choose another output")
+    asked.require_free(source, overwrite=overwrite, look=hosts.first)
     if optimizer is not None and any(map(is_far, (source, target))):
         raise OptimizerError(
             "the state of an optimizer is converted from and to local files only",
@@ -252,6 +246,54 @@ def convert(
     return Conversion(
         made.plan, target, kept, made.api, format, written, notes, options_of_run, state
     )
+
+
+def require_free(
+    checkpoint: Place | Meant | str,
+    output: Place | str | None,
+    format: Format | None = None,  # noqa: A002 (as in convert)
+    *,
+    overwrite: bool = False,
+    shard_bytes: int | None = None,
+) -> None:
+    """Find out whether `convert` may write its output, for who has much to do before it is called.
+
+    Raises:
+        OutputError: it may not.
+        RemoteError: the bucket refuses.
+    """
+    source = meant(checkpoint).place
+    _Asked.of(source, output, format, shard_bytes).require_free(source, overwrite=overwrite)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The output that a caller asks for: its place, its format, and whether it is a folder."""
+
+    place: Place
+    format: Format
+    folder: bool
+
+    @classmethod
+    def of(
+        cls,
+        source: Place,
+        output: Place | str | None,
+        form: Format | None,
+        shard_bytes: int | None,
+    ) -> _Asked:
+        if form is None:
+            suffix = "" if output is None else Path(str(output)).suffix
+            form = _FORMATS.get(suffix, "safetensors")
+        place = default_output(source, form) if output is None else destination(output)
+        return cls(place, form, form == "orbax" or shard_bytes is not None)
+
+    def require_free(self, source: Place, *, overwrite: bool, look: bool = True) -> None:
+        """Raise what stands against writing it; `look`: also what is there already."""
+        if look:
+            require_output(self.place, folder=self.folder, overwrite=overwrite)
+        if _same(self.place, source):
+            raise OutputError(f"{self.place} is the checkpoint itself", "choose another output")
 
 
 def _nothing() -> None:

@@ -94,14 +94,9 @@ def to_torch(
         ConversionError: something cannot be read or written; the subclass says which.
     """
     path = Path(source)
-    if format is None:
-        suffix = "" if output is None else Path(output).suffix
-        format = "pt" if suffix in (".pt", ".pth", ".bin", ".ckpt") else "safetensors"  # noqa: A001
-    target = default_output(path, format) if output is None else Path(output)
+    target, format = _asked(path, output, format)  # noqa: A001
     if not dry_run:
-        require_writable(target, overwrite=overwrite)
-        if target.resolve() in (path.resolve(), kept_path(path).resolve()):
-            raise OutputError(f"{target} is the pytree itself", "choose another output")
+        require_free(path, output, format, overwrite=overwrite)
     record, restoring = _open(path, model, example, kept, original_dtype, mapping)
     done = Reversal(str(path), restoring.rows, record.notes, target, format)
     if dry_run:
@@ -131,6 +126,34 @@ def to_state_dict(
         KeptFileError, MisfitError, ConversionError: as `to_torch`.
     """
     return _tensors(*_open(source, model, example, kept, original_dtype))
+
+
+def require_free(
+    source: Path | str,
+    output: Path | str | None,
+    format: TorchFormat | None = None,  # noqa: A002 (as in to_torch)
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Find out whether `to_torch` may write its output, for who has much to do before it is called.
+
+    Raises:
+        OutputError: it may not.
+    """
+    path = Path(source)
+    target, _ = _asked(path, output, format)
+    require_writable(target, overwrite=overwrite)
+    if target.resolve() in (path.resolve(), kept_path(path).resolve()):
+        raise OutputError(f"{target} is the pytree itself", "choose another output")
+
+
+def _asked(
+    source: Path, output: Path | str | None, form: TorchFormat | None
+) -> tuple[Path, TorchFormat]:
+    if form is None:
+        suffix = "" if output is None else Path(output).suffix
+        form = "pt" if suffix in (".pt", ".pth", ".bin", ".ckpt") else "safetensors"
+    return default_output(source, form) if output is None else Path(output), form
 
 
 def default_output(source: Path, format: TorchFormat) -> Path:  # noqa: A002 (as in to_torch)

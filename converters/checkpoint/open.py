@@ -13,7 +13,7 @@ from converters.checkpoint.formats.safetensors_file import SafetensorsFile
 from converters.checkpoint.formats.sharded import INDEX_SUFFIX, ShardedCheckpoint
 from converters.checkpoint.formats.torch_file import PICKLE_MAGIC, open_torch_file
 from converters.checkpoint.mapped_file import open_file
-from converters.checkpoint.place import Place, file_names, is_folder, is_there, size_of
+from converters.checkpoint.place import FarPlace, Place, file_names, is_folder, is_there, size_of
 from converters.checkpoint.quantized import require_not_quantized
 from converters.checkpoint.reader import Checkpoint, read_start
 from converters.checkpoint.zip_archive import ZIP_MAGIC, ZipArchive
@@ -31,6 +31,8 @@ FOLDER_NAMES = (
 )
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz")
 _PICKLES = (".pkl", ".pickle")  # those of protocol 0 begin with anything
+_SETTINGS = "config.json"  # of a Hugging Face folder
+_LENGTH_BYTES = 8  # a safetensors file begins with the length of its header
 _TAR_MAGIC = slice(257, 262), b"ustar"
 _FOREIGN = {
     b"GGUF": "a GGUF file (llama.cpp's)",
@@ -126,6 +128,22 @@ def _require_native(path: Place, start: bytes) -> None:
             f"{path} is {forms[0]}, not a checkpoint that can be read",
             "unpack it, or save it again as safetensors",
         )
+    if _is_text(start):
+        kind = "a JSON text" if start.lstrip().startswith((b"{", b"[")) else "a text"
+        what = "the settings of a model" if path.name == _SETTINGS else kind
+        raise CheckpointDamagedError(
+            f"{path} is {what}, not a checkpoint",
+            "name the file with the weights, or the folder that both are in",
+        )
+
+
+def _is_text(start: bytes) -> bool:
+    """Whether these first bytes are nothing but text: a pickle has others, and so has a header's length."""
+    # The last character may be cut in two.
+    text = start.decode("utf-8", "replace").removesuffix("\ufffd")
+    return len(start) >= _LENGTH_BYTES and all(
+        character.isprintable() or character.isspace() for character in text
+    )
 
 
 def _file_in_folder(folder: Place) -> Place:
@@ -142,6 +160,8 @@ def _file_in_folder(folder: Place) -> Place:
     for choice in (names, indices):
         if len(choice) == 1:
             return folder / choice[0]
+    if not names and isinstance(folder, FarPlace):
+        folder.require_there()
     found = f"it has {', '.join(names[:5])}" if names else f"looked for {', '.join(FOLDER_NAMES)}"
     raise CheckpointNotFoundError(
         f"{folder} holds no checkpoint under a known name ({found})",

@@ -163,6 +163,13 @@ class FarPlace(ABC):
             RemoteError: something is, by name.
         """
 
+    def require_there(self) -> None:  # noqa: B027 (what was asked for when it was named is there)
+        """Something is at or below this place.
+
+        Raises:
+            CheckpointNotFoundError: nothing is, or not even the bucket that it would be in.
+        """
+
     @abstractmethod
     def together(
         self, action: Callable[[Any], _Result], places: Iterable[FarPlace]

@@ -81,7 +81,7 @@ class ZipArchive:
         self._read_members(listing, count)
         self._require_apart()
         starts = sorted(member.header for member in self.members.values())
-        self._ends = dict(zip(starts, [*starts[1:], self._listed], strict=True))
+        self._ends = dict(zip(starts, [*starts, self._listed][1:], strict=True))
 
     def place(self, member: Member) -> int:
         """Where its content begins, from the start of the file.

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from json import JSONDecodeError
 from typing import Any, NoReturn, TypeVar
 
-from converters.errors import MissingDependencyError, RemoteError
+from converters.errors import CheckpointNotFoundError, MissingDependencyError, RemoteError
 from converters.remote.ranges import require_length
 from converters.remote.retries import TEMPORARY_STATUS, TemporaryError, persistent
 from converters.remote.store import Entry, Store, StorePlace
@@ -84,6 +84,17 @@ class BucketStore(Store):
             raise RemoteError(f"{place} was replaced while it was read", "start again") from None
         require_length(len(data), into)
         into[:] = data
+
+    def require_there(self, place: StorePlace) -> None:
+        """Something is at or below a place; else say whether there is a bucket at all."""
+        path = posixpath.join(self.root, place.key)
+        if self._call(place.key, lambda fs, path: lists(fs, path)):
+            return
+        bucket = path.partition("/")[0]
+        # An empty bucket, too, has a list: asked for only here, as its first level may be long.
+        if self.protocol in EXTRAS and not self._call(place.key, lambda fs, _: lists(fs, bucket)):
+            raise CheckpointNotFoundError(f"the bucket of {place} does not exist", "check its name")
+        raise CheckpointNotFoundError(f"{place} does not exist", "check the name")
 
     def changed(self) -> list[str]:
         """The keys of files that were read and have another size or version by now."""
@@ -176,6 +187,15 @@ def listing(fs: Any, path: str) -> dict[str, Entry]:
         for item in found
         if item["type"] == "file" and item["name"].strip("/") != path.strip("/")
     }
+
+
+def lists(fs: Any, path: str) -> bool:
+    """Whether a folder or bucket is there to be listed, be it empty."""
+    try:
+        fs.ls(path, detail=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def asked_entry(fs: Any, path: str) -> Entry | None:

@@ -39,6 +39,7 @@ def near(name: str, folder: Path) -> Path:
         return place
     wanted = [place] if place.is_file() else [place / file for file in _wanted(place.names())]
     if not wanted:
+        place.require_there()
         raise CheckpointNotFoundError(f"{place} holds no model", "name a folder with a config.json")
     if isinstance(place.store, HubStore):
         copies = [place.store.cached(file) for file in wanted]

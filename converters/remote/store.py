@@ -79,6 +79,13 @@ class Store(ABC):
             RemoteError: the other side refuses, or has another version by now.
         """
 
+    def require_there(self, place: StorePlace) -> None:  # noqa: B027 (a hub said so already)
+        """Something is at or below a place.
+
+        Raises:
+            CheckpointNotFoundError: nothing is.
+        """
+
     def changed(self) -> list[str]:
         """The keys of files that were read and are others by now, as far as the store tells."""
         return []
@@ -157,6 +164,10 @@ class StorePlace(FarPlace):
     def open(self) -> ByteFile:
         """The file."""
         return self.store.opened(self)
+
+    def require_there(self) -> None:
+        """Something is at or below this place."""
+        self.store.require_there(self)
 
     def state(self) -> list[str | int]:
         """Its name, size and version."""

@@ -56,7 +56,7 @@ def destination(name: Place | str) -> Place:
     if protocol not in WHOLE:
         raise OutputError(
             f"{protocol}:// cannot be written to: there half an object may look whole",
-            f"write to a path, or to one of {', '.join(f'{known}://' for known in WHOLE[:4])}",
+            "write to a path, or to gs://, s3:// or az://",
         )
     fs = filesystem(protocol, name, name.partition("?")[0])
     path = fs._strip_protocol(name.rstrip("/"))

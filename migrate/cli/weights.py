@@ -254,6 +254,7 @@ def _to_flax(
             raise click.UsageError(
                 "--target with --inputs runs both models on one host: --save-mapping there, --mapping on all"
             )
+        _require_free(understood(), output, dry_run, options)
         with fitted(_module(options, understood().place), options["target"], options) as found:
             if not found.written:
                 return (
@@ -266,12 +267,30 @@ def _to_flax(
             said = (*summary, *fitting.fit_summary(found.fit))
             return code, said, {**values, "fit": fitting.fit_as_json(found.fit)}
     if options["values"]:
+        _require_free(understood(), output, dry_run, options)
         with by_values(understood(), options) as mapping:
             decide |= {"model": None, "target": None, "drop": (), "mapping": mapping}
             return _converted(understood, output, dry_run, decide, options)
     needless = ("unproven", "target_apply", "target_python", "target_channels_last")
     _require_target(options, *(needless if options["target"] else ("inputs", *needless)))
     return _converted(understood, output, dry_run, decide, options)
+
+
+def _require_free(
+    checkpoint: Meant, output: str | None, dry_run: bool, options: Mapping[str, Any]
+) -> None:
+    """Refuse an output that is there before minutes go into models that are run, or values compared."""
+    from converters.conversion import require_free
+
+    if not dry_run:
+        size = _shard_bytes(options)
+        form, force = options["file_format"], options["force"]
+        require_free(checkpoint, output, form, overwrite=force, shard_bytes=size)
+
+
+def _shard_bytes(options: Mapping[str, Any]) -> int | None:
+    size = options["max_shard_size"]
+    return None if size is None else int(size * 1e9)
 
 
 def _require_target(options: Mapping[str, Any], *names: str) -> None:
@@ -315,7 +334,6 @@ def _converted(
             views.plan_summary(made.plan, made.notes),
             views.plan_as_json(made.plan, made.notes, made.checkpoint.options),
         )
-    size = options["max_shard_size"]
     with met(_process(output, options), options["wait"], options["said"]) as hosts:
         done = convert(
             understood(),
@@ -323,7 +341,7 @@ def _converted(
             format=options["file_format"],
             overwrite=options["force"],
             resume=options["resume"],
-            shard_bytes=None if size is None else int(size * 1e9),
+            shard_bytes=_shard_bytes(options),
             mesh=options["mesh"],
             spec=options["spec"],
             fail_on_nonfinite=options["fail_on_nonfinite"],
@@ -364,6 +382,7 @@ def _to_torch(
     checkpoint: str, output: str | None, dry_run: bool, options: Mapping[str, Any]
 ) -> _Shown:
     from converters.remote.names import require_local
+    from converters.reverse import require_free
     from migrate.cli.fitting import fitted
     from migrate.report.text import fitting
 
@@ -384,6 +403,8 @@ def _to_torch(
         raise click.UsageError("--to torch --target runs both models: give --inputs")
     if options["model"] is None:
         raise click.UsageError("--to torch --target: name the Flax model, --model pkg.module:Model")
+    if not dry_run:
+        require_free(checkpoint, output, options["file_format"], overwrite=options["force"])
     with fitted(options["target"], options["model"], options) as found:
         if not found.written:
             return FINDINGS, fitting.not_written(found.fit), {"fit": fitting.fit_as_json(found.fit)}

@@ -22,7 +22,7 @@ from converters.checkpoint.inert.records import PickleError, printable
 from converters.checkpoint.reader import COPY_AGAIN
 from converters.checkpoint.stored import FileSpan, InflatedSpan, Span, Storage, StoredTensor
 from converters.checkpoint.zip_archive import ZipArchive
-from converters.errors import CheckpointDamagedError
+from converters.errors import CheckpointDamagedError, NotAStateDictError
 
 _LARGEST = 1 << 26  # bytes of a file of JSON
 _OLD = ("serialized_state_dict", "serialized_constants")
@@ -61,10 +61,16 @@ def read_exported(archive: ZipArchive) -> Loaded:
 
     Raises:
         CheckpointDamagedError: it lacks something, or contradicts itself.
+        NotAStateDictError: it is a compiled program.
         PickleError, ForbiddenNameError: a pickle in it cannot be read.
     """
     models = {name: _model(archive, parts) for name, parts in _models(archive).items()}
     if not models:
+        if any("/data/aotinductor/" in name for name in archive.members):
+            raise NotAStateDictError(
+                f"{archive.file.path} is a program that AOTInductor compiled: its weights are in machine code",
+                "save the exported program itself (torch.export.save), or the state dict",
+            )
         raise CheckpointDamagedError(
             f"{archive.file.path} is an archive of torch.export without weights", COPY_AGAIN
         )

@@ -61,15 +61,23 @@ def test_a_folder_without_a_checkpoint(tmp_path, refused):
     ("content", "part"),
     [
         (b"", "is empty"),
-        (b"hello, this is no checkpoint at all", "not safetensors"),
+        (b"hello, this is no checkpoint at all", "is a text, not a checkpoint"),
+        ('{"é": 1, '.encode() * 60, "is a JSON text, not a checkpoint"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "Git LFS pointer"),
     ],
-    ids=["empty", "text", "lfs"],
+    ids=["empty", "text", "json", "lfs"],
 )
 def test_what_is_no_checkpoint(tmp_path, content, part, refused):
     path = tmp_path / "x.bin"
     path.write_bytes(content)
     with refused(CheckpointDamagedError, "x.bin", part):
+        open_checkpoint(path)
+
+
+def test_the_settings_of_a_model_are_no_truncated_checkpoint(tmp_path, refused):
+    path = tmp_path / "config.json"
+    path.write_text('{"architectures": ["BertModel"]}')
+    with refused(CheckpointDamagedError, "config.json is the settings of a model", "the folder"):
         open_checkpoint(path)
 
 

@@ -31,6 +31,16 @@ def entry(content, name):
     return content.rindex(name.encode()) - 46
 
 
+def test_an_archive_of_nothing_is_refused(tmp_path):
+    # The list may begin where it likes: the first bytes are a member's, which nothing lists.
+    content = archive([("a", b"hello")])
+    last = content.rindex(b"PK\5\6")
+    struct.pack_into("<HHII", content, last + 8, 0, 0, 0, last)
+    assert not opened(tmp_path / "x.pt", content).members
+    with pytest.raises(CheckpointDamagedError, match="x.pt"):
+        open_checkpoint(tmp_path / "x.pt")
+
+
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_members_are_read(tmp_path, method):
     made = opened(tmp_path / "x", archive([("a/b", b"hello" * 100), ("c", b"")], method))

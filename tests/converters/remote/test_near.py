@@ -9,7 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from converters.errors import RemoteError
+from converters.errors import CheckpointNotFoundError, RemoteError
 from converters.remote.near import near
 from migrate.cli import commands
 from tests.converters.conftest import Refused
@@ -52,6 +52,11 @@ def test_what_a_bucket_has_is_copied(bert: Path, gs: BucketProxy, tmp_path: Path
 def test_what_is_not_there(hub: HubServer, tmp_path: Path, refused: Refused) -> None:
     with refused(RemoteError, "org/nothing is not on the Hugging Face hub"):
         near("org/nothing", tmp_path)
+
+
+def test_a_bucket_that_is_not_there(gs: BucketProxy, tmp_path: Path, refused: Refused) -> None:
+    with refused(CheckpointNotFoundError, "the bucket of gs://none/bert does not exist"):
+        near("gs://none/bert", tmp_path)
 
 
 def ran(*words: str) -> tuple[int, str]:

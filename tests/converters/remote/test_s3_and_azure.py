@@ -24,7 +24,7 @@ import pytest
 from safetensors.numpy import save, save_file
 
 from converters import convert
-from converters.errors import OutputError, RemoteError
+from converters.errors import CheckpointNotFoundError, OutputError, RemoteError
 from converters.remote.buckets import filesystem
 from tests.converters.conftest import Refused
 from tests.servers import free_port
@@ -225,6 +225,10 @@ def test_no_such_bucket_and_no_credentials(
         convert(
             tmp_path / "src.safetensors", output=f"{protocol}://none/out.safetensors", **OPTIONS
         )
+    with refused(CheckpointNotFoundError, f"the bucket of {protocol}://none/net.pt does not"):
+        convert(f"{protocol}://none/net.pt", output=tmp_path / "out.safetensors", **OPTIONS)
+    with refused(CheckpointNotFoundError, f"{protocol}://bkt/net.pt does not exist"):
+        convert(f"{protocol}://bkt/net.pt", output=tmp_path / "out.safetensors", **OPTIONS)
     for name in KINDS[protocol].secrets:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -339,8 +339,14 @@ def test_a_server_that_is_not_there(files: FileServer, refused: Refused) -> None
 
 
 def test_refusals_of_a_bucket(gs: BucketProxy, refused: Refused) -> None:
-    with refused(CheckpointNotFoundError, "gs://bkt/nothing"):
+    with refused(CheckpointNotFoundError, "gs://bkt/nothing does not exist"):
         open_checkpoint(place_of("gs://bkt/nothing"))
+    put({"notes/todo.txt": b"mine"})
+    with refused(CheckpointNotFoundError, "gs://bkt/run holds no checkpoint"):
+        open_checkpoint(place_of("gs://bkt/run"))
+    for name in ("gs://none", "gs://none/", "gs://none/x", "gs://none/a/net.pt"):
+        with refused(CheckpointNotFoundError, f"bucket of {name.rstrip('/')} does not exist"):
+            open_checkpoint(place_of(name))
     gs.forbidden.add("GET")
     with refused(RemoteError, "gs://bkt/net.pt: no permission", "log in"):
         open_checkpoint(place_of("gs://bkt/net.pt"))

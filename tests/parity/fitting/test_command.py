@@ -204,6 +204,26 @@ def test_words_that_do_not_go_together_are_one_line(here: Path, words: str, said
     assert not list(here.glob("*.safetensors"))
 
 
+def test_an_output_that_is_there_is_said_before_anything_runs(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for work in ("migrate.parity.run.fitted.fit_models", "converters.target.values.fit_values"):
+        monkeypatch.setattr(work, lambda *_: pytest.fail("it ran"))
+    mine = here / "a.safetensors"
+    mine.write_bytes(b"mine")
+    fitted = ("--target", "flax_net.py:Net", "--inputs", "x=float32[5,4]")
+    back = ("--to", "torch", "--model", "flax_net.py:Net", "--target", "net.py:Net", *fitted[2:])
+    for words in (
+        ("net.pt", "--model", "net.py:Net", *fitted),
+        ("net.pt", "--values", "--target", "theirs.safetensors"),
+        ("net.flax.safetensors", *back),
+    ):
+        done = run("weights", *words, "-o", "a.safetensors")
+        assert done.exit_code == 2, done.output
+        assert "a.safetensors exists already" in done.stderr
+        assert mine.read_bytes() == b"mine"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "target", "said"),

@@ -187,6 +187,33 @@ def test_what_other_versions_of_torch_exported(file):
     assert len(checkpoint.infos) == 13
 
 
+def test_tensors_that_are_views_of_one_storage():
+    """Their places are counted from where the storage begins, which none of them covers."""
+    whole = np.arange(60, dtype=np.float32).reshape(10, 6)
+    expected = {
+        "rows": whole[1:6],
+        "later": whole[3:9],
+        "column": whole[:, 2],
+        "turned": whole[2:8, ::2].T,
+        "alone": np.arange(20, dtype=np.float32).reshape(5, 4)[2:, 1:3],
+    }
+    files = sorted((WRITTEN[0].parent / "views").glob("*.pt2"))
+    assert files
+    for file in files:
+        checkpoint = open_checkpoint(file)
+        assert checkpoint.infos.keys() == expected.keys()
+        for key, value in expected.items():
+            np.testing.assert_array_equal(checkpoint.read(key), value)
+
+
+def test_what_was_compiled_is_said_to_be(tmp_path, refused):
+    with zipfile.ZipFile(tmp_path / "x.pt2", "w") as archive:
+        archive.writestr("x/archive_format", "pt2")
+        archive.writestr("x/data/aotinductor/model/abc.wrapper.so", b"code")
+    with refused(NotAStateDictError, "x.pt2 is a program that AOTInductor compiled"):
+        open_checkpoint(tmp_path / "x.pt2")
+
+
 OLDER = {
     "torch 2.5": ("serialized_state_dict.pt", "serialized_constants.pt"),
     "torch 2.2": ("serialized_state_dict.json", "serialized_constants.json"),

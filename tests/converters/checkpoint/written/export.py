@@ -1,6 +1,6 @@
 """Writes one of the `.pt2` files beside this one: `python export.py`, with any torch from 2.1 on.
 
-Each holds the same module, as that torch exports and arranges it.
+Each holds the same module, as that torch exports and arranges it; those in `views` one of views.
 """
 
 from pathlib import Path
@@ -27,6 +27,24 @@ class Net(nn.Module):
         return self.tied(self.fc(y) * self.kept_nowhere) * self.gain + self.shift
 
 
+class Views(nn.Module):
+    """Tensors that are parts of one storage, none of them the whole, and one that is alone in a larger one."""
+
+    def __init__(self):
+        super().__init__()
+        whole = torch.arange(60.0).reshape(10, 6)
+        self.rows = nn.Parameter(whole[1:6])
+        self.register_buffer("later", whole[3:9])
+        self.register_buffer("column", whole[:, 2])
+        self.register_buffer("turned", whole[2:8, ::2].t())
+        self.alone = nn.Parameter(torch.arange(20.0).reshape(5, 4)[2:, 1:3])
+
+    def forward(self, x):
+        return x + sum(
+            tensor.sum() for tensor in (self.rows, self.later, self.column, self.turned, self.alone)
+        )
+
+
 def main():
     net = Net().eval()
     with torch.no_grad():
@@ -36,6 +54,8 @@ def main():
     version = torch.__version__.partition("+")[0]
     exported = torch.export.export(net, (torch.zeros(2, 3, 5, 5),))
     torch.export.save(exported, Path(__file__).with_name(f"torch{version}.pt2"))
+    views = torch.export.export(Views(), (torch.zeros(2),))
+    torch.export.save(views, Path(__file__).with_name("views") / f"torch{version}.pt2")
 
 
 if __name__ == "__main__":
