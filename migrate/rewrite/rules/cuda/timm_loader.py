@@ -12,9 +12,12 @@ from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 
 MAKERS = frozenset(
-    f"timm.data{module}.{name}"
-    for module in ("", ".loader")
-    for name in ("create_loader", "PrefetchLoader")
+    {
+        "timm.data.create_loader",
+        "timm.data.loader.create_loader",
+        "timm.data.PrefetchLoader",
+        "timm.data.loader.PrefetchLoader",
+    }
 )
 
 
