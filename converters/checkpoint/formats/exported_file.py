@@ -68,7 +68,7 @@ def read_exported(archive: ZipArchive) -> Loaded:
     if not models:
         if any("/data/aotinductor/" in name for name in archive.members):
             raise NotAStateDictError(
-                f"{archive.file.path} is a program that AOTInductor compiled: its weights are in machine code",
+                f"{archive.file.path} was compiled by AOTInductor: its weights are in machine code",
                 "save the exported program itself (torch.export.save), or the state dict",
             )
         raise CheckpointDamagedError(

@@ -210,7 +210,7 @@ def test_what_was_compiled_is_said_to_be(tmp_path, refused):
     with zipfile.ZipFile(tmp_path / "x.pt2", "w") as archive:
         archive.writestr("x/archive_format", "pt2")
         archive.writestr("x/data/aotinductor/model/abc.wrapper.so", b"code")
-    with refused(NotAStateDictError, "x.pt2 is a program that AOTInductor compiled"):
+    with refused(NotAStateDictError, "x.pt2 was compiled by AOTInductor"):
         open_checkpoint(tmp_path / "x.pt2")
 
 

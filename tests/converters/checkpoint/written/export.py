@@ -28,7 +28,7 @@ class Net(nn.Module):
 
 
 class Views(nn.Module):
-    """Tensors that are parts of one storage, none of them the whole, and one that is alone in a larger one."""
+    """Tensors that are parts of one storage, none of them the whole; one is alone in a larger one."""
 
     def __init__(self):
         super().__init__()
