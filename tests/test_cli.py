@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from migrate.cli import commands
+from tests.waiting import LIMIT
 
 ROOT = Path(__file__).parents[1]
 TOY = ROOT / "examples" / "ddp_toy"
@@ -30,6 +31,17 @@ def script(tmp_path: Path) -> Path:
     path = tmp_path / "train.py"
     path.write_text(CUDA)
     return path
+
+
+def test_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "migrate", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=True,
+    )
+    assert done.stdout.startswith("tpu-migrate")
 
 
 class TestFrame:

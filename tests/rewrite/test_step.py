@@ -76,6 +76,22 @@ def test_the_innermost_loop_with_both_effects_is_the_step() -> None:
     ]
 
 
+def test_parts_of_what_was_moved_are_not_moved_again() -> None:
+    script = """
+        def train(loader, model, optimizer):
+            model.cuda()
+            for images, target in loader:
+                images = images.cuda()
+                target = target.cuda()
+                optimizer.zero_grad()
+                for part, labels in zip(images.chunk(2), target.chunk(2)):
+                    (model(part) - labels).sum().backward()
+                    optimizer.step()
+    """
+    assert step_lines(script) == ["(model(part) - labels).sum().backward()", "optimizer.step()"]
+    assert reports(script) == []
+
+
 def test_effects_are_followed_into_methods() -> None:
     script = """
         class Trainer:
