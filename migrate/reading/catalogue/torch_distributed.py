@@ -75,6 +75,13 @@ TORCH_DISTRIBUTED = (
         "use a collective",
         does="ends the graph at every call",
     ),
+    # Measured with llm.c: each replica steps the weights of its own shard.
+    *_wrong(
+        "optim.ZeroRedundancyOptimizer",
+        "torch_xla.distributed.zero_redundancy_optimizer.ZeroRedundancyOptimizer, which averages the "
+        "gradients itself, or the optimizer that it shards",
+        does="each replica executes other graphs, and waits for the others",
+    ),
     *_wrong(
         "Backend.GLOO Backend.NCCL",
         portable="shims.backend().group_backend",
