@@ -97,6 +97,19 @@ class TestStyle:
         assert style(text) is Style.NONE
         assert "torch_xla.launch" not in run(text).data.decode()
 
+    @pytest.mark.parametrize(
+        "top",
+        [
+            "def options(args):\n    if args.deepspeed:\n        import deepspeed\n        return deepspeed",
+            "try:\n    import horovod.torch as hvd\nexcept ImportError:\n    hvd = None",
+        ],
+    )
+    def test_a_framework_that_an_option_chooses_does_not_start_the_others(self, top: str) -> None:
+        assert style(guarded(top)) is Style.MAIN
+
+    def test_a_framework_that_only_the_program_imports_starts_it(self) -> None:
+        assert style(guarded(guard="import deepspeed\nmain()")) is Style.NONE
+
     def test_a_function_of_the_users_own_module_counts_by_its_name(self) -> None:
         text = "import utils\n\nif __name__ == '__main__':\n    utils.init_distributed_mode(None)\n"
         assert style(text) is Style.MAIN

@@ -96,8 +96,11 @@ class Launch:
         )
 
     def _of_a_framework(self) -> bool:
+        """Whether it imports one whatever its options are: without one it trains by itself."""
         imported: list[cst.CSTNode] = []
         for node in self._context.all_of(cst.Import, cst.ImportFrom):
+            if any(_is_a_choice(around) for around in self._context.ancestors(node)):
+                continue
             if isinstance(node, cst.Import):
                 imported.extend(alias.name for alias in node.names)
             elif node.module is not None and not node.relative:
@@ -269,6 +272,11 @@ def _is_backward(node: cst.CSTNode) -> bool:
     if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
         return False
     return node.func.attr.value == "backward"
+
+
+def _is_a_choice(node: cst.CSTNode) -> bool:
+    """Whether what stands in `node` may not run: it depends on an option, or on what is installed."""
+    return isinstance(node, cst.Try) or (isinstance(node, cst.If) and not is_guard(node))
 
 
 def is_guard(node: cst.If) -> bool:
