@@ -270,7 +270,7 @@ def test_code_in_metadata_is_refused_and_not_run(folder, tmp_path, nested, refus
 WRITTEN = Path(__file__).parent / "written"
 
 
-@pytest.mark.parametrize("folder", sorted(path.name for path in WRITTEN.iterdir() if path.is_dir()))
+@pytest.mark.parametrize("folder", sorted(path.parent.name for path in WRITTEN.glob("*/.metadata")))
 def test_what_each_python_and_torch_writes(folder):
     """Members of enums and paths are pickled in other ways by Python 3.11.2, 3.12 and 3.13."""
     checkpoint = open_checkpoint(WRITTEN / folder)
