@@ -23,6 +23,8 @@ WHITE = (
     cst.Newline,
     cst.TrailingWhitespace,
 )
+# Of these, what holds nothing that anyone asks for. Half of the nodes of a script are spaces.
+BLANK = frozenset({cst.Newline, cst.SimpleWhitespace})
 # Fields that hold nothing but these, in whichever node.
 WHITE_FIELDS = frozenset(
     {"footer", "header", "leading_lines", "leading_whitespace", "trailing_whitespace"}
@@ -73,7 +75,7 @@ def _reader(names: list[str]) -> Values:
 def _walk(root: cst.CSTNode, which: int) -> Iterator[cst.CSTNode]:
     stack = [root]
     pop, push, extend = stack.pop, stack.append, stack.extend
-    none, absent = type(None), cst.MaybeSentinel
+    none, absent, blank = type(None), cst.MaybeSentinel, BLANK
     while stack:
         node = pop()
         yield node
@@ -82,12 +84,12 @@ def _walk(root: cst.CSTNode, which: int) -> Iterator[cst.CSTNode]:
             kind = type(value)
             if kind is tuple or kind is list:
                 extend(reversed(value))
-            elif kind is not none and kind is not absent:
+            elif kind is not none and kind is not absent and kind not in blank:
                 push(value)
 
 
 def nodes(root: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield `root` and every node below it, in the order of the source."""
+    """Yield `root` and every node below it but spaces and line ends, in the order of the source."""
     return _walk(root, 0)
 
 
@@ -120,12 +122,12 @@ def children(node: cst.CSTNode) -> list[cst.CSTNode]:
 
 
 def order(root: cst.CSTNode) -> tuple[list[cst.CSTNode], dict[int, cst.CSTNode]]:
-    """Return `root` and every node below it, in the order of the source, and by its id the one above each."""
+    """Return what `nodes` yields, and by its id the node above each."""
     found: list[cst.CSTNode] = []
     above: dict[int, cst.CSTNode] = {}
     stack = [root]
     pop, push, note = stack.pop, stack.append, found.append
-    none, absent = type(None), cst.MaybeSentinel
+    none, absent, blank = type(None), cst.MaybeSentinel, BLANK
     while stack:
         node = pop()
         note(node)
@@ -136,7 +138,7 @@ def order(root: cst.CSTNode) -> tuple[list[cst.CSTNode], dict[int, cst.CSTNode]]
                 for child in reversed(value):
                     above[id(child)] = node
                     push(child)
-            elif kind is not none and kind is not absent:
+            elif kind is not none and kind is not absent and kind not in blank:
                 above[id(value)] = node
                 push(value)
     return found, above
