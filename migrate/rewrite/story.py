@@ -316,8 +316,11 @@ def _applied(found: Plan) -> tuple[bytes, tuple[Note, ...]]:
 
 def _lost_comments(context: Workspace, rewritten: cst.Module) -> Iterator[Note]:
     """Yield a note for each comment of the script that its rewritten form does not have."""
+    comments = context.all_of(cst.Comment)
+    if not comments:
+        return
     kept = Counter(comment.value for comment in nodes_of(rewritten, cst.Comment))
-    for comment in nodes_of(context.module, cst.Comment):
+    for comment in comments:
         if kept[comment.value]:
             kept[comment.value] -= 1
             continue

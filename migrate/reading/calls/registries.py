@@ -209,12 +209,10 @@ class Registries:
         if not any(MAKES_BY_NAME.search(name) for name in called):
             return set()
         return {
-            node.value.rpartition(".")[2]
+            text.rpartition(".")[2]
             for module in self.analysis.project.modules.values()
-            for node in module.nodes
-            if isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and DOTTED.fullmatch(node.value)
+            for text in module.strings
+            if DOTTED.fullmatch(text)
         }
 
 

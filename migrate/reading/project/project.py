@@ -36,6 +36,12 @@ class Module:
         return list(ast.walk(self.tree))
 
     @cached_property
+    def strings(self) -> frozenset[str]:
+        """The text of its strings."""
+        values = (node.value for node in self.nodes if isinstance(node, ast.Constant))
+        return frozenset(value for value in values if isinstance(value, str))
+
+    @cached_property
     def lines(self) -> list[str]:
         """The lines of the source, in characters; trees count columns in bytes of UTF-8."""
         return [line.decode(errors="replace") for line in self._utf8_lines]

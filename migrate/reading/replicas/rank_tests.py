@@ -60,7 +60,7 @@ def first_attributes(analysis: Analysis) -> frozenset[str]:
 @lru_cache(maxsize=256)
 def parents(module: Module) -> dict[ast.AST, ast.AST]:
     """Return what is directly above each node of a module."""
-    return {child: node for node in ast.walk(module.tree) for child in ast.iter_child_nodes(node)}
+    return {child: node for node in module.nodes for child in ast.iter_child_nodes(node)}
 
 
 def last_part(node: ast.expr) -> str:
@@ -73,7 +73,7 @@ def unset_attributes(analysis: Analysis) -> frozenset[str]:
     """Return the attributes that the project makes None on the other replicas: `c.run_dir = None`."""
     found: set[str] = set()
     for scope in analysis.scopes.values():
-        for test in ast.walk(scope.module.tree) if b"None" in scope.module.data else ():
+        for test in scope.module.nodes if b"None" in scope.module.data else ():
             if isinstance(test, ast.If):
                 of_others = test.body if _is_for_others(test.test) else []
                 of_others = test.orelse if is_for_first(test.test) else of_others

@@ -114,11 +114,11 @@ class Ranks:
     def _calls_by_callee(self) -> dict[int, list[tuple[cst.Call, cst.FunctionDef]]]:
         """Return the calls of each function of the script; a class stands for its `__init__`."""
         callees = dict(self._context.functions)
-        for statement in self._context.module.body:
-            if isinstance(statement, cst.ClassDef):
-                for method in nodes_of(statement.body, cst.FunctionDef):
-                    if method.name.value == "__init__":
-                        callees[statement.name.value] = method
+        for method in self._context.all_of(cst.FunctionDef):
+            if method.name.value == "__init__":
+                *_, outermost, _ = (method, *self._context.ancestors(method))  # last, the module
+                if isinstance(outermost, cst.ClassDef):
+                    callees[outermost.name.value] = method
         calls: dict[int, list[tuple[cst.Call, cst.FunctionDef]]] = defaultdict(list)
         for node in self._context.all_of(cst.Call):
             if isinstance(node.func, cst.Name):

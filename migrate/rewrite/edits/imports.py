@@ -253,15 +253,17 @@ def _uses(*roots: cst.CSTNode) -> Counter[str]:
     waiting = [*roots]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, cst.Name):
-            uses[node.value] += 1
-        elif isinstance(node, cst.Attribute):
+        # By the type: to ask whether it is an instance takes ten times as long, of every node.
+        kind = type(node)
+        if kind is cst.Name:
+            uses[node.value] += 1  # type: ignore[attr-defined]
+        elif kind is cst.Attribute:
             if (name := get_full_name_for_node(node)) and "." in name:
                 uses[name] += 1
-            waiting.append(node.value)
-        elif isinstance(node, cst.Arg):
-            waiting.append(node.value)
-        elif not isinstance(node, cst.Import | cst.ImportFrom):
+            waiting.append(node.value)  # type: ignore[attr-defined]
+        elif kind is cst.Arg:
+            waiting.append(node.value)  # type: ignore[attr-defined]
+        elif kind is not cst.Import and kind is not cst.ImportFrom:
             waiting.extend(children(node))
     return uses
 

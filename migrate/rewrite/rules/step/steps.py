@@ -12,7 +12,7 @@ import libcst as cst
 
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import BOTH, Effect
-from migrate.reading.steps.loops import Loop, batch_names, has_sync, loops
+from migrate.reading.steps.loops import Loop, batch_names, has_sync
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.spans import Inner, Span, Trained
 from migrate.reading.tree.tree import last_part, nodes_of
@@ -66,7 +66,7 @@ class Steps:
         self._found: dict[int, list[Step | Undecided]] = defaultdict(list)
         self._blocks: set[int] = set()
         on_accelerator = trains_on_accelerator(context)
-        for loop in loops(context.module):
+        for loop in context.all_of(cst.For, cst.While):
             marked, hidden = context.effects.is_marked(loop), context.effects.hidden(loop)
             trains = context.effects.is_step_loop(loop)
             where = on_accelerator or (trains and context.effects.on_accelerator(loop))
