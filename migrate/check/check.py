@@ -17,7 +17,7 @@ from migrate.check.rules import all_hazards
 from migrate.reading.calls.facts import ModuleCalls
 from migrate.reading.facts import Facts, facts_of
 from migrate.reading.project.entries import Entry
-from migrate.reading.project.workers import kept
+from migrate.reading.project.workers import kept, let_go
 from migrate.reading.script import Script
 from migrate.reading.tree.prescan import concerned
 from migrate.reading.tree.source import Source, parse
@@ -53,6 +53,7 @@ def check_script(path: Path, data: bytes, config: Config, known: Known) -> tuple
     """
     script = kept(path, data) or Script(parse(data, path), known.calls)
     found = check_facts(Facts(script, known.entries), config, known.whole)
+    let_go(script)
     return tuple(replace(one, path=path) for one in found)  # it may be kept by another name
 
 

@@ -19,7 +19,7 @@ from migrate.reading.notebook.text import SUFFIX
 from migrate.reading.project.entries import Entry
 from migrate.reading.project.project import MOST_MODULES, Project, root_of
 from migrate.reading.project.reach import Entries, Leaving, leaving, reached, starts
-from migrate.reading.project.workers import OfFile, Workers, keep, kept
+from migrate.reading.project.workers import OfFile, Workers, keep, kept, let_go
 from migrate.reading.script import Script
 from migrate.reading.tree.source import parse
 
@@ -117,7 +117,9 @@ def _leaving(look: _Look) -> tuple[Leaving, ...]:
         return ()  # the check itself says what is wrong
     if look.path.suffix != SUFFIX:
         keep(script)
-    return tuple(leaving(Facts(script, look.entries), look.name))
+    found = tuple(leaving(Facts(script, look.entries), look.name))
+    let_go(script)
+    return found
 
 
 def _project(root: Path, files: Sequence[Path]) -> Project:

@@ -16,8 +16,8 @@ from migrate.reading.facts import facts_of
 from migrate.reading.notebook.text import SUFFIX, parse_notebook
 from migrate.reading.project.progress import Tell, silent
 from migrate.reading.project.project import Project
-from migrate.reading.project.reach import Leaving
-from migrate.reading.project.workers import Workers, keep
+from migrate.reading.project.reach import Leaving, entered_by_steps
+from migrate.reading.project.workers import Workers, keep, let_go
 from migrate.reading.tree.depth import deep
 from migrate.reading.tree.memory import seldom_collected
 from migrate.reading.tree.prescan import concerns_rules
@@ -72,9 +72,17 @@ def rewrite_folder(
     first = Analysis(_project(folder, paths, {path: contents[path] for path in concerned}))
     concerned = [path for path in paths if path in concerned or _starts_training(path, first)]
     calls = {path: calls_of_file(first, path) for path in concerned}
+    entered = entered_by_steps(first)
     with Workers(len(concerned), processes) as workers:
         jobs = [
-            _Job(path.relative_to(folder), path, contents[path], calls[path], options)
+            _Job(
+                path.relative_to(folder),
+                path,
+                contents[path],
+                calls[path],
+                options,
+                path.resolve() in entered,
+            )
             for path in concerned
         ]
         done = dict(zip(concerned, workers.run(_begin, jobs, progress, "rewriting"), strict=True))
@@ -90,6 +98,7 @@ def rewrite_folder(
                     contents[path],
                     calls[path],
                     options,
+                    path.resolve() in entered,
                     done[path].draft,
                 )
                 for path in going_on
@@ -134,6 +143,7 @@ class _Job:
     data: bytes
     calls: ModuleCalls
     options: Options
+    again: bool  # whether it may be looked at again with what steps of other files run in it
     draft: Draft | None = None  # what the turns so far have made of it
 
 
@@ -203,11 +213,18 @@ def _next(job: _Job) -> _Done:
 
 def _after(job: _Job, draft: Draft, script: Workspace) -> _Done:
     """Return the file after a turn; with its hazards where it is settled."""
+    done = _looked_at(job, draft, script)
+    let_go(script)
+    return done
+
+
+def _looked_at(job: _Job, draft: Draft, script: Workspace) -> _Done:
     if not draft.settled:
         return _Done(_file(job, draft), draft)
     if draft.led:
         return _Done(_file(job, draft))
-    keep(script)
+    if job.again:
+        keep(script)
     facts = facts_of(script)
     file = _file(job, with_hazards(draft, facts))
     return _Done(file, leaving=left_for(facts, job.name.as_posix(), draft.before, draft.data))

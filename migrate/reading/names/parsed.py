@@ -37,6 +37,14 @@ class Parsed:
         self.module = source.module
         self._of_kinds: dict[tuple[type[cst.CSTNode], ...], list[cst.CSTNode]] = {}
 
+    def forget(self) -> None:
+        """Let go of the tree and of all that is known of it; nothing can be asked afterwards.
+
+        What is known speaks of the script that it is known of. In such a circle a tree stays until Python
+        looks for garbage among all objects; without it, it goes at once.
+        """
+        vars(self).clear()
+
     @cached_property
     def calls(self) -> ModuleCalls:
         """What the calls of the script run, also in other files of its project."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.facts import Definition, ModuleCalls
-from migrate.reading.calls.scopes import Function, ModuleScope
+from migrate.reading.calls.scopes import Function, ModuleScope, Region
 from migrate.reading.facts import Facts
 from migrate.reading.project.entries import Entry, Given
 
@@ -97,6 +97,30 @@ def starts(analysis: Analysis, calls: Mapping[Path, ModuleCalls]) -> Iterator[Pa
         marked = b"torch_xla.step" in scope.module.data
         if (path in calls and calls[path].step_loops) or marked or _leads_out(scope, analysis):
             yield path
+
+
+def entered_by_steps(analysis: Analysis) -> frozenset[Path]:
+    """Return the files whose functions training loops and forwards of other files may run.
+
+    More may be in it than are run in the end, or fewer: it says what is worth keeping, nothing else.
+    """
+    functions = (function for top in analysis.scopes.values() for function in top.functions)
+    waiting = [function.region for function in functions if function.name == "forward"]
+    waiting += analysis.step_loops
+    seen: set[Region] = set()
+    found: set[Path] = set()
+    while waiting:
+        region = waiting.pop()
+        if region in seen:
+            continue
+        seen.add(region)
+        waiting += region.inner
+        for call, scope in region.calls:
+            for callee in analysis.running[call].functions:
+                waiting.append(callee.region)
+                if callee.module is not scope.module:
+                    found.add(callee.module.path)
+    return frozenset(found)
 
 
 def _leads_out(scope: ModuleScope, analysis: Analysis) -> bool:

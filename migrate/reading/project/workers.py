@@ -142,6 +142,12 @@ def keep(script: Script) -> None:
         _kept[path] = script
 
 
+def let_go(script: Script) -> None:
+    """Forget what is known of a script that is done with, unless it is kept."""
+    if _kept.get(script.source.path.resolve()) is not script:
+        script.forget()
+
+
 def kept(path: Path, data: bytes) -> Script | None:
     """Return what was kept of the file `path` with the content `data`; None where nothing was."""
     script = _kept.get(path.resolve())

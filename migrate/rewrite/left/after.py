@@ -21,7 +21,7 @@ from migrate.reading.calls.facts import ModuleCalls, calls_of_file
 from migrate.reading.facts import Facts
 from migrate.reading.project.entries import Entry
 from migrate.reading.project.reach import Entries, Leaving, leaving, reached, starts
-from migrate.reading.project.workers import keep, kept
+from migrate.reading.project.workers import keep, kept, let_go
 from migrate.reading.script import Script
 from migrate.reading.tree.depth import deep
 from migrate.reading.tree.origins import origins
@@ -244,7 +244,9 @@ def looked_at(look: Look) -> tuple[tuple[Leaving, ...], tuple[Left, ...]]:
     if facts is None:
         return (), ()
     leads_to = left_for(facts, look.name, look.before, look.after)
-    return leads_to, _left_in(facts, look) if look.entries else ()
+    left = _left_in(facts, look) if look.entries else ()
+    let_go(facts.context)
+    return leads_to, left
 
 
 def left_for(facts: Facts, name: str, before: bytes, after: bytes) -> tuple[Leaving, ...]:
