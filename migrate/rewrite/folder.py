@@ -24,6 +24,7 @@ from migrate.reading.tree.prescan import concerns_rules
 from migrate.reading.tree.source import UnreadableScriptError, parse
 from migrate.rewrite.left.after import left_for, left_in_functions
 from migrate.rewrite.left.answered import without_answered
+from migrate.rewrite.left.configurations import in_configurations
 from migrate.rewrite.left.order import in_order
 from migrate.rewrite.notebook import check_notebook, rewrite_notebook
 from migrate.rewrite.options import DEFAULT, Options
@@ -109,6 +110,10 @@ def rewrite_folder(
             path.resolve(): one.leaving for path, one in done.items() if one.leaving is not None
         }
         files = _with_functions(folder, first, last, files, calls, contents, left, workers)
+    if any(file.changed for file in files):
+        files = sorted(
+            [*files, *in_configurations(folder, files_of(folder))], key=lambda file: file.name
+        )
     return FolderRewrite(
         folder,
         tuple(files),

@@ -105,7 +105,7 @@ def _text(data: bytes, path: Path) -> str:
 
 @dataclass(frozen=True)
 class FileRewrite:
-    """One Python file or notebook of a folder and what became of it.
+    """One Python file or notebook of a folder, or a configuration that names CUDA, and what became of it.
 
     Args:
         name: its path in the folder.
@@ -137,7 +137,8 @@ class FolderRewrite:
 
     Args:
         folder: the folder.
-        files: the Python files and notebooks that concern any rule, in the order of their names.
+        files: the Python files and notebooks that concern any rule, and configuration files that name
+            CUDA, in the order of their names.
         untouched: the number of Python files that concern none.
         notebooks: all Jupyter notebooks, those among `files` included.
         left_to_do: (file, finding) for all findings, in the order in which to mend them.
@@ -161,7 +162,7 @@ class FolderRewrite:
     @property
     def scripts(self) -> int:
         """The number of Python files."""
-        return self.untouched + sum(file.name.suffix != SUFFIX for file in self.files)
+        return self.untouched + sum(file.name.suffix == ".py" for file in self.files)
 
     @property
     def problems(self) -> tuple[FileRewrite, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import libcst as cst
 import pytest
 
+from migrate.reading.replicas.guards import Guard
 from migrate.reading.script import Script
 from migrate.reading.tree.source import parse
 from migrate.reading.tree.tree import code, nodes_of
@@ -22,7 +23,7 @@ from utils import is_main_process
 """
 
 
-def around(script: str) -> cst.If | cst.FunctionDef | None:
+def around(script: str) -> Guard | None:
     """What guards the call of `here` in the script."""
     text = HEAD + textwrap.dedent(script).strip() + "\n"
     context = Script(parse(text.encode(), Path("script.py")))
@@ -66,6 +67,9 @@ def around(script: str) -> cst.If | cst.FunctionDef | None:
         "dist.get_rank() % 2 and n > 1",
         "0 < rank < 3",
         "xm.is_master_ordinal()",
+        "opt['global_rank'] == 0",
+        "self.opt['rank'] != 0",
+        "cfg['train']['local_rank'] in (-1, 0)",
     ],
 )
 def test_asks_for_the_rank(test: str) -> None:
@@ -99,6 +103,9 @@ def test_asks_for_the_rank(test: str) -> None:
         "main",
         "args.master_addr",
         "os.environ['HOME'] == 'x'",
+        "row['rank'] == 0",
+        "cfg['lora_rank'] == 0",
+        "cfg['rank'] is None",
     ],
 )
 def test_asks_for_something_else(test: str) -> None:
@@ -106,7 +113,58 @@ def test_asks_for_something_else(test: str) -> None:
 
 
 def test_the_test_of_the_if_runs_everywhere() -> None:
-    assert around("if rank == 0 and here():\n    pass") is None
+    assert around("if here() and rank == 0:\n    pass") is None
+    assert around("if epoch == 0 and here():\n    pass") is None
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "if rank == 0 and here():\n    pass",
+        "rank == 0 and here()",
+        "rank != 0 or here()",
+        "done = here() if dist.get_rank() == 0 else None",
+        "done = None if rank else here()",
+        "while rank == 0:\n    here()\n    break",
+        "match rank:\n    case 0:\n        here()",
+    ],
+)
+def test_other_forms_of_a_test(script: str) -> None:
+    guard = around(script)
+    assert guard is not None
+    assert not isinstance(guard, cst.If | cst.FunctionDef)
+
+
+DECORATED = """
+    def wrapped(function):
+        def inner(*args):
+            {test}
+                return function(*args)
+        return inner
+
+    @{decorator}
+    def save(model):
+        here()
+
+    save(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "decorator", "is_guarded"),
+    [
+        ("if dist.get_rank() == 0:", "wrapped", True),
+        ("if True:", "wrapped", False),
+        ("if True:", "utils.run_on_main", True),
+        ("if True:", "utils.main_process_only", True),
+        ("if True:", "hydra.main", False),
+    ],
+)
+def test_a_decorator_that_lets_some_replicas_pass(
+    test: str, decorator: str, is_guarded: bool
+) -> None:
+    guard = around(DECORATED.format(test=test, decorator=decorator))
+    assert isinstance(guard, cst.FunctionDef) == is_guarded
 
 
 def test_a_name_or_an_attribute_that_holds_the_outcome() -> None:

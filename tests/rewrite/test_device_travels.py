@@ -720,3 +720,62 @@ def test_a_device_that_the_user_may_hand_over_stays_his_choice() -> None:
     )
     text = rewrite_source(parse(script.encode(), Path("profile.py"))).data.decode()
     assert '    device = device or torch.device("xla")\n' in text
+
+
+HYDRA = {
+    "setup.py": """
+        import torch
+
+
+        def prepare(cfg):
+            if cfg.no_cuda:
+                cfg.device = "cpu"
+            else:
+                cfg.device = str(torch.device("cuda", cfg.local_rank))
+            return cfg
+    """,
+    "train.py": """
+        import hydra
+        import torch
+        from setup import prepare
+
+
+        class Trainer:
+            def __init__(self, cfg):
+                self.cfg = cfg
+                self.model = torch.nn.Linear(2, 2)
+                self.model.to(cfg.device)
+                self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+            def train(self, loader):
+                for x in loader:
+                    loss = self.model(x.to(self.cfg.device)).mean()
+                    loss.backward()
+                    self.optimizer.step()
+                    self.optimizer.zero_grad()
+
+
+        MAIN
+            cfg = prepare(cfg)
+            Trainer(cfg).train([])
+    """,
+}
+OPTIONS = {
+    "hydra": '@hydra.main(config_path="conf", config_name="train")\n        def main(cfg):',
+    "hydra, imported": "@hydra_main(version_base=None)\n        def main(cfg):",
+    "OmegaConf": "def main(path):\n            cfg = OmegaConf.merge(OmegaConf.load(path))",
+}
+
+
+@pytest.mark.parametrize("way", OPTIONS)
+def test_a_device_that_is_put_on_the_configuration(way: str, tmp_path: Path) -> None:
+    """DPR: nothing was known of `cfg.device`, and the step came only once another file said XLA."""
+    imports = (
+        "import hydra",
+        "from hydra import main as hydra_main",
+        "from omegaconf import OmegaConf",
+    )
+    train = HYDRA["train.py"].replace(imports[0], "\n        ".join(imports))
+    train = train.replace("MAIN", OPTIONS[way])
+    done = rewrite_folder(written(tmp_path, {**HYDRA, "train.py": train}), processes=1)
+    assert after(done, "train.py").count("with torch_xla.step():") == 1

@@ -145,3 +145,12 @@ def test_a_branch_that_is_skipped_and_chooses_the_device_is_named() -> None:
     assert any(
         "the device that is chosen below it is not taken" in n.message for n in done.findings
     )
+
+
+def test_kernels_that_are_built_where_cuda_is_stay_unbuilt() -> None:
+    """semseg: `load` of a .cu file was taken out of its test."""
+    built = (
+        "if torch.cuda.is_available():\n"
+        "    gpu = torch.utils.cpp_extension.load('mask_gpu', ['mask.cu'])\n"
+    )
+    assert textwrap.indent(built, "    ") in run(built).data.decode()

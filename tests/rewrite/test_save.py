@@ -179,6 +179,19 @@ def test_the_rest_of_the_branch_keeps_its_test_and_comments() -> None:
         ("def f(m):\n    torch.save(m, 'p', pickle_protocol=4)", "pickle"),
         ("def f(x):\n    if rank != 0:\n        return\n    torch.save(x, 'p')", "on all ranks"),
         ("def f(x):\n    torch.save(x, 'p')\n    return 1\n\n\nif rank == 0:\n    f(1)", "returns"),
+        ("rank == 0 and torch.save(x, 'p')", "a test of the rank lets pass"),
+        ("saved = torch.save(x, 'p') if rank == 0 else None", "a test of the rank lets pass"),
+        ("match rank:\n    case 0:\n        torch.save(x, 'p')", "a test of the rank lets pass"),
+        (
+            "def only(f):\n    def inner():\n        if dist.get_rank() == 0:\n            f()\n"
+            "    return inner\n\n\n@only\ndef save():\n    torch.save(x, 'p')\n\n\nsave()",
+            "runs on one replica only",
+        ),
+        (
+            "if rank == 0:\n    best = judge(x)\n\n\ndef keep():\n    torch.save([x, best], 'p')\n\n\n"
+            "x.cuda()\nif rank == 0:\n    keep()",
+            "needs `best`, which only the replicas have",
+        ),
     ],
 )
 def test_reported(script: str, said: str) -> None:
@@ -268,6 +281,70 @@ def test_an_argument_that_becomes_a_path_is_computed_by_the_first_replica() -> N
     assert "        if xm.is_master_ordinal(local=False):\n            print(folder)\n" in done
 
 
+@pytest.mark.parametrize("path", ["run_dir", "self.run_dir"])
+def test_a_function_that_saves_where_some_replicas_alone_have_the_folder(path: str) -> None:
+    script = f"""
+        class Trainer:
+            def __init__(self, model, rank):
+                self.model = model
+                self.rank = rank
+                if self.rank == 0:
+                    self.run_dir = os.path.join("runs", "1")
+                    os.makedirs(self.run_dir)
+
+            def save(self, epoch):
+                state = self.model.state_dict()
+                path = os.path.join({path}, "last.pt")
+                torch.save(state, path)
+                torch.save(state, {path} + "/best.pt")
+                torch.save(state, "here.pt")
+
+            def train(self):
+                if self.rank == 0:
+                    self.save(1)
+    """
+    if path == "run_dir":
+        script = textwrap.dedent(script) + "\n\nif rank == 0:\n    run_dir = tempfile.mkdtemp()\n"
+    done = after(script)
+    first = "if xm.is_master_ordinal(local=False) else None, global_master=True)"
+    assert (
+        "        state = self.model.state_dict()\n"
+        "        if xm.is_master_ordinal(local=False):\n"
+        f'            path = os.path.join({path}, "last.pt")\n'
+        f"        xm.save(state, path {first}\n"
+        f'        xm.save(state, {path} + "/best.pt" {first}\n'
+        '        xm.save(state, "here.pt", global_master=True)\n'
+    ) in done
+    assert "    def train(self):\n        self.save(1)\n" in done
+
+
+def test_what_the_launching_process_saves_stays_as_it_is() -> None:
+    """The runtime must not start before the launch: torch_xla.launch raises."""
+    done = after(
+        """
+        def build():
+            words = {"a": 1}
+            torch.save(words, "words.pt")
+            return words
+
+
+        def worker(rank, words):
+            model = make().cuda(rank)
+            if rank == 0:
+                torch.save(model.state_dict(), "model.pt")
+
+
+        if __name__ == "__main__":
+            words = build()
+            torch.save(words, "again.pt")
+            torch.multiprocessing.spawn(worker, nprocs=torch.cuda.device_count(), args=(words,))
+        """
+    )
+    assert 'torch.save(words, "words.pt")' in done
+    assert 'torch.save(words, "again.pt")' in done
+    assert 'xm.save(model.state_dict(), "model.pt", global_master=True)' in done
+
+
 EVALUATED = """
     from torch.nn.parallel import DistributedDataParallel
 
@@ -302,6 +379,13 @@ def test_an_evaluation_of_the_wrapped_model_runs_on_all_replicas() -> None:
         "            print(loss)\n"
     )
     assert "XLA304" not in {note.rule for note in done.findings}
+
+
+def test_an_evaluation_of_rows_that_only_one_replica_has_is_reported() -> None:
+    rows = "if rank == 0:\n    data = open('rows').read()\n\n\ndef rows():\n    return data\n\n\n"
+    done = run(rows + textwrap.dedent(EVALUATED.format(more="model.train()")))
+    assert b"and rank == 0:\n        print(step)\n        loss = estimate_loss()" in done.data
+    assert "XLA304" in {note.rule for note in done.findings}
 
 
 @pytest.mark.parametrize("more", ["print(losses)", "dist.barrier()", "torch.save(losses, 'l')"])

@@ -492,3 +492,25 @@ def test_an_update_in_a_function_that_also_schedules_is_in_the_step_of_its_forwa
     assert "update(loss / every" in block(text)
     assert "item()" not in block(text)
     assert not left
+
+
+def test_an_evaluation_loop_around_another_has_no_step_of_its_own(tmp_path: Path) -> None:
+    """CoCLR: ten crops, each over the whole loader."""
+    script = """
+        import torch
+
+
+        @torch.no_grad()
+        def crops(model, data, kept):
+            model.cuda().eval()
+            for crop in range(10):
+                loader = torch.utils.data.DataLoader(data(crop))
+                with torch.no_grad():
+                    for x, y in loader:
+                        x = x.cuda()
+                        out = model(x)
+                        kept.append(out.softmax(-1))
+        """
+    text, _ = after(tmp_path, script)
+    assert text.count(STEP) == 1
+    assert f"                {STEP}\n                    x = x.to" in text

@@ -44,6 +44,10 @@ ACCELERATOR = frozenset({"torch.accelerator.current_accelerator"})
 SHIMS_DEVICES = frozenset({"shims.device", "shims.device_type"})
 XLA_DEVICES = SHIMS_DEVICES | {"torch_xla.device", "torch_xla.core.xla_model.xla_device"}
 DEVICE = frozenset({"torch.device"})
+# What makes a script's options of a file, a command line or other options.
+CONFIGURATIONS = frozenset(
+    f"omegaconf.OmegaConf.{name}" for name in ("create", "from_cli", "load", "merge", "structured")
+)
 COUNTS = names(*torch_cuda.COUNTS)
 _KINDS = {kind: frozenset([Device(kind)]) for kind in DEVICES | {Kind.UNKNOWN}}
 
@@ -98,6 +102,8 @@ def of_call(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Values:
         return _made(call, scope, evaluator)
     if names & ACCELERATOR:
         return _KINDS[Kind.CUDA]
+    if names & CONFIGURATIONS:
+        return frozenset([Options(scope.module.path)])
     if names & XLA_DEVICES:
         return _KINDS[Kind.XLA]
     if names & (CURRENT | ASKS_RANK):

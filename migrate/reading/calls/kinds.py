@@ -60,7 +60,7 @@ UNKNOWN = Device(Kind.UNKNOWN)  # what nothing is known of, handed to a paramete
 
 @dataclass(frozen=True)
 class Options:
-    """The options of the command line, as `parser.parse_args()` returns them in the file `path`."""
+    """The options of the script, as `parser.parse_args()` or `@hydra.main` gives them in the file `path`."""
 
     path: Path
 

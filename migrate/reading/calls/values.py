@@ -423,11 +423,20 @@ class Evaluator(Families):
         self._asked.add((function, name))
         given = frozenset(self.passed.get((function, name), ()))
         outside = function.parent or function
+        if self._is_given_options(function, name, outside):
+            given |= {Options(function.module.path)}
         default, annotations = function.declared.get(name, (None, ()))
         given |= devices.by_default(self.values(default, outside))
         for annotation in annotations:
             given |= self._annotated(annotation, outside)
         return given
+
+    def _is_given_options(self, function: Function, name: str, outside: Scope) -> bool:
+        """Whether a decorator gives `name` the configuration: `@hydra.main(…)`."""
+        if function.parameters[:1] != [name]:
+            return False
+        called = (one.func if isinstance(one, ast.Call) else one for one in function.decorators)
+        return any(External("hydra.main") in self.values(one, outside) for one in called)
 
     def _annotated(self, annotation: ast.expr, scope: Scope) -> Values:
         """Return the objects that have the type `annotation`; for `X | None` and `Optional[X]`, X's."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ONLY_CUDA = re.compile(
     r"torch\.cuda\.((max_)?memory_\w+|max_memory\w*|mem_get_info|get_device_(name|properties|capability)"
     r"|utilization|temperature|power_draw|list_gpu_processes|nvtx|CUDAGraph|graph|cudart|profiler)"
-    r"|torch\.cuda\.synchronize$|torch\.utils\.cpp_extension\.CUDAExtension"
+    r"|torch\.cuda\.synchronize$|torch\.utils\.cpp_extension\.(CUDAExtension|load(_inline)?$)"
 )
 WAIT = "torch.cuda.synchronize"
 EIGHT_BITS = re.compile(r"fp8|float8", re.IGNORECASE)

@@ -15,6 +15,7 @@ from migrate.reading.values.words import (
     FIRST_NAME,
     GPU_NAME,
     GROUP_VARIABLES,
+    OPTIONS,
     PARALLEL_RANK_NAME,
     RANK_FUNCTION,
     RANK_NAME,
@@ -24,6 +25,9 @@ from migrate.reading.values.words import (
 if TYPE_CHECKING:
     from migrate.reading.values.devices import Placed
 
+
+# What keeps some replicas from running a piece of code.
+Guard = cst.If | cst.FunctionDef | cst.IfExp | cst.BooleanOperation | cst.While | cst.Match
 
 # `step % rank` and `rank * width` are rather of a matrix.
 COMPUTES = (cst.Add, cst.BitAnd, cst.FloorDivide, cst.Modulo, cst.RightShift, cst.Subtract)
@@ -39,15 +43,16 @@ class Guards:
     def __init__(self, context: Placed) -> None:
         self._context = context
         self._under_way: set[int] = set()
-        self._around: dict[int, cst.If | cst.FunctionDef | None] = {}
+        self._around: dict[int, Guard | None] = {}
         self._leaving: dict[int, dict[int, cst.If]] = {}  # by block: its `if`s that may leave it
 
-    def around(self, node: cst.CSTNode) -> cst.If | cst.FunctionDef | None:
+    def around(self, node: cst.CSTNode) -> Guard | None:
         """Return what keeps some replicas from running `node`, the innermost first; else None.
 
         Returns:
             An `if` that asks for the rank and has `node` in one of its branches, or that leaves the
-            function or the turn of the loop before `node`; or a function around `node` that is only
+            function or the turn of the loop before `node`; another form that asks for it (`rank == 0 and
+            node`, `node if rank == 0 else None`, `while`, `match`); or a function around `node` that is only
             called so, or whose decorator sees to it (`@rank_zero_only`).
         """
         if self._under_way:
@@ -56,12 +61,18 @@ class Guards:
             self._around[id(node)] = self._find_around(node)
         return self._around[id(node)]
 
-    def _find_around(self, node: cst.CSTNode) -> cst.If | cst.FunctionDef | None:
+    def _find_around(self, node: cst.CSTNode) -> Guard | None:
         below = node
         for above in self._context.ancestors(node):
-            if isinstance(above, cst.If):
+            if isinstance(above, cst.If | cst.IfExp | cst.While):
                 in_branch = below is not above.test
                 if in_branch and self.asks(above.test):
+                    return above
+            elif isinstance(above, cst.BooleanOperation):
+                if below is above.right and self.asks(above.left):
+                    return above
+            elif isinstance(above, cst.Match):
+                if below is not above.subject and self.is_index(above.subject):
                     return above
             elif isinstance(above, cst.IndentedBlock | cst.Module):
                 left = self._left_before(above.body, below)
@@ -110,7 +121,10 @@ class Guards:
         if isinstance(node, cst.BinaryOperation):
             return isinstance(node.operator, cst.Modulo) and self.is_index(node.left)
         if isinstance(node, cst.Subscript):
-            return self._is_environment(node.value) and _is_key(node.slice[0].slice)
+            key = node.slice[0].slice
+            if self._is_environment(node.value):
+                return _is_key(key)
+            return _is_option(node.value) and _names_rank(key)
         return isinstance(node, cst.Call) and self._is_call_for_rank(node)
 
     def _is_computed(self, node: cst.BaseExpression) -> bool:
@@ -231,13 +245,38 @@ class Guards:
         """Whether anything in the script may run on some of the replicas only."""
         context = self._context
         branches, tests = context.all_of(cst.If, cst.IfExp), context.all_of(cst.While, cst.Assert)
-        return any(self.asks(node.test) for node in (*branches, *tests)) or any(
-            FIRST_DECORATOR.fullmatch(last_part(one.decorator))
-            for one in context.all_of(cst.Decorator)
+        return (
+            any(self.asks(node.test) for node in (*branches, *tests))
+            or any(self.asks(node.left) for node in context.all_of(cst.BooleanOperation))
+            or any(self.is_index(node.subject) for node in context.all_of(cst.Match))
+            or any(map(self._is_for_first, context.all_of(cst.Decorator)))
         )
 
+    def _is_for_first(self, decorator: cst.Decorator) -> bool:
+        """Whether only some replicas run what `decorator` stands above.
+
+        It is named so, or is a function of the script that calls what it is given under a test of the rank.
+        """
+        if FIRST_DECORATOR.fullmatch(last_part(decorator.decorator)):
+            return True
+        named = decorator.decorator
+        function = self._context.functions.get(named.value) if isinstance(named, cst.Name) else None
+        if function is None or not function.params.params or id(function) in self._under_way:
+            return False
+        given = function.params.params[0].name
+        mentions = [name for name in nodes_of(function.body, cst.Name) if name.value == given.value]
+        self._under_way.add(id(function))
+        called = [
+            mention
+            for mention in mentions
+            if isinstance(call := self._context.parent(mention), cst.Call) and call.func is mention
+        ]
+        found = bool(called) and all(self.around(mention) is not None for mention in called)
+        self._under_way.discard(id(function))
+        return found
+
     def _only_guarded_calls(self, function: cst.FunctionDef) -> bool:
-        if any(FIRST_DECORATOR.fullmatch(last_part(d.decorator)) for d in function.decorators):
+        if any(map(self._is_for_first, function.decorators)):
             return True
         if id(function) in self._under_way:
             return False
@@ -302,6 +341,18 @@ def _is_key(index: cst.BaseSlice) -> bool:
     return isinstance(index, cst.Index) and string_value(index.value) in (
         RANK_VARIABLES | GROUP_VARIABLES
     )
+
+
+def _is_option(node: cst.BaseExpression) -> bool:
+    """Whether `node` holds the options of the script by name: `opt` of `opt["rank"]`, `self.cfg["train"]`."""
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    return last_part(node) in OPTIONS
+
+
+def _names_rank(index: cst.BaseSlice) -> bool:
+    key = string_value(index.value) if isinstance(index, cst.Index) else None
+    return key is not None and RANK_NAME.fullmatch(key) is not None
 
 
 def _means_none(node: cst.BaseExpression) -> bool:

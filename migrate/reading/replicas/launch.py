@@ -267,6 +267,19 @@ class Launch:
         """Whether `node` runs in a replica, after the launch, as far as this file shows."""
         return id(node) in self._in_replicas
 
+    def before(self, node: cst.CSTNode) -> bool:
+        """Whether `node` runs in the process that launches the workers of this file, and in none of them.
+
+        Nothing there may ask the runtime for anything.
+        """
+        return id(node) in self._in_launcher and not self.in_replica(node)
+
+    @cached_property
+    def _in_launcher(self) -> frozenset[int]:
+        if not any(self.workers()):
+            return frozenset()
+        return frozenset(id(node) for node in self.reached([*self.import_roots, *self._guards]))
+
 
 def _is_backward(node: cst.CSTNode) -> bool:
     if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import is_attribute_of_self
+from migrate.reading.tree.tree import is_attribute_of_self, nodes_of, used
 
 if TYPE_CHECKING:
     from migrate.reading.replicas.guards import Guards
@@ -61,6 +61,28 @@ class PartlyBound:
                 return None  # both branches bind it
             found = found or guard
         return found
+
+    def in_function(
+        self, function: cst.FunctionDef, seen: frozenset[int] = frozenset()
+    ) -> tuple[cst.Name | cst.Attribute, cst.If] | None:
+        """Return a name that `function` needs, or a function of the script that it runs, and who binds it.
+
+        None where all replicas have what it needs.
+        """
+        for name in used(function.body):
+            found = self.guard(name)
+            if found is None or self._is_in(found, (function,)):
+                continue
+            asked = self._guards.around(name)
+            if asked is None or asked is function or not self._is_in(asked, (function,)):
+                return name, found
+        seen |= {id(function)}
+        for call in nodes_of(function.body, cst.Call):
+            for inner in self._context.called(call):
+                missing = None if id(inner) in seen else self.in_function(inner, seen)
+                if missing is not None:
+                    return missing
+        return None
 
     def _bindings(self, name: cst.Name | cst.Attribute) -> list[cst.CSTNode]:
         """Return where a name, or an attribute of `self`, gets a value."""

@@ -7,23 +7,45 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.reading.tree.tree import is_attribute_of_self
+
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
 
 WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "shims.ddp")
 
 
-def is_wrapped(name: cst.Name, context: Parsed) -> bool:
-    """Whether some assignment in the scope that binds `name` wraps a model: `DDP(net).to(device)`, too."""
+def is_wrapped(name: cst.CSTNode, context: Parsed) -> bool:
+    """Whether some assignment to `name` wraps a model: `DDP(net).to(device)`, too."""
     return any(True for _ in wraps(name, context))
 
 
-def wraps(name: cst.Name, context: Parsed) -> Iterator[cst.BaseExpression]:
-    """Yield the values that are assigned to `name`, in the scope that binds it, and that wrap a model."""
-    for value in context.bound_values(name):
+def wraps(name: cst.CSTNode, context: Parsed) -> Iterator[cst.BaseExpression]:
+    """Yield the values that are assigned to `name` and that wrap a model.
+
+    Args:
+        name: a name, for which the scope counts that binds it, or an attribute of `self`: that of its class,
+            or of any where its own assigns nothing to it.
+        context: the script.
+    """
+    for value in _values(name, context):
         made = context.qualified_name(_made_by(value)) or ""
         if isinstance(value, cst.BaseExpression) and made.endswith(WRAPPERS):
             yield value
+
+
+def _values(name: cst.CSTNode, context: Parsed) -> list[cst.Param | cst.BaseExpression | None]:
+    if isinstance(name, cst.Name):
+        return context.bound_values(name)
+    if not is_attribute_of_self(name):
+        return []
+    found = [
+        (context.class_around(target), value)
+        for target, value in context.attributes.get(name.attr.value, ())
+        if is_attribute_of_self(target)
+    ]
+    own = context.class_around(name)
+    return [value for at, value in found if at is own] or [value for _, value in found]
 
 
 def _made_by(value: cst.CSTNode | None) -> cst.CSTNode | None:

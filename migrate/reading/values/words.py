@@ -332,6 +332,8 @@ FIRST_NAME = re.compile(
 )
 FIRST_DECORATOR = re.compile(
     r"(on_|only_on_)?(rank_zero|rank0|main_process|master|master_process)(_only)?"
+    r"|(run_|only_)*on_(rank_?(0|zero)|main|master|chief|primary)(_(process|rank|worker))?"
+    r"|(main|master|chief|primary|global_zero)(_(process|rank|worker))?_only"
 )
 
 # Functions of a script's own modules that join the process group, by the names that scripts give them.

@@ -13,6 +13,8 @@ from migrate.reading.tree.tree import code, nodes_of, targets
 from migrate.reading.values.devices import is_move
 from migrate.reading.values.kind import Kind
 
+SWITCH = "torch.__future__.set_swap_module_params_on_conversion"
+
 
 class OptimizerOrder(Hazard):
     """The optimizer is made before the model is on the device.
@@ -20,7 +22,8 @@ class OptimizerOrder(Hazard):
     **Why.** `.to('xla')` replaces the parameters of a module. The optimizer holds the old ones, steps without
     an error, and the weights never change.
 
-    **What to do.** Move the model first.
+    **What to do.** Move the model first, or call
+    `torch.__future__.set_swap_module_params_on_conversion(True)` before the move.
 
     Source: torch_xla 2.9, measured; pytorch/xla#3675, #1764.
     """
@@ -64,6 +67,14 @@ class OptimizerOrder(Hazard):
 
             def make_for_the_cpu(net):
                 return torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+            def make_before(net):
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+                torch.__future__.set_swap_module_params_on_conversion(True)
+                net.to("xla")
+                torch.__future__.set_swap_module_params_on_conversion(False)
+                return optimizer
             """
         ),
     )
@@ -92,11 +103,22 @@ class OptimizerOrder(Hazard):
                 line = facts.context.position(call).line
                 lines[line > here.line].append(line)
         made = any(_made_there(name, around, facts) for name in models)
-        if lines[True] and not lines[False] and not made:
+        if lines[True] and not lines[False] and not made and not _keeps(min(lines[True]), facts):
             message = (
                 f"the model moves only in line {lines[True][0]}: these weights would never change"
             )
             yield self.hit(node, message)
+
+
+def _keeps(line: int, facts: Facts) -> bool:
+    """Whether torch was told last, before the move in `line`, to keep the parameters themselves."""
+    told = {
+        facts.context.position(call).line: code(call.args[0].value)
+        for call in facts.context.all_of(cst.Call)
+        if call.args and facts.names.of(call.func) == SWITCH
+    }
+    before = [at for at in told if at < line]
+    return bool(before) and told[max(before)] == "True"
 
 
 def _made_there(name: str, around: cst.CSTNode, facts: Facts) -> bool:

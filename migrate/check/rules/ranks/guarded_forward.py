@@ -102,6 +102,27 @@ class GuardedForward(Hazard):
             from torch.nn.parallel import DistributedDataParallel as DDP
 
 
+            class Trainer:
+                def __init__(self, net, rank):
+                    self.rank = rank
+                    self.model = DDP(net)
+
+                def evaluate(self, rows):
+                    return [self.model(row) for row in rows]  # XLA304
+
+                def fit(self, rows):
+                    if self.rank == 0:
+                        self.evaluate(rows)
+                        print(self.model.module(rows[0]))
+                        print(self.model(rows[0]))  # XLA304
+            """
+        ),
+        example(
+            """
+            import torch
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
             def train(net, rank, x):
                 model = DDP(net)
                 out = model(x)
@@ -130,7 +151,7 @@ class GuardedForward(Hazard):
         if not facts.guards.any:
             return
         name = node.func
-        if not isinstance(name, cst.Name) or facts.values.kind(name) is not Kind.MODEL:
+        if not isinstance(name, cst.Name | cst.Attribute) or not _is_model(name, facts):
             yield from self._handed_over(node, facts)
             return
         if _is_not_wrapped_here(node, name, facts):
@@ -147,7 +168,7 @@ class GuardedForward(Hazard):
         for arg in node.args:
             value = arg.value
             inner = value.value if _is_unwrapped(value) else value
-            if not isinstance(inner, cst.Name) or not is_wrapped(inner, facts.context):
+            if not is_wrapped(inner, facts.context):
                 continue
             if not _runs(node, arg, facts) or (guard := facts.guards.around(node)) is None:
                 continue
@@ -157,16 +178,22 @@ class GuardedForward(Hazard):
                 yield self.hit(node, message, Severity.INFO)
             else:
                 message = f"runs the wrapped model in some replicas only (line {line}): "
-                yield self.hit(node, message + f"{inner.value}.module, or all")
+                yield self.hit(node, message + f"{code(inner)}.module, or all")
 
 
-def _is_not_wrapped_here(node: cst.Call, name: cst.Name, facts: Facts) -> bool:
+def _is_model(name: cst.Name | cst.Attribute, facts: Facts) -> bool:
+    if isinstance(name, cst.Name):
+        return facts.values.kind(name) is Kind.MODEL
+    return is_wrapped(name, facts.context)
+
+
+def _is_not_wrapped_here(node: cst.Call, name: cst.BaseExpression, facts: Facts) -> bool:
     """Whether `node` stands in the other branch of `if hasattr(model, "module"):`."""
     below: cst.CSTNode = node
     for above in facts.context.ancestors(node):
         if isinstance(above, cst.If) and below is above.orelse:
             asked = code(above.test).replace("'", '"')
-            if asked == f'hasattr({name.value}, "module")':
+            if asked == f'hasattr({code(name)}, "module")':
                 return True
         below = above
     return False

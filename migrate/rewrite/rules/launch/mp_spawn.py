@@ -11,6 +11,7 @@ from migrate.reading.replicas.launchers import SPAWN
 from migrate.reading.replicas.one_device import one_device
 from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import bind, code, elements
+from migrate.reading.values.words import words
 from migrate.rewrite.edits.branch import body_of
 from migrate.rewrite.edits.nodes import with_args, without
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -19,6 +20,12 @@ from migrate.rewrite.rules.launch.world_size import WorldSize
 from migrate.rewrite.workspace import Workspace
 
 PARAMETERS = ("fn", "args", "nprocs", "join", "daemon", "start_method")
+MULTIPROCESSING = ("multiprocessing", "torch.multiprocessing")
+GET_CONTEXT = tuple(f"{module}.get_context" for module in MULTIPROCESSING)
+INHERITED = words(
+    "Array Barrier BoundedSemaphore Condition Event JoinableQueue Lock Pipe Queue RLock Semaphore "
+    "SimpleQueue Value"
+)
 
 
 class MpSpawn(Rule):
@@ -42,7 +49,8 @@ class MpSpawn(Rule):
     in the same way, with the calls of it and each worker that they pass. Code that only counts the devices
     before the launch, or checks their number (`assert n_gpus >= 2`), goes.
 
-    **Reported.** A spawn that does not wait (`join=False`), a call with `*args` or `**kwargs`, a script
+    **Reported.** A queue, a lock or a value of multiprocessing among the arguments, which the launch cannot
+    pickle; a spawn that does not wait (`join=False`), a call with `*args` or `**kwargs`, a script
     built on `torch.distributed.rpc`; a lambda or nested worker, and a launch without a `__main__` guard
     (rewritten all the same); a world size that is passed to a worker whose definition is not in
     the script; other uses of the script's own number of processes, such as
@@ -220,6 +228,22 @@ class MpSpawn(Rule):
             """,
             "as many replicas as the TPU has devices",
         ),
+        reported(
+            """
+            import torch
+            import torch.multiprocessing as mp
+
+
+            def worker(rank, results):
+                results.put(rank)
+
+
+            if __name__ == "__main__":
+                results = mp.get_context("spawn").Queue()
+                mp.spawn(worker, args=(results,), nprocs=2)
+            """,
+            "pickles its arguments",
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -245,6 +269,13 @@ class MpSpawn(Rule):
             yield from self.report(node, message)
             return
         yield from self._not_launchable(node, bound["fn"].value, context)
+        for value in elements(bound["args"]) if "args" in bound else ():
+            if _is_inherited(value.value, context):
+                message = (
+                    f"`{code(value.value)}` cannot be handed to {context.vocabulary.say('launch')}, which "
+                    "pickles its arguments: make it with multiprocessing.Manager()"
+                )
+                yield from self.report(value.value, message)
         indirect = indirect_launch(node, bound, context)
         if indirect is not None:
             yield from indirect.edits(self)
@@ -335,3 +366,19 @@ class MpSpawn(Rule):
             consumed.append(dropped)
         message = f"{code(node.func)} → {context.vocabulary.say('launch')}"
         return self.edit(node, replace, message, consumes=consumed)
+
+
+def _is_inherited(value: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `value` is a queue, a lock or alike of multiprocessing, which processes only inherit."""
+    made = context.bound_to(value)[1] if isinstance(value, cst.Name) else value
+    if not isinstance(made, cst.Call):
+        return False
+    func = made.func
+    of: cst.CSTNode | None = func.value if isinstance(func, cst.Attribute) else None
+    if isinstance(of, cst.Name):  # `context = mp.get_context("spawn")`
+        of = context.bound_to(of)[1]
+    if isinstance(func, cst.Attribute) and isinstance(of, cst.Call):
+        asked = context.qualified_name(of.func)
+        return func.attr.value in INHERITED and asked in GET_CONTEXT
+    module, _, last = (context.qualified_name(func) or "").rpartition(".")
+    return last in INHERITED and module in MULTIPROCESSING

@@ -15,6 +15,7 @@ from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewr
 from migrate.rewrite.workspace import Workspace
 
 SWAP = "torch.__future__.set_swap_module_params_on_conversion"
+COMMENT = "# The optimizer was made before: it keeps the weights of the model."
 
 
 class OptimizerOrder(Rule):
@@ -27,15 +28,16 @@ class OptimizerOrder(Rule):
     before, `torch.__future__.set_swap_module_params_on_conversion(True)` comes before the optimizer: a
     later move keeps the parameters themselves, so that the order no longer matters (measured: the
     optimizer made before the move changes the weights). A function that is given a model and its optimizer
-    and moves the model gets the same before the move; where the project loads state dicts, `…(False)` comes
-    after it, since `load_state_dict` of a model in DDP raises while the switch is on.
+    and moves the model gets the same before the move. Where the project loads state dicts, the switch is on
+    for the move alone, or from the optimizer to the move, and `…(False)` comes after it: `load_state_dict` of
+    a model in DDP raises while the switch is on.
 
     **Left alone.** An optimizer that is made after a move, in its own function or in all functions of the
     script that call it.
 
     **Reported.** An optimizer of a model that comes from elsewhere, in a function that moves nothing to
     the device before it, in a script that does so elsewhere: move the model first, or see that the caller
-    has.
+    has. A switch that stays on where state dicts are loaded, as the script does not show the move.
 
     Source: torch_xla 2.9 (measured); pytorch/xla#3675, #1764.
     """
@@ -170,13 +172,17 @@ class OptimizerOrder(Rule):
             return
         if context.values.kind(node) is Kind.OPTIMIZER:
             yield from self._optimizer(node, context)
+        elif id(node) in (switched := _switched(context)):
+            line = context.statement_around(node)
+            message = f"{SWAP}: on for the move of the model alone"
+            comment = COMMENT if switched[id(node)] else ""
+            yield self.edit(line, lambda updated: around_move(updated, comment, context), message)
         elif _is_move_below_an_optimizer(node, context) and not _swaps_above(context):
             line = context.statement_around(node)
             if isinstance(line, cst.SimpleStatementLine) and _has_torch(context):
-                comment = "# The optimizer was made before: it keeps the weights of the model."
                 message = f"{SWAP}(True): the optimizer was made before this"
                 yield self.edit(
-                    line, lambda updated: around_move(updated, comment, context), message
+                    line, lambda updated: around_move(updated, COMMENT, context), message
                 )
 
     def _optimizer(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
@@ -184,6 +190,15 @@ class OptimizerOrder(Rule):
             return
         line = _line_of_own_model(node, context)
         if line is not None:
+            loads = context.calls.ties.loads
+            if loads and _late_moves(node, context):
+                return  # which have the switch
+            if loads and not _switched(context):
+                yield from self.report(
+                    node,
+                    "torch's switch stays on from here, and load_state_dict of a model in DDP raises while "
+                    f"it is: call {SWAP}(False) where the model has moved",
+                )
             comment = "# The model moves to the device later: the optimizer keeps its weights."
             message = f"{SWAP}(True): the model moves after this"
             yield self.edit(line, lambda updated: below_swap(updated, comment), message)
@@ -228,6 +243,7 @@ def _is_moved_before(node: cst.CSTNode, context: Workspace, seen: frozenset[int]
     here = context.position(node)
     if any(
         (context.position(call).line, context.position(call).column) < (here.line, here.column)
+        and id(context.function_around(call)) not in seen
         for call in moves(around, context)
     ):
         return True
@@ -247,21 +263,107 @@ def _is_moved_before(node: cst.CSTNode, context: Workspace, seen: frozenset[int]
     )
 
 
-def _line_of_own_model(node: cst.Call, context: Workspace) -> cst.SimpleStatementLine | None:
-    """Return the line of `SGD(model.parameters())` after `model = Model()` in the same function."""
-    weights = node.args[0].value if node.args else None
+@lru_cache(maxsize=2)  # the last ones: each call of a script asks
+def _switched(context: Workspace) -> dict[int, bool]:
+    """Return by its id each move after which the switch goes off, and whether it goes on just before it.
+
+    Where the script shows no move in the function that makes the optimizer, it goes on there, and off where
+    other functions move a model. What `tied-weights` switches is left to it.
+    """
+    if not context.calls.ties.loads:
+        return {}
+    early = [
+        call
+        for call in context.all_of(cst.Call)
+        if _is_too_early(call, context) and _line_of_own_model(call, context) is not None
+    ]
+    found: dict[int, bool] = {}
+    for call in early:
+        late = _late_moves(call, context)
+        found |= {id(move): True for move in late if not _is_tied(move, context)}
+        if not late:
+            others = (
+                move
+                for move in moves(context.module, context)
+                if isinstance(move.func, cst.Attribute)
+                and context.values.kind(move.func.value) is Kind.MODEL
+                and not _is_tied(move, context)
+                and _is_line(move, context)
+            )
+            found |= {id(move): False for move in others if id(move) not in found}
+    return found
+
+
+def _is_tied(move: cst.Call, context: Workspace) -> bool:
+    return context.place(move) in context.calls.ties.moves
+
+
+def _is_line(move: cst.Call, context: Workspace) -> bool:
+    line = context.statement_around(move)
+    return isinstance(line, cst.SimpleStatementLine) and is_switched_off(line, context)
+
+
+def _late_moves(optimizer: cst.Call, context: Workspace) -> list[cst.Call]:
+    """Return the moves of the model below its optimizer in the same function, if there are such."""
+    model = _model_of(optimizer)
+    if model is None:
+        return []
+    function, here = context.function_around(optimizer), context.position(optimizer).line
+    return [
+        move
+        for move in moves(function or context.module, context)
+        if isinstance(move.func, cst.Attribute)
+        and isinstance(move.func.value, cst.Name)
+        and move.func.value.value == model.value
+        and context.function_around(move) is function
+        and context.position(move).line > here
+        and _is_line(move, context)
+    ]
+
+
+def _model_of(optimizer: cst.Call) -> cst.Name | None:
+    """Return the model of `SGD(model.parameters())`."""
+    weights = optimizer.args[0].value if optimizer.args else None
     if not (isinstance(weights, cst.Call) and isinstance(weights.func, cst.Attribute)):
         return None
     model = weights.func.value
-    if weights.func.attr.value != "parameters" or not isinstance(model, cst.Name):
+    is_own = weights.func.attr.value == "parameters" and isinstance(model, cst.Name)
+    return cst.ensure_type(model, cst.Name) if is_own else None
+
+
+def _line_of_own_model(node: cst.Call, context: Workspace) -> cst.SimpleStatementLine | None:
+    """Return the line of `SGD(model.parameters())` after `model = Model()` in the same function."""
+    model = _model_of(node)
+    if model is None or context.bound_to(model)[0] is not context.function_around(node):
         return None
-    owner, value = context.bound_to(model)
-    if owner is not context.function_around(node) or not isinstance(value, cst.Call):
+    here = context.position(node).line
+    values = [
+        value
+        for binding, value in zip(context.bindings(model), context.bound_values(model), strict=True)
+        if context.position(binding.node).line < here
+    ]
+    for value in values or [None]:
+        if not isinstance(value, cst.Call):
+            return None
+        if isinstance(value.func, cst.Name) and value.func.value in context.functions:
+            return None  # a function of the script's own, which may have moved it
+    if not _goes_on(model, context):
         return None
-    if isinstance(value.func, cst.Name) and value.func.value in context.functions:
-        return None  # a function of the script's own, which may have moved it
     line = context.statement_around(node)
     return line if isinstance(line, cst.SimpleStatementLine) and _has_torch(context) else None
+
+
+def _goes_on(model: cst.Name, context: Workspace) -> bool:
+    """Whether a model is moved, or goes where it may be: it is returned, handed over, kept or called."""
+    owner, _ = context.bound_to(model)
+    bound = {id(binding.node) for binding in context.bindings(model)}
+    for mention in context.references(model.value):
+        if context.bound_to(mention)[0] is not owner or id(mention) in bound:
+            continue
+        above = context.parent(mention)
+        if not isinstance(above, cst.Attribute) or above.attr.value in ("to", "cuda"):
+            return True
+    return False
 
 
 def _is_move_below_an_optimizer(node: cst.Call, context: Workspace) -> bool:
@@ -295,12 +397,12 @@ def below_swap(
 def around_move(
     updated: cst.SimpleStatementLine, comment: str, context: Workspace, swap: str = SWAP
 ) -> cst.FlattenSentinel[cst.BaseStatement]:
-    """Return the line `updated`, which moves a model, below `swap(True)`.
+    """Return the line `updated`, which moves a model, below `swap(True)`; without a comment it is on already.
 
     Below it the switch goes off again where state dicts are loaded: while it is on, `load_state_dict`
     exchanges parameters as well, and raises where DDP holds them.
     """
-    lines = below_swap(updated, comment, swap).nodes
+    lines = below_swap(updated, comment, swap).nodes if comment else [updated]
     off = [_switch(swap, on=False)] if is_switched_off(updated, context) else []
     return cst.FlattenSentinel([*lines, *off])
 

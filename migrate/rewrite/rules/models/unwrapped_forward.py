@@ -123,7 +123,7 @@ class UnwrappedForward(Rule):
         """Yield the edit of one forward, or the finding."""
         assert isinstance(node, cst.Call)
         name = node.func
-        if not isinstance(name, cst.Name) or not context.guards.any:
+        if not context.guards.any:
             return
         if not is_wrapped(name, context) or not _without_gradients(node, context):
             return
@@ -133,11 +133,11 @@ class UnwrappedForward(Rule):
         if on_first(guard.test, context) is None:
             message = (
                 f"the forward of the wrapped model hands its buffers to all replicas: the other replicas do "
-                f"not come to it below `if {code(guard.test)}:`; {name.value}.module, or all"
+                f"not come to it below `if {code(guard.test)}:`; {code(name)}.module, or all"
             )
             yield from self.report(node, message)
             return
-        text = name.value
+        text = code(name)
         if not any(_always_runs(value, node, context) for value in wraps(name, context)):
             text = f'({text}.module if hasattr({text}, "module") else {text})'
         else:

@@ -368,6 +368,8 @@ class _Branch:
             return not (name.endswith("_") or name.startswith("torch.cuda."))
         if context.run_by(call):
             own_kind = self._facts.values.kind(func) is Kind.MODEL
+            if any(map(context.partly_bound.in_function, context.called(call))):
+                return False
             return own_kind or not (context.effects.acts(call) or context.effects.of(call))
         if isinstance(func, cst.Name):
             model = self._facts.values.kind(func) is Kind.MODEL

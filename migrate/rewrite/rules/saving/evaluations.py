@@ -22,7 +22,7 @@ def evaluations(context: Workspace) -> Iterator[tuple[cst.If, cst.SimpleStatemen
     """Yield the statements below a test of the rank that run a function which calls the wrapped model.
 
     The forward of a wrapped model meets the other replicas. The function trains nothing, saves nothing, tells
-    nothing and has no collective of its own: all replicas may run it.
+    nothing and has no collective of its own, and all replicas have what it needs: they may all run it.
     """
     functions = {
         name: function
@@ -41,7 +41,7 @@ def evaluations(context: Workspace) -> Iterator[tuple[cst.If, cst.SimpleStatemen
 
 
 def _evaluates(function: cst.FunctionDef, context: Workspace) -> bool:
-    if context.effects.of(function):
+    if context.effects.of(function) or context.partly_bound.in_function(function) is not None:
         return False
     runs = False
     for call in nodes_of(function.body, cst.Call):

@@ -26,20 +26,22 @@ class Save(Rule):
     else the save moves out of it, together with the assignments that compute its arguments. So does the
     call of a function that saves, and in the function what follows the save stays with the first replica.
     Where the function stands in another file of the folder, both files are rewritten so. A path for which
-    another test of the rank binds a name (`if rank == 0: folder = make_folder()`) is computed by the first
-    replica alone.
+    another test of the rank binds a name (`if rank == 0: folder = make_folder()`, or `self.folder`) is
+    computed by the first replica alone, also in a function that moves.
 
     A call of one's own function that runs the wrapped model (`losses = estimate_loss()`) goes out of the test
-    in the same way: its forward meets the other replicas. What is done with its result stays.
+    in the same way, where all replicas have what it needs: its forward meets the other replicas. What is done
+    with its result stays.
 
     **Left alone.** What is on the CPU already: `torch.save(x.cpu(), path)`, in a script that names no
-    device.
+    device. What the process saves that launches the workers: the runtime must not start in it.
 
     **Reported.** A save under a condition that may differ between replicas (`if accuracy > best:`), under a
     test of a group's rank (`dp_rank == 0`: one file for each of the other groups), under a branch with an
-    `else`, into an open file, of a whole module (`xm.save` moves the tensors of a state dict, not those of a
-    module); what is saved, where it is computed with side effects or from a name that
-    only some replicas bind; the call of a function of another file that saves and does more than that.
+    `else`, in another form of a test (`rank == 0 and torch.save(…)`, `while`, `match`, a decorator), into an
+    open file, of a whole module (`xm.save` moves the tensors of a state dict, not those of a module); what is
+    saved, where it is computed with side effects or from a name that only some replicas bind; the call of a
+    function of another file that saves and does more than that.
 
     Source: pytorch/xla#2712, #2224, #4571 (saves that hang); torch_xla 2.9, `xm.save` (measured on two
     replicas).

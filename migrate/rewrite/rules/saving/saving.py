@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from migrate.reading.replicas.first_replica import Rest, is_local, on_first
-from migrate.reading.replicas.guards import asks_for_a_group
+from migrate.reading.replicas.guards import Guard, asks_for_a_group
 from migrate.reading.replicas.options import same_on_all
 from migrate.reading.replicas.pure import bound_with_effects, is_pure, same_everywhere
-from migrate.reading.tree.tree import bind, code, nodes_of, used
+from migrate.reading.tree.tree import bind, code, nodes_of, targets, used
 from migrate.reading.values.saved import PARAMETERS, is_of_host
 from migrate.rewrite.edits.lift import lifted, marked
 from migrate.rewrite.rule import Edit, Finding, Rule
 from migrate.rewrite.rules.saving.evaluations import evaluations
 from migrate.rewrite.rules.saving.own_paths import names_replica
 from migrate.rewrite.rules.saving.save_calls import as_shims_save, as_xla_save, by_hand, refused
-from migrate.rewrite.rules.saving.unguard import alone, keep_to_first, without_guard
+from migrate.rewrite.rules.saving.unguard import alone, keep_to_first, or_none, without_guard
 from migrate.rewrite.workspace import Workspace
 
 # `if dp_rank == 0:` with a file for each tensor-parallel rank: neither one writer nor all of them.
@@ -80,7 +80,7 @@ class Saving:
             return
         moved = []
         for call in calls:
-            if is_of_host(call, self._context):
+            if is_of_host(call, self._context) or self._context.launch.before(call):
                 continue
             reason = refused(call, self._context) or self._place(call)
             if reason is None:
@@ -177,12 +177,17 @@ class Saving:
             if reason is not None and asks_for_a_group(guard.test):
                 return f"{reason}: {WRITERS_OF_GROUPS}"
             return reason and f"{reason}: {self._by_hand}"
+        if not isinstance(guard, cst.FunctionDef):
+            line = self._context.position(guard).line
+            return f"for the replicas alone that a test of the rank lets pass (line {line}): {self._by_hand}"
         if self._context.parent(statement) is not guard.body:
             return f"saves below a condition or in a block, for one replica only: {self._by_hand}"
         if not self._may_split(guard):
             return f"{guard.name.value} is called on one replica only, and returns a value: {self._by_hand}"
         if missing := bound_with_effects(guard.body.body, lambda s: self._saves(s)):
             return f"`{missing}`, which is saved, is made with side effects: {self._by_hand}"
+        if missing := self._missing(guard):
+            return f"{missing}: {self._by_hand}"
         mentions = self._calls(guard)
         if guard.decorators or not mentions:
             return f"runs on one replica only: {self._by_hand}"
@@ -204,8 +209,54 @@ class Saving:
 
     def _saves(self, statement: cst.CSTNode) -> bool:
         """Whether `statement` holds a call of torch.save."""
-        calls = nodes_of(statement, cst.Call)
-        return any(self._context.qualified_name(call.func) == "torch.save" for call in calls)
+        return any(True for _ in self._saves_in(statement))
+
+    def _saves_in(self, statement: cst.CSTNode) -> Iterator[cst.Call]:
+        for call in nodes_of(statement, cst.Call):
+            if self._context.qualified_name(call.func) == "torch.save":
+                yield call
+
+    def _missing(self, function: cst.FunctionDef) -> str:
+        """Return what the saves of `function` need that some replicas do not have; empty for nothing.
+
+        A path may be: the replica that writes has it.
+        """
+        names, _ = self._of_some(function)
+        for call in self._saves_in(function.body):
+            path = self._path(call)
+            for name in used(call, () if path is None else (path,)):
+                if code(name) in names:
+                    return names[code(name)]
+        return ""
+
+    def _of_some(self, function: cst.FunctionDef) -> tuple[dict[str, str], set[int]]:
+        """Return the names in `function` that only some replicas have, with the reason, and what makes them.
+
+        These are the statements, by their ids, that need such names and compute: of `path =
+        os.path.join(run_dir, "last")` also `path`.
+        """
+        names: dict[str, str] = {}
+        for name in used(function.body):
+            guard = self._context.partly_bound.guard(name)
+            inside = guard is not None and any(
+                above is function for above in self._context.ancestors(guard)
+            )
+            if guard is not None and not inside:
+                line = self._context.position(guard).line
+                names[code(name)] = (
+                    f"needs `{code(name)}`, which only the replicas have that pass "
+                    f"`if {code(guard.test)}:` in line {line}"
+                )
+        made: set[int] = set()
+        body = cst.ensure_type(function.body, cst.IndentedBlock).body if names else ()
+        for statement in body:
+            needs = next((code(n) for n in used(statement) if code(n) in names), None)
+            if needs is None or self._saves(statement):
+                continue
+            made.add(id(statement))
+            targeted = {n.value for t in targets(statement) for n in nodes_of(t, cst.Name)}
+            names |= dict.fromkeys(targeted - set(names), names[needs])
+        return names, made
 
     def _calls(self, function: cst.FunctionDef) -> list[cst.Name]:
         """Return the mentions of `function` beside its definition; `torch.save` is none of a `save`."""
@@ -382,11 +433,11 @@ class Saving:
     def _tests_around_calls(self, function: cst.FunctionDef) -> set[int]:
         return {id(self._context.guards.around(mention)) for mention in self._calls(function)}
 
-    def _save(self, call: cst.Call, guard: cst.If | cst.FunctionDef | None) -> Edit:
+    def _save(self, call: cst.Call, guard: Guard | None) -> Edit:
         local = False
         if isinstance(guard, cst.If):
             local = is_local(self._guarded[id(guard)].rest.asked)
-        elif guard is not None:
+        elif isinstance(guard, cst.FunctionDef):
             local = self._functions[id(guard)][1]
         own_file = guard is None and names_replica(call, self._context)
         name = self._context.vocabulary.write("save")
@@ -417,10 +468,12 @@ class Saving:
         """Return the statements of `function` that only the first replica is to run."""
         assert isinstance(function.body, cst.IndentedBlock)
         saves = [self._context.statement_around(call) for call in moved]
+        _, of_some = self._of_some(function)
         return [
             statement
             for statement in function.body.body
-            if all(statement is not save for save in saves) and not is_pure(statement)
+            if all(statement is not save for save in saves)
+            and (id(statement) in of_some or not is_pure(statement))
         ]
 
     def _kept(
@@ -428,9 +481,15 @@ class Saving:
     ) -> Iterator[Edit]:
         """Yield the edits that leave what is not saved of `function` to the first replica."""
         others = self._others(function, moved)
+        test = self._context.vocabulary.expression("is first here" if local else "is first")
+        names, _ = self._of_some(function)
+        for call in moved:
+            path = self._path(call) if self._context.function_around(call) is function else None
+            if path is not None and any(code(name) in names for name in used(path)):
+                message = "computed by the first replica, where alone it is used"
+                yield self._rule.edit(path, or_none(test), message)
         if not others:
             return
-        test = self._context.vocabulary.expression("is first here" if local else "is first")
         message = f"{function.name.value}: the rest runs on the first replica"
         for statement in others:
             yield self._rule.edit(statement, marked, message)

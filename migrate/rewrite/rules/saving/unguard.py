@@ -66,14 +66,18 @@ def alone(
     """Yield the edits by which only the replicas that pass `guard` compute `values`; the others have None."""
     message = f"computed below `if {code(guard.test)}:`, where alone it is used"
     for value in values:
-        test = _first(rest, context)
+        yield rule.edit(value, or_none(_first(rest, context)), message)
 
-        def replace(updated: cst.BaseExpression, test: cst.BaseExpression = test) -> cst.IfExp:
-            if isinstance(updated, cst.IfExp | cst.Lambda | cst.NamedExpr) and not updated.lpar:
-                updated = updated.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-            return cst.IfExp(test=test, body=updated, orelse=cst.Name("None"))
 
-        yield rule.edit(value, replace, message)
+def or_none(test: cst.BaseExpression) -> Callable[[cst.BaseExpression], cst.IfExp]:
+    """Return the edit of an expression by which only the replicas that pass `test` compute it."""
+
+    def replace(updated: cst.BaseExpression) -> cst.IfExp:
+        if isinstance(updated, cst.IfExp | cst.Lambda | cst.NamedExpr) and not updated.lpar:
+            updated = updated.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        return cst.IfExp(test=test.deep_clone(), body=updated, orelse=cst.Name("None"))
+
+    return replace
 
 
 def _first(rest: Rest, context: Workspace) -> cst.BaseExpression:

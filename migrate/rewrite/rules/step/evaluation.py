@@ -55,6 +55,9 @@ def evaluation_step(loop: cst.For, context: Workspace) -> Step | Undecided | Non
         return None
     if has_sync(loop, context) or _in_a_model(loop, context) or _in_a_step(loop, context):
         return None
+    inner = (one for one in nodes_of(loop.body, cst.For) if any(_models(one.body)))
+    if any(isinstance(evaluation_step(one, context), Step) for one in inner):
+        return None  # which has the step
     batch = batch_names(loop, context)
     part = _part(loop.body, batch, context)
     if part is None or part.obstacles():
@@ -66,9 +69,9 @@ def evaluation_step(loop: cst.For, context: Workspace) -> Step | Undecided | Non
     timers = (s.node for s in part.body.statements if s.outside is Outside.TIMER)
     if (timer := next(timers, None)) is not None and _waits(part):
         return Undecided(timer, TIMED.format(head(timer)))
-    inner = {node for i in part.staying() for node in nodes(part.body.statements[i].node)}
+    below = {node for i in part.staying() for node in nodes(part.body.statements[i].node)}
     given = {*batch, *numbers_of_host(loop, context)}
-    uses_batch = any(isinstance(n, cst.Name) and n.value in given for n in inner)
+    uses_batch = any(isinstance(n, cst.Name) and n.value in given for n in below)
     moves = any(part.body.statements[i].moves for i in part.staying())
     return Step(loop, part.body, tuple(batch), (part,)) if uses_batch or moves else None
 

@@ -1,0 +1,48 @@
+"""What configuration files of a project say of CUDA: `device: cuda` in YAML, `"backend": "nccl"` in JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from migrate.rewrite.results import FileRewrite, Note
+
+SUFFIXES = frozenset({".json", ".yaml", ".yml"})
+LARGEST = 256 * 1024  # a larger one is data
+# A key that is about devices, and a value that is nothing else: a list of packages or words has no such pair.
+SAID = re.compile(
+    r"""(?:^|[\s{,'"])(?P<key>[\w.-]*(?:device|backend|accelerator)[\w.-]*)['"]?\s*:\s+"""
+    r"""(?P<quote>['"]?)(?P<value>cuda(?::\d+)?|gpu|nccl)(?P=quote)\s*(?:[,}\]#]|$)""",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def in_configurations(folder: Path, paths: Iterable[Path]) -> Iterator[FileRewrite]:
+    """Yield the configuration files among `paths` that name CUDA, with what they say of it.
+
+    What reads them is not known; they stay as they are.
+    """
+    for path in paths:
+        if path.suffix not in SUFFIXES or path.is_symlink() or path.stat().st_size > LARGEST:
+            continue
+        data = path.read_bytes()
+        text = data.decode(errors="replace")
+        if notes := tuple(_notes(text)):
+            yield FileRewrite(path.relative_to(folder), data, data, findings=notes)
+
+
+def _notes(text: str) -> Iterator[Note]:
+    for found in SAID.finditer(text):
+        at = found.start("key")
+        begin = text.rfind("\n", 0, at) + 1
+        if "#" in text[begin:at]:
+            continue
+        key, value = found["key"], found["value"]
+        number, column = text.count("\n", 0, at) + 1, at - begin + 1
+        if value.lower() == "nccl":
+            message = f"`{key}: {value}`: the backend on XLA is 'xla', if the script reads this"
+            yield Note(number, column, "init-process-group", message)
+        else:
+            message = f"`{key}: {value}`: the device on XLA is 'xla', if the script reads this"
+            yield Note(number, column, "device", message)

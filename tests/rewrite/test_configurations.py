@@ -1,0 +1,64 @@
+"""What a project's configuration files say of CUDA."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.rewrite.folder import rewrite_folder
+
+TRAIN = "import torch\n\n\ndef train(model, cfg):\n    model.cuda()\n    return cfg['device']\n"
+
+
+def said(folder: Path, name: str, text: str, script: str = TRAIN) -> list[tuple[str, str]]:
+    """Return where and of which rule the findings of a configuration are."""
+    (folder / "train.py").write_text(script)
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    done = rewrite_folder(folder, processes=1)
+    assert not done.problems
+    assert done.scripts == 1
+    assert name not in [file.name.as_posix() for file in done.changed]
+    return [(note.place, note.rule) for at, note in done.left_to_do if at.as_posix() == name]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("conf/train.yaml", "lr: 0.1\ndevice: cuda\n", [("2:1", "device")]),
+        ("a.yml", "train:\n  eval_device: 'cuda:0'  # the first\n", [("2:3", "device")]),
+        ("a.yml", "dist: {backend: nccl, port: 1}\n", [("1:8", "init-process-group")]),
+        ("a.yaml", "trainer:\n  accelerator: gpu\n", [("2:3", "device")]),
+        ("a.json", '{"lr": 0.1,\n "dist_backend": "nccl"}\n', [("2:3", "init-process-group")]),
+        (
+            "a.json",
+            '{"device": "cuda:1", "backend": "nccl"}',
+            [("1:3", "device"), ("1:23", "init-process-group")],
+        ),
+    ],
+)
+def test_each_is_told_with_its_line(
+    name: str, text: str, found: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    assert set(said(tmp_path, name, text)) == set(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yaml", "device: cpu\nbackend: gloo\n# device: cuda\nlr: 1  # device: cuda\n"),
+        ("environment.yml", "dependencies:\n  - cuda\n  - cudatoolkit: cuda\n"),
+        ("a.json", '{"cuda": 17, "device": "cuda graph", "name": "cuda"}'),
+        ("a.yaml", "device: cuda_if_there\nbackends: [nccl]\n"),
+        ("a.txt", "device: cuda\n"),
+        ("a.json", '{"device": "cuda"}' + " " * 300_000),
+    ],
+)
+def test_anything_else_is_not(name: str, text: str, tmp_path: Path) -> None:
+    assert said(tmp_path, name, text) == []
+
+
+def test_a_project_without_a_rewrite_is_not_looked_at(tmp_path: Path) -> None:
+    assert said(tmp_path, "a.yaml", "device: cuda\n", "def add(a, b):\n    return a + b\n") == []

@@ -1,0 +1,116 @@
+"""Optimizers that are made before the model moves: when torch's switch is on, and when it is off again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.reading.tree.source import parse
+from migrate.rewrite.results import Rewrite
+from migrate.rewrite.story import rewrite_source
+
+ON = "torch.__future__.set_swap_module_params_on_conversion(True)\n"
+OFF = ON.replace("True", "False")
+HEAD = """\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+"""
+MADE = """\
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+"""
+HERE = f"""\
+def train(rank, state):
+{MADE}    model.cuda(rank)
+    model = DDP(model, device_ids=[rank])
+    # resume
+    return model, optimizer
+
+
+train(0, None)
+"""
+LOADS = "    model.load_state_dict(state)\n"
+APART = f"""\
+def build():
+{MADE}    return model, optimizer
+
+
+def train(rank, state):
+    model, optimizer = build()
+    model.cuda(rank)
+    model = DDP(model, device_ids=[rank])
+    # resume
+    return model, optimizer
+"""
+
+
+def run(script: str) -> Rewrite:
+    return rewrite_source(parse((HEAD + script).encode(), Path("script.py")))
+
+
+def said(done: Rewrite) -> list[str]:
+    return [n.message for n in done.findings if n.rule in ("optimizer-order", "XLA805")]
+
+
+@pytest.mark.parametrize("moved", ["model.cuda(rank)", "model = model.cuda(rank)"])
+def test_in_one_function_the_switch_is_on_for_the_move_where_state_dicts_are_loaded(
+    moved: str,
+) -> None:
+    script = HERE.replace("model.cuda(rank)", moved).replace("    # resume\n", LOADS)
+    done = run(script)
+    move = moved.replace(".cuda(rank)", '.to("xla")')
+    assert f"    {ON}    {move}\n    {OFF}    model = DDP(" in done.data.decode()
+    assert done.data.decode().count(ON) == done.data.decode().count(OFF) == 1
+    assert said(done) == []
+
+
+def test_the_move_may_stand_in_the_call_of_the_wrapper() -> None:
+    script = HERE.replace("    model.cuda(rank)\n", "").replace(
+        "DDP(model,", "DDP(model.cuda(rank),"
+    )
+    done = run(script.replace("    # resume\n", LOADS))
+    line = '    model = DDP(model.to("xla"), gradient_as_bucket_view=True)\n'
+    assert f"    {ON}{line}    {OFF}" in done.data.decode()
+
+
+@pytest.mark.parametrize("script", [HERE, APART])
+def test_it_stays_on_where_nothing_is_loaded(script: str) -> None:
+    done = run(script)
+    assert f"    {ON}    optimizer = torch.optim" in done.data.decode()
+    assert OFF not in done.data.decode()
+    assert said(done) == []
+
+
+def test_it_goes_off_where_another_function_moves_the_model() -> None:
+    done = run(APART.replace("    # resume\n", LOADS))
+    assert f"    {ON}    optimizer = torch.optim" in done.data.decode()
+    assert f'    model.to("xla")\n    {OFF}' in done.data.decode()
+    assert done.data.decode().count(ON) == 1
+    assert said(done) == []
+
+
+def test_a_switch_that_stays_on_is_told() -> None:
+    moved_elsewhere = APART.replace("model.cuda(rank)", "prepare(model)").replace(
+        "    # resume\n", LOADS + "    torch.zeros(2).cuda(rank)\n"
+    )
+    done = run(moved_elsewhere)
+    assert f"    {ON}    optimizer = torch.optim" in done.data.decode()
+    (message,) = said(done)
+    assert "stays on from here" in message
+
+
+def test_a_model_that_never_moves_gets_no_switch() -> None:
+    script = """\
+def schedule():
+    dummy = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.AdamW(dummy.parameters(), lr=0.1)
+    return [group["lr"] for group in optimizer.param_groups]
+
+
+def train(rank, model):
+    return model.cuda(rank)
+"""
+    assert ON not in run(script).data.decode()
