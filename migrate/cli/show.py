@@ -6,6 +6,7 @@ Exit codes: 0 done and fine, 1 findings or a mismatch, 2 could not (one line say
 from __future__ import annotations
 
 import contextlib
+import errno
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -42,9 +43,24 @@ def errors() -> Iterator[None]:
     except Exception as error:
         if click.get_current_context().find_root().obj:
             raise
+        if isinstance(error, OSError) and (refused := _no_disk(error)):
+            click.echo(f"migrate: {refused}", err=True)
+            sys.exit(COULD_NOT)
         what = f"{type(error).__name__}: {error}".splitlines()[0]
         click.echo(f"migrate: internal error ({what}); please report what --debug shows", err=True)
         sys.exit(COULD_NOT)
+
+
+def _no_disk(error: OSError) -> str:
+    """In a line, that a disk takes nothing more; "" of other errors."""
+    import tempfile
+
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        place = error.filename or tempfile.gettempdir()
+        return f"{place}: {error.strerror}; make room there, or name another folder with TMPDIR"
+    if "No usable temporary directory" in str(error):
+        return f"{error.strerror}; name one with TMPDIR"
+    return ""
 
 
 def _show_details(error: Exception) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from migrate.compiler.arrays import Array, Result, leaves, read_result
 
@@ -28,6 +29,11 @@ _FRAMEWORK = re.compile(
 )
 
 _IN_A_PACKAGE = re.compile(rf"^.*-packages/|^{re.escape(str(Path(__file__).parents[2]))}/")
+
+
+# In the names of what the compiler computes a second time.
+REMATERIALISED = ".remat"
+Phase = Literal["forward", "backward", ""]
 
 
 @dataclass(frozen=True)
@@ -200,8 +206,12 @@ def _closing(line: str, start: int) -> int:
 
 def place_in(text: str) -> str:
     """The first `file.py:line` of the user's in a message or a location of the compiler; "" without one."""
-    places = [f"{file}:{line}" for file, line in _PLACE.findall(text)]
-    return next((place for place in places if not _FRAMEWORK.search(place)), "")
+    return next(users(f"{file}:{line}" for file, line in _PLACE.findall(text)), "")
+
+
+def users(places: Iterable[str]) -> Iterator[str]:
+    """Those of some `file.py:line` that are no framework's and not ours."""
+    return (place for place in places if not _FRAMEWORK.search(place))
 
 
 class Sources:
@@ -232,9 +242,27 @@ class Sources:
         places = self._walk(frame[1]) if frame else []
         if match := _LINE.search(line):  # the innermost one, once more
             places.append(f"{match[1]}:{match[2]}")
-        users = [place for place in places if not _FRAMEWORK.search(place)]
+        if own := next(users(places), ""):
+            return self._shown(own)
         # Of a framework's line the package is enough: `optax/_src/update.py:42`.
-        return self._shown(users[0]) if users else _IN_A_PACKAGE.sub("", next(iter(places), ""))
+        return _IN_A_PACKAGE.sub("", next(iter(places), ""))
+
+    def phase(self, one: Instruction) -> Phase:
+        """The pass of a step of training that made a value, as the framework names it; "" for neither.
+
+        JAX names its transformations. torch_xla has lines of all operations but those of autograd.
+        """
+        name = one.operation
+        if "rematted_computation" in name:
+            return "forward"
+        if "jvp(" in name:
+            return "backward" if "transpose(jvp" in name else "forward"
+        if not name.startswith("aten__"):
+            return ""
+        frame = _FRAME.search(one.line)
+        if frame is None:
+            return "backward"
+        return "" if any("/torch/optim/" in at for at in self._walk(frame[1])) else "forward"
 
     def _walk(self, number: str) -> list[str]:
         """The frames from the innermost outwards."""

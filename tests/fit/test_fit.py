@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from migrate.cli import commands
 from migrate.compiler.compile import Compiled
-from migrate.fit import cache, judge
+from migrate.fit import cache, judge, story
 from tests.fit.by_hand import as_by_hand, by_hand
 from tests.fit.here import Here
 
@@ -37,6 +38,7 @@ def main(index=0):
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     total = 0.0
+    assert xr.local_device_count() == xr.global_device_count() == xr.world_size()
     for _ in range(int(sys.argv[1])):
         x = torch.randn(64 // xr.world_size(), 64).to(device)
         with torch_xla.step():
@@ -215,7 +217,8 @@ class TestFlax:
         (told,) = found["slices"]
         assert told["state"] == "too big"
         assert told["hbm"]["needed"] > told["hbm"]["available"]
-        assert "GiB of HBM on each device" in told["why"]
+        missing = told["hbm"]["needed"] - told["hbm"]["available"]
+        assert f"{missing / 2**30:.2f} are missing" in told["why"]
         weights = 3 * 4 * 16384 * (1 << 17)
         assert told["hbm"]["needed"] == pytest.approx(weights, rel=0.2)
         assert told["hbm"]["largest"][0]["name"].endswith("Dense_0/kernel")
@@ -226,7 +229,8 @@ class TestFlax:
         [
             (f"{MODELS}:huge", "x=float32[8,16384]", ("--train", "adamw")),
             (f"{PLANTED}:Kept", "x=float32[400000,1024]", ()),
-            (f"{PLANTED}:Heads", "x=float32[1,8,32768,128]", ()),
+            (f"{PLANTED}:Windows", "x=float32[6000,33,65,128]", ()),
+            (f"{MODELS}:Tower", "x=float32[4000000,512]", ("--train", "adamw")),
         ],
     )
     def test_what_is_too_much_is_what_the_compiler_says(
@@ -266,6 +270,8 @@ class TestTorch:
         )
         kinds = told["hbm"]["by_kind"]
         assert kinds["optimizer state"] == pytest.approx(2 * kinds["parameters"], rel=0.05)
+        # They live until the next step.
+        assert kinds["gradients"] == pytest.approx(kinds["parameters"], rel=0.05)
         assert not [one for one in told["waste"] if one["kind"] == "not donated"]
         assert any(line["source"].startswith(str(NETS)) for line in told["lines"])
 
@@ -312,6 +318,13 @@ class TestTorch:
                 f"{script}:{SCRIPT.count(chr(10), 0, SCRIPT.index('READ')) + 1}"
             )
         assert any("was seen" in note for note in found["notes"]) == (steps == 2)
+
+    def test_a_script_that_fails_is_told_with_its_line(self, tmp_path: Path) -> None:
+        script = tmp_path / "train.py"
+        script.write_text("import torch_xla\n\ndef main():\n    assert False\n\nmain()\n")
+        done = run(script)
+        assert done.exit_code == 2
+        assert f"exit code 1 before a step was taken at {script}:4 (AssertionError)" in done.stderr
 
     @pytest.mark.long
     def test_torchruns_variables_and_the_largest_batch(self, here: Here, tmp_path: Path) -> None:
@@ -409,6 +422,36 @@ def test_bad_input_is_one_line(args: tuple[str, ...], said: str) -> None:
     assert done.exit_code == 2
     (line,) = [one for one in done.stderr.splitlines() if not one.startswith("…")]
     assert said in line
+
+
+@pytest.mark.long
+def test_what_is_computed_again_to_fit_has_its_cost(here: Here) -> None:
+    args = (f"{PLANTED}:Images", "--inputs", "x=float32[7600,32,32,128]", "--train", "sgd")
+    (told,) = here.fitted(*args, "--tpu", "v5e-1")["slices"]
+    assert told["hbm"]["rematerialised"]
+    assert 0 <= told["hbm"]["rematerialised_flops"] < told["flops"]
+
+
+def test_another_libtpu_than_the_one_asked_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        story.metadata, "requires", lambda _: ["numpy", 'libtpu==0.0.42.*; extra == "tpu"']
+    )
+    monkeypatch.setattr(story.metadata, "version", lambda _: "0.0.42.1")
+    assert list(story.another_libtpu("jax")) == []
+    monkeypatch.setattr(story.metadata, "version", lambda _: "0.0.420")
+    (said,) = story.another_libtpu("jax")
+    assert "asks for libtpu 0.0.42.* to run on a TPU, 0.0.420 has answered" in said
+
+
+def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
+
+    monkeypatch.setattr(story, "lowered", full)
+    done = run(f"{MODELS}:Tower", "--inputs", "x=float32[8,64]")
+    assert done.exit_code == 2
+    (line,) = [one for one in done.stderr.splitlines() if not one.startswith("…")]
+    assert line.startswith("migrate: /tmp/x: No space left on device; make room")
 
 
 def test_no_answer_is_undetermined_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
