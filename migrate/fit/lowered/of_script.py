@@ -65,7 +65,7 @@ def lower_script(
                 return _step(found, shown, places)
             steps = int((folder / STEPS).read_text()) if (folder / STEPS).exists() else 0
         if code != 0 or at or not steps:
-            raise _failed(code, said, shown, timeout, places)
+            raise failure(code, said, shown, timeout, places)
         at = steps  # it ends before a step repeats: its last one is taken, in a run of its own
 
 
@@ -113,9 +113,16 @@ def as_torchrun(devices: int) -> dict[str, str]:
     return {**counts, **firsts, "GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "migrate-fit"}
 
 
-def _failed(
+def failure(
     code: int | None, said: str, shown: str, timeout: float, places: Callable[[str], str]
 ) -> FitError:
+    """The error of a script that has made no step.
+
+    Args:
+        code: that it ended with; None: its time was over.
+        said: what it printed.
+        shown, timeout, places: see `lower_script`.
+    """
     if code is None:
         return FitError(
             f"{shown}: made no step of training in {timeout:.0f} s", "give it more: --timeout"
