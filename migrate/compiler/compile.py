@@ -168,7 +168,7 @@ def _run(arguments: list[str], timeout: float) -> str:
         keep="errors",
     )
     if code is None:
-        return f"the TPU compiler gave no answer in {timeout:g} s"
+        return f"timed out: the TPU compiler gave no answer in {timeout:g} s"
     if code < 0:
         said = _FATAL.search(errors)
         why = f": {said[2].strip()[:_TAIL]} ({said[1]})" if said else ""
