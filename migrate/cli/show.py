@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from migrate.reading.project.progress import Tell
 
 FINE, FINDINGS, COULD_NOT = 0, 1, 2
+_SECONDS_OF_A_LINE = 30.0  # of a log
 _ENDLESS = 100_000  # columns
 
 
@@ -126,19 +128,48 @@ def show_json(value: Any) -> None:
 
 @contextlib.contextmanager
 def working(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows what is being done: a spinner on a terminal, lines in a log."""
+    """Yield a function that shows what is being done and for how long: live on a terminal, lines in a log."""
     if quiet:
         yield lambda _: None
         return
     console = _console(err=True)
     if not console.is_terminal:
-        yield lambda message: click.echo(f"… {message}", err=True)
+        with _long_work() as say:
+            yield say
         return
-    from rich.text import Text
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    # As text: brackets and colons of a path are no markup.
-    with console.status("starting") as status:
-        yield lambda message: status.update(Text(message))
+    # No markup: brackets and colons may be of a path.
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda message: bar.update(task, description=message, refresh=True)
+
+
+@contextlib.contextmanager
+def _long_work() -> Iterator[Callable[[str], None]]:
+    """Yield a function that writes a line; while none comes, others say now and then that it goes on."""
+    began, over, doing = time.monotonic(), threading.Event(), ["starting"]
+
+    def say(message: str) -> None:
+        doing[0] = message
+        click.echo(f"… {message}", err=True)
+
+    def go_on() -> None:
+        while not over.wait(_SECONDS_OF_A_LINE):
+            click.echo(f"… {doing[0]}: {time.monotonic() - began:.0f} s so far", err=True)
+
+    thread = threading.Thread(target=go_on, daemon=True)
+    thread.start()
+    try:
+        yield say
+    finally:
+        over.set()
+        thread.join()
 
 
 @contextlib.contextmanager
@@ -174,9 +205,6 @@ def working_at_files(quiet: bool) -> Iterator[Tell]:
             bar.update(task, description=what, completed=done, files=files)
 
         yield tell
-
-
-_SECONDS_OF_A_LINE = 30.0
 
 
 def _in_lines() -> Callable[[int, int], None]:
