@@ -17,6 +17,7 @@ _OPCODE = re.compile(r" ?(?P<op>[a-z][\w-]*)\(")
 _OPERAND = re.compile(r"%([\w.-]+)")
 _HEAD = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.-]+) \(")
 _CALLED = re.compile(r"\b(?:calls|to_apply|body|branch_computations)=\{?((?:%[\w.-]+(?:, )?)+)")
+_CONDITION, _NUMBER = re.compile(r"\bcondition=%?([\w.-]+)"), re.compile(r"constant\((-?\d+)\)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _ALIASES = re.compile(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}")
 _OP_NAME, _FRAME = re.compile(r'op_name="([^"]*)"'), re.compile(r"stack_frame_id=(\d+)")
@@ -90,9 +91,9 @@ class Instruction:
         return tuple(_OPERAND.findall(found[1])) if found else ()
 
     @property
-    def trips(self) -> int | None:
-        """How often a loop runs its body, where the compiler knows it."""
-        found = _TRIPS.search(self.line)
+    def constant(self) -> int | None:
+        """The whole number that it is; None of all else."""
+        found = _NUMBER.search(self.line) if self.opcode == "constant" else None
         return int(found[1]) if found else None
 
 
@@ -122,6 +123,53 @@ class Module:
             if is_entry:
                 self.entry = computation
 
+    def trips(self, loop: Instruction, within: Computation) -> int | None:
+        """How often a loop of a computation runs its body; None where that depends on values.
+
+        The compiler does not always write it down, so the usual counter is read: from a number, by a number,
+        while it is less than a number.
+        """
+        if told := _TRIPS.search(loop.line):
+            return int(told[1])
+        named = _CONDITION.search(loop.line)
+        condition = self.computations.get(named[1] if named else "", {})
+        body = self.computations.get(next(iter(loop.called), ""), {})
+        test, turn = _root(condition), _root(body)
+        given = within.get(loop.operand)
+        if test is None or turn is None or given is None or "direction=LT" not in test.line:
+            return None
+        if test.opcode != "compare" or {turn.opcode, given.opcode} != {"tuple"}:
+            return None
+
+        def number(computation: Computation, name: str) -> int | None:
+            """A number that is the same in each turn."""
+            one = _plain(computation, name)
+            if one is None or one.opcode != "get-tuple-element":
+                return one.constant if one else None
+            place = one.number
+            kept = _plain(body, turn.operands[place])
+            same = kept is not None and kept.opcode == one.opcode and kept.number == place
+            first = _plain(within, given.operands[place]) if same else None
+            return first.constant if first else None
+
+        counter = _plain(condition, test.operands[0])
+        if counter is None or counter.opcode != "get-tuple-element":
+            return None
+        step = _plain(body, turn.operands[counter.number])
+        if step is None or step.opcode != "add":
+            return None
+        sides = [_plain(body, name) for name in step.operands]
+        by = [
+            number(body, name)
+            for name, side in zip(step.operands, sides, strict=True)
+            if side is None or (side.opcode, side.number) != (counter.opcode, counter.number)
+        ]
+        first = _plain(within, given.operands[counter.number])
+        start, end = first.constant if first else None, number(condition, test.operands[1])
+        if start is None or end is None or len(by) != 1 or by[0] is None or by[0] <= 0:
+            return None
+        return max(0, -((start - end) // by[0]))
+
     @cached_property
     def aliases(self) -> dict[int, int]:
         """Output → the argument whose memory it takes: what was donated."""
@@ -137,7 +185,10 @@ class Module:
         return self._shown(place) if place else ""
 
     def sources_in(self, computation: Computation) -> Mapping[str, str]:
-        """The line of each instruction; of one that the compiler put in, of who first uses what it gives."""
+        """The line of each instruction; of one that the compiler put in, of who first uses what it gives.
+
+        Where that is only returned, it is the line of what it takes.
+        """
         found: dict[str, str] = {}
         if self.root is not None and computation is self.entry:
             is_tuple = self.root.opcode == "tuple"
@@ -148,12 +199,27 @@ class Module:
             for operand in one.operands:
                 if found[one.name] and operand in computation:
                     found[operand] = found[one.name]
+        for one in computation.values():  # what is only returned: of who made what it takes
+            if not found[one.name]:
+                found[one.name] = next(filter(None, (found.get(by) for by in one.operands)), "")
         return found
 
     @property
     def root(self) -> Instruction | None:
         """What the program returns; None of a text without a program."""
-        return next((one for one in self.entry.values() if one.is_root), None)
+        return _root(self.entry)
+
+
+def _root(computation: Computation) -> Instruction | None:
+    return next((one for one in computation.values() if one.is_root), None)
+
+
+def _plain(computation: Computation, name: str) -> Instruction | None:
+    """What made a value, before copies of it."""
+    one = computation.get(name)
+    while one is not None and one.opcode in ("copy", "bitcast", "copy-done", "copy-start"):
+        one = computation.get(one.operand)
+    return one
 
 
 def computations(text: str) -> Iterator[Computation]:

@@ -155,12 +155,19 @@ def _work(module: Module, computation: Computation, times: int) -> Iterator[Work
     sources = module.sources_in(computation)
     for one in computation.values():
         if one.opcode in _RUNS:
+            turns = _turns(module, one, computation)
             for name in one.called:
                 body = module.computations.get(name, {})
-                yield from _work(module, body, times * (one.trips or 1))
+                yield from _work(module, body, times * turns)
         elif one.opcode not in _FREE and not one.opcode.endswith("-done"):
             products = tuple(_products(module, one, computation, REMATERIALISED in one.name))
             yield Work(one, times, products, _bytes(module, one, computation), sources[one.name])
+
+
+def _turns(module: Module, one: Instruction, within: Computation) -> int:
+    """How often what it runs is run; one where nobody knows: see `counted_once`."""
+    turns = module.trips(one, within) if one.opcode == "while" else None
+    return 1 if turns is None else turns
 
 
 def _products(
@@ -332,7 +339,11 @@ def _update(module: Module, one: Instruction, within: Computation) -> int:
 def counted_once(module: Module) -> Iterator[str]:
     """`file.py:line` of each loop that works and whose turns the compiler does not know."""
     for computation in module.computations.values():
-        loops = [one for one in computation.values() if one.opcode == "while" and one.trips is None]
+        loops = [
+            one
+            for one in computation.values()
+            if one.opcode == "while" and module.trips(one, computation) is None
+        ]
         for one in loops:
             bodies = [module.computations.get(name, {}) for name in one.called]
             if any(True for body in bodies for _ in _work(module, body, 1)):
@@ -350,9 +361,10 @@ def _collectives(
     order = list(computation.values())
     for place, one in enumerate(order):
         if one.opcode in _RUNS:
+            turns = _turns(module, one, computation)
             for name in one.called:
                 body = module.computations.get(name, {})
-                yield from _collectives(module, body, times * (one.trips or 1), devices)
+                yield from _collectives(module, body, times * turns, devices)
             continue
         kind = one.opcode.removesuffix("-start")
         if kind not in COLLECTIVES:

@@ -244,6 +244,17 @@ class TestFlax:
         missing = hbm["needed"] - hbm["available"]
         assert hbm["at_peak"] - hbm["available"] == pytest.approx(missing, rel=0.02)
 
+    @pytest.mark.long
+    def test_what_is_computed_again_to_fit_has_its_cost(self, here: Here) -> None:
+        args = (f"{MODELS}:Deep", "--inputs", "x=float32[450000,1024]", "--train", "sgd")
+        (told,) = here.fitted(*args, "--tpu", "v5e-1")["slices"]
+        hbm = told["hbm"]
+        assert hbm["rematerialised"]
+        # A layer: two operations for each of 450,000 × 1,024 × 1,024, as often as it is told.
+        layer = 2 * 450_000 * 1024 * 1024
+        assert hbm["rematerialised_flops"] == pytest.approx(hbm["rematerialised"] * layer, rel=0.01)
+        assert hbm["by_kind"]["activations"] > 0.7 * hbm["at_peak"]
+
     def test_a_clean_model_wastes_nothing(self, here: Here) -> None:
         args = (f"{MODELS}:Tower", "--inputs", "x=float32[1024,1024]", "--tpu", "v5e-1")
         assert here.fitted(*args)["slices"][0]["waste"] == []

@@ -167,7 +167,8 @@ def saving_lines(one: Verdict) -> Iterator[str]:
         products = sum(line.flops for line in one.lines)
         share = f", {one.again / products:.1%} of the step's products" if products else ""
         yield (
-            f"the compiler computes {memory.rematerialised} values a second time, so that it fits: "
+            f"the compiler computes {memory.rematerialised} value{'s' * (memory.rematerialised != 1)} "
+            "a second time, so that it fits: "
             f"{one.again / 1e9:.2f} G operations{share}; they are in the figures below"
         )
     if one.state == "too big" and memory.peak > _SPARED * one.needed:
