@@ -54,6 +54,7 @@ def judge(
             plain,
             compiler=f"libtpu {found.libtpu} for {found.device}" if found.libtpu else "",
             seconds=plain.seconds + found.seconds,
+            worked=plain.worked + found.worked,
             cached=day,
         )
         if found.refused:

@@ -55,6 +55,7 @@ class Verdict:
         counted_once: where loops are whose turns nobody knows: the figures have one of each.
         compiler: "libtpu 0.0.42.1 for TPU v5 lite".
         seconds: that the compiler took.
+        worked: seconds of processors in these; 0 where that is not known.
         cached: when that was, if it was not now.
     """
 
@@ -81,6 +82,7 @@ class Verdict:
     counted_once: tuple[str, ...] = ()
     compiler: str = ""
     seconds: float = 0.0
+    worked: float = 0.0
     cached: str = ""
 
     @property

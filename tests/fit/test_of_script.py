@@ -15,12 +15,24 @@ Traceback (most recent call last):
   File "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1, in f
 AssertionError
 """
+LAUNCHED = f"""concurrent.futures.process._RemoteTraceback:
+\"\"\"
+{FAILED}\"\"\"
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/home/user/train_xla.py", line 15, in <module>
+    torch_xla.launch(main)
+AssertionError
+"""
 
 
 @pytest.mark.parametrize(
     ("code", "said", "told"),
     [
         (1, FAILED, "exit code 1 before a step was taken at train.py:9 (AssertionError)"),
+        (1, LAUNCHED, "exit code 1 before a step was taken at train.py:9 (AssertionError)"),
         (1, "", "exit code 1 before a step was taken (it said nothing)"),
         (1, "KeyError: 'RANK'", "asks for torchrun's variables"),
         (0, "starts\nfound 1 of 2 GPUs\n", "without a step of training on the device (it said last: found"),

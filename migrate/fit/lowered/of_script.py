@@ -147,6 +147,10 @@ def failure(
 
 def _at(said: str, places: Callable[[str], str]) -> str:
     """Where a script failed: its innermost line that a traceback names last, as " at train.py:93"."""
+    if (
+        "_RemoteTraceback" in said
+    ):  # of the process that `torch_xla.launch` starts: its own comes first
+        said = said.partition("The above exception was the direct cause")[0]
     named = users(f"{file}:{line}" for file, line in _FRAME.findall(said))
     own = [place for place in named if not _INSTALLED.search(place)]
     return f" at {places(own[-1])}" if own else ""

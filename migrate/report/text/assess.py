@@ -203,7 +203,7 @@ def assumptions(found: Assessment) -> Iterator[str]:
     if decision.there and plan.steps is not None:
         yield (
             f"a run is called short where compiling its step takes more than {SHORT:.0%} of it: the limit is "
-            "a choice of ours, and the seconds are those that the compiler took on this machine"
+            "a choice of ours, and the seconds are those that the compiler took of this machine's processors"
         )
     hours = question.hours
     kinds = "".join(
