@@ -12,7 +12,7 @@ from migrate.assess.found import Job, Ran
 from migrate.assess.money import There
 from migrate.assess.prices import Price
 from migrate.assess.story import Assessment
-from migrate.report.text.quantities import shown_seconds
+from migrate.report.text.quantities import shown_seconds, shown_share
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _slices(found: Assessment) -> RenderableType:
         table.add_row(
             one.product.name,
             f"[{colour}]{one.state}[/{colour}]",
-            f"{one.needed / one.available:.0%}" if one.needed and one.available else "",
+            shown_share(one.needed / one.available) if one.needed and one.available else "",
             shown_seconds(bound.seconds) if bound else "",
             bound.by if bound else "",
             *money_row(money.get(one.product.name)),

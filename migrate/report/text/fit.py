@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from migrate.fit.verdict import FitReport, Tried, Verdict
-from migrate.report.text.quantities import shown_bytes, shown_seconds
+from migrate.report.text.quantities import shown_bytes, shown_seconds, shown_share
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _LINES = 8  # rows; the JSON has all
-_SPARED = (
-    1.02  # more than what the compiler says by so much: it has computed things again to save memory
-)
+_SMALL = 2**30 // 10  # below it GiB say little
+# What lies in a larger chip is more than what the compiler says by so much: it has saved memory before it gave up.
+_SPARED = 1.02
 _COLOURS = {"fits": "bold green", "undetermined": "bold yellow"}
 
 
@@ -77,7 +77,9 @@ def _verdicts(verdicts: tuple[Verdict, ...]) -> RenderableType:
             str(one.product.devices),
             f"[{colour}]{one.state}[/{colour}]",
             _gib(one.needed) if one.needed else "",
-            f"{_gib(one.available)} ({one.needed / one.available:.0%})" if one.needed else "",
+            f"{_gib(one.available)} ({shown_share(one.needed / one.available)})"
+            if one.needed
+            else "",
             shown_seconds(bound.seconds) if bound else "",
             bound.by if bound else "",
             shown_bytes(sent) if bound else "",
@@ -136,7 +138,7 @@ def _details(one: Verdict) -> Iterator[RenderableType]:
         table = plain_table("share", "operations", "bytes", "line")
         for line in one.lines[:_LINES]:
             table.add_row(
-                f"{line.share:.0%}",
+                shown_share(line.share),
                 f"{line.flops / 1e9:.2f} G",
                 shown_bytes(line.bytes),
                 escape(line.source) or "(no line is told)",
@@ -297,4 +299,4 @@ def _bound_as_json(one: Verdict) -> Mapping[str, Any] | None:
 
 
 def _gib(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB"
+    return f"{size / 2**30:.2f} GiB" if size >= _SMALL else f"{size / 2**20:.1f} MiB"
