@@ -110,6 +110,38 @@ if __name__ == "__main__":
     torch_xla.launch(main)
 """
 
+SYNCHRONISED = """
+import torch
+import torch.distributed as dist
+import torch_xla
+import torch_xla.distributed.xla_backend
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import shims
+
+
+def main(index=0):
+    dist.init_process_group("xla", init_method="xla://")
+    net = nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.Linear(128, 8))
+    net = shims.sync_batch_norm(net).to("xla")
+    net = DistributedDataParallel(net, gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(8):
+        x = torch.randn(16, 64)
+        with torch_xla.step():
+            optimizer.zero_grad()
+            loss = net(x.to("xla")).square().mean()
+            total = loss.detach().clone()
+            shims.all_reduce(total)
+            loss.backward()
+            optimizer.step()
+
+
+if __name__ == "__main__":
+    torch_xla.launch(main)
+"""
+
 
 METRIC = "total = xm.all_reduce('sum', x.square().mean()).item()"
 
@@ -351,6 +383,19 @@ class TestTorch:
         assert tried["what"].startswith("--batch_size 8192, which fits; the search ended there: ")
         assert "more than I take" in tried["what"]
         assert tried["slices"][0]["hbm"]["needed"] > told["hbm"]["needed"]
+
+    @pytest.mark.long
+    def test_statistics_of_all_replicas_and_a_metric_that_runs_at_once(
+        self, here: Here, tmp_path: Path
+    ) -> None:
+        """Synchronised batch norm cuts no step; a collective of shims that is no step's does."""
+        script = tmp_path / "train.py"
+        script.write_text(SYNCHRONISED)
+        found = here.fitted(script, "--tpu", "v5e-4")
+        (told,) = found["slices"]
+        assert told["state"] == "fits"
+        assert any("a step is 2 programs" in note for note in found["notes"])
+        assert {one["group"] for one in told["collectives"]} == {4}
 
     @pytest.mark.long
     @pytest.mark.parametrize("metric", ["", METRIC])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _LINES = 8  # rows; the JSON has all
 _SMALL = 2**30 // 10  # below it GiB say little
-# What lies in a larger chip is more than what the compiler says by so much: it has saved memory before it gave up.
+# More than what the compiler says by so much lies in a larger chip: it has saved memory before it gave up.
 _SPARED = 1.02
 _COLOURS = {"fits": "bold green", "undetermined": "bold yellow"}
 
