@@ -110,6 +110,7 @@ def measured(one: Script | Example, repositories: Path, seconds: float) -> list[
         else:
             place = prepared(one, repositories, scratch, IMAGES)
             path, _ = rewritten(one, place.repository)
+            place.out.mkdir(exist_ok=True)  # a folder that was rewritten as a whole is another one
             torchrun = ["--torchrun"] if one.torchrun else []
             args = place.args(f"{one.args} {one.args_on_xla} {one.args_to_fit}")
             command += [*torchrun, str(path), "--", *args]

@@ -122,6 +122,8 @@ SCRIPTS = (
         "config/train_shakespeare_char.py --max_iters=4 --eval_interval=4 --eval_iters=1 "
         "--batch_size=4 --block_size=32 --n_layer=2 --n_head=2 --n_embd=32 --compile=False "
         "--gradient_accumulation_steps=4 --log_interval=1",
+        # It divides its accumulation among the replicas.
+        args_to_fit="--gradient_accumulation_steps=8",
         stands_in="data set: random tokens",
         prepare=_tokens,
         args_to_prove="--dtype=float32",

@@ -144,7 +144,7 @@ def _staying(
     if best.hours_likely is not None and (share := _compiling(best)) > SHORT:
         yield (
             f"a run is short: on {name} it takes {_hours(best.hours_likely)} by the assumed share of the "
-            f"bound, and compiling its step took {best.verdict.seconds:.0f} s here, {share:.0%} of that"
+            f"bound, and compiling its step took {_compiled_in(best):.0f} s here, {share:.0%} of that"
         )
     if today is None or best.dollars_least is None or best.dollars_likely is None:
         return
@@ -166,7 +166,13 @@ def _staying(
 
 def _compiling(best: There) -> float:
     """Seconds of compiling for one of running."""
-    return best.verdict.seconds / (3600 * best.hours_likely) if best.hours_likely else 0.0
+    return _compiled_in(best) / (3600 * best.hours_likely) if best.hours_likely else 0.0
+
+
+def _compiled_in(best: There) -> float:
+    """Seconds of compiling; those that other programs of this machine took from it do not count."""
+    seconds, worked = best.verdict.seconds, best.verdict.worked
+    return min(seconds, worked) if worked else seconds
 
 
 def _moving(

@@ -6,7 +6,9 @@ Exit codes: 0 done and fine, 1 findings or a mismatch, 2 could not (one line say
 from __future__ import annotations
 
 import contextlib
+import errno
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from migrate.reading.project.progress import Tell
 
 FINE, FINDINGS, COULD_NOT = 0, 1, 2
+_SECONDS_OF_A_LINE = 30.0  # of a log
 _ENDLESS = 100_000  # columns
 
 
@@ -42,9 +45,24 @@ def errors() -> Iterator[None]:
     except Exception as error:
         if click.get_current_context().find_root().obj:
             raise
+        if isinstance(error, OSError) and (refused := _no_disk(error)):
+            click.echo(f"migrate: {refused}", err=True)
+            sys.exit(COULD_NOT)
         what = f"{type(error).__name__}: {error}".splitlines()[0]
         click.echo(f"migrate: internal error ({what}); please report what --debug shows", err=True)
         sys.exit(COULD_NOT)
+
+
+def _no_disk(error: OSError) -> str:
+    """In a line, that a disk takes nothing more; "" of other errors."""
+    import tempfile
+
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        place = error.filename or tempfile.gettempdir()
+        return f"{place}: {error.strerror}; make room there, or name another folder with TMPDIR"
+    if "No usable temporary directory" in str(error):
+        return f"{error.strerror}; name one with TMPDIR"
+    return ""
 
 
 def _show_details(error: Exception) -> None:
@@ -110,19 +128,48 @@ def show_json(value: Any) -> None:
 
 @contextlib.contextmanager
 def working(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows what is being done: a spinner on a terminal, lines in a log."""
+    """Yield a function that shows what is being done and for how long: live on a terminal, lines in a log."""
     if quiet:
         yield lambda _: None
         return
     console = _console(err=True)
     if not console.is_terminal:
-        yield lambda message: click.echo(f"… {message}", err=True)
+        with _long_work() as say:
+            yield say
         return
-    from rich.text import Text
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    # As text: brackets and colons of a path are no markup.
-    with console.status("starting") as status:
-        yield lambda message: status.update(Text(message))
+    # No markup: brackets and colons may be of a path.
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda message: bar.update(task, description=message, refresh=True)
+
+
+@contextlib.contextmanager
+def _long_work() -> Iterator[Callable[[str], None]]:
+    """Yield a function that writes a line; while none comes, others say now and then that it goes on."""
+    began, over, doing = time.monotonic(), threading.Event(), ["starting"]
+
+    def say(message: str) -> None:
+        doing[0] = message
+        click.echo(f"… {message}", err=True)
+
+    def go_on() -> None:
+        while not over.wait(_SECONDS_OF_A_LINE):
+            click.echo(f"… {doing[0]}: {time.monotonic() - began:.0f} s so far", err=True)
+
+    thread = threading.Thread(target=go_on, daemon=True)
+    thread.start()
+    try:
+        yield say
+    finally:
+        over.set()
+        thread.join()
 
 
 @contextlib.contextmanager
@@ -158,9 +205,6 @@ def working_at_files(quiet: bool) -> Iterator[Tell]:
             bar.update(task, description=what, completed=done, files=files)
 
         yield tell
-
-
-_SECONDS_OF_A_LINE = 30.0
 
 
 def _in_lines() -> Callable[[int, int], None]:

@@ -33,6 +33,11 @@ class Array:
     space: int = HBM
 
     @property
+    def of(self) -> tuple[str, tuple[int, ...]]:
+        """What it is of, however it lies: dtype and shape."""
+        return self.dtype, self.shape
+
+    @property
     def bits(self) -> int:
         """Of an element."""
         if self.dtype in _BITS:

@@ -77,6 +77,7 @@ class Compiled:
         refused: what the compiler says of a program that it does not take; "" where it takes it, or gave no
             answer at all.
         seconds: that it took, all together.
+        worked: seconds of processors in these: fewer, where other programs ran beside it.
         written: what stands in the program before it is compiled.
     """
 
@@ -87,6 +88,7 @@ class Compiled:
     stats: tuple[Stats, ...] = ()
     refused: str = ""
     seconds: float = 0.0
+    worked: float = 0.0
     written: Written = NOTHING
 
 
@@ -151,6 +153,7 @@ def answered(value: Mapping[str, Any]) -> Compiled:
         tuple(Stats(**one) for one in value["stats"]),
         refused,
         value["seconds"],
+        value["worked"],
         from_json(value["written"]),
     )
 
@@ -168,7 +171,7 @@ def _run(arguments: list[str], timeout: float) -> str:
         keep="errors",
     )
     if code is None:
-        return f"the TPU compiler gave no answer in {timeout:g} s"
+        return f"timed out: the TPU compiler gave no answer in {timeout:g} s"
     if code < 0:
         said = _FATAL.search(errors)
         why = f": {said[2].strip()[:_TAIL]} ({said[1]})" if said else ""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from migrate.compiler.arrays import Array, Result, leaves, read_result
 
@@ -16,6 +17,7 @@ _OPCODE = re.compile(r" ?(?P<op>[a-z][\w-]*)\(")
 _OPERAND = re.compile(r"%([\w.-]+)")
 _HEAD = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.-]+) \(")
 _CALLED = re.compile(r"\b(?:calls|to_apply|body|branch_computations)=\{?((?:%[\w.-]+(?:, )?)+)")
+_CONDITION, _NUMBER = re.compile(r"\bcondition=%?([\w.-]+)"), re.compile(r"constant\((-?\d+)\)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _ALIASES = re.compile(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}")
 _OP_NAME, _FRAME = re.compile(r'op_name="([^"]*)"'), re.compile(r"stack_frame_id=(\d+)")
@@ -28,6 +30,11 @@ _FRAMEWORK = re.compile(
 )
 
 _IN_A_PACKAGE = re.compile(rf"^.*-packages/|^{re.escape(str(Path(__file__).parents[2]))}/")
+
+
+# In the names of what the compiler computes a second time.
+REMATERIALISED = ".remat"
+Phase = Literal["forward", "backward", ""]
 
 
 @dataclass(frozen=True)
@@ -84,9 +91,9 @@ class Instruction:
         return tuple(_OPERAND.findall(found[1])) if found else ()
 
     @property
-    def trips(self) -> int | None:
-        """How often a loop runs its body, where the compiler knows it."""
-        found = _TRIPS.search(self.line)
+    def constant(self) -> int | None:
+        """The whole number that it is; None of all else."""
+        found = _NUMBER.search(self.line) if self.opcode == "constant" else None
         return int(found[1]) if found else None
 
 
@@ -116,6 +123,53 @@ class Module:
             if is_entry:
                 self.entry = computation
 
+    def trips(self, loop: Instruction, within: Computation) -> int | None:
+        """How often a loop of a computation runs its body; None where that depends on values.
+
+        The compiler does not always write it down, so the usual counter is read: from a number, by a number,
+        while it is less than a number.
+        """
+        if told := _TRIPS.search(loop.line):
+            return int(told[1])
+        named = _CONDITION.search(loop.line)
+        condition = self.computations.get(named[1] if named else "", {})
+        body = self.computations.get(next(iter(loop.called), ""), {})
+        test, turn = _root(condition), _root(body)
+        given = within.get(loop.operand)
+        if test is None or turn is None or given is None or "direction=LT" not in test.line:
+            return None
+        if test.opcode != "compare" or {turn.opcode, given.opcode} != {"tuple"}:
+            return None
+
+        def number(computation: Computation, name: str) -> int | None:
+            """A number that is the same in each turn."""
+            one = _plain(computation, name)
+            if one is None or one.opcode != "get-tuple-element":
+                return one.constant if one else None
+            place = one.number
+            kept = _plain(body, turn.operands[place])
+            same = kept is not None and kept.opcode == one.opcode and kept.number == place
+            first = _plain(within, given.operands[place]) if same else None
+            return first.constant if first else None
+
+        counter = _plain(condition, test.operands[0])
+        if counter is None or counter.opcode != "get-tuple-element":
+            return None
+        step = _plain(body, turn.operands[counter.number])
+        if step is None or step.opcode != "add":
+            return None
+        sides = [_plain(body, name) for name in step.operands]
+        by = [
+            number(body, name)
+            for name, side in zip(step.operands, sides, strict=True)
+            if side is None or (side.opcode, side.number) != (counter.opcode, counter.number)
+        ]
+        first = _plain(within, given.operands[counter.number])
+        start, end = first.constant if first else None, number(condition, test.operands[1])
+        if start is None or end is None or len(by) != 1 or by[0] is None or by[0] <= 0:
+            return None
+        return max(0, -((start - end) // by[0]))
+
     @cached_property
     def aliases(self) -> dict[int, int]:
         """Output → the argument whose memory it takes: what was donated."""
@@ -131,7 +185,10 @@ class Module:
         return self._shown(place) if place else ""
 
     def sources_in(self, computation: Computation) -> Mapping[str, str]:
-        """The line of each instruction; of one that the compiler put in, of who first uses what it gives."""
+        """The line of each instruction; of one that the compiler put in, of who first uses what it gives.
+
+        Where that is only returned, it is the line of what it takes.
+        """
         found: dict[str, str] = {}
         if self.root is not None and computation is self.entry:
             is_tuple = self.root.opcode == "tuple"
@@ -142,12 +199,27 @@ class Module:
             for operand in one.operands:
                 if found[one.name] and operand in computation:
                     found[operand] = found[one.name]
+        for one in computation.values():  # what is only returned: of who made what it takes
+            if not found[one.name]:
+                found[one.name] = next(filter(None, (found.get(by) for by in one.operands)), "")
         return found
 
     @property
     def root(self) -> Instruction | None:
         """What the program returns; None of a text without a program."""
-        return next((one for one in self.entry.values() if one.is_root), None)
+        return _root(self.entry)
+
+
+def _root(computation: Computation) -> Instruction | None:
+    return next((one for one in computation.values() if one.is_root), None)
+
+
+def _plain(computation: Computation, name: str) -> Instruction | None:
+    """What made a value, before copies of it."""
+    one = computation.get(name)
+    while one is not None and one.opcode in ("copy", "bitcast", "copy-done", "copy-start"):
+        one = computation.get(one.operand)
+    return one
 
 
 def computations(text: str) -> Iterator[Computation]:
@@ -200,8 +272,12 @@ def _closing(line: str, start: int) -> int:
 
 def place_in(text: str) -> str:
     """The first `file.py:line` of the user's in a message or a location of the compiler; "" without one."""
-    places = [f"{file}:{line}" for file, line in _PLACE.findall(text)]
-    return next((place for place in places if not _FRAMEWORK.search(place)), "")
+    return next(users(f"{file}:{line}" for file, line in _PLACE.findall(text)), "")
+
+
+def users(places: Iterable[str]) -> Iterator[str]:
+    """Those of some `file.py:line` that are no framework's and not ours."""
+    return (place for place in places if not _FRAMEWORK.search(place))
 
 
 class Sources:
@@ -232,9 +308,27 @@ class Sources:
         places = self._walk(frame[1]) if frame else []
         if match := _LINE.search(line):  # the innermost one, once more
             places.append(f"{match[1]}:{match[2]}")
-        users = [place for place in places if not _FRAMEWORK.search(place)]
+        if own := next(users(places), ""):
+            return self._shown(own)
         # Of a framework's line the package is enough: `optax/_src/update.py:42`.
-        return self._shown(users[0]) if users else _IN_A_PACKAGE.sub("", next(iter(places), ""))
+        return _IN_A_PACKAGE.sub("", next(iter(places), ""))
+
+    def phase(self, one: Instruction) -> Phase:
+        """The pass of a step of training that made a value, as the framework names it; "" for neither.
+
+        JAX names its transformations. torch_xla has lines of all operations but those of autograd.
+        """
+        name = one.operation
+        if "rematted_computation" in name:
+            return "forward"
+        if "jvp(" in name:
+            return "backward" if "transpose(jvp" in name else "forward"
+        if not name.startswith("aten__"):
+            return ""
+        frame = _FRAME.search(one.line)
+        if frame is None:
+            return "backward"
+        return "" if any("/torch/optim/" in at for at in self._walk(frame[1])) else "forward"
 
     def _walk(self, number: str) -> list[str]:
         """The frames from the innermost outwards."""

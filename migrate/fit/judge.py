@@ -54,6 +54,7 @@ def judge(
             plain,
             compiler=f"libtpu {found.libtpu} for {found.device}" if found.libtpu else "",
             seconds=plain.seconds + found.seconds,
+            worked=plain.worked + found.worked,
             cached=day,
         )
         if found.refused:
@@ -150,8 +151,11 @@ def _told(
     ]
     return replace(
         plain,
+        trains=step.trains,
         roles=tuple((one.kind, one.name) for one in part.arguments),
+        results=tuple((one.kind, one.name) for one in part.outputs),
         stats=stats,
+        again=sum(one.again for one in work),
         flops=sum(one.stats[0].flops * part.times for part, one in compiled),
         needed=needed[largest],
         beside=beside[largest],
@@ -165,7 +169,7 @@ def _told(
 
 
 def _beside(parts: Sequence[Part], modules: Sequence[Module]) -> list[int]:
-    """For each program of a step, bytes of what the others are given by name, and it is not."""
+    """For each program of a step, bytes of what others are given by name and it neither has nor makes."""
     given: list[dict[tuple[str, str], int]] = []
     for part, module in zip(parts, modules, strict=True):
         own = {}
@@ -176,7 +180,11 @@ def _beside(parts: Sequence[Part], modules: Sequence[Module]) -> list[int]:
                 own[argument.kind, argument.name] = sum(array.padded for array in one.arrays)
         given.append(own)
     everything = {name: size for own in given for name, size in own.items()}
-    return [sum(size for name, size in everything.items() if name not in own) for own in given]
+    made = [{(one.kind, one.name) for one in part.outputs} for part in parts]
+    return [
+        sum(size for name, size in everything.items() if name not in own and name not in its)
+        for own, its in zip(given, made, strict=True)
+    ]
 
 
 def _refused(
@@ -203,7 +211,8 @@ def _refused(
     verdict = replace(
         plain,
         state="too big",
-        why=f"it takes {needed / 2**30:.2f} GiB of HBM on each device, {available / 2**30:.2f} are there",
+        why=f"it takes {needed / 2**30:.2f} GiB of HBM on each device, {available / 2**30:.2f} are there: "
+        f"{(needed - available) / 2**30:.2f} are missing",
         needed=needed,
         available=available,
         remedy="--try bf16,remat,shard,batch says which change makes it fit",

@@ -60,8 +60,13 @@ def bound_of(work: Iterable[Work], collectives: Iterable[Collective], chip: Gene
     return Bound(
         sum(one.flops for one in done) / chip.flops,
         sum(one.moved for one in done) / chip.bandwidth,
-        sum(one.sent for one in collectives) * chip.devices / chip.link,
+        links_seconds(collectives, chip),
     )
+
+
+def links_seconds(collectives: Iterable[Collective], chip: Generation) -> float:
+    """The least time of exchanges: a chip sends over all of its links at once."""
+    return sum(one.sent for one in collectives) * chip.devices / chip.link
 
 
 def least_seconds(one: Work, chip: Generation) -> float:

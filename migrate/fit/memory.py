@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from migrate.compiler.arrays import HBM, Array, Result
-from migrate.compiler.hlo import Computation, Instruction, Module
+from migrate.compiler.hlo import REMATERIALISED, Computation, Instruction, Module, Phase
 
 # Values that are the memory of others, by another name.
 _SAME = frozenset({"bitcast", "optimization-barrier", "while", "add-dependency", "domain"})
@@ -35,6 +35,7 @@ class Held:
         name: of an argument as the framework calls it, of a temporary its operation.
         source: `file.py:line` that made it; "" where the program does not tell.
         number: of an argument or an output, -1 of a temporary.
+        phase: of a temporary the pass that made it.
     """
 
     array: Array
@@ -42,6 +43,7 @@ class Held:
     name: str
     source: str
     number: int = -1
+    phase: Phase = ""
 
     @property
     def bytes(self) -> int:
@@ -102,7 +104,11 @@ def memory_of(module: Module) -> Memory:
         tuple(alive),
         tuple(curve),
         module.sources.of(there.line) or there.operation,
-        sum(".remat" in one.name for part in module.computations.values() for one in part.values()),
+        sum(
+            REMATERIALISED in one.name
+            for part in module.computations.values()
+            for one in part.values()
+        ),
     )
 
 
@@ -322,7 +328,11 @@ class _Lifetimes:
             yield from fullest.alive(max(range(len(fullest.taken)), key=fullest.taken.__getitem__))
 
     def _held(self, array: Array, made: Instruction) -> Held:
-        return Held(array, "temporary", made.operation or made.opcode, self._sources[made.name])
+        name, phase = made.operation or made.opcode, self._module.sources.phase(made)
+        # An exchange gives the sums of what it takes.
+        if made.opcode.removesuffix("-start") in ("all-reduce", "reduce-scatter"):
+            phase = "backward"
+        return Held(array, "temporary", name, self._sources[made.name], phase=phase)
 
     @cached_property
     def _sources(self) -> Mapping[str, str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 
 from migrate.fit.batch import batch_of, batch_option, largest, of_batch, with_batch
@@ -18,6 +21,7 @@ from migrate.fit.verdict import FitReport, Tried, Verdict
 
 REMEDIES = ("bf16", "remat", "shard", "batch")
 Tell = Callable[[str], None]
+_LIBTPU = re.compile(r"libtpu *={2,3} *([\w.]+\*?)")
 
 
 @dataclass(frozen=True)
@@ -93,12 +97,26 @@ def fit(target: str, options: FitOptions, tell: Tell, script: Script | None = No
         notes.update(dict.fromkeys(step.notes))
         trains = step.trains
         verdicts.append(_judged(step, product, options, tell))
+        notes.update(dict.fromkeys(another_libtpu("torch_xla" if step.of_torch else "jax")))
     tried = list(_tried(target, options, verdicts, tell))
     if options.auto:
         tried += _largest(target, options, verdicts, tell, script)
     return FitReport(
         target, trains, tuple(verdicts), tuple(notes), tuple(tried), time.monotonic() - started
     )
+
+
+def another_libtpu(framework: str) -> Iterator[str]:
+    """That a framework runs on TPUs with another libtpu than the one that answers here, where it says so."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        asked = [_LIBTPU.match(one) for one in metadata.requires(framework) or ()]
+        wanted = next((one[1] for one in asked if one), "")
+        there = metadata.version("libtpu")
+        if wanted and not f"{there}.".startswith(wanted.removesuffix("*").rstrip(".") + "."):
+            yield (
+                f"{framework} {metadata.version(framework)} asks for libtpu {wanted} to run on a TPU, "
+                f"{there} has answered here: it may decide otherwise"
+            )
 
 
 def _judged(step: Step, product: Product, options: FitOptions, tell: Tell) -> Verdict:

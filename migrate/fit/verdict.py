@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from migrate.compiler.compile import Stats
-from migrate.fit.lines import Bound, Line
+from migrate.fit.lines import Bound, Line, links_seconds
 from migrate.fit.memory import Held, Memory
 from migrate.fit.products import Product
 from migrate.fit.waste import Waste
@@ -17,6 +17,8 @@ State = Literal["fits", "too big", "refused", "undetermined", "no collectives", 
 
 _MANY = {
     "parameter": "parameters",
+    "gradient": "gradients",
+    "activation": "activations",
     "optimizer state": "optimizer state",
     "statistics": "statistics",
     "input": "inputs",
@@ -45,12 +47,15 @@ class Verdict:
         beside: of these, weights and state that other programs of the step are given.
         available: bytes of HBM that a program may use.
         memory: what lies there at the fullest moment; of what is too big as it lies in a larger chip.
-        roles: of the arguments: (kind, name).
+        trains: whether it is a step of training.
+        roles, results: of the arguments and the outputs, as far as they are known: (kind, name).
         explained_by: the slice that `memory` is of, where it is another one.
         collectives, bound, lines, waste: of the compiled program.
+        again: operations of products that the compiler does a second time, so that it fits.
         counted_once: where loops are whose turns nobody knows: the figures have one of each.
         compiler: "libtpu 0.0.42.1 for TPU v5 lite".
         seconds: that the compiler took.
+        worked: seconds of processors in these; 0 where that is not known.
         cached: when that was, if it was not now.
     """
 
@@ -65,15 +70,19 @@ class Verdict:
     beside: int = 0
     available: int = 0
     memory: Memory | None = None
+    trains: bool = False
     roles: tuple[tuple[str, str], ...] = ()
+    results: tuple[tuple[str, str], ...] = ()
     explained_by: str = ""
     collectives: tuple[Collective, ...] = ()
     bound: Bound | None = None
     lines: tuple[Line, ...] = ()
     waste: tuple[Waste, ...] = ()
+    again: float = 0.0
     counted_once: tuple[str, ...] = ()
     compiler: str = ""
     seconds: float = 0.0
+    worked: float = 0.0
     cached: str = ""
 
     @property
@@ -89,11 +98,44 @@ class Verdict:
         )
 
     def name_of(self, held: Held) -> tuple[str, str]:
-        """(kind, name) of an array: what the framework calls an argument, of others the operation."""
+        """(kind, name) of an array: what the framework calls an argument, of others the operation.
+
+        A value that the backward pass has made in the shape of a weight is taken for its gradient.
+        """
         if held.kind == "argument" and 0 <= held.number < len(self.roles):
             kind, name = self.roles[held.number]
             return kind, name or held.name
+        if held.kind == "output" and 0 <= held.number < len(self.results):
+            kind, name = self.results[held.number]
+            return ("gradient" if kind == "gradient" else "output"), name or held.name
+        if self.trains and held.phase == "forward":
+            return "activation", held.name
+        if self.trains and held.phase == "backward" and held.array.of in self._weights:
+            return "gradient", held.name
         return held.kind, held.name
+
+    @cached_property
+    def _weights(self) -> frozenset[tuple[str, tuple[int, ...]]]:
+        """What weights are of: dtype and shape."""
+        there = self.memory.at_peak if self.memory else ()
+        known = [one for one in there if one.kind == "argument" and one.number < len(self.roles)]
+        return frozenset(one.array.of for one in known if self.roles[one.number][0] == "parameter")
+
+    @property
+    def exchanges(self) -> list[Exchange]:
+        """The exchanges of one kind, group and line together."""
+        found: dict[tuple[str, int, bool, str], list[Collective]] = {}
+        for one in self.collectives:
+            found.setdefault((one.kind, one.group, one.overlapped, one.source), []).append(one)
+        return [
+            Exchange(
+                *key,
+                sum(one.times for one in each),
+                sum(one.times * one.bytes for one in each),
+                links_seconds(each, self.product.generation),
+            )
+            for key, each in found.items()
+        ]
 
     def by_kind(self) -> list[tuple[str, int]]:
         """Bytes at the peak by what they are, the most first."""
@@ -102,6 +144,26 @@ class Verdict:
             kind = _MANY[self.name_of(one)[0]]
             found[kind] = found.get(kind, 0) + one.bytes
         return sorted(found.items(), key=lambda pair: -pair[1])
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Exchanges of a kind at a line.
+
+    Attributes:
+        kind, group, overlapped, source: see `Collective`.
+        times: how often a step has them.
+        bytes: that each device gives to all of them.
+        seconds: that they take at least, by all links of a chip.
+    """
+
+    kind: str
+    group: int
+    overlapped: bool
+    source: str
+    times: int
+    bytes: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -141,16 +203,3 @@ class FitReport:
     def fine(self) -> bool:
         """Whether it fits everywhere it was asked of."""
         return all(one.fits for one in self.verdicts)
-
-
-def together(collectives: Sequence[Collective]) -> list[tuple[str, int, int, int, bool, str]]:
-    """Exchanges of one kind, group and line: kind, how often, bytes, group, overlapped, source."""
-    found: dict[tuple[str, int, bool, str], list[int]] = {}
-    for one in collectives:
-        entry = found.setdefault((one.kind, one.group, one.overlapped, one.source), [0, 0])
-        entry[0] += one.times
-        entry[1] += one.times * one.bytes
-    return [
-        (kind, times, count, group, overlapped, source)
-        for (kind, group, overlapped, source), (times, count) in found.items()
-    ]

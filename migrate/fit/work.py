@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
 from migrate.compiler.arrays import HBM, Array
-from migrate.compiler.hlo import Computation, Instruction, Module
+from migrate.compiler.hlo import REMATERIALISED, Computation, Instruction, Module
 
 # Names for what is there already; nothing moves.
 _FREE = frozenset(
@@ -59,6 +59,7 @@ class Product:
             the values that each is summed from.
         dtypes: of the operands.
         precision: "default", "high" or "highest".
+        again: whether the compiler does it a second time, so that its result need not be kept.
     """
 
     flops: float
@@ -67,6 +68,7 @@ class Product:
     depth: int
     dtypes: tuple[str, ...]
     precision: str
+    again: bool = False
 
     @property
     def passes(self) -> int:
@@ -96,6 +98,11 @@ class Work:
     def flops(self) -> float:
         """Of the matrix units, all times together, float32's further passes counted."""
         return self.times * sum(one.flops * one.passes for one in self.products)
+
+    @property
+    def again(self) -> float:
+        """Of these, what is done a second time."""
+        return self.times * sum(one.flops * one.passes for one in self.products if one.again)
 
     @property
     def moved(self) -> int:
@@ -148,24 +155,33 @@ def _work(module: Module, computation: Computation, times: int) -> Iterator[Work
     sources = module.sources_in(computation)
     for one in computation.values():
         if one.opcode in _RUNS:
+            turns = _turns(module, one, computation)
             for name in one.called:
                 body = module.computations.get(name, {})
-                yield from _work(module, body, times * (one.trips or 1))
+                yield from _work(module, body, times * turns)
         elif one.opcode not in _FREE and not one.opcode.endswith("-done"):
-            products = tuple(_products(module, one, computation))
+            products = tuple(_products(module, one, computation, REMATERIALISED in one.name))
             yield Work(one, times, products, _bytes(module, one, computation), sources[one.name])
 
 
-def _products(module: Module, one: Instruction, within: Computation) -> Iterator[Product]:
+def _turns(module: Module, one: Instruction, within: Computation) -> int:
+    """How often what it runs is run; one where nobody knows: see `counted_once`."""
+    turns = module.trips(one, within) if one.opcode == "while" else None
+    return 1 if turns is None else turns
+
+
+def _products(
+    module: Module, one: Instruction, within: Computation, again: bool
+) -> Iterator[Product]:
     """Those of an instruction and of what it is fused from."""
     if one.opcode in ("convolution", "dot"):
-        yield _product(one, within)
+        yield replace(_product(one, within), again=again)
     elif one.opcode == "custom-call":
         yield from _kernel(one, within)
     for name in one.called if one.opcode in ("fusion", "async-start") else ():
         body = module.computations.get(name, {})
         for inner in body.values():
-            yield from _products(module, inner, body)
+            yield from _products(module, inner, body, again or REMATERIALISED in inner.name)
 
 
 def _kernel(one: Instruction, within: Computation) -> Iterator[Product]:
@@ -323,7 +339,11 @@ def _update(module: Module, one: Instruction, within: Computation) -> int:
 def counted_once(module: Module) -> Iterator[str]:
     """`file.py:line` of each loop that works and whose turns the compiler does not know."""
     for computation in module.computations.values():
-        loops = [one for one in computation.values() if one.opcode == "while" and one.trips is None]
+        loops = [
+            one
+            for one in computation.values()
+            if one.opcode == "while" and module.trips(one, computation) is None
+        ]
         for one in loops:
             bodies = [module.computations.get(name, {}) for name in one.called]
             if any(True for body in bodies for _ in _work(module, body, 1)):
@@ -341,9 +361,10 @@ def _collectives(
     order = list(computation.values())
     for place, one in enumerate(order):
         if one.opcode in _RUNS:
+            turns = _turns(module, one, computation)
             for name in one.called:
                 body = module.computations.get(name, {})
-                yield from _collectives(module, body, times * (one.trips or 1), devices)
+                yield from _collectives(module, body, times * turns, devices)
             continue
         kind = one.opcode.removesuffix("-start")
         if kind not in COLLECTIVES:

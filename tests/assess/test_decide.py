@@ -100,6 +100,9 @@ def test_a_short_run_is_a_reason_to_stay() -> None:
         assessment(verdict(compiling=60.0), plan=short).decision.reasons
     )
     assert "short" not in "".join(assessment(verdict(compiling=60.0)).decision.reasons)
+    # What other programs of this machine took from the compiler does not count.
+    busy = replace(verdict(compiling=60.0), worked=2.0)
+    assert "short" not in "".join(assessment(busy, plan=short).decision.reasons)
 
 
 def test_an_import_under_a_condition_is_a_risk_only() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from migrate.compiler.hlo import Module, place_in
 
 TEXT = r"""HloModule jit_f, is_scheduled=true, input_output_alias={ {0}: (1, {}, may-alias), {2}: (0, {}) }, x
@@ -42,7 +44,8 @@ def test_instructions_of_the_entry_in_their_order() -> None:
     assert list(module.entry) == ["b", "a", "loop", "get", "out"]
     assert [module.entry[name].number for name in ("a", "b", "get")] == [0, 1, 2]
     loop = module.entry["loop"]
-    assert (loop.opcode, loop.operands, loop.called, loop.trips) == (
+    turns = module.trips(loop, module.entry)
+    assert (loop.opcode, loop.operands, loop.called, turns) == (
         "while",
         ("a",),
         ("body",),
@@ -72,3 +75,68 @@ def test_a_place_in_a_message_of_the_compiler() -> None:
       /home/user/net.py:17:21 [f]"""
     assert place_in(said) == "/home/user/net.py:17"
     assert place_in("nothing") == ""
+
+
+def test_what_the_compiler_puts_in_has_the_line_of_its_user_or_of_what_it_takes() -> None:
+    body = """  %a = f32[8]{0:T(128)} parameter(0)
+  %before = f32[8]{0:T(128)} copy(%a)
+  %made = f32[8]{0:T(128)} add(%before, %before), metadata={op_name="f" stack_frame_id=2}
+  %after = f32[8]{0:T(128)} copy(%made)
+  %unused = f32[8]{0:T(128)} parameter(1)
+  ROOT %out = (f32[8]{0:T(128)}, f32[8]{0:T(128)}) tuple(%after, %unused)
+}
+"""
+    head, _, _ = TEXT.partition("  %b = f32[8]{0:T(128)} parameter(1)")
+    module = Module(head + body)
+    found = module.sources_in(module.entry)
+    assert {found[name] for name in ("before", "made", "after")} == {"/home/user/net.py:7"}
+    assert found["unused"] == ""
+
+
+COUNTING = """HloModule m, is_scheduled=true
+
+%body (p: (s32[], f32[8], s32[], s32[])) -> (s32[], f32[8], s32[], s32[]) {
+  %p = (s32[], f32[8], s32[], s32[]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %x = f32[8] get-tuple-element(%p), index=1
+  %by = s32[] get-tuple-element(%p), index=2
+  %most = s32[] get-tuple-element(%p), index=3
+  %next = s32[] add(%i, %by)
+  %y = f32[8] add(%x, %x)
+  ROOT %t = (s32[], f32[8], s32[], s32[]) tuple(%next, %y, %by, MOST)
+}
+
+%condition (q: (s32[], f32[8], s32[], s32[])) -> pred[] {
+  %q = (s32[], f32[8], s32[], s32[]) parameter(0)
+  %j = s32[] get-tuple-element(%q), index=0
+  %end = s32[] get-tuple-element(%q), index=3
+  ROOT %less = pred[] compare(%j, %end), direction=LT
+}
+
+ENTRY %main (a: f32[8], n: s32[]) -> f32[8] {
+  %a = f32[8] parameter(0)
+  %n = s32[] parameter(1)
+  %zero = s32[] constant(1)
+  %start = s32[] copy(%zero)
+  %three = s32[] constant(3)
+  %hundred = s32[] constant(100)
+  %given = (s32[], f32[8], s32[], s32[]) tuple(%start, %a, %three, END)
+  %loop = (s32[], f32[8], s32[], s32[]) while(%given), condition=%condition, body=%body
+  ROOT %out = f32[8] get-tuple-element(%loop), index=1
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "kept", "turns"),
+    [
+        ("%hundred", "%most", 33),  # 1, 4, …, 97
+        ("%n", "%most", None),  # a number that is given
+        ("%hundred", "%next", None),  # another one in each turn
+    ],
+)
+def test_turns_of_a_loop_are_counted_where_numbers_say_them(
+    end: str, kept: str, turns: int | None
+) -> None:
+    module = Module(COUNTING.replace("END", end).replace("MOST", kept))
+    assert module.trips(module.entry["loop"], module.entry) == turns

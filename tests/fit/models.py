@@ -22,3 +22,14 @@ class Tower(linen.Module):
 def huge() -> linen.Module:
     """More than a chip holds."""
     return Tower(1 << 17)
+
+
+class Deep(linen.Module):
+    """Layers whose values, kept for the gradients, are most of what a step holds."""
+
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        """Of (batch, 1024)."""
+        for _ in range(8):
+            x = linen.gelu(linen.Dense(1024)(x))
+        return linen.Dense(16)(x)

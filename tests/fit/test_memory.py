@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from migrate.compiler.hlo import Module
 from migrate.fit.memory import memory_of
+from migrate.fit.products import product_named
+from migrate.fit.verdict import Verdict
 
 MB = 1 << 20
 A = "f32[256,1024]{1,0:T(8,128)}"  # 1 MB
@@ -100,3 +104,63 @@ def test_an_exchange_in_place() -> None:
 
 def test_nothing_of_a_text_without_a_program() -> None:
     assert memory_of(Module("")).peak == 0
+
+
+STACK = """
+FileNames
+1 "/home/user/train.py"
+2 "/x/site-packages/torch/optim/adamw.py"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=7 end_line=7 column=1 end_column=2}
+2 {file_name_id=2 function_name_id=1 line=9 end_line=9 column=1 end_column=2}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=2}
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "third"),
+    [
+        (
+            'op_name="jit(step)/jvp(Net)/dot_general"',
+            'op_name="jit(step)/transpose(jvp(Net))/dot_general"',
+            'op_name="jit(step)/mul"',
+        ),
+        (
+            'op_name="aten__mm" stack_frame_id=1',
+            'op_name="aten__mm"',
+            'op_name="aten__mul" stack_frame_id=2',
+        ),
+    ],
+    ids=["JAX", "torch"],
+)
+def test_temporaries_are_told_apart_by_the_pass_that_made_them(
+    first: str, second: str, third: str
+) -> None:
+    kept = "f32[512,1024]{1,0:T(8,128)}"  # 2 MB
+    body = f"""  %w = {A} parameter(0)
+  %a = {kept} fusion(%w), calls=%x, metadata={{{first}}}
+  %g = {A} fusion(%a), calls=%x, metadata={{{second}}}
+  %d = {kept} fusion(%a), calls=%x, metadata={{{second}}}
+  %o = {A} fusion(%g, %d), calls=%x, metadata={{{third}}}
+  ROOT %t = f32[]{{:T(128)}} fusion(%a, %g, %d, %o), calls=%x
+"""
+    module = of(body, STACK)
+    known = Verdict(
+        product_named("v5e-1"),
+        "fits",
+        memory=memory_of(module),
+        roles=(("parameter", "weight"),),
+        trains=True,
+    )
+    assert dict(known.by_kind()) == {
+        "parameters": MB,
+        "activations": 2 * MB,
+        "gradients": MB,  # in the shape of the weight
+        "temporaries": 3 * MB,  # the gradient of what was kept, and the optimizer's
+        "outputs": 512,
+    }

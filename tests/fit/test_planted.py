@@ -170,6 +170,7 @@ def test_a_planted_fault_is_told_at_its_line(name: str, here: Here, tmp_path: Pa
         assert (kind, place) in {(one["kind"], one["source"]) for one in found["waste"]}
 
 
+@pytest.mark.long
 @pytest.mark.xla
 def test_faults_of_a_torch_script_are_told_at_their_lines(here: Here, tmp_path: Path) -> None:
     """A loss in float64, and weights that are new tensors after each step: nothing is donated."""

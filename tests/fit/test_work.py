@@ -83,6 +83,24 @@ def test_exact_products_take_six_passes_of_float32_only() -> None:
     assert exact.flops == 6 * plain.flops == 6 * 1024
 
 
+def test_what_is_computed_again_is_told() -> None:
+    body = """%again (p: f32[]) -> f32[] {
+  %p = f32[32,64] parameter(0)
+  %q = f32[64,16] parameter(1)
+  ROOT %c.remat = f32[32,16] convolution(%p, %q), dim_labels=bf_io->bf
+}
+
+"""
+    run = """  %l = f32[32,64] parameter(0)
+  %r = f32[64,16] parameter(1)
+  %first = f32[32,16] convolution(%l, %r), dim_labels=bf_io->bf
+  ROOT %f = f32[32,16] fusion(%l, %r), calls=%again
+"""
+    first, again = work_of(of(run, body))
+    assert (first.flops, first.again) == (65536, 0)
+    assert again.flops == again.again == 65536
+
+
 def test_a_loop_counts_its_turns_and_slices_what_they_take() -> None:
     body = f"""%body (p: f32[]) -> f32[] {{
   %p = (f32[64,128]{F}) parameter(0)

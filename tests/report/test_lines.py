@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import io
 import json
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ from migrate.report.text.weights import plan_summary
 from migrate.rewrite.results import FileRewrite, FolderRewrite, Note, Rewrite
 from tests.parity import made
 from tests.report.test_prove_page import proof
+from tests.waiting import until
 
 CODES = ":100: :on: :key:"  # a line of a file, and words, to everybody but rich
 
@@ -165,6 +167,20 @@ def test_progress_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "💯" not in screen.getvalue()
     assert f"reading {CODES}[b]" in screen.getvalue()
     assert f"converting {CODES}[b]" in screen.getvalue()
+
+
+def test_a_log_of_long_work_says_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from migrate.cli.show import working
+
+    said: list[str] = []
+    monkeypatch.setattr("migrate.cli.show.click.echo", lambda text, err: said.append(text))
+    monkeypatch.setattr("migrate.cli.show._SECONDS_OF_A_LINE", 0.01)
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    with working(quiet=False) as say:
+        say("compiling")
+        until(lambda: len(said) > 2, "a line that says so")
+    assert said[0] == "… compiling"
+    assert re.fullmatch(r"… compiling: \d+ s so far", said[2])
 
 
 def test_progress_has_bytes_rate_and_time_left(

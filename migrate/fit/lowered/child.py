@@ -46,6 +46,7 @@ def main(request: Path, answer: Path, program: Path) -> None:
             "partitioned": part.program.partitioned,
             "aliases": part.program.aliases,
             "arguments": [(one.kind, one.name) for one in part.arguments],
+            "outputs": [(one.kind, one.name) for one in part.outputs],
             "trains": step.trains,
             "notes": step.notes,
         }

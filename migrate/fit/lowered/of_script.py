@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from migrate import process
+from migrate.compiler.hlo import users
 from migrate.fit.errors import FitError
 from migrate.fit.lowered.of_torch import part_of
 from migrate.fit.lowered.step import Step
@@ -22,6 +24,8 @@ from shims._started import stand_in
 from shims.choice import FORCE
 
 _TAIL = 600  # characters of what a script said before it failed
+_FRAME = re.compile(r'File "(/[^"]+)", line (\d+)')
+_INSTALLED = re.compile("-packages/|/lib/python3")
 
 
 def lower_script(
@@ -61,7 +65,7 @@ def lower_script(
                 return _step(found, shown, places)
             steps = int((folder / STEPS).read_text()) if (folder / STEPS).exists() else 0
         if code != 0 or at or not steps:
-            raise _failed(code, said, shown, timeout)
+            raise failure(code, said, shown, timeout, places)
         at = steps  # it ends before a step repeats: its last one is taken, in a run of its own
 
 
@@ -109,26 +113,47 @@ def as_torchrun(devices: int) -> dict[str, str]:
     return {**counts, **firsts, "GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "migrate-fit"}
 
 
-def _failed(code: int | None, said: str, shown: str, timeout: float) -> FitError:
+def failure(
+    code: int | None, said: str, shown: str, timeout: float, places: Callable[[str], str]
+) -> FitError:
+    """The error of a script that has made no step.
+
+    Args:
+        code: that it ended with; None: its time was over.
+        said: what it printed.
+        shown, timeout, places: see `lower_script`.
+    """
     if code is None:
         return FitError(
             f"{shown}: made no step of training in {timeout:.0f} s", "give it more: --timeout"
         )
+    last = next((line for line in reversed(said.splitlines()) if line.strip()), "")[-_TAIL:]
     if code:
-        last = next((line for line in reversed(said.splitlines()) if line.strip()), "nothing")
         if any(f"KeyError: '{name}'" in said for name in as_torchrun(1)):
             return FitError(
-                f"{shown}: asks for torchrun's variables ({last[-_TAIL:]})",
-                "give them: --torchrun",
+                f"{shown}: asks for torchrun's variables ({last})", "give them: --torchrun"
             )
         return FitError(
-            f"{shown}: ended with exit code {code} before a step was taken ({last[-_TAIL:]})",
+            f"{shown}: ended with exit code {code} before a step was taken"
+            f"{_at(said, places)} ({last or 'it said nothing'})",
             "see that `migrate run` runs it",
         )
     return FitError(
-        f"{shown}: ended without a step of training on the device",
+        f"{shown}: ended without a step of training on the device"
+        + (f" (it said last: {last})" if last else ""),
         "end each step by torch_xla.sync() or torch_xla.step()",
     )
+
+
+def _at(said: str, places: Callable[[str], str]) -> str:
+    """Where a script failed: its innermost line that a traceback names last, as " at train.py:93"."""
+    if (
+        "_RemoteTraceback" in said
+    ):  # of the process that `torch_xla.launch` starts: its own comes first
+        said = said.partition("The above exception was the direct cause")[0]
+    named = users(f"{file}:{line}" for file, line in _FRAME.findall(said))
+    own = [place for place in named if not _INSTALLED.search(place)]
+    return f" at {places(own[-1])}" if own else ""
 
 
 def _step(found: dict[str, Any], shown: str, places: Callable[[str], str]) -> Step:

@@ -54,6 +54,9 @@ class World:
 
         size = dist.get_world_size
         runtime.world_size = self._size
+        runtime.global_device_count = self._size
+        # All of them on one host, as `as_torchrun` says too: what scripts take for the number of GPUs.
+        runtime.local_process_count = lambda: self._devices
         dist.get_world_size = lambda group=None: (
             self._size() if group is None or size(group) == 1 else size(group)
         )
@@ -225,6 +228,7 @@ def roles() -> dict[int, Role]:
     for module in modules:
         for name, one in module.named_parameters():
             note(one, "parameter", name)
+            note(one.grad, "gradient", name)
             names[id(one)] = max(names.get(id(one), ""), name, key=len)
         for name, one in module.named_buffers():
             note(one, "statistics", name)

@@ -60,8 +60,12 @@ def lowered(wanted: Wanted, *, timeout: float) -> Step:
             found["partitioned"],
             tuple((a, b) for a, b in found["aliases"]),
         )
-    arguments = tuple(Argument(kind, name) for kind, name in found["arguments"])
-    return Step((Part(program, arguments),), found["trains"], tuple(found["notes"]))
+    arguments, outputs = (
+        tuple(Argument(kind, name) for kind, name in found[which])
+        for which in ("arguments", "outputs")
+    )
+    part = Part(program, arguments, outputs=outputs)
+    return Step((part,), found["trains"], tuple(found["notes"]))
 
 
 def _why(code: int | None, said: str, timeout: float) -> str:

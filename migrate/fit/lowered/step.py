@@ -13,7 +13,7 @@ class Argument:
     """An argument of the program.
 
     Attributes:
-        kind: "parameter", "optimizer state", "statistics", "input" or "constant".
+        kind: "parameter", "gradient", "optimizer state", "statistics", "input" or "constant".
         name: as the framework calls it.
     """
 
@@ -84,3 +84,8 @@ class Step:
     notes: tuple[str, ...] = ()
     shown: Callable[[str], str] = str
     cuts: tuple[str, ...] = ()
+
+    @property
+    def of_torch(self) -> bool:
+        """Whether torch_xla has made it."""
+        return any(part.program.format == "hlo" for part in self.parts)

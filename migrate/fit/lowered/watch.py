@@ -108,8 +108,9 @@ class _Watch:
         distributed._verify_param_shape_across_processes = lambda *_, **__: True
         core = torch_xla._XLAC
         core._set_ir_debug(True)
-        self._marker = core._xla_step_marker
-        core._xla_step_marker = self._synchronise
+        # The ends of steps, and shims' collectives, which run at once what is pending.
+        for name in ("_xla_step_marker", "_xla_sync_live_tensors"):
+            setattr(core, name, functools.partial(self._synchronise, getattr(core, name)))
         register_optimizer_step_post_hook(self._stepped)
         for name in _READS:
             setattr(torch.Tensor, name, self._watched(name, getattr(torch.Tensor, name)))
@@ -163,7 +164,8 @@ class _Watch:
         self._roles = roles()
         self._world.trace_for_all()
 
-    def _synchronise(self, *args: Any, **kwargs: Any) -> Any:
+    def _synchronise(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Look at what is pending before it is run; where it is only traced, it is not."""
         if self._traced:
             self._keep(pending_program(self._roles))
             if self._optimizers:
@@ -176,7 +178,7 @@ class _Watch:
             self._step.append(found)
         if self._optimizers and found is not None:
             self._stepped_once()
-        return self._marker(*args, **kwargs)
+        return run(*args, **kwargs)
 
     def _stepped_once(self) -> None:
         """A step has ended: is it like an earlier one, and the next one to be taken?"""

@@ -18,7 +18,7 @@ from migrate.report.text.assess import (
     ran_sentence,
     work_sentence,
 )
-from migrate.report.text.quantities import shown_seconds
+from migrate.report.text.quantities import shown_seconds, shown_share
 
 
 def write_assess_page(found: Assessment, path: Path) -> None:
@@ -43,6 +43,7 @@ def write_assess_page(found: Assessment, path: Path) -> None:
         batches=list(batch_lines(found)),
         costs=_costs(found),
         time=shown_seconds,
+        share=shown_share,
         ran=ran_sentence(found.known.ran),
         shown=list(ran_lines(found.known.ran)),
         work=work_sentence(found),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from migrate.fit.verdict import FitReport, Verdict, together
+from migrate.fit.verdict import FitReport, Verdict
 from migrate.report.html.page import write_page
 from migrate.report.html.plots import BLUE, RED, plot
+from migrate.report.text.fit import saving_lines
 from migrate.report.text.quantities import shown_bytes, shown_seconds
 
 _MOST_POINTS = 600
@@ -26,7 +27,7 @@ def write_fit_page(report: FitReport, path: Path) -> None:
         title=f"migrate fit {report.target}",
         report=report,
         curves={one.product.name: _curve(one) for one in report.verdicts if one.memory},
-        together=together,
+        saving=saving_lines,
         size=shown_bytes,
         time=shown_seconds,
     )

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from migrate.assess.decide import SHORT
 from migrate.assess.found import Job, Ran
 from migrate.assess.money import There
 from migrate.assess.prices import Price
 from migrate.assess.story import Assessment
-from migrate.report.text.quantities import shown_seconds
+from migrate.report.text.quantities import shown_seconds, shown_share
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _slices(found: Assessment) -> RenderableType:
         table.add_row(
             one.product.name,
             f"[{colour}]{one.state}[/{colour}]",
-            f"{one.needed / one.available:.0%}" if one.needed and one.available else "",
+            shown_share(one.needed / one.available) if one.needed and one.available else "",
             shown_seconds(bound.seconds) if bound else "",
             bound.by if bound else "",
             *money_row(money.get(one.product.name)),
@@ -199,8 +200,22 @@ def assumptions(found: Assessment) -> Iterator[str]:
     free = question.prices.free
     if free is not None and decision.there:
         yield f"not counted: {free.name}: {free.says} ({free.source}, {free.read})"
-    hours = question.hours.file.name
-    yield f"hours of work are those of {hours}, not measured; give your own with --hours FILE"
+    if decision.there and plan.steps is not None:
+        yield (
+            f"a run is called short where compiling its step takes more than {SHORT:.0%} of it: the limit is "
+            "a choice of ours, and the seconds are those that the compiler took of this machine's processors"
+        )
+    hours = question.hours
+    kinds = "".join(
+        f"; to {job.work.words} {first:g} for the first place"
+        + f", {further:g} for each further one" * (len(job.todo) > 1)
+        for job in decision.jobs
+        for first, further in [hours.kinds[job.work]]
+    )
+    yield (
+        f"hours of work are assumptions of {hours.file.name}, nobody has measured them: {hours.setup:g} for "
+        f"the setup{kinds}; give your own with --hours FILE"
+    )
     yield from found.known.fitted.notes
 
 

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from migrate.fit.verdict import FitReport, Tried, Verdict, together
-from migrate.report.text.quantities import shown_bytes, shown_seconds
+from migrate.fit.verdict import FitReport, Tried, Verdict
+from migrate.report.text.quantities import shown_bytes, shown_seconds, shown_share
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _LINES = 8  # rows; the JSON has all
+_SMALL = 2**30 // 10  # below it GiB say little
+# More than what the compiler says by so much lies in a larger chip: it has saved memory before it gave up.
+_SPARED = 1.02
 _COLOURS = {"fits": "bold green", "undetermined": "bold yellow"}
 
 
@@ -74,7 +77,9 @@ def _verdicts(verdicts: tuple[Verdict, ...]) -> RenderableType:
             str(one.product.devices),
             f"[{colour}]{one.state}[/{colour}]",
             _gib(one.needed) if one.needed else "",
-            f"{_gib(one.available)} ({one.needed / one.available:.0%})" if one.needed else "",
+            f"{_gib(one.available)} ({shown_share(one.needed / one.available)})"
+            if one.needed
+            else "",
             shown_seconds(bound.seconds) if bound else "",
             bound.by if bound else "",
             shown_bytes(sent) if bound else "",
@@ -105,11 +110,7 @@ def _details(one: Verdict) -> Iterator[RenderableType]:
         f"; {shown_bytes(one.beside)} of other programs of the step beside it" if one.beside else ""
     )
     yield f"  {shown_bytes(memory.peak)}{at}{padding}{gaps}{beside}"
-    if memory.rematerialised:
-        yield (
-            f"  the compiler computes {memory.rematerialised} values a second time, so that it fits; "
-            "their cost is in the figures below"
-        )
+    yield from (f"  {line}" for line in saving_lines(one))
     table = plain_table("", "array", "what", "line")
     for held in memory.largest:
         kind, name = one.name_of(held)
@@ -119,10 +120,11 @@ def _details(one: Verdict) -> Iterator[RenderableType]:
     yield table
     if one.collectives:
         yield f"\n[bold]{one.product.name}: exchanged between devices[/bold]"
-        table = plain_table("", "times", "bytes", "among", "", "line")
-        for kind, times, size, group, overlapped, source in together(one.collectives):
-            how = "overlapped" if overlapped else "exposed"
-            table.add_row(kind, str(times), shown_bytes(size), str(group), how, escape(source))
+        table = plain_table("", "times", "bytes", "among", "at least", "", "line")
+        for each in one.exchanges:
+            how = "overlapped" if each.overlapped else "exposed"
+            cells = (str(each.times), shown_bytes(each.bytes), str(each.group))
+            table.add_row(each.kind, *cells, shown_seconds(each.seconds), how, escape(each.source))
         yield table
     if one.bound:
         flops = sum(line.flops for line in one.lines)
@@ -136,7 +138,7 @@ def _details(one: Verdict) -> Iterator[RenderableType]:
         table = plain_table("share", "operations", "bytes", "line")
         for line in one.lines[:_LINES]:
             table.add_row(
-                f"{line.share:.0%}",
+                shown_share(line.share),
                 f"{line.flops / 1e9:.2f} G",
                 shown_bytes(line.bytes),
                 escape(line.source) or "(no line is told)",
@@ -156,6 +158,25 @@ def _details(one: Verdict) -> Iterator[RenderableType]:
                 escape(waste.source),
             )
         yield table
+
+
+def saving_lines(one: Verdict) -> Iterator[str]:
+    """What the compiler does to save memory, and what that costs."""
+    memory = one.memory
+    if memory is None:
+        return
+    if memory.rematerialised:
+        products = sum(line.flops for line in one.lines)
+        share = f", {one.again / products:.1%} of the step's products" if products else ""
+        yield (
+            f"the compiler computes {memory.rematerialised} value{'s' * (memory.rematerialised != 1)} "
+            "a second time, so that it fits: "
+            f"{one.again / 1e9:.2f} G operations{share}; they are in the figures below"
+        )
+    if one.state == "too big" and memory.peak > _SPARED * one.needed:
+        yield (
+            f"the compiler's {shown_bytes(one.needed)} are what is left after it has tried to save memory"
+        )
 
 
 def _tried(tried: tuple[Tried, ...]) -> RenderableType:
@@ -202,8 +223,16 @@ def _verdict_as_json(one: Verdict) -> dict[str, Any]:
         "remedy": one.remedy,
         "hbm": {"needed": one.needed, "available": one.available, **_memory_as_json(one)},
         "collectives": [
-            dict(zip(("kind", "times", "bytes", "group", "overlapped", "source"), row, strict=True))
-            for row in together(one.collectives)
+            {
+                "kind": each.kind,
+                "times": each.times,
+                "bytes": each.bytes,
+                "group": each.group,
+                "overlapped": each.overlapped,
+                "seconds": each.seconds,
+                "source": each.source,
+            }
+            for each in one.exchanges
         ],
         "lower_bound": _bound_as_json(one),
         "flops": one.flops or None,
@@ -240,6 +269,7 @@ def _memory_as_json(one: Verdict) -> Mapping[str, Any]:
         "beside": one.beside,
         "compiler_peak": one.stats.peak if one.stats else None,
         "rematerialised": memory.rematerialised,
+        "rematerialised_flops": one.again,
         "explained_by": one.explained_by or one.product.name,
         "by_kind": dict(one.by_kind()),
         "largest": [
@@ -269,4 +299,4 @@ def _bound_as_json(one: Verdict) -> Mapping[str, Any] | None:
 
 
 def _gib(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB"
+    return f"{size / 2**30:.2f} GiB" if size >= _SMALL else f"{size / 2**20:.1f} MiB"

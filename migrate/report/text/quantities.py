@@ -13,6 +13,11 @@ def shown_bytes(count: float) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
+def shown_share(share: float) -> str:
+    """As `12%`; what is there and rounds to nothing is `<1%`."""
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
+
+
 def shown_seconds(seconds: float) -> str:
     """As `1.20 s`, `6.96 ms` or `3.1 µs`."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):

@@ -1,0 +1,47 @@
+"""What is said of a script that makes no step of training."""
+
+from __future__ import annotations
+
+import pytest
+
+from migrate.fit.lowered.of_script import failure
+
+FAILED = """hello
+Traceback (most recent call last):
+  File "/home/user/train_xla.py", line 12, in <module>
+    main()
+  File "/home/user/train_xla.py", line 9, in main
+    assert accumulation % world == 0
+  File "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1, in f
+AssertionError
+"""
+LAUNCHED = f"""concurrent.futures.process._RemoteTraceback:
+\"\"\"
+{FAILED}\"\"\"
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/home/user/train_xla.py", line 15, in <module>
+    torch_xla.launch(main)
+AssertionError
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "told"),
+    [
+        (1, FAILED, "exit code 1 before a step was taken at train.py:9 (AssertionError)"),
+        (1, LAUNCHED, "exit code 1 before a step was taken at train.py:9 (AssertionError)"),
+        (1, "", "exit code 1 before a step was taken (it said nothing)"),
+        (1, "KeyError: 'RANK'", "asks for torchrun's variables"),
+        (0, "starts\nfound 1 of 2 GPUs\n", "without a step of training on the device (it said last: found"),
+        (0, "", "ended without a step of training on the device; end each step"),
+        (None, "", "made no step of training in 5 s"),
+    ],
+)  # fmt: skip
+def test_it_is_told_where_it_ended_and_what_it_said(code: int | None, said: str, told: str) -> None:
+    def places(place: str) -> str:
+        return place.replace("/home/user/train_xla", "train")
+
+    assert told in str(failure(code, said, "train.py", 5.0, places))
