@@ -42,6 +42,8 @@ from migrate.parity.sides.side import Side
 Array = np.ndarray[Any, Any]
 # So many inputs prove it.
 _INPUTS = 2
+# So many arrays with a number folded into them are named.
+_SHOWN = 4
 EVIDENCE = "fitted to the target by running both"
 
 
@@ -314,6 +316,12 @@ def _verdict(
         differences = ()
     if not differences and (apart is None or apart > EXACT):
         differences = (Difference("", "", "", "", False, np.inf if apart is None else apart),)
+    said += [
+        f"{leaf.path} is torch's {piece.key}, {piece.layout}: the models have a number in another place"
+        for leaf in done.plan.leaves
+        for piece in leaf.pieces[:1]
+        if piece.layout.computes
+    ][:_SHOWN]
     said += [f"{text} is not compared: the other model gives nothing like it" for text in alone]
     if found.untried:
         said.append("several layers look alike, and not all of their orders were tried")

@@ -31,7 +31,9 @@ def fitted(work: Path, form: str = "", wrong: str = "", model: Any = None) -> Fi
     "form",
     [
         "",
-        "interleaved",
+        "folded",
+        pytest.param("interleaved", marks=pytest.mark.long),
+        pytest.param("folded, interleaved", marks=pytest.mark.long),
         pytest.param("other order", marks=pytest.mark.long),
         pytest.param("one-hot", marks=pytest.mark.long),
         pytest.param("unrolled", marks=pytest.mark.long),
