@@ -21,7 +21,9 @@ def test_maxtexts_llama_with_its_factor_in_the_query(kind: str, tmp_path: Path) 
     target = MaxTextLlama(folded=True)
     ids = [{"input_ids": np.random.default_rng(n).integers(2, 31, (2, 5))} for n in (0, 1)]
     start = target.init(jax.random.key(0), ids[0]["input_ids"]) if kind == "jax" else None
-    function = target if kind == "linen" else target.apply
+    function = (
+        target if kind == "linen" else lambda params, input_ids: target.apply(params, input_ids)
+    )
     model = llama()
     found = follow(model, function, ids, tmp_path, kind=kind, start=start)
     assert found.proven, found.sentence
