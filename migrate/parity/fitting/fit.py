@@ -42,8 +42,6 @@ from migrate.parity.sides.side import Side
 Array = np.ndarray[Any, Any]
 # So many inputs prove it.
 _INPUTS = 2
-# So many arrays with a number folded into them are named.
-_SHOWN = 4
 EVIDENCE = "fitted to the target by running both"
 
 
@@ -316,12 +314,6 @@ def _verdict(
         differences = ()
     if not differences and (apart is None or apart > EXACT):
         differences = (Difference("", "", "", "", False, np.inf if apart is None else apart),)
-    said += [
-        f"{leaf.path} is torch's {piece.key}, {piece.layout}: the models have a number in another place"
-        for leaf in done.plan.leaves
-        for piece in leaf.pieces[:1]
-        if piece.layout.computes
-    ][:_SHOWN]
     said += [f"{text} is not compared: the other model gives nothing like it" for text in alone]
     if found.untried:
         said.append("several layers look alike, and not all of their orders were tried")
@@ -337,7 +329,20 @@ def _verdict(
         bool(differences) and _only_rounding(found),
         _whole_layers(idle, found.unsure),
         (*notes, *said),
+        tuple(filter(None, (found.heads, _folded(done.plan)))),
     )
+
+
+def _folded(plan: Plan) -> str:
+    """Into which weights a number is folded that torch has in its code, or the other way round; "": none."""
+    its = [
+        (leaf.path, piece.layout)
+        for leaf in plan.leaves
+        for piece in leaf.pieces[:1]
+        if piece.layout.computes
+    ]
+    more = f" and {len(its) - 1} more" if len(its) > 1 else ""
+    return f"a number folded into {its[0][0]} ({its[0][1]}){more}" if its else ""
 
 
 def _only_rounding(found: Found) -> bool:

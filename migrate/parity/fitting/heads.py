@@ -21,8 +21,9 @@ _QUERY, _KEY = "query", "key"
 _INTO = frozenset((_QUERY, _KEY, "value", "qkv"))
 # Of these not all is a query's, or no axis is a head's.
 _OTHER = frozenset(("value", "norm"))
-# As torch has them; halves interleaved; interleaved ones as halves.
-_ROTATIONS = 3
+# As torch has them, and the two ways in which rotary positions can be turned.
+_ROTATIONS = ("", "halves interleaved", "interleaved ones as halves")
+_ROWS = ("rows of heads",)
 # Of a head's side: 1/√side is in the query's kernel (MaxText), or torch has it there.
 _POWERS = (0.0, -0.5, 0.5)
 
@@ -87,7 +88,7 @@ class Questions:
         words = _words(name)
         if not words & {_QUERY, _KEY} or words & _OTHER or len(shape) < 2:
             return Heads()
-        rotation = self._rank(("rows of heads",), _ROTATIONS, name, given, parted)
+        rotation = self._rank(_ROWS, len(_ROTATIONS), name, given, parted)
         power = 0
         if _QUERY in words:
             power = self._rank(("factor", *sorted(words)), len(_POWERS), name, given, parted)
@@ -111,6 +112,12 @@ class Questions:
             self._open[key] = name, given
             self._found.open.append(Open(key, count, parted))
         return self._choices.get(key, 0)
+
+
+def said(choices: Choices) -> str:
+    """What the choices of a pass make of the rows of heads, in words; "" if they are torch's."""
+    rotation = choices.get(_ROWS, 0)
+    return f"rows of queries' and keys' heads turned ({_ROTATIONS[rotation]})" if rotation else ""
 
 
 def _words(name: str) -> frozenset[str]:

@@ -14,6 +14,7 @@ from converters.planning import planned
 from migrate.parity.dump.dump import Dump
 from migrate.parity.fitting.below.search import Below
 from migrate.parity.fitting.follow import Follower, Pass
+from migrate.parity.fitting.heads import said
 from migrate.parity.fitting.outputs import compare_outputs
 from migrate.parity.fitting.sources import EXACT, Source, Sources
 from migrate.parity.fitting.trying import Choices, EnoughSeen, Trials, better
@@ -210,6 +211,7 @@ class _Search:
             found.layers,
             bool(found.differences) and self.runner.in_float32(self.settings, self.inputs),
             self._trials.untried,
+            heads=said(found.choices),
         )
 
 

@@ -57,7 +57,8 @@ def test_a_factor_that_is_folded_into_the_query_is_written_and_proven(tmp_path: 
     assert found.proven, found.sentence
     text = (tmp_path / "mapping.yaml").read_text()
     assert text.count("times(0.5)") == 2, text  # kernel and bias, of all blocks
-    assert any("times(0.5)" in note for note in found.notes), found.notes
+    assert "with a number folded into params/FlaxBlock_0/" in found.sentence
+    assert found.sentence.endswith("times(0.5)) and 3 more"), found.sentence
     assert independent(model, flax, words()[0], tmp_path, last=False) < 1e-5
 
 

@@ -282,19 +282,18 @@ class Flow(Evaluation):
 
     def _of_fed(self, product: Product, fed: Sequence[Fed], asking: str) -> Kernel | None:
         every = kernels.singles(product, fed)
-        for possible in (
-            [one for one in every if one.calls[0].unit.part is None],
-            kernels.groups(product, fed),
-            [one for one in every if one.calls[0].unit.part is not None],
-        ):
-            left = [one for one in possible if all(map(self._is_left, one.calls))]
-            # A table that torch shares may be kept twice.
-            left = left or [one for one in possible if len(one.calls) == 1]
-            if left:
-                rank = self._rank(asking, [one.name for one in left])
-                if len(left) > 1:
+        whole = [one for one in every if one.calls[0].unit.part is None]
+        parts = [one for one in every if one.calls[0].unit.part is not None]
+        # A query of many heads may have as many elements as key and value together.
+        ways = ([*whole, *kernels.groups(product, fed)], parts)
+        left = [[one for one in its if all(map(self._is_left, one.calls))] for its in ways]
+        # A table that torch shares may be kept twice.
+        for possible in (*left, whole, parts):
+            if possible:
+                rank = self._rank(asking, [one.name for one in possible])
+                if len(possible) > 1:
                     self.found.unsure[asking] = None
-                return left[rank]
+                return possible[rank]
         return None
 
     def _hidden_out(self, product: Product) -> Kernel | None:

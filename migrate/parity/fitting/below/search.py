@@ -14,6 +14,7 @@ from converters.layers.layout import affine, chain
 from converters.target.elements import Elements
 from migrate.parity.fitting.below.flow import Assigned, Flow
 from migrate.parity.fitting.below.weights import Weights
+from migrate.parity.fitting.heads import said
 from migrate.parity.fitting.outputs import compare_outputs
 from migrate.parity.fitting.sources import EXACT, Sources
 from migrate.parity.fitting.trying import Choices, EnoughSeen, Trials
@@ -130,6 +131,7 @@ class Below:
             False,
             self._trials.untried,
             tuple(made),
+            said(found.choices),
         )
 
     def _made(self, name: str, at: Array, found: Assigned) -> Made | None:
