@@ -127,7 +127,7 @@ def pairs() -> Iterator[Public]:
     yield _pair("gemma Gemma 3", "hf_gemma3", "gemma3", "input_ids=int32[2,7]<32")
     noise = (
         "sample=float32[2,4,8,8]",
-        "timesteps=int32[2]<1000",
+        "timestep=int32[2]<1000",
         "encoder_hidden_states=float32[2,5,16]",
     )
     first: dict[str, object] = {"channels_last": ()}

@@ -47,13 +47,20 @@ def vit_jax_mixer() -> Any:
     )
 
 
-def _big_vision(name: str) -> Any:
-    """A module of big_vision, whose utilities import TensorFlow for what no model needs."""
-    import importlib
+def _without_tensorflow() -> None:
+    """Have TensorFlow imported for what no model needs: in its place there is nothing."""
     from importlib.machinery import ModuleSpec
 
     for one in ("tensorflow", "tensorflow.io", "tensorflow.io.gfile"):
-        sys.modules.setdefault(one, mock.MagicMock(__spec__=ModuleSpec(one, None)))
+        module = sys.modules.setdefault(one, mock.MagicMock(__spec__=ModuleSpec(one, None)))
+        module.Tensor = module.Variable = module.RaggedTensor = type("Nothing", (), {})
+
+
+def _big_vision(name: str) -> Any:
+    """A module of big_vision, whose utilities import TensorFlow."""
+    import importlib
+
+    _without_tensorflow()
     return importlib.import_module(f"big_vision.models.{name}")
 
 
@@ -139,6 +146,7 @@ def bonsai_densenet(rngs: Any) -> Any:
 
 def gemma3() -> Any:
     """Google's `gemma`: Gemma 3."""
+    _without_tensorflow()
     from gemma import gm
     from gemma.gm.nn import _config, _modules
 

@@ -1,4 +1,7 @@
-"""How one array's axes are arranged in torch and in Flax: bijections, whose inverse is derived."""
+"""How one array's axes are arranged in torch and in Flax: bijections, whose inverse is derived.
+
+Two of them compute: a number that one model has in its code and the other in its weights.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ Shape = tuple[int, ...]
 class Layout(ABC):
     """A bijection between a torch tensor and a Flax array of the same elements.
 
-    `apply` goes from torch to Flax; `inverse.apply` goes back. No element is computed on, so both
-    are exact for every dtype. `str` gives the form that a mapping file has, which
-    `converters.layers.text.parse_layout` reads.
+    `apply` goes from torch to Flax; `inverse.apply` goes back. No element is computed on, but where
+    `computes` says so: so both are exact for every dtype. `str` gives the form that a mapping file has,
+    which `converters.layers.text.parse_layout` reads.
     """
 
     @abstractmethod
@@ -34,6 +37,11 @@ class Layout(ABC):
     @abstractmethod
     def inverse(self) -> Layout:
         """The way back."""
+
+    @property
+    def computes(self) -> bool:
+        """Whether elements are other numbers behind it: then the way back is exact up to rounding."""
+        return False
 
 
 @dataclass(frozen=True)
@@ -172,6 +180,87 @@ class Merge(Layout):
 
 
 @dataclass(frozen=True)
+class Times(Layout):
+    """Each element times a number, or over it, rounded once: a factor that is folded into a weight."""
+
+    factor: float
+    over: bool = False
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.factor) or not self.factor:
+            raise ValueError(f"{self.factor} is no factor")
+
+    def apply(self, array: Array) -> Array:
+        """The products, in the array's dtype."""
+        wide = _wide(array)
+        return (wide / self.factor if self.over else wide * self.factor).astype(array.dtype)
+
+    def shape(self, shape: Shape) -> Shape:
+        """The shape itself."""
+        return shape
+
+    @property
+    def inverse(self) -> Layout:
+        """Divided again: exact where the factor is a power of two."""
+        return Times(self.factor, not self.over)
+
+    @property
+    def computes(self) -> bool:
+        """See `Layout`."""
+        return True
+
+    def __str__(self) -> str:
+        return f"{'over' if self.over else 'times'}({self.factor!r})"
+
+
+@dataclass(frozen=True)
+class Plus(Layout):
+    """A number added to each element, rounded once: a scale that begins at 0 here and at 1 there."""
+
+    offset: float
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.offset):
+            raise ValueError(f"{self.offset} is no number to add")
+
+    def apply(self, array: Array) -> Array:
+        """The sums, in the array's dtype."""
+        return (_wide(array) + self.offset).astype(array.dtype)
+
+    def shape(self, shape: Shape) -> Shape:
+        """The shape itself."""
+        return shape
+
+    @property
+    def inverse(self) -> Layout:
+        """Taken away again, up to rounding."""
+        return Plus(-self.offset)
+
+    @property
+    def computes(self) -> bool:
+        """See `Layout`."""
+        return True
+
+    def __str__(self) -> str:
+        return f"plus({self.offset!r})"
+
+
+def affine(factor: float, offset: float) -> Layout:
+    """Each element times a number, and another one added."""
+    return chain(
+        (
+            Times(factor) if factor != 1 else UNCHANGED,
+            Plus(offset) if offset else UNCHANGED,
+        )
+    )
+
+
+def _wide(array: Array) -> Array:
+    """In float64, so that one rounding is left."""
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+@dataclass(frozen=True)
 class Chain(Layout):
     """Layouts one after the other."""
 
@@ -193,6 +282,11 @@ class Chain(Layout):
     def inverse(self) -> Layout:
         """Their inverses, the last first."""
         return Chain(tuple(layout.inverse for layout in reversed(self.layouts)))
+
+    @property
+    def computes(self) -> bool:
+        """See `Layout`."""
+        return any(layout.computes for layout in self.layouts)
 
     def __str__(self) -> str:
         return " | ".join(map(str, self.layouts))

@@ -14,13 +14,16 @@ from converters.layers.layout import (
     Merge,
     Part,
     Permute,
+    Plus,
     Split,
+    Times,
     chain,
 )
 
 _Made = TypeVar("_Made")
 
-_CALL = re.compile(r"\s*(?P<name>[a-z_]+)\s*(?:\((?P<numbers>[\d,\s]*)\))?\s*")
+_CALL = re.compile(r"\s*(?P<name>[a-z_]+)\s*(?:\((?P<numbers>[-+.e\d,\s]*)\))?\s*")
+_WHOLE = re.compile(r"\s*\d*\s*")
 
 _LAYOUTS: dict[str, Callable[[tuple[int, ...]], Layout]] = {
     "unchanged": lambda numbers: UNCHANGED,
@@ -28,6 +31,12 @@ _LAYOUTS: dict[str, Callable[[tuple[int, ...]], Layout]] = {
     "flip": Flip,
     "split": lambda numbers: Split(numbers[0], numbers[1:]),
     "merge": lambda numbers: Merge(numbers[0], numbers[1:]),
+}
+# Those of one number, which need not be a whole one.
+_COMPUTING: dict[str, Callable[[float], Layout]] = {
+    "times": Times,
+    "over": lambda number: Times(number, over=True),
+    "plus": Plus,
 }
 _JOINS: dict[str, Callable[[tuple[int, ...]], Join]] = {
     "alone": lambda numbers: ALONE,
@@ -45,7 +54,9 @@ def parse_layout(text: str) -> Layout:
     Raises:
         ValueError: it is not one; the message says what is wrong, and what there is.
     """
-    return chain([_parsed(part, _LAYOUTS, "transform") for part in text.split("|")])
+    return chain(
+        [_computing(part) or _parsed(part, _LAYOUTS, "transform") for part in text.split("|")]
+    )
 
 
 def parse_join(text: str) -> Join:
@@ -66,11 +77,25 @@ def parse_part(text: str) -> Part:
     return _parsed(text, {"slice": lambda numbers: Part(*numbers)}, "part")
 
 
+def _computing(text: str) -> Layout | None:
+    call = _CALL.fullmatch(text)
+    if call is None or call["name"] not in _COMPUTING:
+        return None
+    try:
+        return _COMPUTING[call["name"]](float(call["numbers"] or ""))
+    except ValueError as error:
+        raise ValueError(f"{text.strip()!r} has a wrong number ({error})") from None
+
+
 def _parsed(text: str, known: dict[str, Callable[[tuple[int, ...]], _Made]], what: str) -> _Made:
     call = _CALL.fullmatch(text)
     if call is None or call["name"] not in known:
-        raise ValueError(f"{text.strip()!r} is no {what}; there are {', '.join(known)}")
-    numbers = tuple(int(number) for number in (call["numbers"] or "").split(",") if number.strip())
+        there = [*known, *(_COMPUTING if what == "transform" else ())]
+        raise ValueError(f"{text.strip()!r} is no {what}; there are {', '.join(there)}")
+    given = (call["numbers"] or "").split(",")
+    if not all(_WHOLE.fullmatch(number) for number in given):
+        raise ValueError(f"{text.strip()!r} has numbers that are not whole")
+    numbers = tuple(int(number) for number in given if number.strip())
     try:
         return known[call["name"]](numbers)
     except (TypeError, IndexError, ValueError) as error:

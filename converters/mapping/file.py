@@ -43,7 +43,8 @@ _HEADER = """\
 #   path: where it goes, with \\1 for the key's first group; beside it transform, part, join, index
 #   to: a list of these, for a tensor that goes to several places
 #   tied: the key whose tensor it is     drop: why it is not wanted     refuse: why it cannot be
-# transform: unchanged, transpose(1, 0), split(axis, sides), merge(axis, sides), flip(axes); joined by |
+# transform: unchanged, transpose(1, 0), split(axis, sides), merge(axis, sides), flip(axes),
+#   times(number), over(number), plus(number); joined by |
 """
 
 

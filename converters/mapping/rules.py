@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from converters.checkpoint.cast import FLOATING
 from converters.checkpoint.reader import TensorInfo
 from converters.layers.join import ALONE, Join
 from converters.layers.layout import UNCHANGED, Layout, Part
@@ -98,6 +99,8 @@ class Rule:
         targets = tuple(rule.target(match) for rule in self.targets)
         for target in targets:
             Piece(key, target.layout, target.part).shape(shape)
+            if target.layout.computes and info is not None and info.dtype not in FLOATING:
+                raise ValueError(f"{target.layout} of {info.dtype}: only floating numbers can be")
         return Slot(key, shape, self.kind, Outcome.MAPPED, targets, self.note, "", evidence)
 
 

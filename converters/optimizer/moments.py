@@ -70,6 +70,10 @@ def label_leaves(
         if len(active) < len({piece.key for piece in leaf.pieces}):
             problems.append(f"{leaf.path}: only some of its tensors were trained")
             continue
+        if any(piece.layout.computes for piece in leaf.pieces):
+            # Of a weight times c the gradient is divided by c, from which follows another step.
+            problems.append(f"{leaf.path}: a number is folded into its weights")
+            continue
         groups = {optimizer.group_of(position) for position in active.values()}
         steps = {_step(optimizer, position) for position in active.values()}
         if len(groups) > 1 or len(steps) > 1:

@@ -329,7 +329,20 @@ def _verdict(
         bool(differences) and _only_rounding(found),
         _whole_layers(idle, found.unsure),
         (*notes, *said),
+        tuple(filter(None, (found.heads, _folded(done.plan)))),
     )
+
+
+def _folded(plan: Plan) -> str:
+    """Into which weights a number is folded that torch has in its code, or the other way round; "": none."""
+    its = [
+        (leaf.path, piece.layout)
+        for leaf in plan.leaves
+        for piece in leaf.pieces[:1]
+        if piece.layout.computes
+    ]
+    more = f" and {len(its) - 1} more" if len(its) > 1 else ""
+    return f"a number folded into {its[0][0]} ({its[0][1]}){more}" if its else ""
 
 
 def _only_rounding(found: Found) -> bool:

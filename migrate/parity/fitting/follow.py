@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from migrate.parity.align.tensors import Way, distance, ways
+from migrate.parity.fitting.heads import Questions
 from migrate.parity.fitting.names import likeness, pattern
 from migrate.parity.fitting.roles import Made, ways_to_make
 from migrate.parity.fitting.sources import EXACT, Source, Sources, UnitCall, nearest, once
@@ -30,6 +31,8 @@ Array = np.ndarray[Any, Any]
 _ROWS, _SHOWN = 8, 3
 # So many layers are run to see whether they give what torch's did where none was given the same.
 _TRIED = 4
+# Axes of a kernel in which heads are apart.
+_WITH_HEADS = 3
 
 
 @dataclass
@@ -59,7 +62,8 @@ class Follower:
         choices: what to take otherwise than names and order propose.
         spare: arrays of torch's layers that were no layer's of Flax in an earlier pass.
         limit: the pass ends where it has so many differences.
-        inject: whether it goes on with torch's values where a layer gives others.
+        inject: whether it goes on with torch's values where the models part; if not, a layer that is given
+            what torch gave none keeps the weights that it has.
 
     Attributes:
         found: what it found.
@@ -90,6 +94,8 @@ class Follower:
         self._loose_used: set[str] = set()
         self._arrays_below = _below(drawn, linen)
         self.found = Pass()
+        self._questions = Questions(choices, self.found)
+        self._tried: Sequence[Made] | None = None
 
     @property
     def inside(self) -> Seen | None:
@@ -189,15 +195,23 @@ class Follower:
                 self.found.unsure |= dict.fromkeys(own)
             if best > EXACT:
                 self._differs(seen, chosen.call.unit.layer, inside=False, distance=best)
+            else:
+                given = self._sources.values(chosen.call.call.arguments[0])
+                self._questions.agrees(chosen.call.unit.name, given, self._parted)
         else:
             if self._known(own) and next(self._fitting(shapes, calls), None) is None:
                 return run(*args, **kwargs)  # once more than torch calls it
             hidden = list(self._fitting(shapes, [one for one in calls if one.unit.hidden]))
-            found = self._by_output(seen, run, args, kwargs, own, hidden)
-            if found is not None:
-                return found
+            last = [one for one in hidden if one.call.unit.name.rpartition(".")[2] == "out"]
+            inner = self._into_attention([one for one in hidden if one not in last], first)
+            if inner:
+                one = inner[self._rank(seen.name, [each.call.unit.name for each in inner])]
+                self._take(seen, one.call, one.ways[0], own)
+                self.found.unsure |= dict.fromkeys(own)
+                return run(*args, **kwargs)
             whole = [one for one in calls if one.unit.part is None and not one.unit.hidden]
-            same = self._same_result(seen, run, args, kwargs, own, self._fitting(shapes, whole))
+            tried = itertools.islice(self._fitting(shapes, whole), _TRIED)
+            same = self._same_result(seen, run, args, kwargs, own, [*last, *tried])
             if same is not None:
                 return same
             left = next(self._fitting(shapes, whole), None)
@@ -205,6 +219,8 @@ class Follower:
                 # Its arrays may be what torch has without a layer.
                 if not self._loose(seen, own):
                     self.found.unmatched.append((seen.name, seen.describe(None).called))
+                return run(*args, **kwargs)
+            if not self._inject:
                 return run(*args, **kwargs)
             chosen = left
             args, kwargs = self._fed(chosen.call, args, kwargs)
@@ -288,44 +304,12 @@ class Follower:
         self.found.open.append(Open(key, len(names), self._parted))
         return order[self._choices.get(key, 0) % len(order)]
 
-    def _by_output(
-        self,
-        seen: Seen,
-        run: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        own: Mapping[str, Any],
-        hidden: Sequence[_Candidate],
-    ) -> Any:
-        """A projection inside of torch's own attention: what goes in, or comes out, is known of the whole.
-
-        Returns:
-            What the layer gives; None if it is none of them.
-        """
-        first = _first(args, kwargs)
-        mine = None if first is None else np.asarray(first)
-        last = [one for one in hidden if one.call.unit.name.rpartition(".")[2] == "out"]
-        fed = [
-            one
-            for one in hidden
-            if one not in last
-            and mine is not None
-            and self._sources.given(one.call, mine) is not None
-        ]
-        if fed:
-            one = fed[self._rank(seen.name, [other.call.unit.name for other in fed])]
-            self._take(seen, one.call, one.ways[0], own)
-            self.found.unsure |= dict.fromkeys(own)
-            return run(*args, **kwargs)
-        for one in last:
-            for made in one.ways:
-                seen.take({each.name: self._value(each) for each in made})
-                result = run(*args, **kwargs)
-                if self._apart(one.call, result) <= EXACT:
-                    self._take(seen, one.call, made, own)
-                    return result
-                seen.take({})
-        return None
+    def _into_attention(self, hidden: Sequence[_Candidate], first: Any) -> list[_Candidate]:
+        """Of the projections inside of torch's own attention those whose whole was given this."""
+        if first is None:
+            return []
+        mine = np.asarray(first)
+        return [one for one in hidden if self._sources.given(one.call, mine) is not None]
 
     def _same_result(
         self,
@@ -334,23 +318,20 @@ class Follower:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         own: Mapping[str, Any],
-        candidates: Iterator[_Candidate],
+        candidates: Sequence[_Candidate],
     ) -> Any:
-        """A layer that is given something else and gives the same: a table that makes its own positions.
+        """A layer that gives what one of these gave, of which it is not known that they are given the same.
+
+        The last projection of torch's own attention; a table that makes its own positions.
 
         Returns:
             What the layer gives; None if it is none of them.
         """
-        for one in itertools.islice(candidates, _TRIED):
+        for one in candidates:
             if self._sources.output(one.call) is None:
                 continue
             for made in one.ways:
-                seen.take({each.name: self._value(each) for each in made})
-                self._inside_unit += 1
-                try:
-                    result = run(*args, **kwargs)
-                finally:
-                    self._inside_unit -= 1
+                result = self._run_with(seen, run, args, kwargs, made)
                 if self._apart(one.call, result) <= EXACT:
                     self._take(seen, one.call, made, own)
                     self.found.agreed += not self._parted
@@ -358,6 +339,23 @@ class Follower:
                     return result
                 seen.take({})
         return None
+
+    def _run_with(
+        self,
+        seen: Seen,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        made: Sequence[Made],
+    ) -> Any:
+        """What a layer gives with these weights; what is called inside of it is not looked at."""
+        seen.take({one.name: self._value(one) for one in made})
+        self._tried = made
+        self._inside_unit += 1
+        try:
+            return run(*args, **kwargs)
+        finally:
+            self._inside_unit -= 1
 
     # Running a layer as one of torch's.
 
@@ -370,32 +368,51 @@ class Follower:
         one: _Candidate,
         own: Mapping[str, Any],
     ) -> Any:
-        best: tuple[float, tuple[Made, ...], Any, dict[str, Any]] | None = None
+        best: tuple[float, tuple[Made, ...], Any] | None = None
         for made in one.ways:
-            values = {each.name: self._value(each) for each in made}
-            seen.take(values)
-            self._inside_unit += 1
-            try:
-                result = run(*args, **kwargs)
-            finally:
-                self._inside_unit -= 1
+            result = self._run_with(seen, run, args, kwargs, made)
             apart = self._apart(one.call, result)
             if best is None or apart < best[0]:
-                best = apart, made, result, values
+                best = apart, made, result
             if apart <= EXACT:
                 break
         assert best is not None
-        apart, made, result, values = best
-        self._take(seen, one.call, made, own, values)
+        apart, made, result = best
+        self._take(seen, one.call, made, own)
         if apart > EXACT:
             real = self._differs(seen, one.call.unit.layer, inside=True, distance=apart)
             result = self._answered(one.call, result) if self._inject else result
             if real:
                 return result
+        else:
+            result = self._with_heads(seen, run, args, kwargs, one.call, made, result)
         if not self._parted:
             self.found.agreed += 1
         self.after = seen.name
         return result
+
+    def _with_heads(
+        self,
+        seen: Seen,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        call: UnitCall,
+        made: Sequence[Made],
+        result: Any,
+    ) -> Any:
+        """What a query or a key gives as this pass has its heads: torch's order and size, or others."""
+        kernel = max((one.layout.shape(one.source.leaf.info.shape) for one in made), key=len)
+        if len(kernel) < _WITH_HEADS or not call.call.arguments:
+            return result
+        given = self._sources.values(call.call.arguments[0])
+        heads = self._questions.heads(call.unit.name, given, kernel, self._parted)
+        if heads.plain:
+            return result
+        other = [one.of(heads) for one in made]
+        for one in other:
+            self.found.made[one.name][-1] = one
+        return self._run_with(seen, run, args, kwargs, other)
 
     def _take(
         self,
@@ -403,10 +420,10 @@ class Follower:
         call: UnitCall,
         made: Sequence[Made],
         own: Mapping[str, Any],
-        values: Mapping[str, Any] | None = None,
     ) -> None:
         """Give a layer the weights, for good."""
-        seen.take(dict(values or {one.name: self._value(one) for one in made}))
+        if self._tried is not made:
+            seen.take({one.name: self._value(one) for one in made})
         for one in made:
             self._keep(one, own.get(one.name))
         self._used |= self._sources.overlapping(call)

@@ -22,6 +22,7 @@ class Fit:
         rounding: whether all that differs is what float32 rounds, in which the Flax model keeps numbers.
         idle: arrays that look like others and have no influence on the outputs: nothing says which they are.
         notes: what else to know.
+        altered: what the weights have in the target that torch's have not, in words.
     """
 
     plan: Plan
@@ -33,6 +34,7 @@ class Fit:
     rounding: bool = False
     idle: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    altered: tuple[str, ...] = ()
 
     @property
     def proven(self) -> bool:
@@ -44,7 +46,8 @@ class Fit:
         """The verdict."""
         inputs = f"{self.inputs} input{'s' if self.inputs > 1 else ''}"
         if self.proven:
-            return f"fitted and proven: outputs agree to {self.apart:.0e} on {inputs}"
+            altered = f", with {' and '.join(self.altered)}" if self.altered else ""
+            return f"fitted and proven: outputs agree to {self.apart:.0e} on {inputs}{altered}"
         if self.rounding and not self.idle:
             return (
                 f"fitted, not proven: outputs agree to {self.apart:.0e} on {inputs}, and no further can be "

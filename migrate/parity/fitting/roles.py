@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from converters.layers.layout import Layout
+from converters.layers.layout import Layout, chain
 from converters.target.layouts import permitted
 from converters.target.modules import role_of
+from migrate.parity.fitting.heads import Heads
 from migrate.parity.fitting.sources import Source
 
 Shape = tuple[int, ...]
@@ -28,6 +29,11 @@ class Made:
     name: str
     source: Source
     layout: Layout
+
+    def of(self, heads: Heads) -> Made:
+        """The same with a head's rows in another order, or times a number."""
+        shape = self.layout.shape(self.source.leaf.info.shape)
+        return replace(self, layout=chain((self.layout, heads.layout(shape))))
 
 
 def ways_to_make(wanted: Mapping[str, Shape], sources: Sequence[Source]) -> list[tuple[Made, ...]]:

@@ -14,6 +14,7 @@ from converters.planning import planned
 from migrate.parity.dump.dump import Dump
 from migrate.parity.fitting.below.search import Below
 from migrate.parity.fitting.follow import Follower, Pass
+from migrate.parity.fitting.heads import said
 from migrate.parity.fitting.outputs import compare_outputs
 from migrate.parity.fitting.sources import EXACT, Source, Sources
 from migrate.parity.fitting.trying import Choices, EnoughSeen, Trials, better
@@ -23,6 +24,8 @@ from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet
 
 Array = np.ndarray[Any, Any]
+# Passes with the model's own values where torch's show a difference: one more if it finds other weights.
+_AGAIN = 2
 
 
 def find(
@@ -87,18 +90,27 @@ class _Search:
         return self._result(best)
 
     def _undivided(self, found: Pass) -> Pass:
-        """A pass that parts nowhere but in what single layers give, if one does: nothing to be told.
+        """A pass with the weights that were found and values of the model's own, if its outputs are torch's.
 
-        The one has inside of a layer what the other has behind it (a factor), or reads weights where no
-        layer is seen to: so it begins with those that were found, and goes on with its own values.
+        Then nothing is to be told: the one has inside of a layer what the other has behind it (a factor),
+        reads weights where no layer is seen to, or calls a layer on something that torch does not give it.
         """
-        if not found.parted:
-            return found
-        again = self._run(found.choices, None, weights=self._assembled(found), inject=False)
-        if any(not one.inside for one in again.differences) or not again.layers:
-            return found
-        again.differences.clear()
-        return again
+        tried = found
+        for _ in range(_AGAIN if found.parted else 0):
+            again = self._run(found.choices, None, weights=self._assembled(tried), inject=False)
+            for name, its in tried.made.items():
+                if len(again.made.get(name, ())) != len(its):
+                    again.made[name] = its
+            again.stacked = {**tried.stacked, **again.stacked}
+            if again.layers and all(one.layer for one in again.differences):
+                parted = {one.layer for one in found.differences}
+                again.unsure |= dict.fromkeys(one for one in again.made if parted & _layers_of(one))
+                again.differences.clear()
+                return again
+            if again.made == tried.made:
+                break
+            tried = again
+        return found
 
     def _assembled(self, found: Pass) -> Mapping[str, Array]:
         """The weights that a pass found; of what it found none for the drawn ones."""
@@ -199,14 +211,20 @@ class _Search:
             found.layers,
             bool(found.differences) and self.runner.in_float32(self.settings, self.inputs),
             self._trials.untried,
+            heads=said(found.choices),
         )
 
 
 def _called(places: Mapping[str, str], name: str) -> str:
     """Where the layer of an array is called, if it was seen to have no partner."""
-    layer = ".".join(name.split("/")[:-1])
-    found = places.get(layer) or places.get(layer.partition(".")[2])
+    found = next((places[one] for one in sorted(_layers_of(name)) if one in places), "")
     return f" ({found})" if found else ""
+
+
+def _layers_of(name: str) -> set[str]:
+    """What the layer of an array may be called: in linen a collection stands before it."""
+    layer = ".".join(name.split("/")[:-1])
+    return {layer, layer.partition(".")[2]}
 
 
 def _complete(path: str, taken: set[str]) -> bool:

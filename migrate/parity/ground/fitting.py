@@ -110,6 +110,7 @@ class Found:
         single: whether the model computes in float32 where it could in float64.
         untried: whether orders of layers that look alike were left untried.
         made: those that have a place and were found element by element.
+        heads: how the rows of heads differ from torch's, in words; "": they do not.
     """
 
     arrays: tuple[Array, ...]
@@ -123,3 +124,4 @@ class Found:
     single: bool = False
     untried: bool = False
     made: tuple[Made, ...] = ()
+    heads: str = ""

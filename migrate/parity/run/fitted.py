@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from converters.errors import ConversionError
 from migrate.parity.fitting.fit import fit, require_model
 from migrate.parity.fitting.results import Fit
 from migrate.parity.ground.errors import ParityError
@@ -94,7 +95,7 @@ def _own_option() -> Iterator[None]:
     """What to try by the name of `migrate weights`' own option."""
     try:
         yield
-    except ParityError as error:
+    except (ParityError, ConversionError) as error:
         option, of_two = OF_A_SIDE
         error.remedy = error.remedy.replace(option, _LAST).replace(of_two, "")
         error.args = (f"{error.what}; {error.remedy}",)

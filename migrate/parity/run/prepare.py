@@ -184,10 +184,16 @@ def layout_told(inputs: InputSet, settings: Settings) -> Iterator[None]:
     try:
         yield
     except (ParityError, ConversionError) as error:
-        layout = layout_remedy(error.what, inputs[0], settings.transposed)
+        # What has no place is listed with its shapes.
+        said = f"of these shapes: {error.what}" if isinstance(error, MisfitError) else error.what
+        layout = layout_remedy(said, inputs[0], settings.transposed)
         if not layout or not settings.transposed:
             raise
-        raise ParityError(error.what, f"{layout}; {error.remedy}") from error
+        if not isinstance(error, MisfitError):
+            raise ParityError(error.what, f"{layout}; {error.remedy}") from error
+        error.remedy = f"{layout}; {error.remedy}"  # its list stays
+        error.args = (f"{error.what}; {error.remedy}",)
+        raise
 
 
 def _weights(

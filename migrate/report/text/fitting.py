@@ -46,6 +46,7 @@ def fit_as_json(fit: Fit) -> dict[str, Any]:
         "layers": fit.layers,
         "passes": fit.passes,
         "idle": list(fit.idle),
+        "altered": list(fit.altered),
         "differences": [
             {
                 "layer": one.layer,

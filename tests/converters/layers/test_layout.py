@@ -3,7 +3,9 @@ import itertools
 import numpy as np
 import pytest
 
+from converters.checkpoint.dtypes import numpy_dtype
 from converters.layers import UNCHANGED, Permute
+from converters.layers.layout import Plus, Times, chain
 
 
 @pytest.mark.parametrize("axes", list(itertools.permutations(range(4))))
@@ -33,3 +35,25 @@ def test_a_wrong_rank_is_an_error():
 def test_what_is_no_permutation(axes):
     with pytest.raises(ValueError, match="not a permutation"):
         Permute(axes)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "complex64"])
+def test_a_factor_and_an_offset_are_rounded_once(dtype):
+    numbers = np.random.default_rng(0).normal(size=64)
+    array = numbers.astype(numpy_dtype(dtype, ""))
+    layout = chain([Times(0.3), Plus(1.0)])
+    assert layout.computes
+    assert not Permute((0,)).computes
+    made = Times(0.3).apply(array)
+    assert made.dtype == array.dtype
+    wide = array.astype(np.complex128 if dtype == "complex64" else np.float64)
+    assert (made == (wide * 0.3).astype(array.dtype)).all()
+    near = {"bfloat16": 0.02, "float16": 2e-3}.get(dtype, 1e-6)
+    back = layout.inverse.apply(layout.apply(array))
+    np.testing.assert_allclose(back.astype(wide.dtype), wide, atol=near)
+
+
+def test_a_power_of_two_comes_back_bit_for_bit():
+    array = np.random.default_rng(0).normal(size=64).astype(np.float32)
+    layout = Times(0.125)
+    assert (layout.inverse.apply(layout.apply(array)) == array).all()

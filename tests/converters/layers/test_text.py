@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 
 from converters.layers.join import ALONE, SUM, ComputedBefore, Concat, Stack
-from converters.layers.layout import UNCHANGED, Chain, Flip, Merge, Part, Permute, Split, chain
+from converters.layers.layout import (
+    UNCHANGED,
+    Chain,
+    Flip,
+    Merge,
+    Part,
+    Permute,
+    Plus,
+    Split,
+    Times,
+    chain,
+)
 from converters.layers.text import parse_join, parse_layout, parse_part
 
 LAYOUTS = [
@@ -16,6 +27,10 @@ LAYOUTS = [
     Split(0, ()),
     Merge(0, ()),
     Merge(2, (2, 5, 7)),
+    Times(0.08838834764831845),
+    Times(-3e-7, over=True),
+    Plus(-1.0),
+    chain([Permute((1, 0)), Times(0.3), Plus(1.0)]),
     chain([Split(0, (2, 3)), Permute((1, 0, 2)), Merge(0, (3, 2)), Flip((1,))]),
 ]
 
@@ -51,6 +66,11 @@ def test_a_part_comes_back_from_its_text():
         "flip",
         "split(-1, 2)",
         "transpose(a)",
+        "transpose(1.0, 0)",
+        "times(0)",
+        "times(1, 2)",
+        "times(1e999)",
+        "plus()",
     ],
 )
 def test_what_is_no_layout_is_an_error(text):

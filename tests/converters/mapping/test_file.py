@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 from torch.nn.utils import prune
 
+from converters import convert_to_pytree
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import MappingFileError, OutputError
 from converters.layers.join import Stack
@@ -279,6 +281,28 @@ def test_a_mapping_of_ones_own(tmp_path):
     (tmp_path / "again.yaml").write_text(mapping_text(plan))
     again = load_mapping(tmp_path / "again.yaml").slots(infos)
     assert make_plan("x", infos, again) == plan
+
+
+def test_a_number_that_is_folded_in_is_computed(tmp_path):
+    text = r"""
+- key: q\.(?P<block>\d+)
+  path: params/q
+  transform: transpose(1, 0) | times(0.3)
+  join: stack(0)
+  index: \g<block>
+- {key: norm, path: params/norm, transform: plus(-1.0)}
+"""
+    random = np.random.default_rng(0)
+    arrays = {f"q.{n}": random.normal(size=(4, 3)).astype(np.float32) for n in range(2)}
+    arrays["norm"] = random.normal(size=6).astype(np.float32)
+    rules(tmp_path, text)
+    state = {key: torch.from_numpy(one) for key, one in arrays.items()}
+    made = convert_to_pytree(state, mapping=tmp_path / "mapping.yaml")["params"]
+    wanted = [np.float32(0.3 * np.float64(arrays[f"q.{n}"].T)) for n in range(2)]
+    assert (made["q"] == np.stack(wanted)).all()
+    assert (made["norm"] == arrays["norm"] - 1).all()
+    found = problems_of(tmp_path, text, {"q.0": TensorInfo((4, 3), "int32")})
+    assert any("only floating numbers" in line for line in found), found
 
 
 def test_an_existing_file_is_not_overwritten(tmp_path):

@@ -170,13 +170,15 @@ def rotated(x):
 
 
 class SelfAttention(linen.Module):
+    folded: bool = False
+
     @linen.compact
     def __call__(self, x):
         def heads(count, name):
             return linen.DenseGeneral((count, HEAD), use_bias=False, name=name)(x)
 
-        # MaxText has the scale in the query's kernel; here it is written out.
-        query = rotated(heads(HEADS, "query")) / np.sqrt(HEAD)
+        # MaxText has the scale in the query's kernel; here it is written out, unless it is `folded`.
+        query = rotated(heads(HEADS, "query")) / (1 if self.folded else np.sqrt(HEAD))
         key = jnp.repeat(rotated(heads(KV_HEADS, "key")), HEADS // KV_HEADS, 2)
         value = jnp.repeat(heads(KV_HEADS, "value"), HEADS // KV_HEADS, 2)
         scores = jnp.einsum("bqhd,bkhd->bhqk", query, key)
@@ -197,28 +199,34 @@ class GatedMlp(linen.Module):
 
 
 class DecoderLayer(linen.Module):
+    folded: bool = False
+
     @linen.compact
     def __call__(self, x, _):
-        x = x + SelfAttention(name="self_attention")(
+        x = x + SelfAttention(self.folded, name="self_attention")(
             RMSNorm(name="pre_self_attention_layer_norm")(x)
         )
         return x + GatedMlp(name="mlp")(RMSNorm(name="post_self_attention_layer_norm")(x)), None
 
 
 class Decoder(linen.Module):
+    folded: bool = False
+
     @linen.compact
     def __call__(self, x):
         layers = linen.scan(
             DecoderLayer, variable_axes={"params": 1}, split_rngs={"params": True}, length=3
         )
-        x = RMSNorm(name="decoder_norm")(layers(name="layers")(x, None)[0])
+        x = RMSNorm(name="decoder_norm")(layers(self.folded, name="layers")(x, None)[0])
         return linen.Dense(31, use_bias=False, name="logits_dense")(x)
 
 
 class MaxTextLlama(linen.Module):
+    folded: bool = False
+
     @linen.compact
     def __call__(self, ids):
-        return Decoder(name="decoder")(linen.Embed(31, 16, name="token_embedder")(ids))
+        return Decoder(self.folded, name="decoder")(linen.Embed(31, 16, name="token_embedder")(ids))
 
 
 def llama(layers=3, tied=False):

@@ -111,7 +111,7 @@ class Function:
     def _turned(self, x: Any) -> Any:
         along = jnp.asarray(angles(x.shape[1]))[:, None]
         sin, cos = jnp.sin(along), jnp.cos(along)
-        if self.form == "interleaved":
+        if "interleaved" in self.form:
             one, other = x[..., 0::2], x[..., 1::2]
             return jnp.stack([one * cos - other * sin, other * cos + one * sin], -1).reshape(
                 x.shape
@@ -126,7 +126,8 @@ class Function:
         if self.form == "other order":
             k, v = v, k
         q, k = (q, k) if self.wrong == "no rotation" else (self._turned(q), self._turned(k))
-        scores = jnp.einsum("btnh,bskh->bnts", q, k) / math.sqrt(SIDE)
+        scores = jnp.einsum("btnh,bskh->bnts", q, k)
+        scores = scores if "folded" in self.form else scores / math.sqrt(SIDE)
         found = jnp.einsum("bnts,bskh->btnh", jax.nn.softmax(scores), v)
         x = x + jnp.einsum("btnh,nhd->btd", found, one["o"]) + one["o_bias"]
         y = x if self.wrong == "no norm" else self._norm(x, one["b"])

@@ -99,11 +99,12 @@ class FlaxBlock(linen.Module):
 
 
 class FlaxTower(linen.Module):
-    """`wrong` is of the second block; `depth` other than 2 has a block more or less."""
+    """`wrong` is of the second block, or `everywhere`; `depth` other than 2 has a block more or less."""
 
     wrong: str = ""
     order: str = "qkv"
     depth: int = 2
+    everywhere: bool = False
 
     @linen.compact
     def __call__(self, tokens: Any) -> Any:
@@ -115,7 +116,8 @@ class FlaxTower(linen.Module):
         x = jnp.concatenate([jnp.broadcast_to(token, (len(x), 1, WIDTH)), x], 1)
         x = x + (table[:, ::-1] if self.wrong == "positions reversed" else table)
         for number in range(self.depth):
-            x = FlaxBlock(self.wrong if number == 1 else "", self.order)(x)
+            here = number == 1 or self.everywhere
+            x = FlaxBlock(self.wrong if here else "", self.order)(x)
         x = linen.LayerNorm(epsilon=1e-5, use_fast_variance=False)(x)
         return linen.Dense(5)(x.mean(1) if self.wrong == "mean" else x[:, 0])
 

@@ -15,6 +15,7 @@ from torch import nn
 from converters import convert, load_pytree
 from converters.errors import MisfitError
 from migrate.parity.fitting.results import Fit
+from tests.parity.fitting import below_models
 from tests.parity.fitting.below_models import WORDS, Decoder, Function, tree
 from tests.parity.fitting.follow import follow
 
@@ -31,7 +32,9 @@ def fitted(work: Path, form: str = "", wrong: str = "", model: Any = None) -> Fi
     "form",
     [
         "",
-        "interleaved",
+        "folded",
+        pytest.param("interleaved", marks=pytest.mark.long),
+        pytest.param("folded, interleaved", marks=pytest.mark.long),
         pytest.param("other order", marks=pytest.mark.long),
         pytest.param("one-hot", marks=pytest.mark.long),
         pytest.param("unrolled", marks=pytest.mark.long),
@@ -50,6 +53,14 @@ def test_a_function_is_fitted_and_its_mapping_converts_alone(form: str, tmp_path
         truth = other(torch.from_numpy(IDS[0]["ids"])).numpy()
     mine = np.asarray(Function(form)(load_pytree(output), IDS[0]["ids"]))
     assert np.abs(truth - mine).max() < 1e-4 * np.abs(truth).max()
+
+
+def test_a_query_with_as_many_elements_as_key_and_value_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(below_models, "HEADS", 2)  # key and value have one head each
+    found = fitted(tmp_path)
+    assert found.proven, found.sentence
 
 
 # What is wrong → the parameter in whose use, or before it, it is seen.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -160,6 +161,65 @@ def test_back_by_running_both(here: Path) -> None:
     assert all(torch.equal(returned[key], value) for key, value in state.items())
 
 
+IMAGE_TORCH = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.conv(x)).mean((2, 3)))
+"""
+IMAGE_FLAX = """
+from flax import linen as nn
+
+
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x):  # channels first, as torch has them
+        x = nn.relu(nn.Conv(4, (3, 3), padding="VALID")(x.transpose(0, 2, 3, 1)))
+        return nn.Dense(2)(x.mean((1, 2)))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", [True, False])
+def test_a_target_of_another_environment_that_takes_channels_first(here: Path, first: bool) -> None:
+    (here / "net.py").write_text(IMAGE_TORCH)
+    (here / "flax_net.py").write_text(IMAGE_FLAX)
+    shapes = {
+        "conv.weight": (4, 3, 3, 3),
+        "conv.bias": (4,),
+        "head.weight": (2, 4),
+        "head.bias": (2,),
+    }
+    torch.save({name: torch.randn(shape) for name, shape in shapes.items()}, "net.pt")
+    python = here / "python"
+    python.write_text(f'#!/bin/sh\necho ran >> {here / "ran"}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    words = ["--inputs", "x=float32[2,3,7,5]", "--target-python", "./python", "-o", "a.safetensors"]
+    words += ["--target-channels-last", ""] if first else []
+    done = run("weights", "net.pt", "--model", "net.py:Net", "--target", "flax_net.py:Net", *words)
+    assert (here / "ran").exists()
+    if first:
+        assert done.exit_code == 0, done.output
+        assert done.stdout.splitlines()[-1].startswith("fitted and proven: outputs agree to ")
+    else:  # it is given its images channels last, which it cannot take
+        assert done.exit_code == 2, done.output
+        assert "--target-channels-last" in done.stderr.splitlines()[-1], done.stderr
+        assert not (here / "a.safetensors").exists()
+
+
+def test_an_interpreter_that_is_not_there_is_one_line(here: Path) -> None:
+    done = run(*FITTED, "--target", "flax_net.py:Net", "--target-python", "no/python")
+    assert done.exit_code == 2
+    assert "no/python" in done.stderr.splitlines()[-1], done.stderr
+
+
 def test_what_differs_is_not_written_unless_that_is_said(here: Path) -> None:
     wrong = (*FITTED, "--target", "flax_net.py:wrong", "-o", "a.safetensors", "--json")
     done = run(*wrong)
@@ -195,6 +255,8 @@ def test_parity_brings_weights_to_a_model_with_names_of_its_own(here: Path) -> N
         ("--inputs x=float32[5,4] --target flax_net.py:Net --assume heads=2", "--assume"),
         ("--target-apply flax_net.py:run --target flax_net.py:start", "--inputs"),
         ("--inputs x=what --target flax_net.py:Net", "x=what"),
+        ("--target-python python --target flax_net.py:Net", "--inputs"),
+        ("--target-channels-last x --target flax_net.py:Net", "--inputs"),
     ],
 )
 def test_words_that_do_not_go_together_are_one_line(here: Path, words: str, said: str) -> None:

@@ -50,6 +50,18 @@ def test_foreign_names_are_fitted_and_proven(order: str, tmp_path: Path) -> None
     assert independent(model, flax, words()[0], tmp_path, last=False) < 1e-5
 
 
+def test_a_factor_that_is_folded_into_the_query_is_written_and_proven(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model, flax = Tower(), FlaxTower("scale", everywhere=True)
+    found = follow(model, flax, words(), tmp_path)
+    assert found.proven, found.sentence
+    text = (tmp_path / "mapping.yaml").read_text()
+    assert text.count("times(0.5)") == 2, text  # kernel and bias, of all blocks
+    assert "with a number folded into params/FlaxBlock_0/" in found.sentence
+    assert found.sentence.endswith("times(0.5)) and 3 more"), found.sentence
+    assert independent(model, flax, words()[0], tmp_path, last=False) < 1e-5
+
+
 @pytest.mark.parametrize(
     "flatten", ["as torch", pytest.param("as it lies", marks=pytest.mark.long)]
 )

@@ -85,6 +85,85 @@ def test_that_hides_no_difference(tmp_path: Path) -> None:
     assert not found.proven
 
 
+class Headed(nn.Module):
+    """Its head is given the mean of the rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.other, self.head = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.other(self.body(x).tanh()).sin()
+        return self.head(x.mean(1))
+
+
+class FlaxHeaded(linen.Module):
+    """Its head is given the rows too, as big_vision's ViT has it: `logits_2d`. `wrong`: another mean."""
+
+    wrong: bool = False
+
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        head = linen.Dense(WIDTH)
+        x = jnp.tanh(linen.Dense(WIDTH)(x))
+        rows = head(
+            x**2
+        )  # before the layers that torch calls before its head: none is left but these
+        x = jnp.sin(linen.Dense(WIDTH)(x))
+        return head(jnp.median(x, 1) if self.wrong else x.mean(1)), rows
+
+
+class Counted(Headed):
+    """Its head has a width of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(WIDTH, 4)
+
+
+def counted_apply(params: Any, x: Any) -> Any:
+    """The same as a function, the head on the rows too."""
+
+    def dense(name: str, x: Any) -> Any:
+        return x @ params[name]["w"] + params[name]["b"]
+
+    x = jnp.tanh(dense("a", x))
+    rows = dense("c", x**2)
+    return dense("c", jnp.sin(dense("b", x)).mean(1)), rows
+
+
+def of_counted(key: Any) -> Any:
+    """Its parameters."""
+    del key
+    sides = {"a": WIDTH, "b": WIDTH, "c": 4}
+    return {one: {"w": jnp.ones((WIDTH, side)), "b": jnp.ones(side)} for one, side in sides.items()}
+
+
+ROWS = [{"x": np.random.default_rng(n).normal(size=(2, 5, WIDTH))} for n in (0, 1)]
+
+
+def test_a_layer_that_is_called_on_something_more_is_no_difference(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    found = follow(Headed(), FlaxHeaded(), ROWS, tmp_path)
+    assert found.proven, found.sentence
+    places = {row.key: row.path for row in found.plan.mapped}
+    assert places["head.weight"] == "params/Dense_0/kernel"
+    assert any("Flax's output" in note for note in found.notes)
+
+
+def test_that_hides_no_difference_behind_it(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    found = follow(Headed(), FlaxHeaded(wrong=True), ROWS, tmp_path)
+    assert not found.proven
+    assert "Dense_0" in found.sentence, found.sentence
+
+
+def test_a_function_that_computes_something_more_is_none(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    found = follow(Counted(), counted_apply, ROWS, tmp_path, kind="jax", start=of_counted)
+    assert found.proven, found.sentence
+
+
 class Images(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -23,6 +23,7 @@ from migrate.parity.fitting.below import kernels
 from migrate.parity.fitting.below.kernels import Kernel, Product
 from migrate.parity.fitting.below.unknown import Unknown, rearranged
 from migrate.parity.fitting.below.weights import Fed, InOrder, Weights
+from migrate.parity.fitting.heads import Questions
 from migrate.parity.fitting.names import likeness, pattern
 from migrate.parity.fitting.roles import ways_to_make
 from migrate.parity.fitting.sources import EXACT, NEAR, Source, UnitCall, marks, nearest
@@ -43,12 +44,13 @@ class Assigned(Tried):
 
     Attributes:
         origin: of each element of the parameters the number of torch's that it is; -1: none is known.
-        folded: parameter → (factor, offset): its elements are torch's times the one and the other added.
+        factor, offset: of each element: it is torch's times the one and the other added.
         unplaced: parameters for which torch has nothing: where they are used.
     """
 
     origin: Array = field(default_factory=lambda: np.zeros(0, np.int64))
-    folded: dict[str, tuple[float, float]] = field(default_factory=dict)
+    factor: Array = field(default_factory=lambda: np.ones(0))
+    offset: Array = field(default_factory=lambda: np.zeros(0))
     unplaced: dict[str, str] = field(default_factory=dict)
 
 
@@ -59,6 +61,7 @@ class _Bias:
     kernel: Kernel
     sources: tuple[Source | None, ...]
     columns: Array
+    factors: Array
     result: tuple[float, ...]
     size: int
 
@@ -98,7 +101,11 @@ class Flow(Evaluation):
         self._biases: list[_Bias] = []
         self._last: dict[str, UnitCall] = {}
         self._parted, self.after = 0, ""
-        self.found = Assigned(origin=np.full(self.elements.count, -1, np.int64))
+        count = self.elements.count
+        self.found = Assigned(
+            origin=np.full(count, -1, np.int64), factor=np.ones(count), offset=np.zeros(count)
+        )
+        self._questions = Questions(choices, self.found)
 
     def unknown(self, name: str) -> Unknown:
         """A parameter."""
@@ -210,12 +217,13 @@ class Flow(Evaluation):
         found, value = self._kernel(product, asking, equation)
         if found is None:
             return None
-        kernel, columns = found
+        kernel, columns, factors = found
         numbers = self._numbers(kernel, product, columns)
         if numbers is None:
             return None
-        order = [*own, *free]
-        self._fill(one, numbers.reshape(product.summed + product.free).transpose(np.argsort(order)))
+        order, shape = np.argsort([*own, *free]), product.summed + product.free
+        lying = np.broadcast_to(factors, shape).transpose(order)
+        self._fill(one, numbers.reshape(shape).transpose(order), lying)
         given = [self._known(one) if each is one else value for each in args]
         (result,) = super().equation(equation, given)
         self._take(kernel, asking)
@@ -227,18 +235,20 @@ class Flow(Evaluation):
         if (
             len(kernel.calls) == 1
             and shown
+            and (factors == 1).all()
             and (columns.reshape(-1) == np.arange(columns.size)).all()
         ):
             result = self._checked(kernel.calls[0], result, biases, asking, equation)
         if any(biases):
             size = math.prod(product.free)
-            self._biases.append(_Bias(kernel, biases, columns, marks(np.asarray(result)), size))
+            at = marks(np.asarray(result))
+            self._biases.append(_Bias(kernel, biases, columns, factors, at, size))
         return [result]
 
     def _kernel(
         self, product: Product, asking: str, equation: Any
-    ) -> tuple[tuple[Kernel, Array] | None, Any]:
-        """Of what a kernel is made, in which order of its columns; and the value to go on with."""
+    ) -> tuple[tuple[Kernel, Array, Array] | None, Any]:
+        """What a kernel is made of, in which order of its columns, times what; the value to go on with."""
         fed = self._torch.fed(product.value)
         one = self._of_fed(product, fed, asking)
         if one is not None:
@@ -246,6 +256,9 @@ class Flow(Evaluation):
                 self._differs(
                     asking, one.name, equation, inside=False, distance=one.fed[0].distance
                 )
+            else:
+                given = self._torch.sources.values(one.fed[0].ref)
+                self._questions.agrees(one.name, given, self._parted)
             return self._with_columns(one, product, asking), product.value
         hidden = self._hidden_out(product)
         if hidden is not None:
@@ -269,19 +282,18 @@ class Flow(Evaluation):
 
     def _of_fed(self, product: Product, fed: Sequence[Fed], asking: str) -> Kernel | None:
         every = kernels.singles(product, fed)
-        for possible in (
-            [one for one in every if one.calls[0].unit.part is None],
-            kernels.groups(product, fed),
-            [one for one in every if one.calls[0].unit.part is not None],
-        ):
-            left = [one for one in possible if all(map(self._is_left, one.calls))]
-            # A table that torch shares may be kept twice.
-            left = left or [one for one in possible if len(one.calls) == 1]
-            if left:
-                rank = self._rank(asking, [one.name for one in left])
-                if len(left) > 1:
+        whole = [one for one in every if one.calls[0].unit.part is None]
+        parts = [one for one in every if one.calls[0].unit.part is not None]
+        # A query of many heads may have as many elements as key and value together.
+        ways = ([*whole, *kernels.groups(product, fed)], parts)
+        left = [[one for one in its if all(map(self._is_left, one.calls))] for its in ways]
+        # A table that torch shares may be kept twice.
+        for possible in (*left, whole, parts):
+            if possible:
+                rank = self._rank(asking, [one.name for one in possible])
+                if len(possible) > 1:
                     self.found.unsure[asking] = None
-                return left[rank]
+                return possible[rank]
         return None
 
     def _hidden_out(self, product: Product) -> Kernel | None:
@@ -302,18 +314,21 @@ class Flow(Evaluation):
 
     def _with_columns(
         self, kernel: Kernel, product: Product, asking: str
-    ) -> tuple[Kernel, Array] | None:
+    ) -> tuple[Kernel, Array, Array] | None:
         possible = kernels.columns_of(kernel, product.free)
         if not possible:
             return None
         columns = possible[self._open((*pattern_of("fused", asking),), len(possible))]
-        words = [set(words_of(one.unit.name.replace(".", "/")).words) for one in kernel.calls]
-        turned = [number for number, its in enumerate(words) if its & {"query", "key"}]
-        if turned and len(product.free) > 1 and product.free[-1] % 2 == 0:
-            rank = self._open(("rotary",), len(kernels.ROTARY))
-            rotated = kernels.rotated(columns, rank)
-            columns = np.where(np.isin(columns // _UNIT, turned), rotated, columns)
-        return kernel, columns
+        factors = np.ones(columns.shape)
+        for number, (call, fed) in enumerate(zip(kernel.calls, kernel.fed, strict=True)):
+            given = self._torch.sources.values(fed.ref)
+            heads = self._questions.heads(call.unit.name, given, product.free, self._parted)
+            if not heads.plain:
+                own = columns // _UNIT == number
+                turned = heads.turned(columns.shape).apply(columns)
+                columns = np.where(own, turned, columns)
+                factors[own] = heads.factor(product.free[-1])
+        return kernel, columns, factors
 
     def _numbers(self, kernel: Kernel, product: Product, columns: Array) -> Array | None:
         flat = columns.reshape(-1)
@@ -383,7 +398,8 @@ class Flow(Evaluation):
         if biases[0] is not None:
             columns = np.arange(numbers.shape[-1])
             at = marks(np.asarray(result))
-            self._biases.append(_Bias(kernel, biases, columns, at, columns.size))
+            ones = np.ones(columns.size)
+            self._biases.append(_Bias(kernel, biases, columns, ones, at, columns.size))
         return [result]
 
     def _is_convolution(self, call: UnitCall, lying: Array) -> bool:
@@ -477,8 +493,8 @@ class Flow(Evaluation):
         bias = self._rest(call, source)
         if name == "mul" and bias is not None:
             at = marks(np.asarray(result))
-            kernel = Kernel((call,), (), (source,))
-            self._biases.append(_Bias(kernel, (bias,), np.arange(core.size), at, core.size))
+            kernel, ones = Kernel((call,), (), (source,)), np.ones(core.size)
+            self._biases.append(_Bias(kernel, (bias,), np.arange(core.size), ones, at, core.size))
         return [result]
 
     def _scales(self, call: UnitCall, size: int, name: str) -> list[tuple[Source, Source | None]]:
@@ -566,7 +582,8 @@ class Flow(Evaluation):
                     return False
                 mine = flat // _UNIT == index
                 numbers[mine] = its.reshape(-1)[flat[mine] % _UNIT]
-            self._fill_core(one, numbers, 1.0 / one.factor, -one.offset / one.factor)
+            own = bias.factors.reshape(-1)
+            self._fill_core(one, numbers, own / one.factor, -one.offset / one.factor)
             self._biases.remove(bias)
             self._agreed(self._name(one))
             return True
@@ -638,21 +655,21 @@ class Flow(Evaluation):
 
     # What is known now.
 
-    def _fill(self, one: Unknown, numbers: Array) -> None:
-        """Say which of torch's elements a value's are that an equation takes."""
-        at = one.where.reshape(-1)
-        self._put(at, numbers.reshape(-1), 1.0 / one.factor, -one.offset / one.factor)
+    def _fill(self, one: Unknown, numbers: Array, factors: Array | float = 1.0) -> None:
+        """Say which of torch's elements, times what, a value's are that an equation takes."""
+        at, own = one.where.reshape(-1), np.broadcast_to(factors, one.where.shape).reshape(-1)
+        self._put(at, numbers.reshape(-1), own / one.factor, -one.offset / one.factor)
 
-    def _fill_core(self, one: Unknown, numbers: Array, factor: float, offset: float) -> None:
+    def _fill_core(
+        self, one: Unknown, numbers: Array, factor: Array | float, offset: float
+    ) -> None:
         self._put(_core(one.where).reshape(-1), numbers, factor, offset)
 
-    def _put(self, at: Array, numbers: Array, factor: float, offset: float) -> None:
-        self.found.origin[at] = numbers
-        self._values[at] = factor * self._torch.values[numbers] + offset
+    def _put(self, at: Array, numbers: Array, factor: Array | float, offset: float) -> None:
+        found = self.found
+        found.origin[at], found.factor[at], found.offset[at] = numbers, factor, offset
+        self._values[at] = self._torch.at(numbers, found.factor[at], found.offset[at])
         self._filled[at] = True
-        if (factor, offset) != (1.0, 0.0):
-            for name in self.elements.names(at):
-                self.found.folded[name] = factor, offset
 
     def _take(self, kernel: Kernel, asking: str) -> None:
         for call in kernel.calls:

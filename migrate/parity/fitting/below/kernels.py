@@ -15,8 +15,6 @@ from migrate.parity.fitting.sources import EXACT, Source, UnitCall, nearest
 
 Array = np.ndarray[Any, Any]
 _GROUPS = (2, 3, 4)
-# Ways in which an interleaved rotation's rows become those of one by halves, and back.
-ROTARY = ("as torch has them", "halves interleaved", "interleaved as halves")
 
 
 @dataclass(frozen=True)
@@ -145,16 +143,6 @@ def columns_of(kernel: Kernel, free: tuple[int, ...]) -> list[Array]:
             ]
             found.append(np.concatenate(parts, axis))
     return found
-
-
-def rotated(columns: Array, rank: int) -> Array:
-    """Outputs in another order: the last axis, a head's, in halves or interleaved."""
-    side = columns.shape[-1]
-    if not rank or side % 2:
-        return columns
-    pairs = (2, side // 2) if rank == 1 else (side // 2, 2)
-    turned = columns.reshape(*columns.shape[:-1], *pairs)
-    return np.asarray(np.swapaxes(turned, -1, -2).reshape(columns.shape))
 
 
 def matrix(source: Source, call: UnitCall, fed: Fed, weights: Weights) -> Array | None:

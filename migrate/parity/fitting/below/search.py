@@ -10,13 +10,17 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint.reader import TensorInfo
+from converters.layers.layout import affine, chain
+from converters.target.elements import Elements
 from migrate.parity.fitting.below.flow import Assigned, Flow
 from migrate.parity.fitting.below.weights import Weights
+from migrate.parity.fitting.heads import said
 from migrate.parity.fitting.outputs import compare_outputs
 from migrate.parity.fitting.sources import EXACT, Sources
 from migrate.parity.fitting.trying import Choices, EnoughSeen, Trials
 from migrate.parity.ground.fitting import Difference, Found, Made, Portion
 from migrate.parity.ground.settings import Settings
+from migrate.parity.sides.jax.wide import Evaluation
 
 Array = np.ndarray[Any, Any]
 
@@ -48,7 +52,7 @@ class Below:
 
     def found(self) -> Found:
         """The best pass."""
-        return self._result(self._trials.best(self._run, self._run({}, None)))
+        return self._result(self._undivided(self._trials.best(self._run, self._run({}, None))))
 
     def _run(self, choices: Choices, limit: int | None) -> Assigned:
         self._trials.passes += 1
@@ -61,15 +65,39 @@ class Below:
         except EnoughSeen:
             return found
         flow.finish()
-        truth = {ref.path: self.sources.values(ref) for ref in self.sources.dump.outputs[0]}
-        apart = compare_outputs(truth, found.outputs).apart
-        if apart is None or apart > EXACT:
-            away = math.inf if apart is None else apart
+        away = self._apart(found.outputs)
+        if away > EXACT:
             found.differences.append(Difference("", "", "", flow.after, False, away))
         return found
 
+    def _undivided(self, found: Assigned) -> Assigned:
+        """The same without its differences where the outputs are torch's all the same.
+
+        The function computes something more then, of which torch gives nothing.
+        """
+        if not found.parted or found.unplaced:
+            return found
+        numbers = Elements(self._infos)
+        values = {
+            name: self._weights.at(found.origin[at], found.factor[at], found.offset[at])
+            for name in self._infos
+            for at in (numbers.of(name),)
+        }
+        self._trials.passes += 1
+        outputs = self.runner.evaluated(self.settings, self.inputs, Evaluation(), values)
+        if self._apart(outputs) <= EXACT:
+            found.unsure |= dict.fromkeys(one.layer for one in found.differences if one.layer)
+            found.differences.clear()
+        return found
+
+    def _apart(self, outputs: Mapping[str, Array]) -> float:
+        """How far the outputs are from torch's."""
+        truth = {ref.path: self.sources.values(ref) for ref in self.sources.dump.outputs[0]}
+        apart = compare_outputs(truth, outputs).apart
+        return math.inf if apart is None else apart
+
     def _result(self, found: Assigned) -> Found:
-        numbers = Flow(self._weights, self._infos, self.drawn, {}, None).elements
+        numbers = Elements(self._infos)
         made: list[Made] = []
         unplaced = [
             f"{name} {self._infos[name].shape}{f' ({place})' if place else ''}"
@@ -78,7 +106,7 @@ class Below:
         for name in self._infos:
             if name in found.unplaced:
                 continue
-            one = self._made(name, found.origin[numbers.of(name)], found)
+            one = self._made(name, numbers.of(name), found)
             if one is None:
                 keys = self._weights.elements.names(found.origin[numbers.of(name)])
                 unplaced.append(f"{name}: made of {', '.join(keys[:3])} as no mapping can say it")
@@ -103,16 +131,20 @@ class Below:
             False,
             self._trials.untried,
             tuple(made),
+            said(found.choices),
         )
 
-    def _made(self, name: str, origin: Array, found: Assigned) -> Made | None:
-        if name in found.folded:
-            return None
-        leaf = self._weights.elements.leaf(name, origin)
+    def _made(self, name: str, at: Array, found: Assigned) -> Made | None:
+        leaf = self._weights.elements.leaf(name, found.origin[at])
         if leaf is None:
             return None
-        pieces = tuple(
-            Portion(one.key, str(one.part) if one.part is not None else "", str(one.layout))
-            for one in leaf.pieces
-        )
-        return Made(name, pieces, str(leaf.join))
+        pieces = []
+        shapes = [one.shape(self._weights.elements.infos[one.key].shape) for one in leaf.pieces]
+        numbers = [leaf.join.split(its[at], shapes) for its in (found.factor, found.offset)]
+        for one, factor, offset in zip(leaf.pieces, *(its or () for its in numbers), strict=True):
+            if np.ptp(factor) or np.ptp(offset):
+                return None
+            folded = affine(float(factor.flat[0]), float(offset.flat[0]))
+            part = str(one.part) if one.part is not None else ""
+            pieces.append(Portion(one.key, part, str(chain((one.layout, folded)))))
+        return Made(name, tuple(pieces), str(leaf.join))

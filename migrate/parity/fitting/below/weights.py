@@ -107,6 +107,10 @@ class Weights:
     def _of(self, key: str) -> Array:
         return self.elements.of(self._owner(key))
 
+    def at(self, numbers: Array, factor: Array, offset: Array) -> Array:
+        """The elements of these numbers, each times one number and another one added."""
+        return np.asarray(factor * self.values[numbers] + offset)
+
     def used(self, path: str, marked: Array) -> bool:
         """Whether all elements of an array of the plan are marked."""
         pieces = self.sources.leaves[path].pieces
