@@ -12,8 +12,9 @@ import importlib.util
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,24 @@ from converters.checkpoint.place import Place
 from converters.errors import MissingDependencyError, ModelLoadError
 
 _FORMS = "write it as pkg.mod:factory or path/file.py:factory"
+_BUILDABLE = "check that it can be built without arguments in the current directory"
+# What timm's factory is told of a file, and which of its arguments would have it load weights.
+_TIMM_TOLD = (
+    "num_classes",
+    "global_pool",
+    "input_size",
+    "fixed_input_size",
+    "first_conv",
+    "classifier",
+)
+_TIMM_LOADS = (
+    "pretrained",
+    "pretrained_cfg",
+    "pretrained_cfg_overlay",
+    "checkpoint_path",
+    "cache_dir",
+)
+_NAME_IT = "pass --model with the class that the checkpoint was saved from"
 
 
 def load_model(spec: str) -> Any:
@@ -94,26 +113,33 @@ def imported(where: str, location: str) -> Iterator[ModuleType]:
 
 
 def load_config_model(folder: Place) -> Any:
-    """The transformers model that a Hugging Face folder's `config.json` describes.
+    """The model that a Hugging Face folder's `config.json` describes, of transformers or of timm.
 
-    Its class is the first of `architectures`, else AutoModel's choice. Nothing is downloaded and no
-    code of the folder is run (`trust_remote_code=False`).
+    Of transformers its class is the first of `architectures`, else AutoModel's choice. Nothing is downloaded
+    and no code of the folder is run (`trust_remote_code=False`).
+
+    Returns:
+        The model; None: it describes none that is known (`what_it_describes` says what).
 
     Raises:
         ModelLoadError: the configuration is damaged, or transformers does not know the model.
         MissingDependencyError: torch or transformers is not installed.
     """
     _torch()
+    where = f"{folder}/config.json"
+    values = _run(where, "reading", lambda: _values(folder), f"mend it, or {_NAME_IT}")
+    if _is_of_timm(values):
+        return _timm_model(where, values) if find_spec("timm") else None
     try:
         import transformers
     except ImportError:
         raise MissingDependencyError(
-            f"{folder}/config.json describes a transformers model, and transformers is not "
-            "installed",
+            f"{where} describes a transformers model, and transformers is not installed",
             'pip install "tpu-migrate[torch]"',
         ) from None
-    where = f"{folder}/config.json"
-    config = _run(where, "reading", lambda: _config(folder))
+    config = _run(where, "reading", lambda: _config(folder, values), f"mend it, or {_NAME_IT}")
+    if config is None:
+        return None
     names = config.architectures or []
     if not names:
         return build(where, lambda: transformers.AutoModel.from_config(config))
@@ -122,31 +148,70 @@ def load_config_model(folder: Place) -> Any:
         raise ModelLoadError(
             f"{where} names the architecture {names[0]}, which transformers "
             f"{transformers.__version__} does not have",
-            "pass --model with the class that the checkpoint was saved from",
+            _NAME_IT,
         )
     return build(where, lambda: cls(config))
 
 
-def _config(folder: Place) -> Any:
-    """What the folder's `config.json` says; none of its code is run, and nothing is downloaded."""
+def what_it_describes(folder: Place) -> str:
+    """What a `config.json` describes of which `load_config_model` makes no model, for the user."""
+    of_timm = _is_of_timm(_values(folder))
+    what = (
+        "describes a model of timm, which is not installed" if of_timm else "names no known model"
+    )
+    return f"{folder}/config.json {what}"
+
+
+def _values(folder: Place) -> dict[str, Any]:
+    values = json.loads((folder / "config.json").read_bytes())
+    if not isinstance(values, dict):
+        raise ModelLoadError(f"{folder}/config.json does not describe a model", _NAME_IT)
+    return values
+
+
+def _is_of_timm(values: Mapping[str, Any]) -> bool:
+    """Whether timm wrote it: it calls the name of a function of its own the architecture."""
+    name = values.get("architecture")
+    return "model_type" not in values and isinstance(name, str) and name.isidentifier()
+
+
+def _timm_model(where: str, values: Mapping[str, Any]) -> Any:
+    """The model as timm itself makes it of such a file; nothing is loaded."""
+    import timm
+
+    told = dict(values.get("pretrained_cfg", values))
+    told |= {"num_classes": values["num_classes"]} if "num_classes" in values else {}
+    told = {name: told[name] for name in _TIMM_TOLD if name in told}
+    given = values.get("model_args") or {}
+    options = {name: value for name, value in given.items() if name not in _TIMM_LOADS}
+    name = values["architecture"]
+    return build(where, lambda: timm.create_model(name, pretrained_cfg=told, **options))
+
+
+def _config(folder: Place, values: Mapping[str, Any]) -> Any:
+    """The configuration of these values, None if they name no model; nothing is run or downloaded."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
-    values = json.loads((folder / "config.json").read_bytes())
     kind = values.get("model_type")
-    # Of an old folder on the disk that names no type, transformers tells it by other signs.
-    if kind not in CONFIG_MAPPING and not (kind is None and isinstance(folder, Path)):
-        own = (
-            " (its repository has code of its own, which is not run)"
-            if "auto_map" in values
-            else ""
-        )
+    own = "auto_map" in values
+    if kind is None and not own:
+        # Of an old folder on the disk that names no type, transformers tells it by other signs.
+        try:
+            return _of_folder(AutoConfig, folder) if isinstance(folder, Path) else None
+        except ValueError:
+            return None
+    if kind not in CONFIG_MAPPING:
+        code = " (its repository has code of its own, which is not run)" if own else ""
         raise ModelLoadError(
-            f"{folder}/config.json: transformers has no model type {kind!r}{own}",
-            "pass --model with the class that the checkpoint was saved from",
+            f"{folder}/config.json: transformers has no model type {kind!r}{code}", _NAME_IT
         )
     if isinstance(folder, Path):
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        return _of_folder(AutoConfig, folder)
     return CONFIG_MAPPING[kind].from_dict(values)
+
+
+def _of_folder(auto: Any, folder: Path) -> Any:
+    return auto.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
 
 
 def build(where: str, factory: Callable[[], Any]) -> Any:
@@ -211,7 +276,7 @@ def _import(location: str, is_file: bool) -> ModuleType:
     return module
 
 
-def _run(where: str, doing: str, action: Callable[[], Any]) -> Any:
+def _run(where: str, doing: str, action: Callable[[], Any], hint: str = _BUILDABLE) -> Any:
     """Run what belongs to the user; whatever it raises (`sys.exit` too) is one line."""
     try:
         return action()
@@ -219,8 +284,7 @@ def _run(where: str, doing: str, action: Callable[[], Any]) -> Any:
         raise
     except (Exception, SystemExit) as error:
         raise ModelLoadError(
-            f"{where}: {doing} the model failed ({type(error).__name__}: {str(error)[:200]})",
-            "check that it can be built without arguments in the current directory",
+            f"{where}: {doing} the model failed ({type(error).__name__}: {str(error)[:200]})", hint
         ) from error
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from converters.checkpoint import Checkpoint, StateDict, open_checkpoint
 from converters.checkpoint.cast import FLOATING, require_floating
+from converters.checkpoint.folder import only_a_part
 from converters.checkpoint.place import Place, is_folder
 from converters.checkpoint.prefixes import clean, removed_from
 from converters.checkpoint.reader import TensorInfo
@@ -19,7 +20,7 @@ from converters.mapping.file import MappingFile, load_mapping
 from converters.mapping.leaves import PlannedLeaf
 from converters.mapping.paths import Api
 from converters.mapping.scan import scan_plan
-from converters.model import load_config_model, require_module
+from converters.model import load_config_model, require_module, what_it_describes
 from converters.model_search import find_model
 from converters.remote.names import Meant, meant
 from converters.target.fit import fit_plan, without
@@ -190,7 +191,7 @@ def _named(
     if model is None:
         # A module's own paths are those of its keys: nothing was put before them.
         names = {key: key for key in stored.infos} if stored.modules else clean(stored.infos).names
-        return _Named(names, _inferred(Renamed(stored, names), assume, api), api)
+        return _Named(names, _inferred(Renamed(stored, names), assume, api), api, notes)
     if assume:
         raise AssumptionError(
             "the model says what each layer is, nothing is to be assumed", "leave --assume out"
@@ -223,6 +224,7 @@ def _what_was_read(stored: Checkpoint, names: Mapping[str, str]) -> list[str]:
     notes = []
     if stored.found:
         notes.append(f"the weights are its entry {stored.found}")
+    notes += only_a_part(stored.source, stored.infos)
     removed = removed_from(names)
     if removed:
         notes.append(f"left out of the keys: {', '.join(removed)}")
@@ -276,4 +278,9 @@ def _model(
     folder = checkpoint if is_folder(checkpoint) else checkpoint.parent
     # A file of a Hugging Face folder belongs to the configuration beside it; if it does not
     # after all, its keys and shapes are refused.
-    return (load_config_model(folder) if (folder / "config.json").is_file() else None), ()
+    if not (folder / "config.json").is_file():
+        return None, ()
+    found = load_config_model(folder)
+    if found is None:
+        return None, (f"{what_it_describes(folder)}: the layers are told by the keys",)
+    return found, ()

@@ -14,9 +14,9 @@ from converters.back.safetensors_output import write_leaves
 from converters.back.sources import Example, from_mapping, from_module, misfits_of
 from converters.back.torch_output import save, to_tensor
 from converters.checkpoint.reader import Checkpoint
-from converters.errors import KeptFileError, MisfitError, OutputError
+from converters.errors import KeptFileError, MisfitError, ModelLoadError, OutputError
 from converters.kept import Kept, kept_path, read_kept
-from converters.model import load_config_model, load_model, require_module
+from converters.model import load_config_model, load_model, require_module, what_it_describes
 
 TorchFormat = Literal["safetensors", "pt"]
 
@@ -236,4 +236,9 @@ def _model(model: Any) -> Any:
     if not isinstance(model, str | Path):
         return require_module("the model", model)
     folder = Path(model)
-    return load_config_model(folder) if folder.is_dir() else load_model(str(model))
+    if not folder.is_dir():
+        return load_model(str(model))
+    found = load_config_model(folder)
+    if found is None:
+        raise ModelLoadError(what_it_describes(folder), "pass the torch model itself (--model)")
+    return found

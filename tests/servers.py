@@ -397,6 +397,16 @@ def free_port() -> int:
         return port
 
 
+# It answers one request after another and lets five wait: what is sent to it beyond that is lost, and sent
+# again a second later, then two, then four. A bucket does not do that.
+_EMULATOR = """
+import runpy, socketserver, sys
+socketserver.TCPServer.request_queue_size = 256
+sys.argv[0] = "gcp_storage_emulator"
+runpy.run_module("gcp_storage_emulator", run_name="__main__", alter_sys=True)
+"""
+
+
 @contextlib.contextmanager
 def bucket(folder: Path, name: str = "bkt") -> Iterator[str]:
     """The URL of an emulated Google Cloud Storage with one bucket, a process of its own."""
@@ -406,7 +416,7 @@ def bucket(folder: Path, name: str = "bkt") -> Iterator[str]:
     with log.open("wb") as out:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "gcp_storage_emulator", "-d", str(folder.resolve())),
+                *(sys.executable, "-c", _EMULATOR, "-d", str(folder.resolve())),
                 *("start", "--port", str(port), "--default-bucket", name),
             ],
             stdout=out,

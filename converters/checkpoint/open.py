@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from converters.checkpoint.folder import file_in_folder, require_alone
 from converters.checkpoint.formats.distributed import METADATA, open_distributed
 from converters.checkpoint.formats.npz_file import SUFFIX as ARRAY_SUFFIX
 from converters.checkpoint.formats.npz_file import open_npz
@@ -13,23 +14,12 @@ from converters.checkpoint.formats.safetensors_file import SafetensorsFile
 from converters.checkpoint.formats.sharded import INDEX_SUFFIX, ShardedCheckpoint
 from converters.checkpoint.formats.torch_file import PICKLE_MAGIC, open_torch_file
 from converters.checkpoint.mapped_file import open_file
-from converters.checkpoint.place import FarPlace, Place, file_names, is_folder, is_there, size_of
+from converters.checkpoint.place import Place, is_folder, is_there, size_of
 from converters.checkpoint.quantized import require_not_quantized
 from converters.checkpoint.reader import Checkpoint, read_start
 from converters.checkpoint.zip_archive import ZIP_MAGIC, ZipArchive
-from converters.errors import CheckpointDamagedError, CheckpointNotFoundError, NotAStateDictError
+from converters.errors import CheckpointDamagedError, NotAStateDictError
 
-# In the order of preference of transformers' from_pretrained; then diffusers'.
-FOLDER_NAMES = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-    "diffusion_pytorch_model.safetensors",
-    "diffusion_pytorch_model.safetensors.index.json",
-    "diffusion_pytorch_model.bin",
-)
-_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz")
 _PICKLES = (".pkl", ".pickle")  # those of protocol 0 begin with anything
 _SETTINGS = "config.json"  # of a Hugging Face folder
 _LENGTH_BYTES = 8  # a safetensors file begins with the length of its header
@@ -85,10 +75,11 @@ def _opened(path: Place, key: str | None) -> Checkpoint:
     if is_folder(path):
         if is_there(path / METADATA):
             return open_distributed(path, key)
-        return _opened(_file_in_folder(path), key)
+        return _opened(file_in_folder(path), key)
     if path.name.endswith(INDEX_SUFFIX):
         read_start(path, 1)
         return ShardedCheckpoint(path, lambda shard: _opened(shard, key))
+    require_alone(path)
     start = read_start(path, 512)
     is_pickle = start.startswith((ZIP_MAGIC, PICKLE_MAGIC)) or path.suffix in _PICKLES
     if is_pickle and not _may_be_safetensors(path, start[:8]):
@@ -143,27 +134,4 @@ def _is_text(start: bytes) -> bool:
     text = start.decode("utf-8", "replace").removesuffix("\ufffd")
     return len(start) >= _LENGTH_BYTES and all(
         character.isprintable() or character.isspace() for character in text
-    )
-
-
-def _file_in_folder(folder: Place) -> Place:
-    for name in FOLDER_NAMES:
-        if (folder / name).is_file():
-            return folder / name
-    try:
-        names = [name for name in file_names(folder) if name.endswith((*_SUFFIXES, INDEX_SUFFIX))]
-    except OSError as error:
-        raise CheckpointNotFoundError(
-            f"{folder} cannot be read ({error.strerror})", "check its permissions"
-        ) from None
-    indices = [name for name in names if name.endswith(INDEX_SUFFIX)]
-    for choice in (names, indices):
-        if len(choice) == 1:
-            return folder / choice[0]
-    if not names and isinstance(folder, FarPlace):
-        folder.require_there()
-    found = f"it has {', '.join(names[:5])}" if names else f"looked for {', '.join(FOLDER_NAMES)}"
-    raise CheckpointNotFoundError(
-        f"{folder} holds no checkpoint under a known name ({found})",
-        "name the checkpoint file itself",
     )

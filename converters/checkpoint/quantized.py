@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from converters.checkpoint.reader import Checkpoint
+from converters.checkpoint.reader import Checkpoint, TensorInfo
 from converters.errors import UnsupportedDtypeError
 
 # What each scheme adds to a module's keys.
@@ -15,18 +15,33 @@ _MARKS = {
     "._packed_params._packed_params": "torch.ao.quantization",
     ".weight_packed": "compressed-tensors",
     ".codebooks": "AQLM",
+    ".W_q": "HQQ",
+    "_weight_qdata": "torchao",
 }
+# What stands beside numbers of few bits: (the end of their key, of the other key, the scheme).
+_SCALES = (
+    (".weight", ".weight_scale_inv", "FP8 with scales of blocks"),
+    (".weight", ".weight_scale_2", "NVFP4 of ModelOpt"),
+    (".weight", ".weight_scale", "with scales, as of compressed-tensors, ModelOpt or BitNet"),
+    (".weight", ".scale_weight", "FP8 with scales"),
+    ("._data", "._scale", "quanto"),
+    ("_blocks", "_scales", "MXFP4"),
+    (".B", ".s", "GPTQ for Marlin"),
+)
+_FEW_BITS = ("int8", "uint8", "float8_")
+_PACKED = ("int32",)  # of Marlin
+_MATRIX = 2  # axes
 
 
 def require_not_quantized(checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint in whose keys a quantization scheme shows.
+    """Refuse a checkpoint in whose keys, or the types of its weights, a quantization scheme shows.
 
-    Float8 weights are no such case: they are numbers as they are.
+    Float8 weights without scales are no such case: they are numbers as they are.
 
     Raises:
         UnsupportedDtypeError: one shows; the message names it.
     """
-    found = _scheme((*checkpoint.infos, *checkpoint.others))
+    found = _marked((*checkpoint.infos, *checkpoint.others)) or _scaled(checkpoint.infos)
     if found:
         key, scheme = found
         raise UnsupportedDtypeError(
@@ -35,9 +50,23 @@ def require_not_quantized(checkpoint: Checkpoint) -> None:
         )
 
 
-def _scheme(keys: Iterable[str]) -> tuple[str, str] | None:
+def _marked(keys: Iterable[str]) -> tuple[str, str] | None:
     for key in keys:
         for mark, scheme in _MARKS.items():
             if mark in key and (mark.endswith("__") or key.endswith(mark)):
                 return key, scheme
+    return None
+
+
+def _scaled(infos: Mapping[str, TensorInfo]) -> tuple[str, str] | None:
+    """A weight of few bits, with what its scales say of the scheme, if there are any."""
+    for key, info in infos.items():
+        if not info.dtype.startswith((*_FEW_BITS, *_PACKED)):
+            continue
+        for numbers, beside, scheme in _SCALES:
+            if key.endswith(numbers) and key.removesuffix(numbers) + beside in infos:
+                return key, scheme
+        whole = info.dtype in ("int8", "uint8") and len(info.shape) >= _MATRIX
+        if whole and key.rpartition(".")[2] == "weight":
+            return key, f"a weight of {info.dtype}"
     return None

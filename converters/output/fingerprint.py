@@ -6,8 +6,9 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 
-from converters.checkpoint.open import FOLDER_NAMES
-from converters.checkpoint.place import FarPlace, Place, file_names, is_folder
+from converters.checkpoint.folder import file_in_folder
+from converters.checkpoint.formats.distributed import METADATA
+from converters.checkpoint.place import FarPlace, Place, file_names, is_folder, is_there
 from converters.mapping.leaves import PlannedLeaf
 from converters.output.layouts import OutputLayout
 
@@ -47,14 +48,13 @@ def recipe_of(leaves: Sequence[PlannedLeaf], checkpoint: Place | None) -> str:
 def _files(checkpoint: Place) -> list[Place]:
     """The files that the checkpoint's values may come from."""
     if is_folder(checkpoint):
-        for name in FOLDER_NAMES:
-            if (checkpoint / name).is_file():
-                return _files(checkpoint / name)
-        # Of torch.distributed.checkpoint. The output, too, may come to lie in the folder.
+        if not is_there(checkpoint / METADATA):
+            return _files(file_in_folder(checkpoint))
+        # The output, too, may come to lie in the folder.
         return [
             checkpoint / name
             for name in file_names(checkpoint)
-            if name.endswith((".distcp", ".metadata"))
+            if name.endswith((".distcp", METADATA))
         ]
     if checkpoint.name.endswith(_INDEX_SUFFIX):
         try:

@@ -52,13 +52,14 @@ class BucketStore(Store):
     def entry(self, key: str) -> Entry | None:
         """The file of this key; one or two are asked for, for more their folder is listed."""
         folder = posixpath.dirname(key)
-        if key not in self._entries and folder not in self._listed:
-            asked = [other for other in self._entries if posixpath.dirname(other) == folder]
-            if len(asked) < _SINGLE_QUESTIONS:
-                self._entries[key] = self._asked(key)
-            else:
-                self.names(folder)
-        return self._entries.get(key)
+        with self._lock:  # else the shards of an index, asked for together, are as many questions
+            if key not in self._entries and folder not in self._listed:
+                asked = [other for other in self._entries if posixpath.dirname(other) == folder]
+                if len(asked) < _SINGLE_QUESTIONS:
+                    self._entries[key] = self._asked(key)
+                else:
+                    self.names(folder)
+            return self._entries.get(key)
 
     def names(self, folder: str) -> list[str]:
         """The names of the files in a folder."""

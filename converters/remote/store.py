@@ -50,7 +50,7 @@ class Store(ABC):
         self._files: dict[str, ByteFile] = {}
         self._kept: dict[str, list[tuple[int, bytes]]] = {}
         self._used: dict[str, Entry] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @abstractmethod
     def entry(self, key: str) -> Entry | None:
@@ -117,7 +117,7 @@ class Store(ABC):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ = state
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
 
 class StorePlace(FarPlace):

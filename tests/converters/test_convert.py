@@ -201,6 +201,20 @@ def test_prefixes_of_wrappers_are_left_out_and_come_back(folder):
     assert all(torch.equal(back[key], tensor) for key, tensor in state.items())
 
 
+def test_what_is_only_a_part_is_said_to_be(folder):
+    adapter = {"q.lora_A.weight": torch.ones(2, 4), "q.lora_B.weight": torch.ones(4, 2)}
+    save_file({"a": torch.ones(2)}, "net-00001-of-00002.safetensors")
+    save_file(adapter, "adapter.safetensors")
+    (folder / "config.json").write_text('{"width": 4}')
+    done = convert("net-00001-of-00002.safetensors")
+    assert any("one of 2 shards" in note for note in done.notes)
+    assert any(
+        "names no known model: the layers are told by the keys" in note for note in done.notes
+    )
+    done = convert("adapter.safetensors", assume=["q.lora_[AB]=Linear"])
+    assert any("q.lora_A.weight is an adapter's" in note for note in done.notes)
+
+
 def test_a_saved_mapping_stands_for_the_model(folder):
     state = {f"model.{key}": value for key, value in save_net().items()}
     torch.save(state, "train.pt")

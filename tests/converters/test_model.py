@@ -2,14 +2,16 @@
 
 import json
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from torch import nn
 
 from converters.errors import ModelLoadError
-from converters.model import load_config_model, load_model
+from converters.model import load_config_model, load_model, what_it_describes
 
 NETS = """
 import dataclasses
@@ -140,13 +142,68 @@ def test_a_config_without_architecture(tmp_path):
         ({"model_type": "bert", "architectures": ["MyOwnBert"]}, "MyOwnBert"),
         ({"model_type": "bert", "architectures": ["AutoConfig"]}, "AutoConfig"),
         ({"model_type": "no-such-type"}, "no-such-type"),
-        ({}, "reading the model failed"),
+        ({"auto_map": {"AutoModel": "own.M"}}, "has no model type None (its repository has code"),
         ({"model_type": "bert", "num_attention_heads": 5, "hidden_size": 6}, "building"),
     ],
 )
 def test_a_config_that_describes_no_model(tmp_path, values, part, refused):
     with refused(ModelLoadError, "config.json", part):
         load_config_model(write_config(tmp_path, **values))
+
+
+def test_a_config_of_no_library(tmp_path):
+    """As huggingface_hub's mixin writes it, with the arguments of a class of one's own."""
+    folder = write_config(tmp_path, in_channels=3, out_channels=[8, 16])
+    assert load_config_model(folder) is None
+    assert what_it_describes(folder).endswith("config.json names no known model")
+
+
+def test_a_config_of_timm_without_timm(tmp_path, monkeypatch):
+    monkeypatch.setattr("converters.model.find_spec", lambda _: None)
+    folder = write_config(tmp_path, architecture="resnet18", num_classes=10)
+    assert load_config_model(folder) is None
+    assert "a model of timm, which is not installed" in what_it_describes(folder)
+
+
+def test_a_config_of_timm(tmp_path, monkeypatch):
+    """Its factory is told what describes the model, and nothing that would have it load weights."""
+    asked = []
+
+    def create_model(name, **options):
+        asked.append((name, options))
+        return torch.nn.Linear(2, 3)
+
+    timm = ModuleType("timm")
+    timm.create_model = create_model
+    timm.__spec__ = ModuleSpec("timm", None)
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    told = {
+        "url": "https://example.org/x",
+        "file": "x.pth",
+        "global_pool": "avg",
+        "num_classes": 1000,
+    }
+    folder = write_config(
+        tmp_path,
+        architecture="resnet18",
+        num_classes=10,
+        pretrained_cfg=told,
+        model_args={"in_chans": 1, "checkpoint_path": "evil.pt", "pretrained": True},
+    )
+    assert isinstance(load_config_model(folder), torch.nn.Linear)
+    cfg = {"num_classes": 10, "global_pool": "avg"}
+    assert asked == [("resnet18", {"pretrained_cfg": cfg, "in_chans": 1})]
+    write_config(tmp_path, architecture="hf-hub:org/name")
+    assert load_config_model(folder) is None
+
+
+def test_a_folder_that_timm_wrote(tmp_path):
+    timm = pytest.importorskip("timm")
+    net = timm.create_model("vit_tiny_patch16_224", num_classes=10, depth=1, global_pool="avg")
+    timm.models.save_for_hf(net, tmp_path, model_args={"depth": 1}, safe_serialization=True)
+    model = load_config_model(tmp_path)
+    found = {key: value.shape for key, value in model.state_dict().items()}
+    assert found == {key: value.shape for key, value in net.state_dict().items()}
 
 
 def test_a_damaged_config(tmp_path, refused):

@@ -159,3 +159,50 @@ def test_names_that_a_terminal_would_obey_are_refused(tmp_path, where, refused):
     torch.save(value, tmp_path / "x.pt")
     with refused(CheckpointDamagedError, "unprintable characters: 'a\\x1b[2J'"):
         open_checkpoint(tmp_path / "x.pt")
+
+
+@pytest.mark.parametrize(
+    ("file", "part", "hint"),
+    [
+        ("net-Q4_K_M.gguf", "GGUF", "the checkpoint it was made from"),
+        ("tf_model.h5", "HDF5", "weights of torch"),
+        ("flax_model.msgpack", "Flax's own form", "needs no conversion"),
+        ("model.onnx", "ONNX", "the checkpoint it was made from"),
+        ("model.safetensors.incomplete", "has not ended", "download it again"),
+        ("model_index.json", "a pipeline of diffusers", "name one of its folders"),
+        ("zero_to_fp32.py", "DeepSpeed", "run it"),
+        ("adapter_config.json", "an adapter of PEFT", "merge it"),
+    ],
+)
+def test_what_a_folder_holds_instead_is_said(tmp_path, file, part, hint, refused):
+    (tmp_path / file).write_bytes(b"anything")
+    (tmp_path / "config.json").write_text("{}")
+    with refused(CheckpointNotFoundError, file, part, hint):
+        open_checkpoint(tmp_path)
+
+
+def test_folders_in_it_that_hold_one_are_named(tmp_path, refused):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "checkpoint-500").mkdir()
+    save_file({"a": torch.ones(2)}, tmp_path / "checkpoint-500" / "model.safetensors")
+    with refused(CheckpointNotFoundError, "its folders checkpoint-500 do", "name one of them"):
+        open_checkpoint(tmp_path)
+
+
+def test_shards_without_their_index_are_not_the_checkpoint(tmp_path, refused):
+    path = tmp_path / "model-00001-of-00002.safetensors"
+    save_file({"a": torch.ones(2)}, path)
+    with refused(CheckpointDamagedError, path.name, "one of 2 shards", "index.json"):
+        open_checkpoint(tmp_path)
+    assert list(open_checkpoint(path).infos) == ["a"]  # who names it means it
+    path.rename(tmp_path / "model-00001-of-00001.safetensors")
+    assert list(open_checkpoint(tmp_path).infos) == ["a"]
+
+
+def test_one_of_several_files_with_parts_of_each_array_is_refused(tmp_path, refused):
+    torch.save({"a": torch.ones(2)}, tmp_path / "consolidated.00.pth")
+    assert list(open_checkpoint(tmp_path).infos) == ["a"]
+    torch.save({"a": torch.ones(2)}, tmp_path / "consolidated.01.pth")
+    for name in ("consolidated.00.pth", "consolidated.01.pth"):
+        with refused(CheckpointDamagedError, name, "parts of each array"):
+            open_checkpoint(tmp_path / name)

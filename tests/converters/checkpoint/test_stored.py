@@ -172,6 +172,46 @@ def test_quantized_checkpoints_are_refused_by_name(tmp_path, keys, refused):
         open_checkpoint(path)
 
 
+FLOAT8 = torch.zeros(4, 4).to(torch.float8_e4m3fn)
+INT8 = torch.ones(4, 4, dtype=torch.int8)
+UINT8 = torch.ones(4, 4, dtype=torch.uint8)
+ONE = torch.ones(1)
+
+
+@pytest.mark.parametrize(
+    ("state", "scheme"),
+    [
+        ({"q.weight": FLOAT8, "q.weight_scale_inv": ONE}, "FP8 with scales of blocks"),
+        ({"q.weight": FLOAT8, "q.scale_weight": ONE}, "FP8 with scales"),
+        ({"q.weight": UINT8, "q.weight_scale": ONE, "q.weight_scale_2": ONE}, "NVFP4"),
+        ({"q.weight": INT8, "q.weight_scale": ONE}, "compressed-tensors"),
+        ({"q.weight._data": INT8, "q.weight._scale": ONE}, "quanto"),
+        ({"e.up_proj_blocks": UINT8, "e.up_proj_scales": UINT8}, "MXFP4"),
+        ({"q.B": INT8.int(), "q.s": ONE}, "Marlin"),
+        ({"q.W_q": UINT8, "q.scale": ONE}, "HQQ"),
+        ({"fc.weight": INT8, "fc.bias": torch.ones(4)}, "a weight of int8"),
+    ],
+)
+def test_quantized_checkpoints_are_told_by_what_stands_beside_their_numbers(
+    tmp_path, state, scheme, refused
+):
+    path = saved(state, tmp_path / "x.pt")
+    with refused(UnsupportedDtypeError, "is quantized", scheme):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"q.weight": FLOAT8},
+        {"q.weight": torch.ones(4, 4), "q.weight_scale": ONE},
+        {"hash.weight": torch.ones(4, dtype=torch.uint8), "table": INT8},
+    ],
+)
+def test_what_only_looks_quantized_is_read(tmp_path, state):
+    assert set(open_checkpoint(saved(state, tmp_path / "x.pt")).infos) == set(state)
+
+
 def test_an_expansion_to_an_absurd_size_is_refused(tmp_path, refused):
     path = saved({"w": torch.ones(1).expand(1 << 20, 1 << 20)}, tmp_path / "x.pt")
     with refused(CheckpointDamagedError, "4 bytes claims the shape (1048576, 1048576)"):

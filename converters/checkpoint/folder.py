@@ -1,0 +1,137 @@
+"""Which file of a folder is the checkpoint; and where none is, what the folder holds instead."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from converters.checkpoint.formats.sharded import INDEX_SUFFIX
+from converters.checkpoint.place import FarPlace, Place, file_names
+from converters.errors import CheckpointDamagedError, CheckpointNotFoundError
+
+# In the order of preference of transformers' from_pretrained; then diffusers'.
+FOLDER_NAMES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "diffusion_pytorch_model.safetensors",
+    "diffusion_pytorch_model.safetensors.index.json",
+    "diffusion_pytorch_model.bin",
+)
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz")
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|bin)")
+_ADAPTER = re.compile(r"\.lora_(A|B|down|up)\b|\.(hada|lokr)_w")
+_PARALLEL = re.compile(r"consolidated\.(\d\d)\.pth")
+_SHOWN = 5
+# What people have in such folders instead: (the end of a name, what it is, what to do).
+_OTHERS = (
+    (".incomplete", "a download that has not ended", "download it again"),
+    (".gguf", "GGUF (llama.cpp's, most often quantized)", "take the checkpoint it was made from"),
+    (".h5", "HDF5 (TensorFlow's, Keras's)", "take the weights of torch, if there are any"),
+    (".msgpack", "Flax's own form", "it needs no conversion: flax.serialization reads it"),
+    (".onnx", "ONNX", "take the checkpoint it was made from"),
+    ("model_index.json", "a pipeline of diffusers", "name one of its folders (unet, vae, …)"),
+    ("zero_to_fp32.py", "DeepSpeed's", "run it: it writes one pytorch_model.bin of all parts"),
+    (
+        "adapter_config.json",
+        "an adapter of PEFT",
+        "name its file, or merge it into its model first",
+    ),
+)
+
+
+def file_in_folder(folder: Place) -> Place:
+    """The checkpoint of a folder: under its Hugging Face name, or the only one that there is.
+
+    Raises:
+        CheckpointNotFoundError: there is none, or several.
+        CheckpointDamagedError: shards whose index is lacking.
+    """
+    for name in FOLDER_NAMES:
+        if (folder / name).is_file():
+            return folder / name
+    try:
+        files = file_names(folder)
+    except OSError as error:
+        raise CheckpointNotFoundError(
+            f"{folder} cannot be read ({error.strerror})", "check its permissions"
+        ) from None
+    names = [name for name in files if name.endswith((*_SUFFIXES, INDEX_SUFFIX))]
+    indices = [name for name in names if name.endswith(INDEX_SUFFIX)]
+    for choice in (names, indices):
+        if len(choice) == 1:
+            _require_whole(folder, choice[0])
+            return folder / choice[0]
+    if not files and isinstance(folder, FarPlace):
+        folder.require_there()
+    for name in names:
+        _require_whole(folder, name)
+    found, hint = _instead(folder, files, names)
+    raise CheckpointNotFoundError(
+        f"{folder} holds no checkpoint under a known name ({found})", hint
+    )
+
+
+def _require_whole(folder: Place, name: str) -> None:
+    """A shard without its index is not the checkpoint of its folder."""
+    shard = _SHARD.search(name)
+    if shard and int(shard[2]) > 1:
+        raise CheckpointDamagedError(
+            f"{folder} has {name}, one of {int(shard[2])} shards, and no index of them",
+            f"download the *{INDEX_SUFFIX} and all shards into it",
+        )
+
+
+def only_a_part(source: str, keys: Iterable[str]) -> list[str]:
+    """What to know of a checkpoint that is not the whole of a model, for the user."""
+    said = []
+    shard = _SHARD.search(source)
+    if shard and int(shard[2]) > 1:
+        said.append(f"this is one of {int(shard[2])} shards: the other keys are not in it")
+    adapter = next((key for key in keys if _ADAPTER.search(key)), None)
+    if adapter is not None:
+        said.append(
+            f"{adapter} is an adapter's (LoRA): what it adds to its model's weights is in none of them; "
+            "merge it first (PEFT: merge_and_unload), or convert it as it is by --assume"
+        )
+    return said
+
+
+def require_alone(path: Place) -> None:
+    """A file is not one of several that hold parts of the same arrays.
+
+    Raises:
+        CheckpointDamagedError: it is.
+    """
+    part = _PARALLEL.fullmatch(path.name)
+    if part is None:
+        return
+    other = "consolidated.00.pth" if int(part[1]) else "consolidated.01.pth"
+    if path.with_name(other).is_file():
+        raise CheckpointDamagedError(
+            f"{path} is one of several files with parts of each array ({other} is beside it)",
+            "put them together first, or take the model's checkpoint in Hugging Face's form",
+        )
+
+
+def _instead(folder: Place, files: Sequence[str], names: Sequence[str]) -> tuple[str, str]:
+    """What a folder holds instead of a checkpoint, and what to do."""
+    for end, what, hint in _OTHERS:
+        of_kind = [name for name in files if name.endswith(end)]
+        if of_kind:
+            return f"{of_kind[0]}: {what}", hint
+    if names:
+        return f"it has {', '.join(names[:_SHOWN])}", "name the checkpoint file itself"
+    below = [] if isinstance(folder, FarPlace) else _folders_with_one(folder)
+    if below:
+        return f"its folders {', '.join(below[:_SHOWN])} do", "name one of them"
+    return f"looked for {', '.join(FOLDER_NAMES)}", "name the checkpoint file itself"
+
+
+def _folders_with_one(folder: Path) -> list[str]:
+    """The folders in it that hold a checkpoint under a known name, as those of a Trainer's run."""
+    below = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    return [name for name in below if any((folder / name / one).is_file() for one in FOLDER_NAMES)]
