@@ -1,7 +1,8 @@
 """How many models `migrate port` ports: transformers' types, timm, torchvision, diffusers.
 
     python benchmarks/zoo.py --csv FILE [--zoo huggingface|timm|torchvision|diffusers] [--only TYPE…]
-                             [--again STATUS…] [--seconds 120] [--failures FILE] [--keep DIR] [--summary]
+                             [--again STATUS…] [--seconds 120] [--shuffle SEED] [--failures FILE]
+                             [--keep DIR] [--against CSV] [--summary]
 
 Each model is built tiny and random, runs in torch, is ported, gets its weights by `converters`, and runs in
 Flax under `jax.jit` on the same inputs, in a process of its own. A row is added to the CSV as soon as it is
@@ -11,8 +12,11 @@ failed, refused, weights refused, mismatch, rounding (above 1e-5, and no further
 torch's own float32 is), ties (a mismatch where the model chooses among equal scores), crash, time, random
 (torch itself gives other values each time), no compiler.
 
+With --shuffle the models come in a drawn order, so that a part of a run says something of the whole. With
+--against only those of another CSV are run, and each that was ported there and is not here is named.
+
 timm, torchvision and diffusers are measured where they can be imported (a folder on PYTHONPATH will do).
-Exit code 1 if a model of the run was a mismatch.
+Exit code 1 if a model of the run was a mismatch, or is named by --against.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import argparse
 import csv
 import multiprocessing
 import os
+import random
 import re
 import sys
 from collections import Counter, defaultdict
@@ -51,6 +56,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--again", nargs="*", default=[], help="statuses, or all")
     parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--shuffle", type=int, metavar="SEED", help="the order of the models")
+    parser.add_argument("--against", type=Path, metavar="CSV", help="of an earlier run")
     parser.add_argument("--failures", type=Path, help="write them grouped by cause to this file")
     parser.add_argument("--keep", type=Path, help="keep the sources in this folder")
     parser.add_argument("--summary", action="store_true", help="run nothing")
@@ -59,11 +66,28 @@ def main() -> int:
     if not given.summary:
         run(given, rows)
     print(summary(given.zoo, list(rows.values())))
-    return 1 if any(row["ported"] == "mismatch" for row in rows.values()) else 0
+    lost = [] if given.against is None else worse(read(given.against), rows)
+    for said in lost:
+        print(said)
+    return 1 if lost or any(row["ported"] == "mismatch" for row in rows.values()) else 0
+
+
+def worse(before: dict[str, Row], now: dict[str, Row]) -> list[str]:
+    """What was ported before and is not now."""
+    return [
+        f"{name} was ported, now: {row['ported']} {row['reason']}"
+        for name, row in now.items()
+        if row["ported"] != "yes" and before.get(name, {}).get("ported") == "yes"
+    ]
 
 
 def run(given: argparse.Namespace, rows: dict[str, Row]) -> None:
     wanted = [one for one in ZOOS[given.zoo]() if not given.only or one[0] in given.only]
+    if given.against is not None:
+        known = read(given.against)
+        wanted = [one for one in wanted if one[0] in known]
+    if given.shuffle is not None:
+        random.Random(given.shuffle).shuffle(wanted)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     for number, (name, kind) in enumerate(wanted, 1):

@@ -28,7 +28,7 @@ from converters.graph.ir import Call
 from converters.graph.recording.trace import GraphError
 from converters.graph.writing.body import drafted
 from converters.graph.writing.draft import Draft, Drafter
-from converters.graph.writing.forms import lists
+from converters.graph.writing.forms import lists, sizes
 from converters.graph.writing.forms.convolutions import as_usual, spelled_out
 from converters.graph.writing.forms.loops import rolled
 from converters.graph.writing.holes import fill
@@ -329,12 +329,15 @@ class _Classes:
         hints = [hint for tree in _trees(group[0]) for hint in _hints(tree, "")]
         fields: dict[str, list[Any]] = {}
         written: list[Any] = []
+        called: list[str] = []
         configured = False
         for place in range(len(slots[0])):
+            called.append("")
             values = [one[place] for one in slots]
             spelled = [self._spelled(value) for value in values]
             if spelled[0] is not None and len({one and ast.dump(one) for one in spelled}) == 1:
                 written.append(spelled[0])
+                called[-1] = _attribute_of(group, values)
                 configured = True
                 continue
             bare = [_bare(one) for one in values]
@@ -350,8 +353,11 @@ class _Classes:
             ]
             written.append(ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load()))
         one = group[0]
+        called = ["" if name in fields else name for name in called]
+        first, written = sizes.named(written, called)
         fill_in = iter(written)
         setup = [as_usual(_slotted(statement, fill_in)) for statement in one.setup]
+        setup = [*first, *setup]
         methods = {
             name: Method(
                 method.arguments,
@@ -428,6 +434,18 @@ class _Classes:
         return next(
             name for number in range(2, 1000) if (name := f"{cls.__name__}{number}") not in taken
         )
+
+
+def _attribute_of(group: Sequence[_Instance], values: Sequence[Any]) -> str:
+    """What the original's modules call a setting, as an attribute that the class of the port may have too."""
+    name: str = values[0].local
+    module = group[0].module
+    taken = {*_OF_FLAX, *module._modules, *module._parameters, *module._buffers}
+    held = all(
+        value.local == name and _bare(vars(one.module).get(name)) == _bare(value)
+        for one, value in zip(group, values, strict=True)
+    )
+    return name if held and name.isidentifier() and name not in taken else ""
 
 
 def _roll(one: _Instance) -> None:

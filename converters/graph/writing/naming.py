@@ -10,8 +10,9 @@ from typing import Any
 import sympy
 
 from converters.graph.expression import Hole, as_code, call, code
-from converters.graph.ir import Fact, Free, Held, Ref
+from converters.graph.ir import Fact, Frame, Free, Held, Ref
 from converters.graph.recording.trace import GraphError
+from converters.graph.writing.forms.shapes import with_shapes
 from converters.graph.writing.holes import fill, filled, refs
 from converters.graph.writing.layout import LAST, Layout, as_torch, moved
 from converters.graph.writing.original import names
@@ -86,6 +87,7 @@ class _Naming:
         names_of = {number: name for name, number in self.arguments}
         holder = dict(self.arguments)
         body: list[ast.stmt] = []
+        lines: list[Sequence[Frame]] = []
         for index, one in enumerate(statements):
             value = self._named(one.value, names_of)
             targets: list[ast.expr] = []
@@ -99,6 +101,7 @@ class _Naming:
                     body.append(
                         ast.Assign([ast.Name(kept, ast.Store())], ast.Name(wanted, ast.Load()))
                     )
+                    lines.append(())
                     holder[kept] = holder.pop(wanted)
                     names_of[holder[kept]] = kept
                 name = self._free_name(wanted, index, holder, last)
@@ -112,6 +115,9 @@ class _Naming:
                 else _nested(iter(targets), one.nested or (None,) * len(targets))
             )
             body.append(commented(ast.Assign([target], value), self._comments(one)))
+            lines.append(one.frames)
+        given = {*self.scope.taken, *(name for name, _ in self.arguments)}
+        body = with_shapes(body, lines, given)
         final = self._named(result, names_of)
         while body and isinstance(final, ast.Name) and isinstance(body[-1], ast.Assign):
             last_one = body[-1]

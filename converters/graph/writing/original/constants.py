@@ -27,7 +27,7 @@ def computed(tensor: torch.Tensor, owner: Any, name: str, settings: Settings) ->
         return None
 
     def size(value: int) -> Any:
-        return settings.of_number(value, owner)
+        return settings.of_buffer_side(owner, name, value)
 
     def element(value: Any) -> Any:
         return value if isinstance(value, bool) else settings.of_buffer(owner, name, value)

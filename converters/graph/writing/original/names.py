@@ -114,6 +114,25 @@ def sides_read(frame: Frame) -> tuple[tuple[str, int], ...]:
     return tuple(made)
 
 
+@cache
+def shape_given(frame: Frame) -> str:
+    """The local variable that a statement's only `.view(…)` is given as its shape; "" if there is none."""
+    found = statement(frame)
+    calls = [
+        node
+        for node in (ast.walk(found) if found is not None else ())
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("view", "reshape")
+    ]
+    if len(calls) != 1 or len(calls[0].args) != 1 or calls[0].keywords:
+        return ""
+    given = calls[0].args[0]
+    inner = given.value if isinstance(given, ast.Starred) else given
+    known = isinstance(inner, ast.Name) and inner.id in assigned(function_at(frame))
+    return clean(inner.id) if known and isinstance(inner, ast.Name) else ""
+
+
 def integer(node: ast.AST) -> int | None:
     """`2`, `-1`; None where it is something else."""
     match node:
@@ -281,11 +300,15 @@ def first_sentence(documented: Any) -> str:
     else:
         text = inspect.getdoc(documented) or "" if vars(documented).get("__doc__") else ""
     paragraph = " ".join(text.strip().split("\n\n")[0].split())
-    found = re.match(r".*?[.!?](?=\s|$)", paragraph)
+    found = _SENTENCE.match(paragraph)
     sentence = found[0] if found else paragraph
     return "\n    ".join(textwrap.wrap(sentence, _WIDTH, break_long_words=False))
 
 
+# It does not end behind an initial ("Aidan N. Gomez") or an abbreviation.
+_SENTENCE = re.compile(
+    r".*?(?<![\s.(][A-Z])(?<!\bal)(?<!e\.g)(?<!i\.e)(?<!\bvs)(?<!\bcf)[.!?](?=\s|$)"
+)
 # Of a line of a docstring, with what stands around it.
 _WIDTH = 88
 

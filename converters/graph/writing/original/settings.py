@@ -168,6 +168,23 @@ class Settings:
                     return _number(value, found)
         return value
 
+    def of_buffer_side(self, owner: Any, name: str, value: int) -> Any:
+        """A side of a buffer as a setting: an argument of what the constructor computes it with.
+
+        A buffer that is made as large as another one (`torch.zeros(self.ids.size())`) has that one's.
+        """
+        path, seen = self.paths.get(id(owner)), [name]
+        for buffer in seen if path is not None and value > 1 else ():
+            for expression in constructors.assigned(_class(owner), buffer):
+                for node in ast.walk(expression):
+                    for given in node.args if isinstance(node, ast.Call) else ():
+                        found = self._resolve(str(path), given, value, 0)
+                        if found is not None and found.parts:
+                            return _number(value, found)
+                    if isinstance(node, ast.Attribute) and node.attr in owner._buffers:
+                        seen += [] if node.attr in seen else [node.attr]
+        return self.of_number(value, owner)
+
     def of_count(self, owner: Any, name: str, value: int) -> Any:
         """The length of a list of modules as a setting: the original's `range(config.num_hidden_layers)`."""
         path = self.paths.get(id(owner))

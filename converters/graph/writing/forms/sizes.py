@@ -1,0 +1,61 @@
+"""Sizes that the original's constructor gives a name: `self.all_head_size = …`, which several layers read."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+
+from converters.graph.writing.holes import fill
+
+# How long an expression is that a name is easier to read than.
+_LONG = 40
+
+
+def named(
+    written: Sequence[ast.expr], called: Sequence[str]
+) -> tuple[list[ast.stmt], list[ast.expr]]:
+    """Statements for `setup`, and the expressions with the names that these give.
+
+    Args:
+        written: what gives each number of a class.
+        called: what the original's module calls it; "" if it does not, or may not.
+    """
+    uses: dict[str, dict[str, list[int]]] = {}
+    for index, (one, name) in enumerate(zip(written, called, strict=True)):
+        if name and isinstance(one, ast.BinOp | ast.Call):
+            uses.setdefault(name, {}).setdefault(ast.unparse(one), []).append(index)
+    # Of a name that stands for two things nothing is said.
+    single = {
+        text: (name, places)
+        for name, texts in uses.items()
+        if len(texts) == 1
+        for text, places in texts.items()
+    }
+    often = {text for text, (_, places) in single.items() if len(places) > 1 and len(text) > _LONG}
+    chosen = often | {text for text in single if any(text in other for other in often - {text})}
+    made: list[ast.stmt] = []
+    names: dict[str, str] = {}
+    for text in sorted(chosen, key=len):
+        name, places = single[text]
+        value = _Named(names).visit(_copied(written[places[0]]))
+        made.append(ast.Assign([_of_self(name, ast.Store())], value))
+        names[text] = name
+    return made, [_Named(names).visit(_copied(one)) for one in written]
+
+
+class _Named(ast.NodeTransformer):
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self.names = names
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, ast.BinOp | ast.Call) and (name := self.names.get(ast.unparse(node))):
+            return _of_self(name, ast.Load())
+        return self.generic_visit(node)
+
+
+def _copied(value: ast.expr) -> ast.expr:
+    return fill(value, lambda hole: hole)
+
+
+def _of_self(name: str, context: ast.expr_context) -> ast.expr:
+    return ast.Attribute(ast.Name("self", ast.Load()), name, context)
