@@ -34,7 +34,7 @@ from converters.remote.names import meant, place_of
 from converters.remote.retries import TemporaryError, persistent
 from converters.remote.store import Entry
 from tests.converters.conftest import Refused
-from tests.servers import BucketProxy, Content, Faults, FileServer, HubServer
+from tests.servers import BucketProxy, Content, Faults, FileServer, HubServer, free_port
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning"),
@@ -500,3 +500,10 @@ def test_shards_in_a_bucket_are_found_by_one_list(
         assert len(asked) <= 2
     finally:
         fs.rm("/of-one-list", recursive=True)
+
+
+def test_a_server_that_is_not_there_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a protocol whose driver connects as soon as it is made."""
+    monkeypatch.setattr("converters.remote.retries.FIRST_PAUSE", 0.0)
+    with pytest.raises(UnreachableError, match=r"ftp://127\.0\.0\.1.* cannot be reached"):
+        place_of(f"ftp://127.0.0.1:{free_port()}/net.safetensors")
