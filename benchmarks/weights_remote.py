@@ -438,6 +438,14 @@ def serve_formula() -> None:
 
 
 def measure_scale() -> None:
+    """In a process of its own: a peak is that of all that a process ever did."""
+    process = _child(["--scale"])
+    said = process.communicate()[0].decode()
+    assert process.returncode == 0, said
+    print(said, end="")
+
+
+def scale_alone() -> None:
     """800 GB by a formula; one host's 1/64 is read and checked."""
     from converters.checkpoint import open_checkpoint
     from converters.planning import planned
@@ -492,6 +500,8 @@ if __name__ == "__main__":
         convert_alone(*sys.argv[2:])
     elif sys.argv[1:2] == ["--serve"]:
         serve_formula()
+    elif sys.argv[1:2] == ["--scale"]:
+        scale_alone()
     else:
         for wanted in sys.argv[1:] or MEASURES:
             MEASURES[wanted]()

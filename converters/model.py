@@ -177,8 +177,7 @@ def _is_of_timm(values: Mapping[str, Any]) -> bool:
 
 def _timm_model(where: str, values: Mapping[str, Any]) -> Any:
     """The model as timm itself makes it of such a file; nothing is loaded."""
-    import timm
-
+    timm = importlib.import_module("timm")
     told = dict(values.get("pretrained_cfg", values))
     told |= {"num_classes": values["num_classes"]} if "num_classes" in values else {}
     told = {name: told[name] for name in _TIMM_TOLD if name in told}

@@ -133,7 +133,7 @@ def bucket_place(url: str) -> StorePlace:
     """
     protocol, _, rest = url.partition("://")
     shown = f"{protocol}://{rest.partition('?')[0].rpartition('@')[2].rstrip('/')}"
-    fs = filesystem(protocol, url, shown)
+    fs = persistent(lambda: filesystem(protocol, url, shown), shown)  # ftp:// connects at once
     path = fs._strip_protocol(url.rstrip("/"))
     folder, _, name = path.rpartition("/")
     within = BucketStore(protocol, folder, shown.rpartition("/")[0], url)

@@ -251,11 +251,14 @@ def test_a_recipe_knows_the_plan_and_the_files(tmp_path):
     parts.mkdir()
     (parts / ".metadata").write_text("names")
     (parts / "__0_0.distcp").write_text("values")
-    for path in (file, index, tmp_path, parts):
+    own = tmp_path / "own"  # the only one in its folder, under a name of its own
+    own.mkdir()
+    (own / "net.pt").write_text("values")
+    for path in (file, index, tmp_path, parts, own):
         before = recipe_of(plan, path)
         assert before == recipe_of(plan, path)
         assert before != recipe_of(turned, path)
-        for changed in (file, parts / "__0_0.distcp"):
+        for changed in (file, parts / "__0_0.distcp", own / "net.pt"):
             os.utime(changed, ns=(1, time.time_ns()))
         (tmp_path / "output.safetensors").write_text("beside it")
         assert before != recipe_of(plan, path)

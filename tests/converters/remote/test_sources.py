@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import torch
@@ -27,10 +28,13 @@ from converters.errors import (
 )
 from converters.model import load_config_model
 from converters.planning import planned
+from converters.remote import buckets
+from converters.remote.buckets import asked_entry
 from converters.remote.names import meant, place_of
 from converters.remote.retries import TemporaryError, persistent
+from converters.remote.store import Entry
 from tests.converters.conftest import Refused
-from tests.servers import BucketProxy, Content, Faults, FileServer, HubServer
+from tests.servers import BucketProxy, Content, Faults, FileServer, HubServer, free_port
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning"),
@@ -472,3 +476,34 @@ def test_a_checkpoint_of_terabytes_costs_its_header(files: FileServer) -> None:
     opened = open_checkpoint(place_of(f"{files.url}/big.safetensors"))
     assert sum(info.nbytes for info in opened.infos.values()) == count * nbytes
     assert files.bytes_asked("/big.safetensors") == [(0, 64 << 10)]
+
+
+def test_shards_in_a_bucket_are_found_by_one_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty that are asked for together are no thirty questions."""
+    fs = fsspec.filesystem("memory")
+    state = {f"k{index}": torch.full((3,), index) for index in range(30)}
+    _sharded(state, tmp_path)
+    for file, data in contents(tmp_path).items():
+        fs.pipe_file(f"/of-one-list/{file}", data)
+    asked: list[str] = []
+
+    def counted(fs: object, path: str) -> Entry | None:
+        asked.append(path)
+        return asked_entry(fs, path)
+
+    monkeypatch.setattr(buckets, "asked_entry", counted)
+    try:
+        opened = open_checkpoint(place_of("memory://of-one-list/model.safetensors.index.json"))
+        assert len(opened.infos) == 30
+        assert len(asked) <= 2
+    finally:
+        fs.rm("/of-one-list", recursive=True)
+
+
+def test_a_server_that_is_not_there_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a protocol whose driver connects as soon as it is made."""
+    monkeypatch.setattr("converters.remote.retries.FIRST_PAUSE", 0.0)
+    with pytest.raises(UnreachableError, match=r"ftp://127\.0\.0\.1.* cannot be reached"):
+        place_of(f"ftp://127.0.0.1:{free_port()}/net.safetensors")
