@@ -6,7 +6,7 @@ The packages are no dependencies; what cannot be imported is said to be so, and 
 
     pip install --no-deps --target EXTRA torchvision==0.24.1 jax-resnet==0.0.4 flaxmodels==0.1.3 h5py timm \
         einops ml_collections diffusers==0.35.2 dm-haiku==0.0.17 jmp tabulate equinox==0.13.8 jaxtyping \
-        wadler_lindig gemma==3.3.0 kauldron clu
+        wadler_lindig gemma==3.3.0 kauldron clu lark typeguard immutabledict sentencepiece chex toolz
     git clone https://github.com/google-research/vision_transformer, …/big_vision, https://github.com/jax-ml/bonsai
     PYTHONPATH=EXTRA:vision_transformer:big_vision:bonsai python benchmarks/target_pairs.py
 
@@ -124,7 +124,7 @@ def pairs() -> Iterator[Public]:
         _theirs("bonsai_densenet"),
         (IMAGE,),
     )
-    yield _pair("gemma Gemma 3", "hf_gemma3", "gemma3", "input_ids=int32[2,7]<32")
+    yield _pair("gemma Gemma 3", "hf_gemma3", "gemma3", _ours("tokens"))
     noise = (
         "sample=float32[2,4,8,8]",
         "timestep=int32[2]<1000",

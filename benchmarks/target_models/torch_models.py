@@ -97,6 +97,16 @@ def hf_gemma3() -> Any:
     )
 
 
+def tokens() -> list[dict[str, Any]]:
+    """Inputs without a 0, which Google's `gemma` takes for padding."""
+    import numpy as np
+
+    return [
+        {"input_ids": np.random.default_rng(n).integers(1, 32, (2, 7), dtype=np.int32)}
+        for n in range(2)
+    ]
+
+
 def hf_gpt2() -> Any:
     """transformers' GPT-2 of flaxmodels' size."""
     from transformers import GPT2Config, GPT2LMHeadModel

@@ -1,5 +1,8 @@
 """What fits is decided by names, shapes and layer kinds; what does not, or is open, is all named."""
 
+import json
+from collections import OrderedDict
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +15,8 @@ from converters import Outcome, plan
 from converters.checkpoint import StateDict, nest
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import MisfitError
+from converters.mapping.file import save_mapping
+from converters.planning import planned
 from converters.target.fit import fit_plan
 from converters.target.shapes import target_shapes
 from converters.target.words import words_of
@@ -310,3 +315,36 @@ def test_unknown_names_are_paired_by_elimination_only_and_named():
     # With two of them nothing says which is which, however rare their words are elsewhere.
     lines = misfits(model, attention_shapes("query", "zork", "stuff"))
     assert any("zork" in line and "k_proj" in line and "o_proj" in line for line in lines)
+
+
+def test_classes_in_a_whole_module_and_a_mapping_tell_what_names_do_not(tmp_path):
+    """A transposed convolution is turned round; its tensor alone looks like any other."""
+    torch.manual_seed(0)
+    layers = {
+        "stem": nn.Conv2d(3, 4, 3),
+        "deep": nn.ConvTranspose2d(4, 4, 3),
+        "head": nn.Linear(4, 2),
+    }
+    model = nn.Sequential(OrderedDict(layers))
+    torch.save(model, tmp_path / "whole.pt")
+    torch.save(model.state_dict(), tmp_path / "state.pt")
+    shapes = {"stem/kernel": [3, 3, 3, 4], "deep/kernel": [3, 3, 4, 4], "head/kernel": [4, 2]}
+    shapes |= {"stem/bias": [4], "deep/bias": [4], "head/bias": [2]}
+    target = tmp_path / "shapes.json"
+    target.write_text(
+        json.dumps({f"params/{name}": [its, "float32"] for name, its in shapes.items()})
+    )
+    save_mapping(
+        plan(model.state_dict(), model=model), tmp_path / "mapping.yaml"
+    )  # as a port has it
+
+    def deep(checkpoint, **how):
+        made = planned(tmp_path / checkpoint, {"target": str(target), **how})
+        (leaf,) = (one for one in made.plan.leaves if one.path == "params/deep/kernel")
+        return leaf.read(made.checkpoint.read)
+
+    by_mapping = deep("state.pt", mapping=tmp_path / "mapping.yaml")
+    turned = model.deep.weight.detach().numpy()[:, :, ::-1, ::-1].transpose(2, 3, 0, 1)
+    assert (deep("whole.pt") == turned).all()
+    assert (by_mapping == turned).all()
+    assert not (deep("state.pt") == turned).all()

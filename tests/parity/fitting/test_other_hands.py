@@ -164,6 +164,29 @@ def test_a_function_that_computes_something_more_is_none(tmp_path: Path) -> None
     assert found.proven, found.sentence
 
 
+class Tenth(Counted):
+    """Has a number in it that float32 rounds."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.other((0.1 * self.body(x)).tanh()).sin()
+        return self.head(x.mean(1))
+
+
+def tenth_apply(params: Any, x: Any) -> Any:
+    """Keeps that number in float32."""
+    x = x @ params["a"]["w"] + params["a"]["b"]
+    x = jnp.tanh(x.astype(jnp.float32) * np.float32(0.1))
+    x = jnp.sin(x @ params["b"]["w"] + params["b"]["b"])
+    return x.mean(1) @ params["c"]["w"] + params["c"]["b"]
+
+
+def test_a_function_with_a_number_in_float32_is_not_called_different(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    found = follow(Tenth(), tenth_apply, ROWS, tmp_path, kind="jax", start=of_counted)
+    assert found.proven, found.sentence
+    assert any("computes in float32 in places" in note for note in found.notes), found.notes
+
+
 class Images(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -128,7 +128,7 @@ class Below:
             self._trials.passes,
             tuple(found.unsure),
             found.layers,
-            False,
+            bool(found.differences) and self.runner.in_float32(self.settings, self.inputs),
             self._trials.untried,
             tuple(made),
             said(found.choices),
