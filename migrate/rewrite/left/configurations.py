@@ -41,8 +41,9 @@ def _notes(text: str) -> Iterator[Note]:
         key, value = found["key"], found["value"]
         number, column = text.count("\n", 0, at) + 1, at - begin + 1
         if value.lower() == "nccl":
-            message = f"`{key}: {value}`: the backend on XLA is 'xla', if the script reads this"
+            # What joins the group mostly says 'xla' now, whatever is set.
+            message = f"`{key}: {value}`: see that no script uses it: the backend on XLA is 'xla'"
             yield Note(number, column, "init-process-group", message)
         else:
-            message = f"`{key}: {value}`: the device on XLA is 'xla', if the script reads this"
+            message = f"`{key}: {value}`: the device on XLA is 'xla', if a script reads this"
             yield Note(number, column, "device", message)

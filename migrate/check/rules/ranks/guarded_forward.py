@@ -148,31 +148,28 @@ class GuardedForward(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one forward under a condition of the rank, its own or that of a function it is given to."""
         assert isinstance(node, cst.Call)
-        if not facts.guards.any:
+        if not facts.guards.any or (guard := facts.guards.around(node)) is None:
             return
+        line = facts.context.position(guard).line
         name = node.func
         if not isinstance(name, cst.Name | cst.Attribute) or not _is_model(name, facts):
-            yield from self._handed_over(node, facts)
+            yield from self._handed_over(node, line, facts)
             return
         if _is_not_wrapped_here(node, name, facts):
             return
-        if is_wrapped(name, facts.context) and (guard := facts.guards.around(node)) is not None:
-            line = facts.context.position(guard).line
+        if is_wrapped(name, facts.context):
             message = (
                 f"the wrapped model runs in some replicas only (line {line}): model.module, or all"
             )
             yield self.hit(node, message)
 
-    def _handed_over(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
+    def _handed_over(self, node: cst.Call, line: int, facts: Facts) -> Iterable[Hit]:
         """Yield a call that runs the wrapped model, which it is given, under a condition of the rank."""
         for arg in node.args:
             value = arg.value
             inner = value.value if _is_unwrapped(value) else value
-            if not is_wrapped(inner, facts.context):
+            if not is_wrapped(inner, facts.context) or not _runs(node, arg, facts):
                 continue
-            if not _runs(node, arg, facts) or (guard := facts.guards.around(node)) is None:
-                continue
-            line = facts.context.position(guard).line
             if inner is not value:
                 message = f"runs in some replicas only (line {line}): the others wait meanwhile"
                 yield self.hit(node, message, Severity.INFO)

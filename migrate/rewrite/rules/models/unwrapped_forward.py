@@ -125,7 +125,7 @@ class UnwrappedForward(Rule):
         name = node.func
         if not context.guards.any:
             return
-        if not is_wrapped(name, context) or not _without_gradients(node, context):
+        if not _without_gradients(node, context) or not is_wrapped(name, context):
             return
         guard = context.guards.around(node)
         if not isinstance(guard, cst.If) or not _is_below(node, guard, context):
