@@ -98,13 +98,6 @@ class Facts:
         return frozenset(name for name in found if name and self.uses_xla)
 
     @cached_property
-    def is_distributed(self) -> bool:
-        """Whether the script names a process group, a launcher or torch_xla's ranks."""
-        return self.launches or any(
-            name.startswith(("torch.distributed.", "torch_xla.")) for name in self.called
-        )
-
-    @cached_property
     def names(self) -> Names:
         """The imported names of the script."""
         return names_of(self.context)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from pathlib import Path
 
 import pytest
 
+from migrate.check.check import check_facts
+from migrate.check.config import Config
+from migrate.reading.calls.analysis import Analysis
+from migrate.reading.facts import Facts
+from migrate.reading.project.project import Project
+from migrate.reading.project.reach import entered_by_steps
+from migrate.reading.project.workers import Workers, keep, kept, let_go
+from migrate.reading.script import Script
 from migrate.reading.tree.memory import SELDOM, seldom_collected
-from migrate.reading.tree.source import UnreadableScriptError
+from migrate.reading.tree.source import UnreadableScriptError, parse
 from migrate.rewrite import file
 
 
@@ -36,3 +45,43 @@ def test_while_a_file_is_rewritten(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     with pytest.raises(UnreadableScriptError):
         file.rewrite_file(tmp_path / "missing.py")
     assert gc.get_threshold() == before
+
+
+TRAINING = b"""
+import torch
+from model import loss_of
+
+net = torch.nn.Linear(2, 1).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for x in loader:
+    loss = loss_of(net, x.cuda())
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+"""
+LOSS = b"def loss_of(net, x):\n    return net(x).sum()\n"
+
+
+def test_a_script_that_is_let_go_of_is_gone_without_a_search(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    gc.disable()
+    try:
+        with Workers(1, 1):
+            script = Script(parse(TRAINING, path))
+            check_facts(Facts(script), Config())
+            source = weakref.ref(script.source)
+            keep(script)
+            let_go(script)
+            assert kept(path, TRAINING) is script
+        let_go(script)
+        assert source() is None
+    finally:
+        gc.enable()
+
+
+def test_what_a_step_of_another_file_runs_is_worth_keeping(tmp_path: Path) -> None:
+    files = {"train.py": TRAINING, "model.py": LOSS, "other.py": b"def made():\n    return 1\n"}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    project = Project.of_files(tmp_path, [tmp_path / name for name in files])
+    assert entered_by_steps(Analysis(project)) == {(tmp_path / "model.py").resolve()}

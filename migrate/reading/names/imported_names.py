@@ -11,7 +11,6 @@ from migrate.reading.names.scopes import Binding, Use, Uses, bound_by
 from migrate.reading.tree.tree import is_dotted_name
 
 Import = cst.Import | cst.ImportFrom
-Dotted = cst.Name | cst.Attribute
 
 
 class ImportedNames:

@@ -39,7 +39,6 @@ CONVERSIONS = words("bool float format int repr round str")
 NUMBERS = words("bool float int")
 # Python's functions that ask about an object, not about a tensor's values.
 DESCRIBING = words("getattr hasattr id isinstance len range type")
-SAME = frozenset({"data", "grad", "T", "mT", "H", "real", "imag"})
 
 # What only a tensor has, not an array of numpy.
 ONLY_TENSORS = words(
