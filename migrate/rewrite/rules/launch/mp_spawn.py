@@ -21,7 +21,7 @@ from migrate.rewrite.workspace import Workspace
 
 PARAMETERS = ("fn", "args", "nprocs", "join", "daemon", "start_method")
 MULTIPROCESSING = ("multiprocessing", "torch.multiprocessing")
-GET_CONTEXT = tuple(f"{module}.get_context" for module in MULTIPROCESSING)
+GET_CONTEXT = ("multiprocessing.get_context", "torch.multiprocessing.get_context")
 INHERITED = words(
     "Array Barrier BoundedSemaphore Condition Event JoinableQueue Lock Pipe Queue RLock Semaphore "
     "SimpleQueue Value"

@@ -41,7 +41,7 @@ def evaluations(context: Workspace) -> Iterator[tuple[cst.If, cst.SimpleStatemen
 
 
 def _evaluates(function: cst.FunctionDef, context: Workspace) -> bool:
-    if context.effects.of(function) or context.partly_bound.in_function(function) is not None:
+    if context.effects.of(function):
         return False
     runs = False
     for call in nodes_of(function.body, cst.Call):
@@ -50,4 +50,4 @@ def _evaluates(function: cst.FunctionDef, context: Workspace) -> bool:
         if name.startswith(TOGETHER) or name == "torch.save" or plain in TELLS:
             return False
         runs = runs or (isinstance(call.func, cst.Name) and is_wrapped(call.func, context))
-    return runs
+    return runs and context.partly_bound.in_function(function) is None
