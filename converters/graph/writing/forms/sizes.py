@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from converters.graph.writing.holes import fill
 
@@ -47,7 +48,7 @@ class _Named(ast.NodeTransformer):
     def __init__(self, names: Mapping[str, str]) -> None:
         self.names = names
 
-    def visit(self, node: ast.AST) -> ast.AST:
+    def visit(self, node: ast.AST) -> Any:
         if isinstance(node, ast.BinOp | ast.Call) and (name := self.names.get(ast.unparse(node))):
             return _of_self(name, ast.Load())
         return self.generic_visit(node)
