@@ -92,12 +92,11 @@ def convert_text(model: str, original: str, by_mapping: bool, constants: bool) -
     return "\n".join(lines)
 
 
-def test_text(model: str, original: str, how: Original, seed: int, params: bool) -> str:
+def test_text(model: str, how: Original, seed: int, params: bool) -> str:
     """`test_parity.py`: the port against the original, without this project."""
     weights = "package.load_params()" if params else "{}"
     return _text(_TEST).format(
         model=model,
-        original=original,
         place=how.place,
         load=how.load,
         seed=seed,
@@ -190,7 +189,7 @@ _CHECKPOINT = """\
     module.load_state_dict(state)
 """
 _TEST = '''\
-    """{model} computes what {original} computes: `pytest test_parity.py`.
+    """{model} computes what the original computes: `pytest test_parity.py`.
 
     Needs torch and the original beside jax and flax, and not tpu-migrate.
     """

@@ -277,6 +277,8 @@ def _export(
         masks_by_index(),
         modules_stay(),
         memory_followed(),
+        # Its search for the best order of a product of three asks for every size, which would fix them.
+        torch.backends.opt_einsum.flags(enabled=False),
         _all_frames(),
         torch.no_grad(),
         warnings.catch_warnings(),

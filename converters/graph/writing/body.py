@@ -35,6 +35,7 @@ from converters.graph.writing.original import names
 from converters.graph.writing.original.comments import commented, of
 from converters.graph.writing.original.functions import (
     argument_names,
+    outs,
     own_frames,
     with_functions,
     within,
@@ -186,6 +187,8 @@ class _Writer:
     def wanted(self, one: Statement, place: int) -> str:
         """What the original calls one of the tensors that a statement gives; "" if it does not say."""
         found = targets(one.frames)
+        if one.places and len(found) > max(one.places):
+            found = tuple(found[at] for at in one.places)
         if len(found) == 1 and not one.single:
             found = names.parts_of(found[0], type(self.module).forward) or tuple(
                 f"{found[0]}_{number}" for number in range(len(one.outs))
@@ -318,7 +321,10 @@ class _Writer:
         arguments = [*(given[index] for index in made.order), *needed, *numbers]
         value = ast.Call(ast.Name(made.name, ast.Load()), arguments, [])
         frames = self._frames(item.frames)[:-1] or item.frames[:-1]
-        self.statements.append(Statement(item.outs, value, frames, len(item.outs) == 1))
+        places = _places(item)
+        self.statements.append(
+            Statement(item.outs, value, frames, len(item.outs) == 1, places=places)
+        )
 
     def _stub(
         self, item: Op, arguments: Sequence[Any], named: Mapping[str, Any], reason: str
@@ -728,6 +734,22 @@ class _FunctionWriter(_Writer):
             if (one.file, one.function) == (self.item.frame.file, self.item.frame.function):
                 return own[index:]
         return own
+
+
+def _places(item: Apply) -> tuple[int, ...]:
+    """Where the original's function returns each of the tensors; () where its source does not say."""
+    returned = names.returned(item.frame)
+    made_on = {
+        out: targets(one.frames)
+        for one in item.body
+        if isinstance(one, Op | Apply)
+        for out in outs(one)
+    }
+    called = [made_on.get(out, ()) for out in item.outs]
+    if any(len(one) != 1 or one[0] not in returned for one in called):
+        return ()
+    found = tuple(returned.index(one[0]) for one in called)
+    return found if len(set(found)) == len(found) else ()
 
 
 _NO_OP = Op("", (), {}, (), True, ())

@@ -160,7 +160,7 @@ class _Naming:
         return as_code(results)
 
     def _wanted(self, one: Statement, place: int) -> str:
-        if one.single:
+        if one.single and not one.places:
             place = self._turn(one)
         return self.scope.wanted(one, place) or ("hidden" if list(refs(one.value)) else "x")
 

@@ -28,6 +28,7 @@ class Statement:
         frames: the lines of the original, from the module's forward inwards.
         single: whether the value is one tensor.
         nested: how the tensors are nested, where they are.
+        places: of the tensors, among those that a function of the original returns; none: they are all.
     """
 
     outs: tuple[int, ...]
@@ -35,6 +36,7 @@ class Statement:
     frames: tuple[Frame, ...]
     single: bool = True
     nested: Any = None
+    places: tuple[int, ...] = ()
 
 
 def inlined(

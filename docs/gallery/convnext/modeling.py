@@ -161,7 +161,7 @@ class ConvNextModel(nn.Module):
 
 class ConvNextForImageClassification(nn.Module):
     """ConvNext Model with an image classification head on top (a linear layer on top of the
-    pooled features), e.g."""
+    pooled features), e.g. for ImageNet."""
 
     config: ConvNextForImageClassificationConfig
 

@@ -54,33 +54,14 @@ class ViTAttention(nn.Module):
         self.o_proj = nn.Dense(self.config.hidden_size)
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
-        query_states = (
-            self.q_proj(hidden_states)
-            .reshape(
-                *hidden_states.shape[:2],
-                -1,
-                self.config.hidden_size // self.config.num_attention_heads,
-            )
-            .swapaxes(1, 2)
+        hidden_shape = (
+            *hidden_states.shape[:2],
+            -1,
+            self.config.hidden_size // self.config.num_attention_heads,
         )
-        key_states = (
-            self.k_proj(hidden_states)
-            .reshape(
-                *hidden_states.shape[:2],
-                -1,
-                self.config.hidden_size // self.config.num_attention_heads,
-            )
-            .swapaxes(1, 2)
-        )
-        value_states = (
-            self.v_proj(hidden_states)
-            .reshape(
-                *hidden_states.shape[:2],
-                -1,
-                self.config.hidden_size // self.config.num_attention_heads,
-            )
-            .swapaxes(1, 2)
-        )
+        query_states = self.q_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        key_states = self.k_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        value_states = self.v_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         attn_output = sdpa_attention_forward(query_states, key_states, value_states)
         attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
         return self.o_proj(attn_output)
@@ -176,7 +157,7 @@ class ViTModel(nn.Module):
 
 class ViTForImageClassification(nn.Module):
     """ViT Model transformer with an image classification head on top (a linear layer on top of
-    the final hidden state of the [CLS] token) e.g."""
+    the final hidden state of the [CLS] token) e.g. for ImageNet."""
 
     config: ViTForImageClassificationConfig
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -654,3 +655,76 @@ class Framed(nn.Module):
         frames = (x.shape[-1] - self.size) / self.stride + 1
         whole = (math.ceil(frames) - 1) * self.stride + self.size
         return self.conv(nn.functional.pad(x, (0, whole - x.shape[-1])))
+
+
+class Heads(nn.Module):
+    """Sizes and shapes that have a name, and a buffer as large as another one."""
+
+    def __init__(self, args: HeadsArgs) -> None:
+        super().__init__()
+        self.size_of_each_head = int(args.width / args.number_of_heads)
+        self.size_of_all_heads = args.number_of_heads * self.size_of_each_head
+        self.query = nn.Linear(args.width, self.size_of_all_heads)
+        self.key = nn.Linear(args.width, self.size_of_all_heads)
+        self.value = nn.Linear(args.width, self.size_of_all_heads)
+        self.register_buffer("positions", torch.arange(args.length)[None], persistent=False)
+        self.register_buffer("offset", torch.ones(self.positions.size()), persistent=False)
+
+    def forward(self, x):
+        head_shape = (*x.shape[:-1], -1, self.size_of_each_head)
+        query = self.query(x).view(head_shape).transpose(1, 2)
+        key = self.key(x).view(*head_shape).transpose(1, 2)
+        value = self.value(x).view(head_shape).transpose(1, 2)
+        moved = (self.positions + self.offset)[:, : x.shape[1]]
+        weights = (query @ key.transpose(2, 3) + moved).softmax(-1)
+        return (weights @ value).transpose(1, 2).flatten(2)
+
+
+@dataclass
+class HeadsArgs:
+    """The sizes of `Named`, and how many of `Heads`."""
+
+    width: int = 24
+    number_of_heads: int = 4
+    length: int = 17
+    layers: int = 3
+
+
+class Named(nn.Module):
+    """Layers whose names are put together."""
+
+    def __init__(self, args: HeadsArgs) -> None:
+        super().__init__()
+        self.args = args
+        for index in range(args.layers):
+            setattr(self, f"heads_{index}", Heads(args))
+            self.add_module("fc_" + str(index), nn.Linear(args.width, args.width))
+
+    def forward(self, x):
+        for index in range(self.args.layers):
+            x = x + getattr(self, f"fc_{index}")(getattr(self, f"heads_{index}")(x))
+        return x
+
+
+def both_ways(x):
+    """Its first value is made last."""
+    up = x.exp() + 1
+    down = up.sqrt() - x
+    return down, up
+
+
+class Swapped(nn.Module):
+    """A function's results in another order than it makes them, and a product of three with einsum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        below, above = both_ways(self.fc(x))
+        return torch.einsum("bi,bj,bi->bij", below, above, x) + above.cos()[:, None]
+
+
+def plain_sequence() -> nn.Module:
+    """A model that is a Sequential, and holds others."""
+    return nn.Sequential(nn.Linear(4, 6), nn.Sequential(nn.GELU(), nn.Linear(6, 5)), nn.Tanh())

@@ -69,6 +69,12 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
     "two lstms": (models.TwoLstms, [{"x": real(2, 5, 4)}, {"x": real(3, 6, 4)}]),
     "repeated": (models.Repeated, [{"x": real(2, 5, 4)}, {"x": real(3, 5, 4)}]),
     "framed": (models.Framed, [{"x": real(2, 2, 12)}, {"x": real(3, 2, 17)}]),
+    "named": (
+        lambda: models.Named(models.HeadsArgs()),
+        [{"x": real(2, 5, 24)}, {"x": real(3, 7, 24)}],
+    ),
+    "swapped": (models.Swapped, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
+    "plain sequence": (models.plain_sequence, [{"input": real(2, 4)}, {"input": real(3, 4)}]),
     "in place": (models.InPlace, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
 }
 
@@ -293,3 +299,26 @@ def test_comments_stay_with_their_statements() -> None:
 
 def test_a_comment_stands_once_above_a_statement_of_several_lines() -> None:
     assert port(models.Long(), {"x": real(2, 3)}).modeling.count("# larger ones") == 1
+
+
+def test_shapes_and_sizes_have_the_names_of_the_original() -> None:
+    text = made("named")[2].modeling
+    assert "head_shape = (*x.shape[:2], -1, self.size_of_each_head)" in text
+    assert text.count(".reshape(head_shape)") == 3
+    # int(…) is written once.
+    assert text.count("self.config.width / self.config.number_of_heads") == 1
+    assert text.count("nn.Dense(self.size_of_all_heads)") == 3
+
+
+def test_sizes_come_from_what_the_original_calls_args() -> None:
+    written = made("named")[2]
+    assert "length: int = 17" in written.config
+    assert "jnp.arange(self.config.length" in written.modeling
+    assert "jnp.full((1, self.config.length), 1.0" in written.modeling
+    # of layers that are added under a name that is put together
+    assert "self.fc_2 = nn.Dense(self.config.width)" in written.modeling
+
+
+def test_results_of_a_function_keep_their_names_in_whatever_order() -> None:
+    text = made("swapped")[2].modeling
+    assert "above, below = both_ways(" in text

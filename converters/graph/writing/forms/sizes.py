@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from converters.graph.writing.holes import fill
 
@@ -37,24 +38,26 @@ def named(
     names: dict[str, str] = {}
     for text in sorted(chosen, key=len):
         name, places = single[text]
-        value = _Named(names).visit(_copied(written[places[0]]))
+        value = _named(written[places[0]], names)
         made.append(ast.Assign([_of_self(name, ast.Store())], value))
         names[text] = name
-    return made, [_Named(names).visit(_copied(one)) for one in written]
+    return made, [_named(one, names) for one in written]
 
 
 class _Named(ast.NodeTransformer):
     def __init__(self, names: Mapping[str, str]) -> None:
         self.names = names
 
-    def visit(self, node: ast.AST) -> ast.AST:
+    def visit(self, node: ast.AST) -> Any:
         if isinstance(node, ast.BinOp | ast.Call) and (name := self.names.get(ast.unparse(node))):
             return _of_self(name, ast.Load())
         return self.generic_visit(node)
 
 
-def _copied(value: ast.expr) -> ast.expr:
-    return fill(value, lambda hole: hole)
+def _named(value: ast.expr, names: Mapping[str, str]) -> ast.expr:
+    """A copy, as one expression may stand in several places."""
+    found: ast.expr = _Named(names).visit(fill(value, lambda hole: hole))
+    return found
 
 
 def _of_self(name: str, context: ast.expr_context) -> ast.expr:

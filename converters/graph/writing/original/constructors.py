@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -75,6 +76,11 @@ def assigned(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
                     args=[ast.Constant(value=str(name)), value],
                 ):
                     targets = [ast.Attribute(ast.Name("self", ast.Load()), name, ast.Store())]
+                case (
+                    ast.Call(func=ast.Attribute(attr="add_module"), args=[name, value])
+                    | ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id="self"), name, value])
+                ) if _may_be(name, attribute):
+                    targets = [ast.Attribute(ast.Name("self", ast.Load()), attribute, ast.Store())]
                 case _:
                     continue
             if any(isinstance(one, ast.Attribute) and one.attr == attribute for one in targets):
@@ -82,6 +88,29 @@ def assigned(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
         if found:
             break
     return tuple(found)
+
+
+def _may_be(name: ast.expr, attribute: str) -> bool:
+    """Whether text that is put together may be this: `"layer_%d" % i`, `f"layer_{i}"`, `"l_" + str(i)`."""
+    match name:
+        case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod()):
+            parts = re.split(r"%\w", text)
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format")):
+            parts = re.split(r"\{[^}]*\}", text)
+        case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Add()):
+            parts = [text, ""]
+        case ast.JoinedStr(values=values):
+            parts = [""]
+            for one in values:
+                if isinstance(one, ast.Constant):
+                    parts[-1] += str(one.value)
+                else:
+                    parts.append("")
+        case ast.Constant(value=str(text)):
+            parts = [text]
+        case _:
+            return False
+    return re.fullmatch(".+".join(map(re.escape, parts)), attribute) is not None
 
 
 def _with_locals(value: ast.expr, tree: ast.AST) -> ast.expr:

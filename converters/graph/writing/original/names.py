@@ -186,6 +186,20 @@ def function_at(frame: Frame) -> ast.FunctionDef | None:
     return found
 
 
+@cache
+def returned(frame: Frame) -> tuple[str, ...]:
+    """The names of the tuple that a function returns; none where it returns otherwise, or in several ways."""
+    found = function_at(frame)
+    given = [
+        node.value
+        for node in (ast.walk(found) if found is not None else ())
+        if isinstance(node, ast.Return)
+    ]
+    if len(given) != 1 or not isinstance(given[0], ast.Tuple):
+        return ()
+    return tuple(one.id if isinstance(one, ast.Name) else "" for one in given[0].elts)
+
+
 def calls_of(caller: Frame, called: Frame, values: Collection[str]) -> tuple[dict[str, str], ...]:
     """Calls of a function in the statement at a frame: name that is given → the function's name for it.
 

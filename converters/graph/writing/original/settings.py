@@ -35,6 +35,8 @@ _FACTORS = re.compile(
 _NO_SETTING = re.compile(r"idx|index|_id$|token_id|layer_id|training|_version")
 # By what a number may be another one that was kept in float32.
 _ROUNDING = 1.2e-7
+# What the object with the sizes is called.
+_CONFIGURATIONS = ("config", "cfg", "args", "hparams", "params", "opt", "options")
 # How far a number is followed.
 _DEPTH = 24
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
@@ -256,7 +258,7 @@ class Settings:
         if not path:
             return None
         above, _, attribute = path.rpartition(".")
-        while isinstance(self.modules.get(above), _CONTAINERS):
+        while above and isinstance(self.modules.get(above), _CONTAINERS):
             module = self.modules[above]
             if type(module).__init__ is not _base(module).__init__:
                 break
@@ -285,7 +287,7 @@ class Settings:
         named = name.strip("_")
         if _NO_SETTING.search(named):
             return None
-        config = getattr(self.root, "config", None)
+        config = _configuration(self.root)
         held = _get(config, name)
         if held is None:
             held = getattr(self.root, name, None)
@@ -460,14 +462,14 @@ class Settings:
 
     def _config(self, path: str) -> Any:
         while True:
-            found = getattr(self.modules[path], "config", None)
+            found = _configuration(self.modules[path])
             if found is not None or not path:
                 return found
             path = path.rpartition(".")[0]
 
     def _prefix(self, config: Any) -> str:
         """ "text_" for the part `text_config` of the model's configuration."""
-        whole = getattr(self.root, "config", None)
+        whole = _configuration(self.root)
         if config is whole or whole is None or isinstance(whole, Mapping):
             return ""
         for name, one in vars(whole).items():
@@ -617,6 +619,14 @@ def _element_of(named: str, held: Any, value: int | float, index: int | None) ->
     if not all(isinstance(one, int | float) for one in held):
         return None
     return _Said(f"{named}[{index}]", {named: tuple(held)})
+
+
+def _configuration(module: Any) -> Any:
+    """The object with the sizes that a module was made with, under one of its usual names."""
+    found = (vars(module).get(name) for name in _CONFIGURATIONS)
+    return next(
+        (one for one in found if isinstance(one, Mapping) or hasattr(one, "__dict__")), None
+    )
 
 
 def _get(config: Any, name: str) -> Any:
