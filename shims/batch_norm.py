@@ -9,9 +9,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from shims import distributed
 from shims._shared.batch_statistics import normalise
 
-# Without running what is pending: nobody reads the sums, and each would cut the step that they are in.
-_IN_THE_GRAPH = distributed.all_reduce.__wrapped__  # type: ignore[attr-defined]
-
 
 class SyncBatchNorm(_BatchNorm):
     """Normalise over all ranks' batches, with the keys, values and gradients of torch's SyncBatchNorm.
@@ -34,7 +31,8 @@ class SyncBatchNorm(_BatchNorm):
         """Normalise (N, C, …)."""
         self._check_input_dim(input)
         spread = dist.is_initialized() and dist.get_world_size() > 1
-        return normalise(self, input, _IN_THE_GRAPH if spread else None)
+        # Nobody reads the sums; run at once, each would cut the step that it is in.
+        return normalise(self, input, distributed.pending_all_reduce if spread else None)
 
 
 def convert(model: torch.nn.Module) -> torch.nn.Module:

@@ -73,6 +73,16 @@ def all_reduce(
         group: None for all ranks.
         async_op: return at once, with something to `.wait()` for.
     """
+    return pending_all_reduce(tensor, op, group, async_op)
+
+
+def pending_all_reduce(
+    tensor: torch.Tensor,
+    op: Op | dist.ReduceOp = "sum",
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Any:
+    """`all_reduce`, left in the graph that it is called in on XLA: for sums that only the model uses."""
     current().check("all_reduce", [tensor], group)
     reduction, divisor = _reduction(op, tensor, group)
     if wide.is_wide(tensor, reduction):
