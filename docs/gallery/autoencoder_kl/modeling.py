@@ -79,21 +79,15 @@ class Attention(nn.Module):
     config: AutoencoderKLConfig
 
     def setup(self) -> None:
+        self.inner_kv_dim = self.config.block_out_channels[-1] * (
+            self.config.block_out_channels[-1] // self.config.block_out_channels[-1]
+        )
         self.group_norm = nn.GroupNorm(
             num_groups=self.config.norm_num_groups, epsilon=1e-06, use_fast_variance=False
         )
-        self.to_q = nn.Dense(
-            self.config.block_out_channels[-1]
-            * (self.config.block_out_channels[-1] // self.config.block_out_channels[-1])
-        )
-        self.to_k = nn.Dense(
-            self.config.block_out_channels[-1]
-            * (self.config.block_out_channels[-1] // self.config.block_out_channels[-1])
-        )
-        self.to_v = nn.Dense(
-            self.config.block_out_channels[-1]
-            * (self.config.block_out_channels[-1] // self.config.block_out_channels[-1])
-        )
+        self.to_q = nn.Dense(self.inner_kv_dim)
+        self.to_k = nn.Dense(self.inner_kv_dim)
+        self.to_v = nn.Dense(self.inner_kv_dim)
         self.to_out = [nn.Dense(self.config.block_out_channels[-1])]
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:

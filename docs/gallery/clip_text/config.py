@@ -7,9 +7,9 @@ from dataclasses import dataclass
 class CLIPTextModelWithProjectionConfig:
     """The sizes of CLIPTextModelWithProjection."""
 
+    max_position_embeddings: int = 20
     vocab_size: int = 128
     hidden_size: int = 32
-    max_position_embeddings: int = 20
     num_attention_heads: int = 4
     intermediate_size: int = 64
     layer_norm_eps: float = 1e-05

@@ -19,7 +19,7 @@ class CLIPTextEmbeddings(nn.Module):
     config: CLIPTextModelWithProjectionConfig
 
     def setup(self) -> None:
-        self.position_ids = jnp.arange(20, dtype=jnp.int32)[None]
+        self.position_ids = jnp.arange(self.config.max_position_embeddings, dtype=jnp.int32)[None]
         self.token_embedding = nn.Embed(self.config.vocab_size, self.config.hidden_size)
         self.position_embedding = nn.Embed(
             self.config.max_position_embeddings, self.config.hidden_size
@@ -38,6 +38,7 @@ class CLIPAttention(nn.Module):
     config: CLIPTextModelWithProjectionConfig
 
     def setup(self) -> None:
+        self.head_dim = self.config.hidden_size // self.config.num_attention_heads
         self.k_proj = nn.Dense(self.config.hidden_size)
         self.v_proj = nn.Dense(self.config.hidden_size)
         self.q_proj = nn.Dense(self.config.hidden_size)
@@ -47,15 +48,10 @@ class CLIPAttention(nn.Module):
         queries = self.q_proj(hidden_states)
         keys = self.k_proj(hidden_states)
         values = self.v_proj(hidden_states)
-        queries = queries.reshape(
-            *queries.shape[:2], -1, self.config.hidden_size // self.config.num_attention_heads
-        ).swapaxes(1, 2)
-        keys = keys.reshape(
-            *keys.shape[:2], -1, self.config.hidden_size // self.config.num_attention_heads
-        ).swapaxes(1, 2)
-        values = values.reshape(
-            *values.shape[:2], -1, self.config.hidden_size // self.config.num_attention_heads
-        ).swapaxes(1, 2)
+        hidden_shape = (*queries.shape[:2], -1, self.head_dim)
+        queries = queries.reshape(hidden_shape).swapaxes(1, 2)
+        keys = keys.reshape(*keys.shape[:2], -1, self.head_dim).swapaxes(1, 2)
+        values = values.reshape(*values.shape[:2], -1, self.head_dim).swapaxes(1, 2)
         attn_output = sdpa_attention_forward(queries, keys, values)
         attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
         return self.out_proj(attn_output)

@@ -8,8 +8,8 @@ class CLIPVisionModelWithProjectionConfig:
     """The sizes of CLIPVisionModelWithProjection."""
 
     hidden_size: int = 32
-    patch_size: int = 8
     image_size: int = 32
+    patch_size: int = 8
     num_attention_heads: int = 4
     intermediate_size: int = 64
     layer_norm_eps: float = 1e-05

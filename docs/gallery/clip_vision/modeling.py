@@ -19,10 +19,11 @@ class CLIPVisionEmbeddings(nn.Module):
     config: CLIPVisionModelWithProjectionConfig
 
     def setup(self) -> None:
+        self.num_positions = (self.config.image_size // self.config.patch_size) ** 2 + 1
         self.class_embedding = self.param(
             "class_embedding", nn.initializers.normal(0.02), (self.config.hidden_size,)
         )
-        self.position_ids = jnp.arange(17, dtype=jnp.int32)[None]
+        self.position_ids = jnp.arange(self.num_positions, dtype=jnp.int32)[None]
         self.patch_embedding = nn.Conv(
             self.config.hidden_size,
             kernel_size=(self.config.patch_size, self.config.patch_size),
@@ -30,9 +31,7 @@ class CLIPVisionEmbeddings(nn.Module):
             padding="VALID",
             use_bias=False,
         )
-        self.position_embedding = nn.Embed(
-            (self.config.image_size // self.config.patch_size) ** 2 + 1, self.config.hidden_size
-        )
+        self.position_embedding = nn.Embed(self.num_positions, self.config.hidden_size)
 
     def __call__(self, pixel_values: jax.Array) -> jax.Array:
         patch_embeds = self.patch_embedding(jnp.moveaxis(pixel_values, 1, -1))
@@ -50,6 +49,7 @@ class CLIPAttention(nn.Module):
     config: CLIPVisionModelWithProjectionConfig
 
     def setup(self) -> None:
+        self.head_dim = self.config.hidden_size // self.config.num_attention_heads
         self.k_proj = nn.Dense(self.config.hidden_size)
         self.v_proj = nn.Dense(self.config.hidden_size)
         self.q_proj = nn.Dense(self.config.hidden_size)
@@ -59,23 +59,11 @@ class CLIPAttention(nn.Module):
         queries = self.q_proj(hidden_states)
         keys = self.k_proj(hidden_states)
         values = self.v_proj(hidden_states)
-        queries = queries.reshape(
-            queries.shape[0],
-            hidden_states.shape[1],
-            -1,
-            self.config.hidden_size // self.config.num_attention_heads,
-        ).swapaxes(1, 2)
-        keys = keys.reshape(
-            keys.shape[0],
-            hidden_states.shape[1],
-            -1,
-            self.config.hidden_size // self.config.num_attention_heads,
-        ).swapaxes(1, 2)
+        hidden_shape = queries.shape[0], hidden_states.shape[1], -1, self.head_dim
+        queries = queries.reshape(hidden_shape).swapaxes(1, 2)
+        keys = keys.reshape(keys.shape[0], hidden_states.shape[1], -1, self.head_dim).swapaxes(1, 2)
         values = values.reshape(
-            values.shape[0],
-            hidden_states.shape[1],
-            -1,
-            self.config.hidden_size // self.config.num_attention_heads,
+            values.shape[0], hidden_states.shape[1], -1, self.head_dim
         ).swapaxes(1, 2)
         attn_output = sdpa_attention_forward(queries, keys, values)
         attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)

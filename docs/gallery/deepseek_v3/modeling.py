@@ -234,9 +234,12 @@ class DeepseekV3Attention(nn.Module):
 
     def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
         q_states = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(hidden_states)))
-        q_states = q_states.reshape(
-            *q_states.shape[:2], -1, self.config.qk_nope_head_dim + self.config.qk_rope_head_dim
-        ).swapaxes(1, 2)
+        query_shape = (
+            *q_states.shape[:2],
+            -1,
+            self.config.qk_nope_head_dim + self.config.qk_rope_head_dim,
+        )
+        q_states = q_states.reshape(query_shape).swapaxes(1, 2)
         q_pass, q_rot = jnp.split(q_states, [12], axis=-1)
         compressed_kv = self.kv_a_proj_with_mqa(hidden_states)
         kv_nope, k_rot = jnp.split(compressed_kv, [24], axis=-1)
@@ -247,11 +250,8 @@ class DeepseekV3Attention(nn.Module):
         k_rot = k_rot.reshape(k_rot.shape[0], 1, k_rot.shape[1], self.config.qk_rope_head_dim)
         q_rot, k_rot = apply_rotary_pos_emb_interleave(q_rot, k_rot, cos, sin)
         query_states = jnp.concatenate([q_pass, q_rot], axis=-1)
-        kv_nope = (
-            self.kv_b_proj(kv_nope)
-            .reshape(kv_nope.shape[0], kv_nope.shape[2], -1, 22)
-            .swapaxes(1, 2)
-        )
+        key_shape = kv_nope.shape[0], kv_nope.shape[2], -1, 22
+        kv_nope = self.kv_b_proj(kv_nope).reshape(key_shape).swapaxes(1, 2)
         k_nope, value_states = jnp.split(kv_nope, [12], axis=-1)
         # does not affect the underlying storage
         k_rot = jnp.broadcast_to(
@@ -326,7 +326,8 @@ class DeepseekV3MoE(nn.Module):
         residuals = hidden_states
         hidden_states = hidden_states.reshape(-1, hidden_states.shape[2])
         hidden_states = self.experts(hidden_states, topk_weights, hidden)
-        hidden_states = hidden_states.reshape(*residuals.shape[:2], hidden_states.shape[1])
+        orig_shape = (*residuals.shape[:2], hidden_states.shape[1])
+        hidden_states = hidden_states.reshape(orig_shape)
         return hidden_states + self.shared_experts(residuals)
 
 

@@ -236,21 +236,10 @@ class Gemma3Attention(nn.Module):
     def __call__(
         self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array, attention_mask: jax.Array
     ) -> jax.Array:
-        query_states = (
-            self.q_proj(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
-            .swapaxes(1, 2)
-        )
-        key_states = (
-            self.k_proj(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
-            .swapaxes(1, 2)
-        )
-        value_states = (
-            self.v_proj(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
-            .swapaxes(1, 2)
-        )
+        hidden_shape = (*hidden_states.shape[:2], -1, self.config.head_dim)
+        query_states = self.q_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        key_states = self.k_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        value_states = self.v_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         query_states = self.q_norm(query_states)
         key_states = self.k_norm(key_states)
         query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)

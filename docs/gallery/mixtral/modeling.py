@@ -178,33 +178,14 @@ class MixtralAttention(nn.Module):
         self.o_proj = nn.Dense(self.config.hidden_size, use_bias=False)
 
     def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-        query_states = (
-            self.q_proj(hidden_states)
-            .reshape(
-                *hidden_states.shape[:2],
-                -1,
-                self.config.hidden_size // self.config.num_attention_heads,
-            )
-            .swapaxes(1, 2)
+        hidden_shape = (
+            *hidden_states.shape[:2],
+            -1,
+            self.config.hidden_size // self.config.num_attention_heads,
         )
-        key_states = (
-            self.k_proj(hidden_states)
-            .reshape(
-                *hidden_states.shape[:2],
-                -1,
-                self.config.hidden_size // self.config.num_attention_heads,
-            )
-            .swapaxes(1, 2)
-        )
-        value_states = (
-            self.v_proj(hidden_states)
-            .reshape(
-                *hidden_states.shape[:2],
-                -1,
-                self.config.hidden_size // self.config.num_attention_heads,
-            )
-            .swapaxes(1, 2)
-        )
+        query_states = self.q_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        key_states = self.k_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        value_states = self.v_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)
         attn_output = sdpa_attention_forward(query_states, key_states, value_states)
         attn_output = attn_output.reshape(*attn_output.shape[:2], -1)

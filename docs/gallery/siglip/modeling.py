@@ -19,16 +19,15 @@ class SiglipVisionEmbeddings(nn.Module):
     config: SiglipVisionConfig
 
     def setup(self) -> None:
-        self.position_ids = jnp.arange(16, dtype=jnp.int32)[None]
+        self.num_positions = (self.config.image_size // self.config.patch_size) ** 2
+        self.position_ids = jnp.arange(self.num_positions, dtype=jnp.int32)[None]
         self.patch_embedding = nn.Conv(
             self.config.hidden_size,
             kernel_size=(self.config.patch_size, self.config.patch_size),
             strides=(self.config.patch_size, self.config.patch_size),
             padding="VALID",
         )
-        self.position_embedding = nn.Embed(
-            (self.config.image_size // self.config.patch_size) ** 2, self.config.hidden_size
-        )
+        self.position_embedding = nn.Embed(self.num_positions, self.config.hidden_size)
 
     def __call__(self, pixel_values: jax.Array) -> jax.Array:
         patch_embeds = self.patch_embedding(jnp.moveaxis(pixel_values, 1, -1))
@@ -48,33 +47,14 @@ class SiglipAttention(nn.Module):
         self.out_proj = nn.Dense(self.config.hidden_size)
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
-        queries = (
-            self.q_proj(hidden_states)
-            .reshape(
-                *hidden_states.shape[:2],
-                -1,
-                self.config.hidden_size // self.config.num_attention_heads,
-            )
-            .swapaxes(1, 2)
+        hidden_shape = (
+            *hidden_states.shape[:2],
+            -1,
+            self.config.hidden_size // self.config.num_attention_heads,
         )
-        keys = (
-            self.k_proj(hidden_states)
-            .reshape(
-                *hidden_states.shape[:2],
-                -1,
-                self.config.hidden_size // self.config.num_attention_heads,
-            )
-            .swapaxes(1, 2)
-        )
-        values = (
-            self.v_proj(hidden_states)
-            .reshape(
-                *hidden_states.shape[:2],
-                -1,
-                self.config.hidden_size // self.config.num_attention_heads,
-            )
-            .swapaxes(1, 2)
-        )
+        queries = self.q_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        keys = self.k_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        values = self.v_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         attn_output = sdpa_attention_forward(queries, keys, values)
         attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
         return self.out_proj(attn_output)

@@ -120,6 +120,7 @@ class SwinRelativePositionBias(nn.Module):
     num_heads: int
 
     def setup(self) -> None:
+        self.window_area = self.config.window_size * self.config.window_size
         self.relative_position_bias_table = self.param(
             "relative_position_bias_table",
             nn.initializers.zeros,
@@ -132,9 +133,7 @@ class SwinRelativePositionBias(nn.Module):
     def __call__(self) -> jax.Array:
         relative_position_bias = self.relative_position_bias_table[self.relative_position_index]
         relative_position_bias = relative_position_bias.reshape(
-            self.config.window_size * self.config.window_size,
-            self.config.window_size * self.config.window_size,
-            -1,
+            self.window_area, self.window_area, -1
         )
         # 1, num_heads, Wh*Ww, Wh*Ww
         return relative_position_bias.transpose(2, 0, 1)[None]
@@ -175,21 +174,10 @@ class SwinAttention(nn.Module):
         )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
-        query_states = (
-            self.q_proj(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
-            .swapaxes(1, 2)
-        )
-        key_states = (
-            self.k_proj(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
-            .swapaxes(1, 2)
-        )
-        value_states = (
-            self.v_proj(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
-            .swapaxes(1, 2)
-        )
+        hidden_shape = (*hidden_states.shape[:2], -1, self.config.head_dim)
+        query_states = self.q_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        key_states = self.k_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        value_states = self.v_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         # Combine relative position bias with the cyclic-shift attention mask for SW-MSA
         # 1, num_heads, ws*ws, ws*ws
         relative_position_bias = self.relative_position_bias()
@@ -231,21 +219,10 @@ class SwinAttention2(nn.Module):
     def __call__(
         self, hidden_states: jax.Array, attention_mask: jax.Array, batch_size: int
     ) -> jax.Array:
-        query_states = (
-            self.q_proj(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
-            .swapaxes(1, 2)
-        )
-        key_states = (
-            self.k_proj(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
-            .swapaxes(1, 2)
-        )
-        value_states = (
-            self.v_proj(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.head_dim)
-            .swapaxes(1, 2)
-        )
+        hidden_shape = (*hidden_states.shape[:2], -1, self.config.head_dim)
+        query_states = self.q_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        key_states = self.k_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        value_states = self.v_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         # Combine relative position bias with the cyclic-shift attention mask for SW-MSA
         # 1, num_heads, ws*ws, ws*ws
         relative_position_bias = self.relative_position_bias()
@@ -518,7 +495,7 @@ class SwinModel(nn.Module):
 
 class SwinForImageClassification(nn.Module):
     """Swin Model transformer with an image classification head on top (a linear layer on top
-    of the final hidden state of the [CLS] token) e.g."""
+    of the final hidden state of the [CLS] token) e.g. for ImageNet."""
 
     config: SwinForImageClassificationConfig
 

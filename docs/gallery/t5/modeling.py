@@ -169,21 +169,10 @@ class T5Attention(nn.Module):
         )
 
     def __call__(self, hidden_states: jax.Array) -> tuple[jax.Array, jax.Array]:
-        query_states = (
-            self.q(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.d_kv)
-            .swapaxes(1, 2)
-        )
-        key_states = (
-            self.k(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.d_kv)
-            .swapaxes(1, 2)
-        )
-        value_states = (
-            self.v(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.d_kv)
-            .swapaxes(1, 2)
-        )
+        hidden_shape = (*hidden_states.shape[:2], -1, self.config.d_kv)
+        query_states = self.q(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        key_states = self.k(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        value_states = self.v(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         context_position = jnp.arange(hidden_states.shape[1])
         context_position_2 = context_position[..., None]
         memory_position = context_position[None]
@@ -220,21 +209,10 @@ class T5Attention2(nn.Module):
         self.o = nn.Dense(self.config.d_model, use_bias=False)
 
     def __call__(self, hidden_states: jax.Array, position_bias: jax.Array) -> jax.Array:
-        query_states = (
-            self.q(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.d_kv)
-            .swapaxes(1, 2)
-        )
-        key_states = (
-            self.k(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.d_kv)
-            .swapaxes(1, 2)
-        )
-        value_states = (
-            self.v(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.d_kv)
-            .swapaxes(1, 2)
-        )
+        hidden_shape = (*hidden_states.shape[:2], -1, self.config.d_kv)
+        query_states = self.q(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        key_states = self.k(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        value_states = self.v(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         attn_output = sdpa_attention_forward(query_states, key_states, value_states, position_bias)
         attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
         return self.o(attn_output)
@@ -253,21 +231,10 @@ class T5Attention3(nn.Module):
         )
 
     def __call__(self, hidden_states: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-        query_states = (
-            self.q(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.d_kv)
-            .swapaxes(1, 2)
-        )
-        key_states = (
-            self.k(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.d_kv)
-            .swapaxes(1, 2)
-        )
-        value_states = (
-            self.v(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.d_kv)
-            .swapaxes(1, 2)
-        )
+        hidden_shape = (*hidden_states.shape[:2], -1, self.config.d_kv)
+        query_states = self.q(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        key_states = self.k(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        value_states = self.v(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         context_position = jnp.arange(hidden_states.shape[1])
         context_position_2 = context_position[..., None]
         memory_position = context_position[None]
@@ -293,21 +260,11 @@ class T5Attention4(nn.Module):
     def __call__(
         self, hidden_states: jax.Array, key_value_states: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        query_states = (
-            self.q(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.d_kv)
-            .swapaxes(1, 2)
-        )
-        key_states = (
-            self.k(key_value_states)
-            .reshape(*key_value_states.shape[:2], -1, self.config.d_kv)
-            .swapaxes(1, 2)
-        )
-        value_states = (
-            self.v(key_value_states)
-            .reshape(*key_value_states.shape[:2], -1, self.config.d_kv)
-            .swapaxes(1, 2)
-        )
+        hidden_shape = (*hidden_states.shape[:2], -1, self.config.d_kv)
+        query_states = self.q(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        kv_shape = (*key_value_states.shape[:2], -1, self.config.d_kv)
+        key_states = self.k(key_value_states).reshape(kv_shape).swapaxes(1, 2)
+        value_states = self.v(key_value_states).reshape(kv_shape).swapaxes(1, 2)
         position_bias = jnp.zeros(
             (1, self.config.num_heads, hidden_states.shape[1], key_value_states.shape[1]),
             jnp.float32,
@@ -332,21 +289,10 @@ class T5Attention5(nn.Module):
     def __call__(
         self, hidden_states: jax.Array, mask: jax.Array, position_bias: jax.Array
     ) -> jax.Array:
-        query_states = (
-            self.q(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.d_kv)
-            .swapaxes(1, 2)
-        )
-        key_states = (
-            self.k(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.d_kv)
-            .swapaxes(1, 2)
-        )
-        value_states = (
-            self.v(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.d_kv)
-            .swapaxes(1, 2)
-        )
+        hidden_shape = (*hidden_states.shape[:2], -1, self.config.d_kv)
+        query_states = self.q(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        key_states = self.k(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        value_states = self.v(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         attn_output = sdpa_attention_forward_2(
             query_states, key_states, value_states, mask, position_bias
         )
@@ -366,21 +312,11 @@ class T5Attention6(nn.Module):
     def __call__(
         self, hidden_states: jax.Array, key_value_states: jax.Array, position_bias: jax.Array
     ) -> jax.Array:
-        query_states = (
-            self.q(hidden_states)
-            .reshape(*hidden_states.shape[:2], -1, self.config.d_kv)
-            .swapaxes(1, 2)
-        )
-        key_states = (
-            self.k(key_value_states)
-            .reshape(*key_value_states.shape[:2], -1, self.config.d_kv)
-            .swapaxes(1, 2)
-        )
-        value_states = (
-            self.v(key_value_states)
-            .reshape(*key_value_states.shape[:2], -1, self.config.d_kv)
-            .swapaxes(1, 2)
-        )
+        hidden_shape = (*hidden_states.shape[:2], -1, self.config.d_kv)
+        query_states = self.q(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+        kv_shape = (*key_value_states.shape[:2], -1, self.config.d_kv)
+        key_states = self.k(key_value_states).reshape(kv_shape).swapaxes(1, 2)
+        value_states = self.v(key_value_states).reshape(kv_shape).swapaxes(1, 2)
         attn_output = sdpa_attention_forward_3(
             query_states, key_states, value_states, position_bias
         )

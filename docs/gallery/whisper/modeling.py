@@ -88,46 +88,25 @@ class WhisperAttention(nn.Module):
     config: WhisperForConditionalGenerationConfig
 
     def setup(self) -> None:
+        self.head_dim = self.config.d_model // self.config.encoder_attention_heads
         self.k_proj = nn.Dense(self.config.d_model, use_bias=False)
         self.v_proj = nn.Dense(self.config.d_model)
         self.q_proj = nn.Dense(self.config.d_model)
         self.out_proj = nn.Dense(self.config.d_model)
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        hidden_shape = (*hidden_states.shape[:2], -1, self.head_dim)
         # Scaling is susceptible to floating point arithmetics' imprecisions
         # which can lead to different results (this is dependent from model
         # to model, e.g. whisper is one such case). We therefore keep the
         # original order of scaling to follow the original implementation
         # and enforce no scaling (1.0) in the attention call below.
         query_states = (
-            (self.q_proj(hidden_states) * self.config.scaling)
-            .reshape(
-                *hidden_states.shape[:2],
-                -1,
-                self.config.d_model // self.config.encoder_attention_heads,
-            )
-            .swapaxes(1, 2)
+            (self.q_proj(hidden_states) * self.config.scaling).reshape(hidden_shape).swapaxes(1, 2)
         )
-        key_states = (
-            self.k_proj(hidden_states)
-            .reshape(
-                hidden_states.shape[0],
-                -1,
-                self.config.encoder_attention_heads,
-                self.config.d_model // self.config.encoder_attention_heads,
-            )
-            .swapaxes(1, 2)
-        )
-        value_states = (
-            self.v_proj(hidden_states)
-            .reshape(
-                hidden_states.shape[0],
-                -1,
-                self.config.encoder_attention_heads,
-                self.config.d_model // self.config.encoder_attention_heads,
-            )
-            .swapaxes(1, 2)
-        )
+        kv_shape = hidden_states.shape[0], -1, self.config.encoder_attention_heads, self.head_dim
+        key_states = self.k_proj(hidden_states).reshape(kv_shape).swapaxes(1, 2)
+        value_states = self.v_proj(hidden_states).reshape(kv_shape).swapaxes(1, 2)
         attn_output = sdpa_attention_forward(query_states, key_states, value_states)
         attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
         return self.out_proj(attn_output)
@@ -139,46 +118,25 @@ class WhisperAttention2(nn.Module):
     config: WhisperForConditionalGenerationConfig
 
     def setup(self) -> None:
+        self.head_dim = self.config.d_model // self.config.decoder_attention_heads
         self.k_proj = nn.Dense(self.config.d_model, use_bias=False)
         self.v_proj = nn.Dense(self.config.d_model)
         self.q_proj = nn.Dense(self.config.d_model)
         self.out_proj = nn.Dense(self.config.d_model)
 
     def __call__(self, hidden_states: jax.Array, attention_mask: jax.Array) -> jax.Array:
+        hidden_shape = (*hidden_states.shape[:2], -1, self.head_dim)
         # Scaling is susceptible to floating point arithmetics' imprecisions
         # which can lead to different results (this is dependent from model
         # to model, e.g. whisper is one such case). We therefore keep the
         # original order of scaling to follow the original implementation
         # and enforce no scaling (1.0) in the attention call below.
         query_states = (
-            (self.q_proj(hidden_states) * self.config.scaling)
-            .reshape(
-                *hidden_states.shape[:2],
-                -1,
-                self.config.d_model // self.config.decoder_attention_heads,
-            )
-            .swapaxes(1, 2)
+            (self.q_proj(hidden_states) * self.config.scaling).reshape(hidden_shape).swapaxes(1, 2)
         )
-        key_states = (
-            self.k_proj(hidden_states)
-            .reshape(
-                hidden_states.shape[0],
-                -1,
-                self.config.decoder_attention_heads,
-                self.config.d_model // self.config.decoder_attention_heads,
-            )
-            .swapaxes(1, 2)
-        )
-        value_states = (
-            self.v_proj(hidden_states)
-            .reshape(
-                hidden_states.shape[0],
-                -1,
-                self.config.decoder_attention_heads,
-                self.config.d_model // self.config.decoder_attention_heads,
-            )
-            .swapaxes(1, 2)
-        )
+        kv_shape = hidden_states.shape[0], -1, self.config.decoder_attention_heads, self.head_dim
+        key_states = self.k_proj(hidden_states).reshape(kv_shape).swapaxes(1, 2)
+        value_states = self.v_proj(hidden_states).reshape(kv_shape).swapaxes(1, 2)
         attn_output = sdpa_attention_forward_2(
             query_states, key_states, value_states, attention_mask
         )
@@ -192,46 +150,25 @@ class WhisperAttention3(nn.Module):
     config: WhisperForConditionalGenerationConfig
 
     def setup(self) -> None:
+        self.head_dim = self.config.d_model // self.config.decoder_attention_heads
         self.k_proj = nn.Dense(self.config.d_model, use_bias=False)
         self.v_proj = nn.Dense(self.config.d_model)
         self.q_proj = nn.Dense(self.config.d_model)
         self.out_proj = nn.Dense(self.config.d_model)
 
     def __call__(self, hidden_states: jax.Array, key_value_states: jax.Array) -> jax.Array:
+        hidden_shape = (*hidden_states.shape[:2], -1, self.head_dim)
         # Scaling is susceptible to floating point arithmetics' imprecisions
         # which can lead to different results (this is dependent from model
         # to model, e.g. whisper is one such case). We therefore keep the
         # original order of scaling to follow the original implementation
         # and enforce no scaling (1.0) in the attention call below.
         query_states = (
-            (self.q_proj(hidden_states) * self.config.scaling)
-            .reshape(
-                *hidden_states.shape[:2],
-                -1,
-                self.config.d_model // self.config.decoder_attention_heads,
-            )
-            .swapaxes(1, 2)
+            (self.q_proj(hidden_states) * self.config.scaling).reshape(hidden_shape).swapaxes(1, 2)
         )
-        key_states = (
-            self.k_proj(key_value_states)
-            .reshape(
-                key_value_states.shape[0],
-                -1,
-                self.config.decoder_attention_heads,
-                self.config.d_model // self.config.decoder_attention_heads,
-            )
-            .swapaxes(1, 2)
-        )
-        value_states = (
-            self.v_proj(key_value_states)
-            .reshape(
-                key_value_states.shape[0],
-                -1,
-                self.config.decoder_attention_heads,
-                self.config.d_model // self.config.decoder_attention_heads,
-            )
-            .swapaxes(1, 2)
-        )
+        kv_shape = key_value_states.shape[0], -1, self.config.decoder_attention_heads, self.head_dim
+        key_states = self.k_proj(key_value_states).reshape(kv_shape).swapaxes(1, 2)
+        value_states = self.v_proj(key_value_states).reshape(kv_shape).swapaxes(1, 2)
         attn_output = sdpa_attention_forward(query_states, key_states, value_states)
         attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
         return self.out_proj(attn_output)
