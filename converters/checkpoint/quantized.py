@@ -41,13 +41,19 @@ def require_not_quantized(checkpoint: Checkpoint) -> None:
     Raises:
         UnsupportedDtypeError: one shows; the message names it.
     """
-    found = _marked((*checkpoint.infos, *checkpoint.others)) or _scaled(checkpoint.infos)
+    found = quantized_by(checkpoint)
     if found:
-        key, scheme = found
         raise UnsupportedDtypeError(
-            f"{checkpoint.source} is quantized ({scheme}: {key[:160]}), so its weights are no numbers",
-            "convert the checkpoint that it was quantized from, or dequantize it first",
+            f"{checkpoint.source} is quantized ({found}), so its weights are no numbers",
+            "convert the checkpoint that it was quantized from, or dequantize it first; where its "
+            "numbers are wanted as they are: `migrate weights --as-stored`",
         )
+
+
+def quantized_by(checkpoint: Checkpoint) -> str:
+    """The scheme that shows in a checkpoint, and a key in which it does; "" where none shows."""
+    found = _marked((*checkpoint.infos, *checkpoint.others)) or _scaled(checkpoint.infos)
+    return f"{found[1]}: {found[0][:160]}" if found else ""
 
 
 def _marked(keys: Iterable[str]) -> tuple[str, str] | None:
