@@ -233,7 +233,9 @@ def test_a_shared_tensor_is_read_once_while_both_want_it(files: FileServer, tmp_
     assert len(files.requests) == 2
 
 
-def test_what_a_name_means(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_name_means(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
     commit = hub.commit("org/name", {"model.safetensors": b"x", "sub/net.pt": b"y"})
     older = hub.commit("org/name", {"model.safetensors": b"z"}, branch="v1")
     monkeypatch.chdir(tmp_path)
@@ -245,14 +247,22 @@ def test_what_a_name_means(hub: HubServer, tmp_path: Path, monkeypatch: pytest.M
     assert str(place_of("hf://org/name/sub/net.pt")) == f"hf://org/name@{commit}/sub/net.pt"
     page = "https://huggingface.co/org/name/blob/main/sub/net.pt"
     assert str(place_of(page)) == f"hf://org/name@{commit}/sub/net.pt"
+    page = f"{hub.url}/org/name/resolve/v1/model.safetensors?download=true"
+    assert str(place_of(page)) == f"hf://org/name@{older}/model.safetensors"
     assert place_of("org/net.pt") == Path("org/net.pt")
     assert place_of("file:///tmp/a%20b") == Path("/tmp/a b")
     (tmp_path / "org" / "name").mkdir(parents=True)
     assert place_of("org/name") == Path("org/name")  # what exists wins
-    assert place_of("org/other") == Path("org/other")  # beside it a name is a path
+    # Beside it a name is a path.
+    with refused(CheckpointNotFoundError, "org/other does not exist", "hf://org/other"):
+        meant("org/other")
+    with refused(CheckpointNotFoundError, "gpt2 does not exist", "org/gpt2"):
+        meant("gpt2")
 
 
-def test_refusals_of_the_hub(hub: HubServer, refused: Refused) -> None:
+def test_refusals_of_the_hub(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
     hub.commit("org/name", {"model.safetensors": b"x"})
     hub.commit("org/secret", {"model.safetensors": b"x"}, token="hf_12345")
     hub.commit("org/gated", {"model.safetensors": b"x" * 100}, gated=True)
@@ -266,6 +276,11 @@ def test_refusals_of_the_hub(hub: HubServer, refused: Refused) -> None:
         place_of("hf://org/name/net.pt")
     with refused(RemoteError, "org/gated is gated", "accept its conditions"):
         open_checkpoint(place_of("org/gated"))
+    hub.tokens = {"hf_12345"}
+    monkeypatch.setenv("HF_TOKEN", "hf_typo")
+    for name in ("org/name", "org/secret"):
+        with refused(RemoteError, f"{name} cannot be read: the hub does not know the token"):
+            place_of(name)
 
 
 def test_a_token_opens_a_private_repository_and_is_never_shown(
