@@ -17,6 +17,7 @@ _MARKS = {
     ".codebooks": "AQLM",
     ".W_q": "HQQ",
     "_weight_qdata": "torchao",
+    ":qdata": "torchao",  # until 0.14
 }
 # What stands beside numbers of few bits: (the end of their key, of the other key, the scheme).
 _SCALES = (
@@ -25,6 +26,7 @@ _SCALES = (
     (".weight", ".weight_scale", "with scales, as of compressed-tensors, ModelOpt or BitNet"),
     (".weight", ".scale_weight", "FP8 with scales"),
     ("._data", "._scale", "quanto"),
+    ("._data._data", "._scale", "quanto"),  # of 2 and 4 bits, packed
     ("_blocks", "_scales", "MXFP4"),
     (".B", ".s", "GPTQ for Marlin"),
 )
