@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import pickle
@@ -29,7 +30,7 @@ from converters.errors import (
 from converters.model import load_config_model
 from converters.planning import planned
 from converters.remote import buckets
-from converters.remote.buckets import asked_entry
+from converters.remote.buckets import asked_entry, called
 from converters.remote.names import meant, place_of
 from converters.remote.retries import TemporaryError, persistent
 from converters.remote.store import Entry
@@ -408,6 +409,24 @@ def test_tries_come_later_each_time_and_not_before_they_are_asked_for(
     with refused(UnreachableError, "gs://bkt/x cannot be reached (429, 7 times)"):
         persistent(busy, "gs://bkt/x")
     assert paused == [0.005, 0.5, 0.02, 0.04, 0.08, 0.16]  # of a first pause of 0.01, here
+
+
+def test_what_a_client_has_tried_itself_counts(refused: Refused) -> None:
+    """gcsfs asks six times, for half a minute; seven times that is no answer to who mistyped a host."""
+    aiohttp = pytest.importorskip("aiohttp")
+    asked: list[int] = []
+
+    async def nobody() -> None:
+        async with aiohttp.ClientSession() as session:
+            await session.get(f"http://127.0.0.1:{free_port()}")
+
+    def once() -> None:
+        asked.append(1)
+        called("gs://bkt/x", lambda: asyncio.run(nobody()))
+
+    with refused(UnreachableError, "gs://bkt/x cannot be reached (ClientConnectorError, 12 times)"):
+        persistent(once, "gs://bkt/x")
+    assert len(asked) == 2
 
 
 @contextmanager
