@@ -346,10 +346,10 @@ def measure_faults() -> None:
         import gcsfs
 
         gcsfs.GCSFileSystem.clear_instance_cache()
-        for seed in range(20):
+        for seed in range(500):
             put({"net.safetensors": data}, "bkt/f")
             proxy.faults = Faults(seed, rate=0.2, most=3)
-            replaced = seed % 4 == 0
+            replaced = seed % 10 == 0
             change = (
                 (lambda: put({"net.safetensors": other}, "bkt/f")) if replaced else (lambda: None)
             )

@@ -12,6 +12,7 @@ from converters.checkpoint.cast import FLOATING, require_floating
 from converters.checkpoint.folder import only_a_part
 from converters.checkpoint.place import Place, is_folder
 from converters.checkpoint.prefixes import clean, removed_from
+from converters.checkpoint.quantized import quantized_by
 from converters.checkpoint.reader import TensorInfo
 from converters.checkpoint.renamed import Renamed
 from converters.errors import AssumptionError, MappingFileError, NotAStateDictError
@@ -50,6 +51,7 @@ class PlanOptions(TypedDict, total=False):
         mapping: a mapping file (`converters.mapping.file`) that says what becomes of every key, instead
             of a model.
         key: the entry that holds the weights, in a training checkpoint of `torch.save`.
+        as_stored: convert also what looks quantized, its numbers as they are; False: it is refused.
         to: whose names the paths are made of: "linen" or "nnx"; None: the mapping file's, else linen.
         dtype: what floating-point arrays are cast to ("bfloat16"); None keeps each one's own.
         scan: the axis along which repeated blocks are stacked, as `nn.scan` wants them; None: not. With
@@ -65,6 +67,7 @@ class PlanOptions(TypedDict, total=False):
     assume: Sequence[str]
     mapping: Path | str | None
     key: str | None
+    as_stored: bool
     to: Api | None
     dtype: str | None
     scan: int | None
@@ -125,7 +128,7 @@ def planned(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
     if isinstance(checkpoint, str | Meant):
         understood = meant(checkpoint)
         checkpoint, said = understood.place, understood.said
-    stored = _opened(checkpoint, options.get("key"))
+    stored = _opened(checkpoint, options.get("key"), as_stored=options.get("as_stored", False))
     named = _named(checkpoint, stored, options)
     source = Renamed(stored, named.names)
     plan = make_plan(source.source, source.infos, named.slots)
@@ -224,6 +227,9 @@ def _what_was_read(stored: Checkpoint, names: Mapping[str, str]) -> list[str]:
     notes = []
     if stored.found:
         notes.append(f"the weights are its entry {stored.found}")
+    scheme = quantized_by(stored)
+    if scheme:
+        notes.append(f"it looks quantized ({scheme}): nothing is unpacked or scaled")
     notes += only_a_part(stored.source, stored.infos)
     removed = removed_from(names)
     if removed:
@@ -241,12 +247,14 @@ def _few(names: Sequence[str]) -> str:
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
 
 
-def _opened(checkpoint: Place | Mapping[str, Tensor], key: str | None) -> Checkpoint:
+def _opened(
+    checkpoint: Place | Mapping[str, Tensor], key: str | None, *, as_stored: bool
+) -> Checkpoint:
     if isinstance(checkpoint, Mapping):
         if key is not None:
             raise NotAStateDictError("a key is for files, not for a state dict", "pass its entry")
         return StateDict("the state dict", checkpoint)
-    return open_checkpoint(checkpoint, key)
+    return open_checkpoint(checkpoint, key, as_stored=as_stored)
 
 
 def _inferred(checkpoint: Checkpoint, assume: Sequence[str], api: Api) -> Mapping[str, Slot]:

@@ -37,7 +37,8 @@ def planned_apart(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
     if not isinstance(checkpoint, Path | FarPlace):
         return planned(checkpoint, options)
     # What is far away is opened here first: the process gets what was read of its headers.
-    stored = open_checkpoint(checkpoint, options.get("key"))
+    as_stored = options.get("as_stored", False)
+    stored = open_checkpoint(checkpoint, options.get("key"), as_stored=as_stored)
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, spawn) as pool:
         try:

@@ -268,10 +268,16 @@ class Repository:
 
 
 class HubServer(Server):
-    """A hub, as far as its client asks it to list and read repositories."""
+    """A hub, as far as its client asks it to list and read repositories.
+
+    Attributes:
+        repositories: by name.
+        tokens: those that it knows; None: each is somebody's.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.tokens: set[str] | None = None
         self.repositories: dict[str, Repository] = {}
 
     def commit(
@@ -296,6 +302,9 @@ class HubServer(Server):
         name, revision = (api[1], api[3]) if api else (file[1], file[2]) if file else ("", "")
         repository = self.repositories.get(name)
         authorization = request.headers.get("Authorization", "")
+        known = self.tokens is None or authorization.removeprefix("Bearer ") in self.tokens
+        if authorization and not known:
+            return 401, {"X-Error-Message": "Invalid credentials in Authorization header"}, b"{}"
         if repository is None or (
             repository.token and authorization != f"Bearer {repository.token}"
         ):

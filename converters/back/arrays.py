@@ -63,7 +63,7 @@ def open_arrays(source: PytreeLike) -> Checkpoint:
         return Arrays("the pytree", source)
     path = Path(source)
     if (path / INDEX_NAME).is_file():
-        return open_checkpoint(path / INDEX_NAME)
+        return open_checkpoint(path / INDEX_NAME, as_stored=True)
     if path.is_dir():
         return Arrays(str(path), _read_orbax(path))
     start = read_start(path, 8)

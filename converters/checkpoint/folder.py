@@ -23,7 +23,9 @@ FOLDER_NAMES = (
 )
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz")
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|bin)")
-_ADAPTER = re.compile(r"\.lora_(A|B|down|up)\b|\.(hada|lokr)_w")
+_ADAPTER = re.compile(
+    r"\.(lora|hada|lokr|oft|boft|vera|ia3)_|\.ln_tuning_layers\.|^prompt_embeddings$"
+)
 _PARALLEL = re.compile(r"consolidated\.(\d\d)\.pth")
 _SHOWN = 5
 # What people have in such folders instead: (the end of a name, what it is, what to do).
@@ -94,8 +96,8 @@ def only_a_part(source: str, keys: Iterable[str]) -> list[str]:
     adapter = next((key for key in keys if _ADAPTER.search(key)), None)
     if adapter is not None:
         said.append(
-            f"{adapter} is an adapter's (LoRA): what it adds to its model's weights is in none of them; "
-            "merge it first (PEFT: merge_and_unload), or convert it as it is by --assume"
+            f"{adapter} is an adapter's (LoRA's kind): what it adds to its model's weights is in none of "
+            "them; merge it first (PEFT: merge_and_unload), or convert it as it is by --assume"
         )
     return said
 

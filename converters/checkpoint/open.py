@@ -34,7 +34,7 @@ _FOREIGN = {
 }
 
 
-def open_checkpoint(path: Place, key: str | None = None) -> Checkpoint:
+def open_checkpoint(path: Place, key: str | None = None, *, as_stored: bool = False) -> Checkpoint:
     """Open a torch checkpoint; no tensor is loaded yet.
 
     Args:
@@ -44,6 +44,7 @@ def open_checkpoint(path: Place, key: str | None = None) -> Checkpoint:
             torch.distributed.checkpoint.
         key: the entry that holds the weights, in a training checkpoint: names joined by dots, "."
             for the whole. None: the only one that there is.
+        as_stored: also where it looks quantized: its numbers are wanted as they are.
 
     Raises:
         CheckpointNotFoundError: nothing is there, or a folder without a checkpoint.
@@ -51,11 +52,12 @@ def open_checkpoint(path: Place, key: str | None = None) -> Checkpoint:
         CheckpointHoldsCodeError: a pickle that names what has an effect when it is called; nothing
             of it was executed.
         NotAStateDictError: it holds something else than a state dict, or several.
-        UnsupportedDtypeError: it is quantized, or has an element type without a numpy form.
+        UnsupportedDtypeError: it looks quantized, or has an element type without a numpy form.
     """
     with _without_collector():
         checkpoint = _opened(path, key)
-        require_not_quantized(checkpoint)
+        if not as_stored:
+            require_not_quantized(checkpoint)
     return checkpoint
 
 

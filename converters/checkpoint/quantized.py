@@ -17,6 +17,7 @@ _MARKS = {
     ".codebooks": "AQLM",
     ".W_q": "HQQ",
     "_weight_qdata": "torchao",
+    ":qdata": "torchao",  # until 0.14
 }
 # What stands beside numbers of few bits: (the end of their key, of the other key, the scheme).
 _SCALES = (
@@ -25,6 +26,7 @@ _SCALES = (
     (".weight", ".weight_scale", "with scales, as of compressed-tensors, ModelOpt or BitNet"),
     (".weight", ".scale_weight", "FP8 with scales"),
     ("._data", "._scale", "quanto"),
+    ("._data._data", "._scale", "quanto"),  # of 2 and 4 bits, packed
     ("_blocks", "_scales", "MXFP4"),
     (".B", ".s", "GPTQ for Marlin"),
 )
@@ -41,13 +43,19 @@ def require_not_quantized(checkpoint: Checkpoint) -> None:
     Raises:
         UnsupportedDtypeError: one shows; the message names it.
     """
-    found = _marked((*checkpoint.infos, *checkpoint.others)) or _scaled(checkpoint.infos)
+    found = quantized_by(checkpoint)
     if found:
-        key, scheme = found
         raise UnsupportedDtypeError(
-            f"{checkpoint.source} is quantized ({scheme}: {key[:160]}), so its weights are no numbers",
-            "convert the checkpoint that it was quantized from, or dequantize it first",
+            f"{checkpoint.source} is quantized ({found}), so its weights are no numbers",
+            "convert the checkpoint that it was quantized from, or dequantize it first; where its "
+            "numbers are wanted as they are: `migrate weights --as-stored`",
         )
+
+
+def quantized_by(checkpoint: Checkpoint) -> str:
+    """The scheme that shows in a checkpoint, and a key in which it does; "" where none shows."""
+    found = _marked((*checkpoint.infos, *checkpoint.others)) or _scaled(checkpoint.infos)
+    return f"{found[1]}: {found[0][:160]}" if found else ""
 
 
 def _marked(keys: Iterable[str]) -> tuple[str, str] | None:

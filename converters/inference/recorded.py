@@ -9,6 +9,7 @@ classes only, and an exported program those of the modules that have run.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from converters.inference.guess import PARAMETER, Confidence, Guess, ambiguous, 
 from converters.inference.recognise import assumed
 from converters.inference.tree import Node
 from converters.layers.registry import find_entry
+from converters.layers.reparametrized import CannotComputeError, reparametrized
 
 _TORCH = "torch.nn.modules."
 _RENAMED = {"_LinearWithBias": "NonDynamicallyQuantizableLinear"}  # torch 1.5 to 1.8
@@ -248,13 +250,14 @@ def _is_whole(cls: Any, layer: Any) -> bool:
                 value, tuple
             ) and "Conv" in cls.__name__:
                 return False
-    entry, _ = find_entry(layer)
-    if entry is None:
-        return True
     try:
-        entry.weights_of(layer)
-        entry.note(layer, "linen")
-        entry.note(layer, "nnx")
+        entry, _ = find_entry(layer)
+        weights = () if entry is None else entry.weights_of(layer)
+        with contextlib.suppress(CannotComputeError):  # the plan refuses it by that name
+            reparametrized(layer, weights)
+        if entry is not None:
+            entry.note(layer, "linen")
+            entry.note(layer, "nnx")
     except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError):
         return False
     return True

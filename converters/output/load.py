@@ -54,7 +54,7 @@ def load_pytree(path: Path | str) -> Pytree:
 def _load_folder(folder: Path) -> Pytree:
     index = folder / INDEX_NAME
     if index.is_file():
-        checkpoint = open_checkpoint(index)
+        checkpoint = open_checkpoint(index, as_stored=True)
         tree = nest((key, checkpoint.read(key).copy()) for key in checkpoint.infos)
         described = json.loads(index.read_text("utf-8")).get("metadata", {})
         return with_positions(tree) if described.get("api") == "nnx" else tree

@@ -28,6 +28,11 @@ EXTRAS = {
     "abfss": ("adlfs", "azure"),
 }
 _SINGLE_QUESTIONS = 2  # then the whole folder is listed
+# Of aiohttp (gcsfs, adlfs) and botocore (s3fs): after as many tries of their own, half a minute.
+_NO_CONNECTION = frozenset(
+    {"ClientConnectorError", "ClientConnectorDNSError", "EndpointConnectionError"}
+)
+_TRIES_OF_CLIENTS = 6
 
 
 class BucketStore(Store):
@@ -250,6 +255,8 @@ def _raise_for(place: object, error: Exception) -> NoReturn:
         raise RemoteError(f"{place} is refused (status {status})", "check the URL") from None
     if isinstance(error, JSONDecodeError):
         raise TemporaryError("an answer that is cut off") from None
+    if kind in _NO_CONNECTION:
+        raise TemporaryError(kind, tries=_TRIES_OF_CLIENTS) from None
     if isinstance(error, OSError | TimeoutError) or "client_exceptions" in type(error).__module__:
         raise TemporaryError(kind) from None
     if isinstance(error, ValueError | TypeError | KeyError):

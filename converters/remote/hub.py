@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from converters.checkpoint.mapped_file import MappedFile
 from converters.checkpoint.place import ByteFile, Place
@@ -21,6 +22,9 @@ from converters.remote.store import Entry, Store, StorePlace
 
 _SECONDS = 30.0
 _NO_FILE = "EntryNotFound"
+_BAD_TOKEN = (
+    "Invalid credentials in Authorization header"  # as the hub says it, of public repositories too
+)
 
 
 class HubStore(Store):
@@ -89,6 +93,15 @@ class HubStore(Store):
                 f"{place}: the hub gives no byte ranges (status {answer.status_code})",
                 "download it with `hf download`, and name the folder",
             )
+
+
+def hub_host() -> str:
+    """Host and port of the hub that is asked, by HF_ENDPOINT; "" without its client."""
+    try:
+        from huggingface_hub import constants
+    except ImportError:
+        return ""
+    return urlsplit(constants.ENDPOINT).netloc
 
 
 def hub_place(repository: str, revision: str | None, file: str = "") -> tuple[Place, str]:
@@ -215,6 +228,11 @@ def _raise_for(answer: Any, repository: str, revision: str) -> NoReturn:
         what, remedy = f"has no revision {revision}", "name a branch, a tag or a commit of it"
     elif code == _NO_FILE:
         what, remedy = f"has no such file at {revision}", "check the name"
+    elif answer.headers.get("X-Error-Message", "") == _BAD_TOKEN:
+        what, remedy = (
+            "cannot be read: the hub does not know the token that was sent",
+            "run `hf auth login`, or set HF_TOKEN anew; a public repository needs none",
+        )
     elif code == "RepoNotFound" or status in (401, 403, 404):
         what, remedy = (
             "is not on the Hugging Face hub, or private",

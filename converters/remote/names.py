@@ -4,7 +4,7 @@
 org/name                          the repository of the hub at its main branch
 org/name@v1.0                     at a branch, a tag or a commit
 hf://org/name@v1.0/sub/file.bin   a file of it
-https://huggingface.co/org/name   the same, as the browser shows it
+https://huggingface.co/org/name   the same, as the browser shows it; so do the pages of HF_ENDPOINT
 https://host/model.safetensors    a file of any server that gives byte ranges
 gs://bucket/folder                a bucket; whatever fsspec knows
 """
@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 from converters.checkpoint.place import FarPlace, Place, file_names, is_folder
 from converters.errors import CheckpointNotFoundError, RemoteError
 from converters.remote.buckets import bucket_place
-from converters.remote.hub import hub_place
+from converters.remote.hub import hub_host, hub_place
 from converters.remote.region import elsewhere
 from converters.remote.server import server_place
 
@@ -90,7 +90,7 @@ def meant(name: Place | Meant | str) -> Meant:
 
     Raises:
         RemoteError: the other side refuses, or does not answer.
-        CheckpointNotFoundError: a repository has no such file.
+        CheckpointNotFoundError: a repository has no such file; no path, and no name of a repository.
         MissingDependencyError: a package is lacking that speaks the protocol.
     """
     if isinstance(name, Meant):
@@ -102,6 +102,14 @@ def meant(name: Place | Meant | str) -> Meant:
     matched = _REPOSITORY.fullmatch(name)
     if matched is not None and names_a_repository(name):
         return Meant(*hub_place(matched["repository"], matched["revision"]))
+    if _REPOSITORY.fullmatch(f"org/{name}") and not _FILE_NAME.search(name):
+        remedy = (
+            f"check the path; of the Hugging Face hub's repository give the owner too, org/{name}"
+        )
+        raise CheckpointNotFoundError(f"{name} does not exist", remedy)
+    if matched is not None and not _FILE_NAME.search(name):
+        remedy = f"check the path; the repository of the Hugging Face hub is hf://{name}"
+        raise CheckpointNotFoundError(f"{name} does not exist", remedy)
     return Meant(Path(name))
 
 
@@ -159,7 +167,8 @@ def _meant_by_url(url: str) -> Meant:
             )
     elif protocol in ("http", "https"):
         parts = urlsplit(url)
-        matched = _PAGE.fullmatch(parts.path) if parts.hostname in _HUB_HOSTS else None
+        is_page = parts.hostname in _HUB_HOSTS or parts.netloc == hub_host()
+        matched = _PAGE.fullmatch(parts.path) if is_page else None
         if matched is None:
             place = server_place(url)
             return Meant(place, f"{place} of a server")

@@ -21,7 +21,7 @@ def is_elsewhere(name: str) -> bool:
     return is_url(name) or names_a_repository(name)
 
 
-def near(name: str, folder: Path) -> Path:
+def near(name: str, folder: Path, *, model: bool = False) -> Path:
     """The file or folder that a name stands for, on this machine.
 
     What the hub has comes into the hub's own cache; what a bucket or a server has into `folder`.
@@ -29,6 +29,7 @@ def near(name: str, folder: Path) -> Path:
     Args:
         name: as users write it (`converters.remote.names`).
         folder: where copies go; made if it is not there.
+        model: it has to be one that can be built: a folder, not weights alone.
 
     Raises:
         ConversionError: it cannot be had; the subclass says why.
@@ -37,6 +38,11 @@ def near(name: str, folder: Path) -> Path:
     if not isinstance(place, StorePlace):
         assert isinstance(place, Path)
         return place
+    if model and place.is_file():
+        raise CheckpointNotFoundError(
+            f"{place} is a file, and no model",
+            "name its folder, with a config.json; or a model, and this as its --weights",
+        )
     wanted = [place] if place.is_file() else [place / file for file in _wanted(place.names())]
     if not wanted:
         place.require_there()

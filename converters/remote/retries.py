@@ -23,11 +23,13 @@ class TemporaryError(Exception):
     Args:
         what: a few words.
         pause: the seconds that the other side asked for; None: it did not.
+        tries: how often it was tried until then: some clients ask again by themselves.
     """
 
-    def __init__(self, what: str, pause: float | None = None) -> None:
+    def __init__(self, what: str, pause: float | None = None, tries: int = 1) -> None:
         super().__init__(what)
         self.pause = pause
+        self.tries = tries
 
 
 def persistent(action: Callable[[], _Result], place: object) -> _Result:
@@ -40,15 +42,16 @@ def persistent(action: Callable[[], _Result], place: object) -> _Result:
     Raises:
         UnreachableError: it did so every time.
     """
-    for attempt in range(TRIES):
+    tries = 0
+    while True:
         try:
             return action()
         except TemporaryError as error:
-            if attempt == TRIES - 1:
+            tries += error.tries
+            if tries >= TRIES:
                 raise UnreachableError(
-                    f"{place} cannot be reached ({error}, {TRIES} times)",
+                    f"{place} cannot be reached ({error}, {tries} times)",
                     "check the network, or try again later",
                 ) from None
-            pause = min(FIRST_PAUSE * 2**attempt, LONGEST_PAUSE) * random.uniform(0.5, 1.5)
+            pause = min(FIRST_PAUSE * 2 ** (tries - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.5)
             time.sleep(min(max(pause, error.pause or 0.0), 4 * LONGEST_PAUSE))
-    raise AssertionError("the last try returns or raises")

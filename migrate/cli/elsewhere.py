@@ -30,7 +30,7 @@ class Nearby:
         matched = _KIND.fullmatch(text)
         if matched is None or not is_elsewhere(matched["name"]):
             return text
-        return f"{matched['kind'] or ''}{self._copy(matched['name'])}"
+        return f"{matched['kind'] or ''}{self._copy(matched['name'], model=True)}"
 
     def file(self, name: str | Path | None) -> Path | None:
         """A checkpoint as users name it, as a path of this machine."""
@@ -40,12 +40,12 @@ class Nearby:
             return None if name is None else Path(name)
         return self._copy(name)
 
-    def _copy(self, name: str) -> Path:
+    def _copy(self, name: str, *, model: bool = False) -> Path:
         from converters.remote.names import without_secrets
         from converters.remote.near import near
 
         self._progress(f"copying {without_secrets(name)}")
-        return near(name, self._folder)
+        return near(name, self._folder, model=model)
 
 
 @contextlib.contextmanager

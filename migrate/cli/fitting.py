@@ -95,7 +95,7 @@ def by_values(checkpoint: Meant, options: Mapping[str, Any]) -> Iterator[Path]:
     from converters.mapping.file import save_mapping
     from converters.target.values import fit_values
 
-    torch = open_checkpoint(checkpoint.place, options["key"])
+    torch = open_checkpoint(checkpoint.place, options["key"], as_stored=options["as_stored"])
     found = fit_values(torch, open_arrays(Path(options["target"])), options["drop"])
     for line in found.alike:
         options["said"](f"not told apart by values, taken in their order: {line}")

@@ -63,6 +63,11 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
 @click.option(
     "--save-mapping", type=click.Path(path_type=Path), help="Write what becomes of each key."
 )
+@click.option(
+    "--as-stored",
+    is_flag=True,
+    help="Convert also what looks quantized (int8, packed), its numbers as they are; else it is refused.",
+)
 @click.option("--dtype", help="Cast floating-point arrays, e.g. bfloat16; else each keeps its own.")
 @click.option(
     "--scan",
@@ -195,6 +200,7 @@ def _silent(line: str) -> None:
 _OF_TORCH_CHECKPOINTS = (
     "file",
     "key",
+    "as_stored",
     "optimizer_key",
     "optimizer_kind",
     "assume",
@@ -234,6 +240,7 @@ def _to_flax(
         "assume": options["assume"],
         "mapping": options["mapping"],
         "key": options["key"],
+        "as_stored": options["as_stored"],
         "to": options["to"],
         "dtype": options["dtype"],
         "scan": options["scan"],

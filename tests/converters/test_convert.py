@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
@@ -20,9 +21,10 @@ from converters.errors import (
     NotFiniteError,
     OutputError,
     RefusedKeysError,
+    UnsupportedDtypeError,
 )
 from converters.mapping.file import save_mapping
-from converters.reverse import to_state_dict
+from converters.reverse import to_state_dict, to_torch
 
 MODEL = """
 from torch import nn
@@ -223,6 +225,34 @@ def test_a_saved_mapping_stands_for_the_model(folder):
     by_file = convert("train.pt", mapping="mapping.yaml", output="two.safetensors")
     assert by_file.api == "nnx"
     assert Path("one.safetensors").read_bytes() == Path("two.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_bytes_that_are_no_quantized_weights(folder, dtype, refused):
+    state = {
+        "weight": every_bit_pattern(dtype)[:9],  # at the top: nnx has it under the same name
+        "dense.weight": every_bit_pattern(dtype)[:, 1:],
+        "dense.bias": torch.ones(256),
+    }
+    torch.save(state, "net.pt")
+    with refused(UnsupportedDtypeError, "is quantized", "--as-stored"):
+        convert("net.pt", assume=["weight=Parameter"])
+    done = convert(
+        "net.pt",
+        to="nnx",
+        as_stored=True,
+        assume=["weight=Parameter"],
+        dtype="bfloat16",
+        shard_bytes=70_000,
+    )
+    assert any("looks quantized" in note for note in done.notes), done.notes
+    tree = load_pytree(done.output)
+    np.testing.assert_array_equal(tree["weight"], state["weight"].numpy(), strict=True)
+    kernel = state["dense.weight"].numpy().T
+    np.testing.assert_array_equal(tree["dense"]["kernel"], kernel, strict=True)
+    back = to_torch(done.output, output="back.safetensors").output
+    with safe_open(back, "pt") as file:
+        assert torch.equal(file.get_tensor("dense.weight"), state["dense.weight"])
 
 
 def test_cast_to_another_dtype(folder):

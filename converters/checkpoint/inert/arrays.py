@@ -6,6 +6,7 @@ since NumPy 2.
 
 from __future__ import annotations
 
+import codecs
 import math
 import re
 from collections.abc import Callable
@@ -151,7 +152,7 @@ def _scalar(dtype: Any, content: Any = b"") -> Any:
     data = encoded(content) if type(content) is str else content
     if name is None or type(data) is not bytes:
         if dtype.code.startswith("U") and type(data) is bytes:
-            return data.decode("utf-32-le", "replace").rstrip("\0")
+            return codecs.utf_32_le_decode(data, "replace", True)[0].rstrip("\0")
         return Record(f"numpy scalar {dtype.shown}", ())
     kind = numpy_dtype(name, "a number")
     if len(data) != kind.itemsize:

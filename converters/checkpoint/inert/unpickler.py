@@ -529,7 +529,7 @@ _STEPS_BY_CODE: dict[bytes, Callable[[Unpickler], Any]] = {
     b"L": Machine._line_integer,
     b"F": lambda m: m._push(float(m._line(_LONGEST_DIGITS))),
     b"S": Machine._line_text,
-    b"V": lambda m: m._push(m._line(_LONGEST_TEXT).decode("raw-unicode-escape")),
+    b"V": lambda m: m._push(codecs.raw_unicode_escape_decode(m._line(_LONGEST_TEXT))[0]),
     b"]": lambda m: m._new([], 1),
     b"l": Machine._list,
     b"d": Machine._dict,

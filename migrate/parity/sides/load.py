@@ -99,6 +99,11 @@ def _object(spec: str) -> Any:
     try:
         named, args, kwargs = split_call(spec)
         location, _, name = named.rpartition(":")
+        if not location and Path(spec).is_file() and Path(spec).suffix != ".py":
+            raise TargetError(
+                f"{spec}: is a file, and no model",
+                "name its folder, with a config.json; or a model, and this as its --weights",
+            )
         if not location:
             raise TargetError(f"{spec}: names a file, but nothing in it", f"write {spec}:factory")
         with imported(spec, location) as module:

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from converters.checkpoint import open_checkpoint
+from converters.checkpoint.folder import only_a_part
 from converters.errors import (
     CheckpointDamagedError,
     CheckpointNotFoundError,
@@ -197,6 +198,32 @@ def test_shards_without_their_index_are_not_the_checkpoint(tmp_path, refused):
     assert list(open_checkpoint(path).infos) == ["a"]  # who names it means it
     path.rename(tmp_path / "model-00001-of-00001.safetensors")
     assert list(open_checkpoint(tmp_path).infos) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "q.lora_A.weight",
+        "q.lora_E",
+        "lora_unet_q.lora_down.weight",
+        "q.hada_w1_a",
+        "q.lokr_w1",
+        "q.oft_R.weight",
+        "q.boft_s",
+        "q.vera_lambda_b",
+        "k.ia3_l",
+        "norm.ln_tuning_layers.weight",
+        "prompt_embeddings",
+    ],
+)
+def test_adapters_are_said_to_be_a_part(name):
+    (note,) = only_a_part("x.safetensors", ["norm.weight", name])
+    assert note.startswith(f"{name} is an adapter's")
+
+
+def test_models_are_no_part():
+    names = ("base_model.model.norm.weight", "explora_A.weight", "soft_max.weight", "prompt.weight")
+    assert only_a_part("model-00001-of-00001.safetensors", names) == []
 
 
 def test_one_of_several_files_with_parts_of_each_array_is_refused(tmp_path, refused):

@@ -186,6 +186,8 @@ ONE = torch.ones(1)
         ({"q.weight": UINT8, "q.weight_scale": ONE, "q.weight_scale_2": ONE}, "NVFP4"),
         ({"q.weight": INT8, "q.weight_scale": ONE}, "compressed-tensors"),
         ({"q.weight._data": INT8, "q.weight._scale": ONE}, "quanto"),
+        ({"q.weight._data._data": UINT8, "q.weight._scale": ONE, "q.weight._shift": ONE}, "quanto"),
+        ({"q.weight:qdata": FLOAT8, "q.weight:scale": ONE}, "torchao"),
         ({"e.up_proj_blocks": UINT8, "e.up_proj_scales": UINT8}, "MXFP4"),
         ({"q.B": INT8.int(), "q.s": ONE}, "Marlin"),
         ({"q.W_q": UINT8, "q.scale": ONE}, "HQQ"),

@@ -1,5 +1,6 @@
 """The layers that a file of a whole module tells of: the layouts are those with the class at hand."""
 
+import copy
 import re
 import warnings
 
@@ -135,6 +136,26 @@ def test_settings_that_are_not_a_layers_are_refused(file, spoil):
     spoil(net)
     made = plan(file(net))
     assert {row.outcome for row in made.rows} <= set(Outcome)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("layer", [nn.Conv1d(3, 4, 3), Scaled(3, 4)], ids=["torch's", "one's own"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda layer: layer._parameters.update(weight_g=None),
+        lambda layer: layer._parameters.pop("weight_v"),
+        lambda layer: layer.__dict__.update(weight_v=3, _parameters={"bias": layer.bias}),
+        lambda layer: next(iter(layer._forward_pre_hooks.values())).__dict__.update(name=3),
+        lambda layer: next(iter(layer._forward_pre_hooks.values())).__dict__.update(dim="x"),
+    ],
+)
+def test_a_norm_of_weights_without_its_tensors_is_refused(file, layer, spoil):
+    net = nn.Sequential(nn.utils.weight_norm(copy.deepcopy(layer)))
+    spoil(net[0])
+    made = plan(file(net))
+    assert all(row.outcome in (Outcome.MAPPED, Outcome.REFUSED) for row in made.rows)
+    assert not any(row.key == "0.weight_v" and row.kind == "Conv" for row in made.mapped)
 
 
 def test_a_saved_mapping_says_what_the_file_says(file, tmp_path):

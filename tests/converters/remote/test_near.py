@@ -99,6 +99,16 @@ def test_one_line_for_what_the_hub_refuses(hub: HubServer, bert: Path) -> None:
     assert code == 2
 
 
+@pytest.mark.parametrize("words", [("parity", "net.py:Net"), ("port", "-o", "x")])
+def test_weights_alone_are_no_model(words: tuple[str, ...], bert: Path, gs: BucketProxy) -> None:
+    put(contents(bert), "bkt/run/bert")
+    gs.requests.clear()
+    code, output = ran(*words, "gs://bkt/run/bert/model.safetensors")
+    assert code == 2
+    assert "gs://bkt/run/bert/model.safetensors is a file, and no model; name its folder" in output
+    assert not any("alt=media" in path for _, path, _ in gs.requests)  # found before it is copied
+
+
 @pytest.mark.long
 def test_parity_of_a_repository_with_a_bucket(bert: Path, hub: HubServer, gs: BucketProxy) -> None:
     hub.commit("org/bert", contents(bert))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import pickle
@@ -29,7 +30,7 @@ from converters.errors import (
 from converters.model import load_config_model
 from converters.planning import planned
 from converters.remote import buckets
-from converters.remote.buckets import asked_entry
+from converters.remote.buckets import asked_entry, called
 from converters.remote.names import meant, place_of
 from converters.remote.retries import TemporaryError, persistent
 from converters.remote.store import Entry
@@ -233,7 +234,9 @@ def test_a_shared_tensor_is_read_once_while_both_want_it(files: FileServer, tmp_
     assert len(files.requests) == 2
 
 
-def test_what_a_name_means(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_name_means(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
     commit = hub.commit("org/name", {"model.safetensors": b"x", "sub/net.pt": b"y"})
     older = hub.commit("org/name", {"model.safetensors": b"z"}, branch="v1")
     monkeypatch.chdir(tmp_path)
@@ -245,14 +248,22 @@ def test_what_a_name_means(hub: HubServer, tmp_path: Path, monkeypatch: pytest.M
     assert str(place_of("hf://org/name/sub/net.pt")) == f"hf://org/name@{commit}/sub/net.pt"
     page = "https://huggingface.co/org/name/blob/main/sub/net.pt"
     assert str(place_of(page)) == f"hf://org/name@{commit}/sub/net.pt"
+    page = f"{hub.url}/org/name/resolve/v1/model.safetensors?download=true"
+    assert str(place_of(page)) == f"hf://org/name@{older}/model.safetensors"
     assert place_of("org/net.pt") == Path("org/net.pt")
     assert place_of("file:///tmp/a%20b") == Path("/tmp/a b")
     (tmp_path / "org" / "name").mkdir(parents=True)
     assert place_of("org/name") == Path("org/name")  # what exists wins
-    assert place_of("org/other") == Path("org/other")  # beside it a name is a path
+    # Beside it a name is a path.
+    with refused(CheckpointNotFoundError, "org/other does not exist", "hf://org/other"):
+        meant("org/other")
+    with refused(CheckpointNotFoundError, "gpt2 does not exist", "org/gpt2"):
+        meant("gpt2")
 
 
-def test_refusals_of_the_hub(hub: HubServer, refused: Refused) -> None:
+def test_refusals_of_the_hub(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
     hub.commit("org/name", {"model.safetensors": b"x"})
     hub.commit("org/secret", {"model.safetensors": b"x"}, token="hf_12345")
     hub.commit("org/gated", {"model.safetensors": b"x" * 100}, gated=True)
@@ -266,6 +277,11 @@ def test_refusals_of_the_hub(hub: HubServer, refused: Refused) -> None:
         place_of("hf://org/name/net.pt")
     with refused(RemoteError, "org/gated is gated", "accept its conditions"):
         open_checkpoint(place_of("org/gated"))
+    hub.tokens = {"hf_12345"}
+    monkeypatch.setenv("HF_TOKEN", "hf_typo")
+    for name in ("org/name", "org/secret"):
+        with refused(RemoteError, f"{name} cannot be read: the hub does not know the token"):
+            place_of(name)
 
 
 def test_a_token_opens_a_private_repository_and_is_never_shown(
@@ -393,6 +409,24 @@ def test_tries_come_later_each_time_and_not_before_they_are_asked_for(
     with refused(UnreachableError, "gs://bkt/x cannot be reached (429, 7 times)"):
         persistent(busy, "gs://bkt/x")
     assert paused == [0.005, 0.5, 0.02, 0.04, 0.08, 0.16]  # of a first pause of 0.01, here
+
+
+def test_what_a_client_has_tried_itself_counts(refused: Refused) -> None:
+    """gcsfs asks six times, for half a minute; seven times that is no answer to who mistyped a host."""
+    aiohttp = pytest.importorskip("aiohttp")
+    asked: list[int] = []
+
+    async def nobody() -> None:
+        async with aiohttp.ClientSession() as session:
+            await session.get(f"http://127.0.0.1:{free_port()}")
+
+    def once() -> None:
+        asked.append(1)
+        called("gs://bkt/x", lambda: asyncio.run(nobody()))
+
+    with refused(UnreachableError, "gs://bkt/x cannot be reached (ClientConnectorError, 12 times)"):
+        persistent(once, "gs://bkt/x")
+    assert len(asked) == 2
 
 
 @contextmanager

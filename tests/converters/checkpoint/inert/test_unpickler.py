@@ -3,7 +3,9 @@
 import builtins
 import os
 import pickle
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -194,3 +196,31 @@ def test_pythons_own_unpickler_is_not_used(tmp_path):
     listening = False
     assert "open" in events
     assert not {"pickle.find_class", "os.system", "exec"} & set(events)
+
+
+ASKED_FOR = """
+import pickle, sys
+import numpy
+from converters.checkpoint import open_checkpoint
+from tests.converters.checkpoint.inert.test_unpickler import load
+
+load(pickle.dumps(["warm", numpy.float32(1)]))
+texts = pickle.dumps("\xe9\u20ac", 0), pickle.dumps(numpy.str_("\xe9\u20ac"), 2)
+for name in [name for name in sys.modules if name.startswith("encodings.")]:
+    del sys.modules[name]
+imported = []
+sys.addaudithook(lambda event, words: imported.append(words[0]) if event == "import" else None)
+print([load(text) for text in texts] == ["\xe9\u20ac"] * 2, imported)
+"""
+
+
+def test_no_codec_is_imported_for_a_text():
+    """In a process of its own: Python imports a codec once."""
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED_FOR],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path.cwd(),
+    )
+    assert done.stdout == "True []\n"
