@@ -10,6 +10,7 @@ import functools
 import importlib
 import importlib.util
 import json
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -17,10 +18,11 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
-from converters.checkpoint.place import Place
+from converters.checkpoint.place import Place, file_names
 from converters.errors import MissingDependencyError, ModelLoadError
 
 _FORMS = "write it as pkg.mod:factory or path/file.py:factory"
@@ -42,6 +44,7 @@ _TIMM_LOADS = (
     "cache_dir",
 )
 _NAME_IT = "pass --model with the class that the checkpoint was saved from"
+_OR_TRUST = f"{_NAME_IT}; or, of code that you have read, --trust-remote-code"
 
 
 def load_model(spec: str) -> Any:
@@ -112,11 +115,15 @@ def imported(where: str, location: str) -> Iterator[ModuleType]:
         yield _run(where, "importing", lambda: _import(location, is_file))
 
 
-def load_config_model(folder: Place) -> Any:
+def load_config_model(folder: Place, *, trust_remote_code: bool = False) -> Any:
     """The model that a Hugging Face folder's `config.json` describes, of transformers or of timm.
 
-    Of transformers its class is the first of `architectures`, else AutoModel's choice. Nothing is downloaded
-    and no code of the folder is run (`trust_remote_code=False`).
+    Of transformers its class is the first of `architectures`, else AutoModel's choice. Nothing is downloaded.
+
+    Args:
+        folder: of this machine, a hub, a bucket or a server.
+        trust_remote_code: run the code in the folder that its `auto_map` names, where it names any; else
+            none of it is run.
 
     Returns:
         The model; None: it describes none that is known (`what_it_describes` says what).
@@ -137,6 +144,8 @@ def load_config_model(folder: Place) -> Any:
             f"{where} describes a transformers model, and transformers is not installed",
             'pip install "tpu-migrate[torch]"',
         ) from None
+    if trust_remote_code and has_own_code(folder):
+        return _own_model(where, folder, values)
     config = _run(where, "reading", lambda: _config(folder, values), f"mend it, or {_NAME_IT}")
     if config is None:
         return None
@@ -148,9 +157,49 @@ def load_config_model(folder: Place) -> Any:
         raise ModelLoadError(
             f"{where} names the architecture {names[0]}, which transformers "
             f"{transformers.__version__} does not have",
-            _NAME_IT,
+            _OR_TRUST if "auto_map" in values else _NAME_IT,
         )
     return build(where, lambda: cls(config))
+
+
+def has_own_code(folder: Place) -> bool:
+    """Whether a `config.json` names classes in the folder itself, which no library has."""
+    return "auto_map" in _values(folder)
+
+
+def _own_model(where: str, folder: Place, values: Mapping[str, Any]) -> Any:
+    """The model as the folder's own code makes it, which is run."""
+    from transformers import AutoConfig
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+    own = {kind: name for kind, name in values["auto_map"].items() if isinstance(name, str)}
+    wanted = next(iter(values.get("architectures") or ()), None)
+    models = [name for kind, name in own.items() if kind.startswith("AutoModel")]
+    named = next((name for name in models if name.rpartition(".")[2] == wanted), None)
+    named = named or own.get("AutoModel") or next(iter(models), None)
+    if named is None:
+        raise ModelLoadError(f"{where} names no class of a model in its auto_map", _NAME_IT)
+    with _code_of(folder) as near:
+
+        def classes() -> tuple[Any, Any]:
+            config = AutoConfig.from_pretrained(near, trust_remote_code=True, local_files_only=True)
+            return config, get_class_from_dynamic_module(named, near, local_files_only=True)
+
+        config, cls = _run(where, "reading", classes, f"mend it, or {_NAME_IT}")
+        return build(where, lambda: cls(config))
+
+
+@contextmanager
+def _code_of(folder: Place) -> Iterator[Path]:
+    """A copy of the folder's code and configuration; its name is that of a module that can be imported."""
+    with TemporaryDirectory() as made:
+        near = Path(made) / re.sub(r"\W", "_", folder.name)
+        near.mkdir()
+        for name in file_names(folder):
+            if name == "config.json" or name.endswith(".py"):
+                (near / name).parent.mkdir(parents=True, exist_ok=True)
+                (near / name).write_bytes((folder / name).read_bytes())
+        yield near
 
 
 def what_it_describes(folder: Place) -> str:
@@ -202,7 +251,8 @@ def _config(folder: Place, values: Mapping[str, Any]) -> Any:
     if kind not in CONFIG_MAPPING:
         code = " (its repository has code of its own, which is not run)" if own else ""
         raise ModelLoadError(
-            f"{folder}/config.json: transformers has no model type {kind!r}{code}", _NAME_IT
+            f"{folder}/config.json: transformers has no model type {kind!r}{code}",
+            _OR_TRUST if own else _NAME_IT,
         )
     if isinstance(folder, Path):
         return _of_folder(AutoConfig, folder)

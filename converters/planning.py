@@ -21,7 +21,7 @@ from converters.mapping.file import MappingFile, load_mapping
 from converters.mapping.leaves import PlannedLeaf
 from converters.mapping.paths import Api
 from converters.mapping.scan import scan_plan
-from converters.model import load_config_model, require_module, what_it_describes
+from converters.model import has_own_code, load_config_model, require_module, what_it_describes
 from converters.model_search import find_model
 from converters.remote.names import Meant, meant
 from converters.target.fit import fit_plan, without
@@ -52,6 +52,8 @@ class PlanOptions(TypedDict, total=False):
             of a model.
         key: the entry that holds the weights, in a training checkpoint of `torch.save`.
         as_stored: convert also what looks quantized, its numbers as they are; False: it is refused.
+        trust_remote_code: run the code of a Hugging Face folder that defines its own model; False: it is
+            refused, and needs a `model`.
         to: whose names the paths are made of: "linen" or "nnx"; None: the mapping file's, else linen.
         dtype: what floating-point arrays are cast to ("bfloat16"); None keeps each one's own.
         scan: the axis along which repeated blocks are stacked, as `nn.scan` wants them; None: not. With
@@ -68,6 +70,7 @@ class PlanOptions(TypedDict, total=False):
     mapping: Path | str | None
     key: str | None
     as_stored: bool
+    trust_remote_code: bool
     to: Api | None
     dtype: str | None
     scan: int | None
@@ -189,7 +192,8 @@ def _named(
                 )
         return _by_mapping(load_mapping(file), stored, options.get("to"))
     api = options.get("to") or "linen"
-    model, notes = _model(checkpoint, stored, options.get("model"))
+    trust = options.get("trust_remote_code", False)
+    model, notes = _model(checkpoint, stored, options.get("model"), trust)
     assume = options.get("assume", ())
     if model is None:
         # A module's own paths are those of its keys: nothing was put before them.
@@ -272,7 +276,7 @@ def _inferred(checkpoint: Checkpoint, assume: Sequence[str], api: Api) -> Mappin
 
 
 def _model(
-    checkpoint: Place | Mapping[str, Tensor], stored: Checkpoint, model: ModelLike
+    checkpoint: Place | Mapping[str, Tensor], stored: Checkpoint, model: ModelLike, trust: bool
 ) -> tuple[Any, tuple[str, ...]]:
     """The model, None without one, and what to know of where it comes from."""
     if isinstance(model, str):
@@ -288,7 +292,8 @@ def _model(
     # after all, its keys and shapes are refused.
     if not (folder / "config.json").is_file():
         return None, ()
-    found = load_config_model(folder)
+    found = load_config_model(folder, trust_remote_code=trust)
     if found is None:
         return None, (f"{what_it_describes(folder)}: the layers are told by the keys",)
-    return found, ()
+    ran = trust and has_own_code(folder)
+    return found, ((f"the model is of code in {folder}, which was run",) if ran else ())

@@ -68,6 +68,11 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
     is_flag=True,
     help="Convert also what looks quantized (int8, packed), its numbers as they are; else it is refused.",
 )
+@click.option(
+    "--trust-remote-code",
+    is_flag=True,
+    help="Run the code in CHECKPOINT's folder or repository that defines its model; else none of it is run.",
+)
 @click.option("--dtype", help="Cast floating-point arrays, e.g. bfloat16; else each keeps its own.")
 @click.option(
     "--scan",
@@ -201,6 +206,7 @@ _OF_TORCH_CHECKPOINTS = (
     "file",
     "key",
     "as_stored",
+    "trust_remote_code",
     "optimizer_key",
     "optimizer_kind",
     "assume",
@@ -241,6 +247,7 @@ def _to_flax(
         "mapping": options["mapping"],
         "key": options["key"],
         "as_stored": options["as_stored"],
+        "trust_remote_code": options["trust_remote_code"],
         "to": options["to"],
         "dtype": options["dtype"],
         "scan": options["scan"],

@@ -252,7 +252,9 @@ def _pretrained(folder: Path, seed: int) -> Any:
     try:
         import transformers
 
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
         named = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModel)
         if has_weights(folder):
             return named.from_pretrained(folder, local_files_only=True, use_safetensors=True)

@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -207,6 +208,59 @@ def test_code_beside_a_configuration_is_never_run(kind: str, tmp_path: Path) -> 
         with pytest.raises(ModelLoadError, match="pass --model with the class"):
             run(folder)
     assert not canary.exists()
+
+
+OWN_CONFIGURATION = """
+from transformers import PretrainedConfig
+
+
+class Config(PretrainedConfig):
+    model_type = "of_their_own"
+"""
+OWN_MODEL = """
+from torch import nn
+from transformers import PreTrainedModel
+
+from .configuration import Config
+
+
+class Model(PreTrainedModel):
+    config_class = Config
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.a = nn.Embedding(2, config.width)
+        self.post_init()
+"""
+
+
+@pytest.mark.parametrize("where", ["disk", "hub"])
+def test_code_that_is_trusted_says_the_model(
+    where: str, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules")
+    )
+    for name in [one for one in sys.modules if one.partition(".")[0] == "transformers_modules"]:
+        monkeypatch.delitem(sys.modules, name)  # it is of the other case's cache
+    monkeypatch.setattr(sys, "path", list(sys.path))  # to which transformers adds it
+    folder = tmp_path / "net"
+    folder.mkdir()
+    (folder / "configuration.py").write_text(OWN_CONFIGURATION)
+    (folder / "modeling.py").write_text(OWN_MODEL)
+    own = {"AutoConfig": "configuration.Config", "AutoModel": "modeling.Model"}
+    config = {"model_type": "of_their_own", "architectures": ["Model"], "auto_map": own, "width": 3}
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({"a.weight": torch.ones(2, 3)}, folder / "model.safetensors")
+    hub.commit("org/net", contents(folder))
+    source = folder if where == "disk" else "org/net"
+    with pytest.raises(ModelLoadError, match="--trust-remote-code"):
+        plan(source)
+    made = planned(source, {"trust_remote_code": True})
+    assert [(leaf.path, leaf.info.shape) for leaf in made.leaves] == [
+        ("params/a/embedding", (2, 3))
+    ]
+    assert any("which was run" in note for note in made.notes)
 
 
 def test_headers_of_many_shards_are_read_together(files: FileServer, tmp_path: Path) -> None:
