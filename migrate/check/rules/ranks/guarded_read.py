@@ -44,7 +44,7 @@ class GuardedRead(Hazard):
     name = "guarded-read"
     severity = Severity.ERROR
     spoken_by = ("step", "together")
-    nodes = (cst.Call, cst.FormattedStringExpression)
+    nodes = (cst.Call, cst.Comparison, cst.FormattedStringExpression)
     examples = (
         example(
             """
@@ -90,6 +90,9 @@ class GuardedRead(Hazard):
                     if rank == 0:
                         print(loss.item(), acc.item())  # XLA305 warning
                         print(f"accuracy {acc:.3f}")  # XLA305 warning
+                        best = acc if step and acc > best else 0.0  # XLA305 warning
+                    if rank == 0 and loss < 1.0 and acc > 0.9:  # XLA305 warning
+                        return
             """
         ),
         example(
@@ -426,6 +429,10 @@ def _read(node: cst.CSTNode, facts: Facts) -> Iterable[cst.BaseExpression]:
     if isinstance(node, cst.FormattedStringExpression):
         yield node.expression
         return
+    if isinstance(node, cst.Comparison):
+        if _decides(node, facts):
+            yield from (node.left, *(one.comparator for one in node.comparisons))
+        return
     assert isinstance(node, cst.Call)
     read = receiver(node) if method(node) in READ_METHODS else None
     if read is not None:
@@ -435,6 +442,20 @@ def _read(node: cst.CSTNode, facts: Facts) -> Iterable[cst.BaseExpression]:
     elif method(node) not in METER_METHODS and is_log(node, facts.context):
         for arg in node.args:
             yield from _parts(arg.value)
+
+
+def _decides(node: cst.Comparison, facts: Facts) -> bool:
+    """Whether what a comparison gives decides what runs: `if loss < best`."""
+    if any(isinstance(one.operator, cst.Is | cst.IsNot) for one in node.comparisons):
+        return False
+    below: cst.CSTNode = node
+    for above in facts.context.ancestors(node):
+        if isinstance(above, cst.If | cst.IfExp | cst.While | cst.Assert):
+            return below is above.test
+        if not isinstance(above, cst.BooleanOperation | cst.UnaryOperation):
+            return False
+        below = above
+    return False
 
 
 def _parts(value: cst.BaseExpression) -> Iterable[cst.BaseExpression]:
