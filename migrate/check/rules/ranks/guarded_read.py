@@ -116,6 +116,9 @@ class GuardedRead(Hazard):
                         wandb.log({"loss": loss, "acc": acc}, step=step)  # XLA305 warning
                         writer.add_scalar("acc", acc, step)  # XLA305 warning
                         logging.info("acc %.3f", acc)  # XLA305 warning
+                        print("loss {:.3f}".format(loss), ("%9.3f" * 2) % (loss, loss))
+                        print("loss %.3f, acc %.3f" % (loss, acc))  # XLA305 warning
+                        print("acc {:.3f}".format(acc))  # XLA305 warning
             """
         ),
         example(
@@ -459,14 +462,23 @@ def _decides(node: cst.Comparison, facts: Facts) -> bool:
 
 
 def _parts(value: cst.BaseExpression) -> Iterable[cst.BaseExpression]:
-    """Yield `value`, or what it holds: a logger is given `{"acc": acc}`."""
+    """Yield `value`, or what it holds or shows: a logger is given `{"acc": acc}` or `"%f" % acc`."""
     if isinstance(value, cst.Dict | cst.Tuple | cst.List):
         for element in value.elements:
             yield element.value
-    elif isinstance(value, cst.Call) and code(value.func) == "dict":
+    elif isinstance(value, cst.Call) and (code(value.func) == "dict" or method(value) == "format"):
         yield from (arg.value for arg in value.args)
+    elif isinstance(value, cst.BinaryOperation) and _is_text(value.left):
+        yield from _parts(value.right)
     else:
         yield value
+
+
+def _is_text(node: cst.BaseExpression) -> bool:
+    """Whether `node` is a text, or one that is repeated or put together."""
+    if isinstance(node, cst.BinaryOperation):
+        return _is_text(node.left) or _is_text(node.right)
+    return isinstance(node, cst.SimpleString | cst.ConcatenatedString | cst.FormattedString)
 
 
 def _computed_after(
