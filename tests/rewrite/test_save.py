@@ -53,6 +53,7 @@ def test_a_file_of_each_replica() -> None:
             True,
         ),
         ("from names import name", "name('a', 3)", False),
+        ("def name(n):\n    n += f'{dist.get_rank()}'\n    return n", "name('a')", True),
         ("def name(n):\n    return os.path.join(n, 'm.pt')", "name('a')", False),
         (
             "class A:\n    def __init__(self, r):\n        self.path = f'{dist.get_rank()}'",
@@ -470,3 +471,14 @@ def test_a_checkpoint_that_was_loaded_on_the_host_is_saved_as_it_is(
         f"    {put}\n    torch.save(x, path)"
     )
     assert ("torch.save(x, path)" in done) == is_of_host
+
+
+def test_a_rank_that_is_added_on_some_ways_is_reported() -> None:
+    script = """
+        def f(m, many):
+            path = "a"
+            if many:
+                path += f"{dist.get_rank()}"
+            torch.save(m.state_dict(), path)
+        """
+    assert "the rank in it on some ways only" in says(script)

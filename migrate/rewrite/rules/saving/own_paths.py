@@ -102,15 +102,16 @@ def _values(name: cst.Name | cst.Attribute, context: Workspace) -> Iterator[cst.
                 if more is not None:
                     added.append(more)
                     continue
+                for nested in nodes_of(statement, cst.AugAssign):
+                    if code(nested.target) == name.value:
+                        yield nested.value  # on one way only
                 assigned = list(_assigned(statement, name.value, context))
                 if assigned:
-                    for one in assigned:
-                        for part in added:
-                            one = cst.BinaryOperation(one, cst.Add(), part)
-                        yield one
+                    yield from (_with(one, added) for one in assigned)
                     return
         if isinstance(above, cst.FunctionDef):
-            yield from _passed(name, above, context)
+            passed = list(_passed(name, above, context))
+            yield from (_with(one, added) for one in passed or added[:1])
             return
         below = above
 
@@ -121,6 +122,12 @@ def _added(statement: cst.CSTNode, name: str) -> cst.BaseExpression | None:
     if isinstance(small, cst.AugAssign) and code(small.target) == name:
         return small.value
     return None
+
+
+def _with(value: cst.BaseExpression, added: list[cst.BaseExpression]) -> cst.BaseExpression:
+    for part in added:
+        value = cst.BinaryOperation(value, cst.Add(), part)
+    return value
 
 
 def _assigned(
