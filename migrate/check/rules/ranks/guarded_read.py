@@ -34,8 +34,7 @@ class GuardedRead(Hazard):
     some of them, and in the others it goes into a graph of the next step; so does what a function of the
     script leaves so in its result, or reads of its arguments. A logger reads what it is given. What only some
     replicas compute, or make on the device before the training begins, goes into graphs that the others do
-    not have. So do
-    weights that one replica loads into a model on the device before it broadcasts them. A
+    not have. So do weights that one replica loads into a model on the device before it broadcasts them. A
     `torch_xla.sync()` of some replicas runs there what the others put into a later graph.
 
     **What to do.** Compute inside the step, and read after it. Where all replicas compute and read, only the
