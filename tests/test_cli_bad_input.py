@@ -200,6 +200,13 @@ class TestDeepNesting:
         assert (file.problem, file.changed) == ("", True)
         assert sys.getrecursionlimit() == limit
 
+    def test_a_long_chain_of_elif(self, script: Path) -> None:
+        chain = "".join(f"elif y == {k}:\n    y = x.cuda()\n" for k in range(600))
+        script.write_text(f"{CUDA}y = 1\nif y == -1:\n    y = 2\n{chain}")
+        assert run("check", script).exit_code == 0
+        assert run("rewrite", script).exit_code == 0  # it was an internal error (KeyError)
+        assert "cuda" not in script.with_name("train_xla.py").read_text()
+
     def test_what_python_does_not_compile_either(self) -> None:
         nested = "- " * 20_000
         with pytest.raises(NotPythonError, match=r"^train.py: .* nests deeper than Python itself"):

@@ -51,8 +51,10 @@ def goes_well(asked: cst.CSTNode, facts: Facts) -> bool:
     for above in facts.context.ancestors(asked):
         if isinstance(above, cst.If | cst.IfExp) and below is above.test:
             return guards_cuda_only(asked, facts) or _same_work(above, negated)
+        if _chooses_a_kernel(above):
+            return True
         if not _hands_on(above):
-            return guards_cuda_only(asked, facts) or _chooses_a_kernel(above)
+            return guards_cuda_only(asked, facts)
         if isinstance(above, cst.UnaryOperation) and isinstance(above.operator, cst.Not):
             negated = not negated
         below = above
@@ -60,8 +62,14 @@ def goes_well(asked: cst.CSTNode, facts: Facts) -> bool:
 
 
 def _chooses_a_kernel(node: cst.CSTNode) -> bool:
-    """Whether `node` keeps an answer for later that only decides how fast CUDA computes."""
-    kept = node.targets[0].target if isinstance(node, cst.Assign) else None
+    """Whether `node` keeps or hands on an answer that only decides how fast CUDA computes."""
+    kept: cst.CSTNode | None = None
+    if isinstance(node, cst.Assign):
+        kept = node.targets[0].target
+    elif isinstance(node, cst.Arg):
+        kept = node.keyword
+    elif isinstance(node, cst.DictElement):
+        kept = node.key
     return kept is not None and FASTER.search(code(kept)) is not None
 
 

@@ -19,7 +19,7 @@ from migrate.reading.tree.source import NotPythonError, Source, decoded, parse, 
 from migrate.reading.tree.tree import nodes_of
 from migrate.rewrite.apply import apply
 from migrate.rewrite.edits.one_cell import within_cells
-from migrate.rewrite.left.after import after_rewrite, run_elsewhere
+from migrate.rewrite.left.after import after_rewrite, run_elsewhere, said_at_origin
 from migrate.rewrite.left.framework import left_to_framework
 from migrate.rewrite.left.net import without_launch, without_step
 from migrate.rewrite.options import DEFAULT, Options
@@ -290,7 +290,8 @@ def _at_origin(draft: Draft, now: Source, notes: Sequence[Note]) -> Iterator[Not
         # A line that the first rules added counts with the one above it.
         near = max((line for line in lines if line <= note.line), default=0)
         line, shift = lines.get(near, (1, 0))
-        yield replace(note, line=line, column=max(1, note.column + shift))
+        message = said_at_origin(note.message, lines)
+        yield replace(note, line=line, column=max(1, note.column + shift), message=message)
 
 
 def _plan(script: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Plan:

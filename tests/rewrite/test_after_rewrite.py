@@ -11,6 +11,7 @@ from migrate.reading.script import Script
 from migrate.reading.tree.source import parse
 from migrate.rewrite.left.after import Left, after_rewrite
 from migrate.rewrite.rules import all_rules
+from migrate.rewrite.story import rewrite_source
 
 BEFORE = """
 import torch
@@ -114,3 +115,25 @@ def test_a_line_put_before_a_changed_one_does_not_move_the_place() -> None:
     """
     (one,) = left(before, after, [])
     assert (one.code, one.line) == ("XLA101", 6)
+
+
+def test_lines_named_in_a_message_are_those_of_the_original() -> None:
+    source = b"""\
+import torch
+import torch.distributed as dist
+
+
+def train(model, loader, optimizer):
+    model.cuda()
+    for x, y in loader:
+        out = model(x.cuda())
+        loss = torch.nn.functional.cross_entropy(out, y.cuda())
+        loss.backward()
+        optimizer.step()
+        acc = (out.argmax(1) == y.cuda()).float().mean()
+        if dist.get_rank() == 0:
+            print(acc.item())
+"""
+    (note,) = rewrite_source(parse(source, Path("train.py"))).findings
+    assert (note.rule, note.line) == ("together", 14)
+    assert "after the step (line 12), read in some replicas only (line 13)" in note.message

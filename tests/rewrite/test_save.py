@@ -42,6 +42,52 @@ def test_a_file_of_each_replica() -> None:
     assert "xm.save(m.state_dict(), f'{dist.get_rank()}.pt', master_only=False)" in done
 
 
+@pytest.mark.parametrize(
+    ("before", "path", "own"),
+    [
+        ("def name(n):\n    return Path('a') / f'{n}.pt'", "name(dist.get_rank())", True),
+        ("def name():\n    return f'a/{dist.get_rank()}.pt'", "name()", True),
+        (
+            "def name():\n    text = 'a'\n    text += f'{dist.get_rank()}'\n    return text",
+            "name()",
+            True,
+        ),
+        ("from names import name", "name('a', 3)", False),
+        ("def name(n):\n    n += f'{dist.get_rank()}'\n    return n", "name('a')", True),
+        ("def name(n):\n    return os.path.join(n, 'm.pt')", "name('a')", False),
+        (
+            "class A:\n    def __init__(self, r):\n        self.path = f'{dist.get_rank()}'",
+            "'a'",
+            False,
+        ),
+    ],
+)
+def test_the_rank_is_followed_through_functions(before: str, path: str, own: bool) -> None:
+    done = after(
+        f"import os\nfrom pathlib import Path\n{before}\ndef f(m):\n    torch.save(m.state_dict(), {path})"
+    )
+    last = done.splitlines()[-1].strip()
+    how = "master_only=False" if own else "global_master=True"
+    assert last == f"xm.save(m.state_dict(), {path}, {how})"
+
+
+def test_the_rank_is_followed_through_an_attribute() -> None:
+    done = after(
+        """
+        class Saver:
+            def __init__(self, folder, rank):
+                self.mine = f"{folder}/{rank}.pt"
+                self.path = f"{folder}/all.pt"
+
+            def save(self, state):
+                torch.save(state, self.mine)
+                torch.save(state, self.path)
+        """
+    )
+    assert "xm.save(state, self.mine, master_only=False)" in done
+    assert "xm.save(state, self.path, global_master=True)" in done
+
+
 def test_the_rank_is_followed_to_the_path() -> None:
     """Swin: one name for two paths, of which one is every replica's own."""
     done = after(
@@ -74,11 +120,22 @@ def test_the_rank_is_followed_to_the_path() -> None:
     assert "xm.save(m.state_dict(), path, master_only=False)" in done
 
 
-def test_what_a_call_is_given_is_not_in_the_path() -> None:
+def test_what_a_call_elsewhere_makes_of_the_rank_is_reported() -> None:
+    script = """
+        from names import prepare
+
+
+        def f(m):
+            torch.save(m.state_dict(), prepare("a", dist.get_rank()))
+        """
+    assert "the rank in it on some ways only" in says(script)
+
+
+def test_what_a_condition_asks_is_not_in_the_path() -> None:
     done = after(
         """
         def f(m):
-            folder = prepare(dist.get_rank())
+            folder = prepare(m)
             name = "a" if dist.get_rank() == 0 else "b"
             torch.save(m.state_dict(), f"{folder}/{name}.pt")
         """
@@ -414,3 +471,14 @@ def test_a_checkpoint_that_was_loaded_on_the_host_is_saved_as_it_is(
         f"    {put}\n    torch.save(x, path)"
     )
     assert ("torch.save(x, path)" in done) == is_of_host
+
+
+def test_a_rank_that_is_added_on_some_ways_is_reported() -> None:
+    script = """
+        def f(m, many):
+            path = "a"
+            if many:
+                path += f"{dist.get_rank()}"
+            torch.save(m.state_dict(), path)
+        """
+    assert "the rank in it on some ways only" in says(script)

@@ -322,3 +322,89 @@ def test_another_way_for_one_device_stays() -> None:
         test="h.num_gpus > 1"
     ).replace("worker(0, h)", "print('no device')")
     assert "print('no device')" in run("rank, h", "print(h)", main).data.decode()
+
+
+def kept(body: str, main: str, before: str = "") -> tuple[str, Rewrite]:
+    done = run("rank, cfg", body, main, before)
+    return done.data.decode(), done
+
+
+IN_A_DICTIONARY = """\
+cfg = {"batch": 16}
+cfg["num_gpus"] = torch.cuda.device_count()
+mp.spawn(worker, nprocs=cfg["num_gpus"], args=(cfg,))"""
+
+
+@pytest.mark.parametrize(
+    "read", ['cfg["num_gpus"]', 'cfg.get("num_gpus", 1)', 'cfg["num_gpus"] if cfg else 1']
+)
+def test_a_count_in_a_dictionary_is_asked_by_the_worker(read: str) -> None:
+    text, done = kept(f"print({read})", IN_A_DICTIONARY)
+    assert 'def worker(rank, cfg):\n    cfg["num_gpus"] = xr.world_size()\n' in text
+    assert '    cfg = {"batch": 16}\n    torch_xla.launch(worker, args=(cfg,))\n' in text
+    assert done.findings == ()
+
+
+def test_what_follows_from_a_count_in_a_dictionary_goes_to_the_worker() -> None:
+    more = 'cfg["batch"] = cfg["batch"] // cfg["num_gpus"]\nprint(cfg["batch"])\nmp.spawn'
+    text, done = kept('print(cfg["batch"])', IN_A_DICTIONARY.replace("mp.spawn", more))
+    assert (
+        '    cfg["num_gpus"] = xr.world_size()\n'
+        '    cfg["batch"] = cfg["batch"] // cfg["num_gpus"]\n'
+        '    if rank == 0:\n        print(cfg["batch"])\n'
+    ) in text
+    assert done.findings == ()
+
+
+def test_the_rank_and_the_numbers_of_nodes_in_a_dictionary() -> None:
+    main = """\
+cfg = {"nodes": 2, "nr": 1}
+cfg["train"]["gpus"] = torch.cuda.device_count()
+cfg["world_size"] = cfg["train"]["gpus"] * cfg["nodes"]
+mp.spawn(worker, nprocs=cfg["train"]["gpus"], args=(cfg,))"""
+    body = 'cfg["rank"] = cfg["nr"] * cfg["train"]["gpus"] + rank\nprint(cfg["world_size"])'
+    body += '\nprint(cfg["train"]["gpus"])'
+    text, done = kept(body, main)
+    assert (
+        '    cfg["train"]["gpus"] = xr.local_device_count()\n'
+        '    cfg["world_size"] = xr.world_size()\n'
+        '    cfg["rank"] = rank\n'
+    ) in text
+    assert done.findings == ()
+
+
+def test_a_count_of_a_dictionary_literal_is_reported() -> None:
+    text, done = kept(
+        'print(cfg["n"])', 'cfg = {"n": 2}\nmp.spawn(worker, nprocs=cfg["n"], args=(cfg,))'
+    )
+    assert 'print(cfg["n"])' in text
+    assert any('`cfg["n"]` is the script\'s own number' in note.message for note in done.findings)
+
+
+KEPT = """\
+args.world_size = torch.cuda.device_count()
+mp.spawn(worker, nprocs=args.world_size, args=(args,))"""
+
+
+@pytest.mark.parametrize(
+    ("before", "body"),
+    [
+        ("args = 1\ndef batches(options):\n    return 8 // options.world_size", "batches(args)"),
+        (
+            "args = 1\nclass Trainer:\n    def __init__(self, options):\n        self.options = options\n"
+            "        print(self.options.world_size)",
+            "Trainer(args)",
+        ),
+        ("from data import make_loader\nargs = 1", "make_loader(args)"),
+        ("import data\nargs = 1", "data.make_loader(args)"),
+    ],
+)
+def test_a_count_that_other_functions_read_is_asked_by_the_worker(before: str, body: str) -> None:
+    done = run("rank, args", body, KEPT, before)
+    assert "def worker(rank, args):\n    args.world_size = xr.world_size()\n" in done.data.decode()
+
+
+@pytest.mark.parametrize("body", ["print(args)", "torch.save(args, 'args.pt')", "worker2(args)"])
+def test_a_count_that_nothing_reads_goes(body: str) -> None:
+    done = run("rank, args", body, KEPT, "args = 1\ndef worker2(args):\n    print(args.epochs)")
+    assert "world_size" not in done.data.decode()

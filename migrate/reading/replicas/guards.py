@@ -83,6 +83,49 @@ class Guards:
             below = above
         return None
 
+    def around_what_some_hold(self, node: cst.CSTNode) -> Guard | None:
+        """Return the `if` around `node` that asks for what only some replicas have: `if writer is not None`.
+
+        It is no test of the rank itself: what is below it needs what the others have not.
+        """
+        below = node
+        for above in self._context.ancestors(node):
+            if (
+                isinstance(above, cst.If | cst.IfExp)
+                and below is above.body
+                and any(self._held_by_some(part) for part in _parts(above.test))
+            ):
+                return above
+            below = above
+        return None
+
+    def _held_by_some(self, test: cst.BaseExpression) -> bool:
+        """Whether `test` asks for what is None on some replicas: `log = Log() if rank == 0 else None`."""
+        if isinstance(test, cst.Comparison):
+            target = test.comparisons[0]
+            if not isinstance(target.operator, cst.IsNot) or not _is_none(target.comparator):
+                return False
+            test = test.left
+        given: Sequence[tuple[cst.CSTNode, cst.CSTNode | None]]
+        if isinstance(test, cst.Attribute):
+            given = self._context.attributes.get(test.attr.value, [])
+        elif isinstance(test, cst.Name):
+            nodes = [binding.node for binding in self._context.bindings(test)]
+            given = list(zip(nodes, self._context.bound_values(test), strict=True))
+        else:
+            return False
+        if any(
+            isinstance(value, cst.IfExp)
+            and self.asks(value.test)
+            and (_is_none(value.body) or _is_none(value.orelse))
+            for _, value in given
+        ):
+            return True
+        return any(value is not None and _is_none(value) for _, value in given) and any(
+            value is not None and not _is_none(value) and self.around(place) is not None
+            for place, value in given
+        )
+
     def asks(self, test: cst.BaseExpression) -> bool:
         """Whether `test` comes out differently on different replicas.
 
@@ -355,11 +398,15 @@ def _names_rank(index: cst.BaseSlice) -> bool:
     return key is not None and RANK_NAME.fullmatch(key) is not None
 
 
+def _is_none(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Name) and node.value == "None"
+
+
 def _means_none(node: cst.BaseExpression) -> bool:
     """Whether `node` is a value that no rank has: `-1`, `None`."""
     if isinstance(node, cst.UnaryOperation):
         return isinstance(node.operator, cst.Minus)
-    return isinstance(node, cst.Name) and node.value == "None"
+    return _is_none(node)
 
 
 def _leaves(body: cst.BaseSuite) -> bool:

@@ -108,6 +108,8 @@ class _Span:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is not None:
+            return  # what is inside has no spans: it was too deep, and is visited once more
         spans = self._state.spans
         start, end = self._start, len(self._state.tokens)
         if self._start_node is not None:

@@ -87,7 +87,7 @@ def left_of(
             library = re.split(r"[.:]", one.message)[0]
             if any(message.startswith((f"{library}.", f"{library}:")) for *_, message in spoken):
                 continue
-        found.append(Left(line, column, one.code, _at_origin(one.message, origin)))
+        found.append(Left(line, column, one.code, said_at_origin(one.message, origin)))
     return tuple(found)
 
 
@@ -98,7 +98,7 @@ def run_elsewhere(facts: Facts) -> tuple[Path, ...]:
     return tuple(path for path in paths if path != here)
 
 
-def _at_origin(message: str, origin: Mapping[int, tuple[int, int]]) -> str:
+def said_at_origin(message: str, origin: Mapping[int, tuple[int, int]]) -> str:
     """Return `message` with the lines that it names as those of the original."""
 
     def line(match: re.Match[str]) -> str:

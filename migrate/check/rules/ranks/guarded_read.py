@@ -11,10 +11,16 @@ from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
 from migrate.reading.facts import Facts
+from migrate.reading.flow.pending import parameters
+from migrate.reading.flow.reads import is_log
+from migrate.reading.names.bindings import Given, How
+from migrate.reading.replicas.guards import Guard
 from migrate.reading.steps.in_step import When
 from migrate.reading.tree.tree import code, keyword, nodes_of
 from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import READ_METHODS, SYNCS
+from migrate.reading.values.words import METER_METHODS, READ_METHODS, SYNCS
+
+DEPTH = 3  # so many functions are followed, one into another
 
 
 class GuardedRead(Hazard):
@@ -25,9 +31,10 @@ class GuardedRead(Hazard):
 
     What the step computes, its end has run in all replicas: to read it then runs nothing. What all replicas
     compute after the step, as in `acc = (out.argmax(1) == y).float().mean()`, is pending: a read runs it in
-    some of them, and in the others it goes into a graph of the next step. What only some replicas compute, or
-    make on the device before the training begins, goes into graphs that the others do not have. So do
-    weights that one replica loads into a model on the device before it broadcasts them. A
+    some of them, and in the others it goes into a graph of the next step; so does what a function of the
+    script leaves so in its result, or reads of its arguments. A logger reads what it is given. What only some
+    replicas compute, or make on the device before the training begins, goes into graphs that the others do
+    not have. So do weights that one replica loads into a model on the device before it broadcasts them. A
     `torch_xla.sync()` of some replicas runs there what the others put into a later graph.
 
     **What to do.** Compute inside the step, and read after it. Where all replicas compute and read, only the
@@ -38,7 +45,7 @@ class GuardedRead(Hazard):
     name = "guarded-read"
     severity = Severity.ERROR
     spoken_by = ("step", "together")
-    nodes = (cst.Call, cst.FormattedStringExpression)
+    nodes = (cst.Call, cst.Comparison, cst.FormattedStringExpression)
     examples = (
         example(
             """
@@ -84,6 +91,103 @@ class GuardedRead(Hazard):
                     if rank == 0:
                         print(loss.item(), acc.item())  # XLA305 warning
                         print(f"accuracy {acc:.3f}")  # XLA305 warning
+                        best = acc if step and acc > best else 0.0  # XLA305 warning
+                    if rank == 0 and loss < 1.0 and acc > 0.9:  # XLA305 warning
+                        return
+            """
+        ),
+        example(
+            """
+            import logging
+
+            import torch
+            import wandb
+
+
+            def train(model, loader, optimizer, writer, rank):
+                for step, (x, y) in enumerate(loader):
+                    x, y = x.cuda(), y.cuda()
+                    out = model(x)
+                    loss = torch.nn.functional.cross_entropy(out, y)
+                    loss.backward()
+                    optimizer.step()
+                    acc = (out.argmax(1) == y).float().mean()
+                    if rank == 0:
+                        wandb.log({"loss": loss})
+                        wandb.log({"loss": loss, "acc": acc}, step=step)  # XLA305 warning
+                        writer.add_scalar("acc", acc, step)  # XLA305 warning
+                        logging.info("acc %.3f", acc)  # XLA305 warning
+                        print("loss {:.3f}".format(loss), ("%9.3f" * 2) % (loss, loss))
+                        print("loss %.3f, acc %.3f" % (loss, acc))  # XLA305 warning
+                        print("acc {:.3f}".format(acc))  # XLA305 warning
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch.distributed as dist
+            from torch.utils.tensorboard import SummaryWriter
+
+
+            class Engine:
+                def __init__(self, model, optimizer):
+                    self.model, self.optimizer = model.cuda(), optimizer
+                    self.chief = dist.get_rank() == 0
+                    self.writer = SummaryWriter() if self.chief else None
+
+                def step(self, x, y):
+                    out = self.model(x)
+                    loss = torch.nn.functional.cross_entropy(out, y)
+                    loss.backward()
+                    self.optimizer.step()
+                    acc = (out.argmax(1) == y).float().mean()
+                    return loss, acc
+
+                def fit(self, loader):
+                    for x, y in loader:
+                        loss, acc = self.step(x.cuda(), y.cuda())
+                        if self.writer is not None:
+                            self.writer.add_scalar("loss", loss)
+                            self.writer.add_scalar("acc", acc)  # XLA305 warning
+                        best = float(acc) if self.chief else 0.0  # XLA305 warning
+                    return best
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch.nn.functional as F
+
+
+            def accuracy(out, y):
+                hits = (out - y).abs() < 0.1
+                return hits.float().mean()
+
+
+            def again(x):
+                found = again(x)
+                return found
+
+
+            def report(step, rank, **values):
+                if rank != 0:
+                    return
+                print(step, *[float(value) for value in values.values()])
+
+
+            def train(model, loader, optimizer, rank):
+                model.cuda()
+                for step, x in enumerate(loader):
+                    x = x.cuda()
+                    loss = F.mse_loss(model(x), x)
+                    loss.backward()
+                    optimizer.step()
+                    error = (model(x) - x).abs().max()
+                    acc, same = accuracy(error, x), again(x)
+                    if rank == 0:
+                        print(acc, same)  # XLA305 warning
+                    report(step, rank, loss=loss)
+                    report(step, rank, loss=loss, error=error)  # XLA305 warning
             """
         ),
         example(
@@ -201,12 +305,22 @@ class GuardedRead(Hazard):
         if isinstance(node, cst.Call) and method(node) == "load_state_dict":
             yield from self._loaded(node, facts)
             return
-        read = _read(node, facts)
-        if read is None or not facts.values.on_device(read):
-            return
-        guard = facts.guards.around(node)
+        found = [read for read in _read(node, facts) if facts.values.on_device(read)]
+        guard = _guard(node, facts) if found else None
         if guard is None:
+            if isinstance(node, cst.Call):
+                yield from self._handed_on(node, facts)
             return
+        for read in found:
+            hits = list(self._reads(read, node, guard, facts))
+            yield from hits
+            if hits:
+                return  # once for each place
+
+    def _reads(
+        self, read: cst.BaseExpression, node: cst.CSTNode, guard: Guard, facts: Facts
+    ) -> Iterable[Hit]:
+        """Yield the read of `read` at `node`, below `guard`, where it parts the graphs."""
         line = facts.context.position(guard).line
         if facts.steps.inside(node):
             message = (
@@ -226,6 +340,27 @@ class GuardedRead(Hazard):
                 "collective; compute and read in all, print in one"
             )
             yield self.hit(node, message, Severity.WARNING)
+
+    def _handed_on(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield the call of a function of the script that reads a pending argument in some replicas only."""
+        functions = facts.context.called(call)
+        for index, arg in enumerate(call.args) if functions and _guard(call, facts) is None else ():
+            made = _computed_after(arg.value, call, facts) if not arg.star else None
+            guard = None
+            if made is not None and isinstance(arg.value, cst.Name):
+                guards = (_reads_parameter(one, index, arg.keyword, facts) for one in functions[:3])
+                guard = next((one for one in guards if one is not None), None)
+            if made is not None and guard is not None:
+                computed, line = (
+                    facts.context.position(made).line,
+                    facts.context.position(guard).line,
+                )
+                message = (
+                    f"computed after the step (line {computed}), read in some replicas only (line {line}): "
+                    "graphs part before the next collective; compute it inside the step"
+                )
+                yield self.hit(call, message, Severity.WARNING)
+                return
 
     def _synchronised(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield a sync between steps under a condition of the rank."""
@@ -306,16 +441,58 @@ def _is_made_on_device(call: cst.Call, facts: Facts) -> bool:
     return facts.values.on_device(call)
 
 
-def _read(node: cst.CSTNode, facts: Facts) -> cst.BaseExpression | None:
-    """What is read at a node; None if nothing is."""
+def _read(node: cst.CSTNode, facts: Facts) -> Iterable[cst.BaseExpression]:
+    """Yield what may be read at a node."""
     if isinstance(node, cst.FormattedStringExpression):
-        return node.expression
+        yield node.expression
+        return
+    if isinstance(node, cst.Comparison):
+        if _decides(node, facts):
+            yield from (node.left, *(one.comparator for one in node.comparisons))
+        return
     assert isinstance(node, cst.Call)
-    if method(node) in READ_METHODS:
-        return receiver(node)
-    if isinstance(node.func, cst.Name) and node.func.value in ("print", "float", "int"):
-        return next((a.value for a in node.args if facts.values.on_device(a.value)), None)
-    return None
+    read = receiver(node) if method(node) in READ_METHODS else None
+    if read is not None:
+        yield read
+    elif isinstance(node.func, cst.Name) and node.func.value in ("float", "int"):
+        yield from (arg.value for arg in node.args)
+    elif method(node) not in METER_METHODS and is_log(node, facts.context):
+        for arg in node.args:
+            yield from _parts(arg.value)
+
+
+def _decides(node: cst.Comparison, facts: Facts) -> bool:
+    """Whether what a comparison gives decides what runs: `if loss < best`."""
+    if any(isinstance(one.operator, cst.Is | cst.IsNot) for one in node.comparisons):
+        return False
+    below: cst.CSTNode = node
+    for above in facts.context.ancestors(node):
+        if isinstance(above, cst.If | cst.IfExp | cst.While | cst.Assert):
+            return below is above.test
+        if not isinstance(above, cst.BooleanOperation | cst.UnaryOperation):
+            return False
+        below = above
+    return False
+
+
+def _parts(value: cst.BaseExpression) -> Iterable[cst.BaseExpression]:
+    """Yield `value`, or what it holds or shows: a logger is given `{"acc": acc}` or `"%f" % acc`."""
+    if isinstance(value, cst.Dict | cst.Tuple | cst.List):
+        for element in value.elements:
+            yield element.value
+    elif isinstance(value, cst.Call) and (code(value.func) == "dict" or method(value) == "format"):
+        yield from (arg.value for arg in value.args)
+    elif isinstance(value, cst.BinaryOperation) and _is_text(value.left):
+        yield from _parts(value.right)
+    else:
+        yield value
+
+
+def _is_text(node: cst.BaseExpression) -> bool:
+    """Whether `node` is a text, or one that is repeated or put together."""
+    if isinstance(node, cst.BinaryOperation):
+        return _is_text(node.left) or _is_text(node.right)
+    return isinstance(node, cst.SimpleString | cst.ConcatenatedString | cst.FormattedString)
 
 
 def _computed_after(
@@ -325,17 +502,92 @@ def _computed_after(
     if facts.steps.when(at) not in (When.EVERY_STEP, When.SOMETIMES):
         return None
     for name in nodes_of(read, cst.Name):
-        before = [one for one in facts.bindings.given(name) if one.place < _place(at, facts)]
-        value = before[-1].value if before else None
-        if (
-            value is not None
-            and _computes(value)
-            and facts.values.on_device(value)
-            and facts.steps.when(value) in (When.EVERY_STEP, When.SOMETIMES)
-            and facts.guards.around(value) is None
-            and not _ran_between(name.value, value, at, facts)
-        ):
+        value = _pending(name, at, facts)
+        if value is not None:
             return value
+    return None
+
+
+def _pending(
+    name: cst.Name, at: cst.CSTNode, facts: Facts, depth: int = DEPTH
+) -> cst.BaseExpression | None:
+    """Return what all replicas compute after a step, in place of `name`, and nothing has run before `at`."""
+    before = [one for one in facts.bindings.given(name) if one.place < _place(at, facts)]
+    value = before[-1].value if before else None
+    if value is None or facts.guards.around(value) is not None:
+        return None
+    if facts.steps.when(value) not in (When.EVERY_STEP, When.SOMETIMES):
+        return _returned(name, before[-1], at, facts, depth)
+    if _ran_between(name.value, value, at, facts):
+        return None
+    trains = isinstance(value, cst.Call) and bool(facts.context.effects.of(value))
+    if _computes(value) and facts.values.on_device(value) and not trains:
+        return value
+    return _returned(name, before[-1], at, facts, depth)
+
+
+def _returned(
+    name: cst.Name, given: Given, at: cst.CSTNode, facts: Facts, depth: int
+) -> cst.BaseExpression | None:
+    """Return what a function of the script has left pending in its result, or a part of it, `name`."""
+    call = given.value
+    if not depth or not isinstance(call, cst.Call) or _ran_between(name.value, call, at, facts):
+        return None
+    part: int | None = None
+    if given.how is How.PART:
+        targets = [facts.context.parent(one.node) for one in facts.context.bindings(name)]
+        tuples = [
+            (one, facts.context.parent(one)) for one in targets if isinstance(one, cst.Element)
+        ]
+        places = [
+            above.elements.index(one)
+            for one, above in tuples
+            if isinstance(above, cst.Tuple | cst.List)
+        ]
+        if len(places) != 1:
+            return None
+        part = places[0]
+    for function in facts.context.called(call)[:3]:
+        for value in facts.bindings.returns[id(function)]:
+            if part is not None and isinstance(value, cst.Tuple) and part < len(value.elements):
+                value = value.elements[part].value
+            elif part is not None:
+                continue
+            found = (
+                _pending(value, value, facts, depth - 1) if isinstance(value, cst.Name) else None
+            )
+            if found is not None:
+                return found
+    return None
+
+
+def _guard(node: cst.CSTNode, facts: Facts) -> Guard | None:
+    """Return what keeps some replicas from `node`: a test of the rank, or of what only some hold."""
+    return facts.guards.around(node) or facts.guards.around_what_some_hold(node)
+
+
+def _reads_parameter(
+    function: cst.FunctionDef, index: int, keyword: cst.Name | None, facts: Facts
+) -> Guard | None:
+    """Return the test under which `function` reads what it is given at `index`, or as `keyword`."""
+    names = parameters(function)
+    name = keyword.value if keyword is not None else names[index] if index < len(names) else None
+    mentions = {name}
+    kept = function.params.star_kwarg
+    if keyword is not None and name not in names and kept is not None:
+        mentions = {kept.name.value}
+        loops: list[cst.CompFor | cst.For] = [*nodes_of(function, cst.CompFor)]
+        for loop in (*loops, *nodes_of(function, cst.For)):
+            if any(one.value == kept.name.value for one in nodes_of(loop.iter, cst.Name)):
+                mentions |= {one.value for one in nodes_of(loop.target, cst.Name)}
+    reading = (*nodes_of(function, cst.Call), *nodes_of(function, cst.FormattedStringExpression))
+    for node in reading if mentions != {None} else ():
+        reads = any(
+            one.value in mentions for read in _read(node, facts) for one in nodes_of(read, cst.Name)
+        )
+        guard = _guard(node, facts) if reads else None
+        if guard is not None and guard is not function:
+            return guard
     return None
 
 
@@ -355,7 +607,7 @@ def _ran_between(name: str, value: cst.CSTNode, at: cst.CSTNode, facts: Facts) -
     first, last = _place(value, facts), _place(at, facts)
     return any(
         first < _place(call, facts) < last
-        and facts.guards.around(call) is None
+        and _guard(call, facts) is None
         and (facts.names.of(call.func) in SYNCS | COLLECTIVE or _reads_name(call, name))
         for call in nodes_of(facts.bindings.owner(at), cst.Call)
     )

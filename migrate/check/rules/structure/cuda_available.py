@@ -64,6 +64,18 @@ class CudaAvailable(NamedHazard):
             device = "mps" if torch.backends.mps.is_available() else "cpu"
             """
         ),
+        example(
+            """
+            import torch
+            from torch.utils.data import DataLoader
+
+
+            def make(model, data):
+                loader = DataLoader(data, pin_memory=torch.cuda.is_available())  # XLA704 info
+                settings = {"fused": torch.cuda.is_available()}  # XLA704 info
+                return loader, torch.optim.AdamW(model.parameters(), **settings)
+            """
+        ),
     )
     mended = example(
         """

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, dotted, keyword, string_value
+from migrate.reading.tree.tree import code, dotted, keyword, nodes_of, string_value
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import TORCH_OPTIMIZER
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.devices.gpu_conditions import is_asked
 from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
 from migrate.rewrite.workspace import Workspace
 
@@ -44,6 +45,7 @@ class FusedOptimizer(Rule):
 
             def make(model, args):
                 makes = {"adam": partial(torch.optim.Adam, betas=(0.9, 0.95), fused=args.fused)}
+                makes["sgd"] = torch.optim.SGD(model.parameters(), fused=torch.cuda.is_available())
                 return makes, torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
             """,
             """
@@ -54,6 +56,7 @@ class FusedOptimizer(Rule):
 
             def make(model, args):
                 makes = {"adam": partial(torch.optim.Adam, betas=(0.9, 0.95))}
+                makes["sgd"] = torch.optim.SGD(model.parameters())
                 return makes, torch.optim.AdamW(model.parameters(), lr=0.1)
             """,
         ),
@@ -109,7 +112,10 @@ class FusedOptimizer(Rule):
             kept = [index for index, arg in enumerate(node.args) if arg not in gone]
 
             # What another rule edits in a computed value goes with it.
-            written = [arg for arg in gone if isinstance(arg.value, cst.Name)]
+            written: list[cst.CSTNode] = [a for a in gone if isinstance(a.value, cst.Name)]
+            written += [
+                call for a in gone for call in nodes_of(a, cst.Call) if is_asked(call, context)
+            ]
 
             def replace(updated: cst.Call) -> cst.Call:
                 return with_args(updated, [updated.args[index] for index in kept])
@@ -141,9 +147,25 @@ class FusedOptimizer(Rule):
         """Return the edit that leaves the choice `value` to CUDA."""
         message = f"{code(value)}: on CUDA only"
         test = is_cuda(context)
-        if code(value) == "True":
+        asked = isinstance(value, cst.Call) and is_asked(value, context)
+        if code(value) == "True" or asked:
             return self.edit(value, lambda _: test, message, consumes=[value])
         return self.edit(value, lambda updated: and_on_cuda(updated, test), message)
+
+
+def chooses_the_code(node: cst.CSTNode, context: Workspace) -> bool:
+    """Whether `node` is a part of what an optimizer is given as `fused`, or a dictionary for one: it goes."""
+    for above in context.ancestors(node):
+        if isinstance(above, cst.Arg) and above.keyword is not None:
+            call = context.parent(above)
+            if above.keyword.value in CHOICES and isinstance(call, cst.Call):
+                of_dict = dotted(call.func) == "dict" and _makes_optimizers(context)
+                return of_dict or _makes_optimizer(call, context)
+        if isinstance(above, cst.DictElement):
+            return string_value(above.key) in CHOICES and _makes_optimizers(context)
+        if isinstance(above, cst.BaseStatement):
+            return False
+    return False
 
 
 def _makes_optimizer(call: cst.Call, context: Workspace) -> bool:

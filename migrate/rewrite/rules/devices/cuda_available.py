@@ -13,6 +13,7 @@ from migrate.reading.values.devices import is_move, names_cuda
 from migrate.rewrite.edits.branch import body_of
 from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.cuda.cuda_memory import FIELDS, FIGURES
+from migrate.rewrite.rules.cuda.fused_optimizer import chooses_the_code
 from migrate.rewrite.rules.devices.availability import insists, question
 from migrate.rewrite.rules.devices.gpu_conditions import (
     Answer,
@@ -34,13 +35,15 @@ class CudaAvailable(Rule):
     - `"cuda" if torch.cuda.is_available() else "cpu"` becomes `"xla"`;
     - `if torch.cuda.is_available(): …` becomes its body, `if not …` its `else`; where the body returns,
       the `return` below it goes;
-    - `use_cuda = torch.cuda.is_available() and not args.cpu` becomes `use_cuda = not args.cpu`;
+    - `use_cuda = torch.cuda.is_available() and not args.cpu` becomes `use_cuda = not args.cpu`, and so do the
+      flags `enabled=` and `non_blocking=`;
     - `assert torch.cuda.is_available()` goes.
 
     `torch.accelerator.is_available()` is the same question, and `torch.cuda.is_bf16_supported()` has the
     same answer: every TPU has bfloat16.
 
-    **Left alone.** `torch.distributed.is_available()`, which is another question.
+    **Left alone.** `torch.distributed.is_available()`, which is another question; `fused=` of an optimizer,
+    which goes by another rule.
 
     **Reported.** Every other use, as in `print(torch.cuda.is_available())`, and a choice of the backend
     (`"nccl" if … else "gloo"`). A branch that asks CUDA for memory figures or the properties of the GPU
@@ -80,6 +83,7 @@ class CudaAvailable(Rule):
             args = parser.parse_args()
             assert torch.cuda.is_available(), 'needs a GPU'
             use_cuda = not args.no_cuda and torch.cuda.is_available()
+            batch = torch.ones(2).cuda(non_blocking=torch.cuda.is_available())
             device = torch.device('cuda' if torch.cuda.is_available() and not args.no_cuda else 'cpu')
 
             # where the model goes
@@ -103,6 +107,7 @@ class CudaAvailable(Rule):
             parser.add_argument('--no-cuda', action='store_true')
             args = parser.parse_args()
             use_cuda = not args.no_cuda
+            batch = torch.ones(2).to('xla', non_blocking=True)
             device = torch.device('xla' if not args.no_cuda else 'cpu')
 
             # where the model goes
@@ -218,6 +223,9 @@ class CudaAvailable(Rule):
             return
         if id(node) in context.for_cuda and not context.portable:
             return
+        is_part = not isinstance(context.parent(node), cst.Arg | cst.DictElement)
+        if not (context.portable and is_part) and chooses_the_code(node, context):
+            return  # the argument goes, is left to CUDA, or is told
         condition = whole_condition(node, context)
         above = context.parent(condition)
         if context.portable and not insists(above, condition, fold(condition, condition, context)):
@@ -248,7 +256,7 @@ class CudaAvailable(Rule):
         elif isinstance(above, cst.Assert) and above.test is condition and answer is not False:
             yield from self._assert(above, condition, answer, context)
             return
-        elif isinstance(above, cst.Assign | cst.AnnAssign | cst.Return):
+        elif isinstance(above, cst.Assign | cst.AnnAssign | cst.Return) or _is_flag(above):
             yield self._test(condition, answer, context)
             return
         message = (
@@ -323,6 +331,12 @@ class CudaAvailable(Rule):
         asked = [c for c in nodes_of(test, cst.Call) if is_asked(c, context)]
         gone: list[cst.CSTNode] = [test] if isinstance(answer, bool) else [*asked]
         return self.edit(test, replace, f"`{code(test)}` → `{shown}`", consumes=gone)
+
+
+def _is_flag(node: cst.CSTNode | None) -> bool:
+    """Whether `node` is an argument that says how to use the device: `enabled` of autocast."""
+    keyword = node.keyword if isinstance(node, cst.Arg) else None
+    return keyword is not None and keyword.value in ("enabled", "non_blocking")
 
 
 def _is_about_the_backend(choice: cst.IfExp) -> bool:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import libcst as cst
 
 from migrate.reading.replicas.pure import PURE_CALLS
-from migrate.reading.tree.tree import last_part, nodes, nodes_of
+from migrate.reading.tree.tree import last_part, nodes, nodes_of, string_value
 from migrate.reading.values.devices import is_device_count
 from migrate.reading.values.words import EXITS, LOGGING_METHODS
 from migrate.rewrite.rules.ranks.index_sums import added_index, is_index, is_rank_increment
+from migrate.rewrite.rules.ranks.kept import Kept, kept_on
 from migrate.rewrite.workspace import Workspace
 
 TELLS = frozenset({"print", "warnings.warn"})
 
+Mention = cst.Name | cst.Attribute | cst.Subscript
+
 READS = PURE_CALLS | {"getenv"}
 
 
-def only_counts(
-    mentions: Sequence[cst.Name | cst.Attribute], context: Workspace
-) -> list[cst.CSTNode] | None:
+def only_counts(mentions: Sequence[Mention], context: Workspace) -> list[cst.CSTNode] | None:
     """Return the statements that hold `mentions` of a number of processes, if they only count.
 
     They assign it, or check it (`assert n > 1`), if only to warn. None where one does more.
@@ -68,7 +70,7 @@ def with_aliases(found: Sequence[cst.CSTNode], context: Workspace) -> list[cst.C
     return gone
 
 
-def _counting(mention: cst.Name | cst.Attribute, context: Workspace) -> cst.CSTNode | None:
+def _counting(mention: Mention, context: Workspace) -> cst.CSTNode | None:
     for above in context.ancestors(mention):
         if isinstance(above, cst.AssignTarget | cst.Assign):
             assign = above if isinstance(above, cst.Assign) else context.parent(above)
@@ -84,9 +86,7 @@ def _counting(mention: cst.Name | cst.Attribute, context: Workspace) -> cst.CSTN
     return None
 
 
-def _is_counted(
-    assign: cst.CSTNode | None, mention: cst.Name | cst.Attribute, context: Workspace
-) -> bool:
+def _is_counted(assign: cst.CSTNode | None, mention: Mention, context: Workspace) -> bool:
     """Whether `assign` assigns a number or a count of devices to `mention` alone."""
     if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
         return False
@@ -149,12 +149,12 @@ def overwritten_ranks(
         worker: the launched function, which makes `args.rank` its index before anything reads it.
     """
     around = context.function_around(call)
-    for object_, attribute in _set_first(context, objects, worker):
+    for place in _set_first(context, objects, worker):
         reads = [
             node
-            for name in context.references(attribute)
-            if isinstance(node := context.parent(name), cst.Attribute)
-            and node.attr is name
+            for node in context.all_of(cst.Attribute, cst.Subscript, cst.Call)
+            if (read := kept_on(node)) is not None
+            and read.word == place.word
             and not context.launch.in_replica(node)
             and not isinstance(context.parent(node), cst.AssignTarget)
         ]
@@ -162,36 +162,33 @@ def overwritten_ranks(
             continue
         for node in context.all_of(cst.Assign):
             if len(node.targets) == 1:
-                target = node.targets[0].target
-                same = (
-                    isinstance(target, cst.Attribute)
-                    and isinstance(target.value, cst.Name)
-                    and (target.value.value, target.attr.value) == (object_, attribute)
-                )
                 plain = all(
                     last_part(inner.func) in READS for inner in nodes_of(node.value, cst.Call)
                 )
+                same = kept_on(node.targets[0].target) == place
                 if same and plain and context.function_around(node) is around:
                     yield node
 
 
 def _set_first(
     context: Workspace, objects: dict[str, str], worker: cst.FunctionDef | None
-) -> Iterator[tuple[str, str]]:
-    """Yield the objects, by their names before the launch, and the attributes that become the rank."""
+) -> Iterator[Kept]:
+    """Yield the places, by what their object is called before the launch, that become the rank."""
     body = worker.body.body if worker is not None else ()
     for object_, inside in objects.items():
         for number, line in enumerate(body):
             first = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
             target = _ranked(first, context)
-            if not isinstance(target, cst.Attribute) or not isinstance(target.value, cst.Name):
+            place = kept_on(target)
+            if place is None or place.root != inside:
                 continue
             before = [node for earlier in body[:number] for node in nodes(earlier)]
-            if target.value.value == inside and not any(
-                isinstance(node, cst.Name) and node.value in (inside, target.attr.value)
+            if not any(
+                (isinstance(node, cst.Name) and node.value in (inside, place.word))
+                or string_value(node) == place.word
                 for node in before
             ):
-                yield object_, target.attr.value
+                yield replace(place, root=object_)
 
 
 def _ranked(statement: cst.CSTNode | None, context: Workspace) -> cst.BaseExpression | None:

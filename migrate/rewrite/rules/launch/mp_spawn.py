@@ -43,7 +43,8 @@ class MpSpawn(Rule):
 
     `if n > 1: mp.spawn(worker, …)` with `else: worker(0, …)` becomes the launch alone, which starts one
     replica where there is one device. What is computed of the number on an object that the worker receives
-    (`h.batch_size = h.batch_size // h.num_gpus`), and printed of that, goes to the worker.
+    (`h.batch_size = h.batch_size // h.num_gpus`, `cfg["batch"] //= cfg["gpus"]`), and printed of that, goes
+    to the worker; so does the number itself, also where only a function reads it that the worker calls.
 
     A function of the script that launches what it is given, `run(fn, world_size)`, loses its `world_size`
     in the same way, with the calls of it and each worker that they pass. Code that only counts the devices

@@ -14,6 +14,7 @@ from migrate.rewrite.edits.nodes import insert_first, with_args
 from migrate.rewrite.rule import Edit, Rule
 from migrate.rewrite.rules.collectives.init_process_group import in_rendezvous_argument
 from migrate.rewrite.rules.launch.launching import (
+    Mention,
     counted,
     only_counts,
     overwritten_ranks,
@@ -21,6 +22,7 @@ from migrate.rewrite.rules.launch.launching import (
 )
 from migrate.rewrite.rules.random.seeds import seeded_by
 from migrate.rewrite.rules.ranks.index_sums import added_index
+from migrate.rewrite.rules.ranks.kept import kept_on
 from migrate.rewrite.rules.ranks.sampler_counts import own_count
 from migrate.rewrite.rules.ranks.shared_counts import SharedCounts
 from migrate.rewrite.workspace import Workspace
@@ -62,7 +64,7 @@ class WorldSize:
 
     def passed(self) -> cst.BaseElement | None:
         """Return the element of `args=(…)` that passes the number of processes on to the worker."""
-        if not isinstance(self._count, cst.Name | cst.Attribute | cst.Call):
+        if not isinstance(self._count, cst.Name | cst.Attribute | cst.Subscript | cst.Call):
             return None
         return next((e for e in self._args if e.value.deep_equals(self._count)), None)
 
@@ -152,7 +154,7 @@ class WorldSize:
 
     def _ask(self, target: str) -> str:
         """Return the call that asks for the number that `target` holds: of this host, or of all."""
-        here = "per_node" in target
+        here = "per_node" in target or self._shared.of_one_host(target)
         return self._context.vocabulary.write("local world size" if here else "world size")
 
     def _seeds(self) -> list[str]:
@@ -240,15 +242,15 @@ class WorldSize:
         others = [m for m in mentions if not any(holds(root, m) for root in besides)]
         return with_aliases(only_counts(others, self._context) or [], self._context)
 
-    def _other_mentions(self) -> list[cst.Name | cst.Attribute]:
-        """Return the mentions, outside of the spawn, of the variable or attribute that holds the count."""
+    def _other_mentions(self) -> list[Mention]:
+        """Return the mentions, outside of the spawn, of the variable or place that holds the count."""
         worker = self._launched()
         calls = [self._call, *(self._direct_calls(worker) if worker is not None else ())]
         inside = {id(node) for call in calls for node in nodes(call)}
-        if isinstance(self._count, cst.Attribute):
+        if isinstance(self._count, cst.Attribute | cst.Subscript):
             return [
                 node
-                for node in self._context.all_of(cst.Attribute)
+                for node in self._context.all_of(type(self._count))
                 if id(node) not in inside and node.deep_equals(self._count)
             ]
         if not isinstance(self._count, cst.Name):
@@ -297,7 +299,8 @@ def _head(statement: cst.CSTNode) -> str:
 
 
 def _last_names(count: cst.BaseExpression | None) -> list[str]:
-    """Return the name of a variable or attribute, without what it is an attribute of."""
-    if isinstance(count, cst.Attribute):
-        return [count.attr.value]
-    return [count.value] if isinstance(count, cst.Name) else []
+    """Return the name of a variable, or what a place on an object is called."""
+    if isinstance(count, cst.Name):
+        return [count.value]
+    place = kept_on(count)
+    return [] if place is None else [place.word]

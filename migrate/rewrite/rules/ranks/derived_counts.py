@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, nodes, nodes_of
+from migrate.reading.tree.tree import code, nodes
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.rules.random.seeds import AVAILABLE, in_worker
+from migrate.rewrite.rules.ranks.kept import kept_on
 from migrate.rewrite.workspace import Workspace
 
 PURE = frozenset({"float", "int", "len", "max", "min", "round"})
@@ -61,9 +62,7 @@ def derived_of(
 
     def has_count(value: cst.BaseExpression) -> bool:
         return counts(value) or any(
-            node.deep_equals(target)
-            for node in nodes_of(value, cst.Attribute)
-            for target in targets
+            node.deep_equals(target) for node in nodes(value) for target in targets
         )
 
     found: list[Derived] = []
@@ -108,15 +107,12 @@ def _before(call: cst.Call, context: Workspace) -> Iterator[cst.SimpleStatementL
 
 
 def _is_of(target: cst.BaseExpression, objects: Mapping[str, str]) -> bool:
-    return (
-        isinstance(target, cst.Attribute)
-        and isinstance(target.value, cst.Name)
-        and target.value.value in objects
-    )
+    place = kept_on(target)
+    return place is not None and place.root in objects
 
 
 def _speaks_of(line: cst.CSTNode, target: cst.BaseExpression) -> bool:
-    return any(node.deep_equals(target) for node in nodes_of(line, cst.Attribute))
+    return any(node.deep_equals(target) for node in nodes(line))
 
 
 def _said(value: cst.BaseExpression, objects: Mapping[str, str], context: Workspace) -> str | None:

@@ -7,6 +7,7 @@ import re
 import libcst as cst
 
 from migrate.reading.tree.tree import last_part
+from migrate.rewrite.rules.ranks.kept import kept_on
 from migrate.rewrite.workspace import Workspace
 
 # Told by the last part of the name: `args.nr`, `node_rank`, `args.rank`, `machine`.
@@ -27,7 +28,7 @@ def added_index(
             continue
         if not is_index(index, context):
             continue
-        names = (last_part(other.left).lower(), last_part(other.right).lower())
+        names = (_last_word(other.left), _last_word(other.right))
         for one, two in (names, names[::-1]):
             if DEVICES.search(two) and one:
                 return index, NODE.search(one) is not None
@@ -37,15 +38,18 @@ def added_index(
 def is_rank_increment(node: cst.AugAssign, context: Workspace) -> bool:
     """Whether `node` is `args.rank += index`, in a worker."""
     adds = isinstance(node.operator, cst.AddAssign)
-    return (
-        adds and last_part(node.target).lower().endswith("rank") and is_index(node.value, context)
-    )
+    return adds and _last_word(node.target).endswith("rank") and is_index(node.value, context)
+
+
+def _last_word(node: cst.BaseExpression) -> str:
+    place = kept_on(node)
+    return (last_part(node) if place is None else place.word).lower()
 
 
 def is_index(node: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `node` is the index that a launched worker receives: its first parameter, unassigned.
 
-    Also an attribute that holds it, as `args.gpu` after `args.gpu = gpu`.
+    Also a place that holds it, as `args.gpu` after `args.gpu = gpu`.
     """
     worker = context.function_around(node)
     if worker is None or not any(worker is launched for launched in context.launch.workers()):
@@ -54,7 +58,7 @@ def is_index(node: cst.BaseExpression, context: Workspace) -> bool:
     if isinstance(node, cst.Name):
         owner, value = context.bound_to(node)
         return node.value == first and owner is worker and isinstance(value, cst.Param)
-    if not isinstance(node, cst.Attribute):
+    if not isinstance(node, cst.Attribute | cst.Subscript):
         return False
     assigned = [
         assign.value

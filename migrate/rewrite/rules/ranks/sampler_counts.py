@@ -85,7 +85,6 @@ def _worker_asks(value: cst.Attribute, context: Workspace) -> bool:
         count = bound["nprocs"].value if "nprocs" in bound else None
         first = 0 if name in PROCESS else 1
         shared = SharedCounts(context, call, count, elements(bound["args"]), worker, first)
-        asked = {name.rpartition(".")[2] for name in shared.in_worker()}
-        if value.attr.value in asked:
+        if value.attr.value in shared.words_in_worker():
             return True
     return False

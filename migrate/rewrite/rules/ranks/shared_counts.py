@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import libcst as cst
 
 from migrate.reading.replicas.launch import INIT
-from migrate.reading.tree.tree import nodes
+from migrate.reading.tree.tree import code, nodes, nodes_of
 from migrate.reading.values.devices import is_device_count
+from migrate.reading.values.words import LOGGING_METHODS
 from migrate.rewrite.rules.ranks.derived_counts import derived_of
+from migrate.rewrite.rules.ranks.kept import Kept, kept_on
 from migrate.rewrite.workspace import Workspace
 
 COUNTS = re.compile(r"world_size|nprocs?|n?gpus?|num_gpus|n?gpus_per_node|nproc_per_node")
@@ -63,16 +68,24 @@ class SharedCounts:
         for node in self._context.all_of(cst.Assign):
             if len(node.targets) != 1:
                 continue
-            target = node.targets[0].target
+            place = kept_on(node.targets[0].target)
             if (
-                isinstance(target, cst.Attribute)
-                and isinstance(target.value, cst.Name)
-                and target.value.value in self.objects
-                and COUNTS.fullmatch(target.attr.value)
+                place is not None
+                and place.root in self.objects
+                and (COUNTS.fullmatch(place.word) or self._is_count(node.value))
                 and self._context.function_around(node) is around
                 and self._counts(node.value)
             ):
                 yield node
+
+    def _is_count(self, value: cst.BaseExpression) -> bool:
+        """Whether `value` is a count of devices and no more, whatever it is called; there may be another."""
+        if isinstance(value, cst.IfExp):
+            ways = (value.body, value.orelse)
+            return any(self._is_count(way) for way in ways) and all(
+                isinstance(way, cst.Integer) or self._is_count(way) for way in ways
+            )
+        return is_device_count(value, self._context)
 
     def _counts(self, value: cst.BaseExpression) -> bool:
         """Whether `value` has the number of processes in it, or a count of devices."""
@@ -82,36 +95,102 @@ class SharedCounts:
             for node in nodes(value)
         )
 
-    def _reads(self, assign: cst.Assign) -> list[cst.Attribute]:
-        """Return where the script reads what `assign` assigns, by the name before or after the launch."""
-        target = assign.targets[0].target
-        assert isinstance(target, cst.Attribute)
-        assert isinstance(target.value, cst.Name)
-        before = target.value.value
-        objects = {before, self.objects[before]}
+    def _reads(self, assign: cst.Assign) -> list[cst.CSTNode]:
+        """Return where the script reads what `assign` assigns, by whatever name the object has there."""
+        place = _place(assign)
+        objects = {place.root, self.objects[place.root]}
         return [
             node
-            for name in self._context.references(target.attr.value)
-            if isinstance(node := self._context.parent(name), cst.Attribute)
-            and node.attr is name
-            and isinstance(node.value, cst.Name)
-            and node.value.value in objects
-            and not isinstance(self._context.parent(node), cst.AssignTarget)
+            for root, node in self._kept[place.word]
+            if root in objects or self._is_handed_on(root, node)
         ]
 
+    @cached_property
+    def _kept(self) -> dict[str, list[tuple[str, cst.CSTNode]]]:
+        """The reads of what any object keeps, by its word, each with the name of the object."""
+        found: dict[str, list[tuple[str, cst.CSTNode]]] = defaultdict(list)
+        words = {_place(assign).word for assign in self._assigned}
+        for node in self._context.all_of(cst.Attribute, cst.Subscript, cst.Call) if words else ():
+            place = kept_on(node)
+            is_target = isinstance(self._context.parent(node), cst.AssignTarget)
+            if place is None or place.word not in words or is_target:
+                continue
+            if place.root != "self" or place.steps > 1:
+                found[place.word].append((place.root, node))
+        return found
+
+    def _is_handed_on(self, root: str, node: cst.CSTNode) -> bool:
+        """Whether `root` may be another name of a passed object: a parameter, or `self` of `self.args`."""
+        function = self._context.function_around(node)
+        if function is None or function is self._context.function_around(self._call):
+            return False
+        return root == "self" or any(
+            parameter.name.value == root for parameter in function.params.params
+        )
+
     def in_worker(self) -> list[str]:
-        """Return the attributes, as the worker calls them, that a replica reads."""
+        """Return the places, as the worker calls them, that a replica reads."""
         found = []
         for assign in self._assigned:
-            target = assign.targets[0].target
-            assert isinstance(target, cst.Attribute)
-            assert isinstance(target.value, cst.Name)
-            name = f"{self.objects[target.value.value]}.{target.attr.value}"
+            place = _place(assign)
+            target = code(assign.targets[0].target)
+            name = self.objects[place.root] + target.removeprefix(place.root)
             reads = [read for read in self._reads(assign) if self._in_replica(read)]
             moved = any(id(read) in self._moved for read in self._reads(assign))
-            if (reads or moved) and name not in found:
+            if (reads or moved or self._leaves_the_file(place)) and name not in found:
                 found.append(name)
         return found
+
+    def of_one_host(self, target: str) -> bool:
+        """Whether `target`, one of `in_worker`, counts one host's devices: the hosts multiply it."""
+        place = kept_on(cst.parse_expression(target))
+        counts = [
+            assign.targets[0].target
+            for assign in self._assigned
+            if place is not None
+            and _place(assign).word == place.word
+            and self._is_count(assign.value)
+        ]
+        products = [
+            (node.left, node.right)
+            for assign in self._assigned
+            for node in nodes_of(assign.value, cst.BinaryOperation)
+            if isinstance(node.operator, cst.Multiply)
+        ]
+        return any(
+            side.deep_equals(count) for sides in products for side in sides for count in counts
+        )
+
+    def words_in_worker(self) -> set[str]:
+        """Return what the places are called that the worker asks for: `world_size` of `args.world_size`."""
+        kept = (kept_on(cst.parse_expression(name)) for name in self.in_worker())
+        return {place.word for place in kept if place is not None}
+
+    def _leaves_the_file(self, place: Kept) -> bool:
+        """Whether a replica gives the object to code that is not here, which may read it."""
+        objects = {place.root, self.objects[place.root]}
+        around = self._context.function_around(self._call)
+        for call in self._context.all_of(cst.Call):
+            function = self._context.function_around(call)
+            if function is None or function is around or self._is_here(call.func):
+                continue
+            if any(
+                isinstance(arg.value, cst.Name) and arg.value.value in objects for arg in call.args
+            ):
+                return True
+        return False
+
+    def _is_here(self, called: cst.BaseExpression) -> bool:
+        """Whether what is called is in the script, or of a library that no number of replicas concerns."""
+        if isinstance(called, cst.Attribute) and called.attr.value in LOGGING_METHODS:
+            return True
+        package = (self._context.qualified_name(called) or "").partition(".")[0]
+        if package:
+            return package == "torch" or package in sys.stdlib_module_names
+        if not isinstance(called, cst.Name):
+            return False
+        made = [binding.node for binding in self._context.bindings(called)]
+        return not any(isinstance(node, cst.Import | cst.ImportFrom) for node in made)
 
     def _in_replica(self, read: cst.CSTNode) -> bool:
         around = self._context.function_around(self._call)
@@ -156,3 +235,10 @@ class SharedCounts:
             )
             if self._unread(assign) and not alone:
                 yield assign
+
+
+def _place(assign: cst.Assign) -> Kept:
+    """Return the place that `assign`, one of those that were found, assigns."""
+    place = kept_on(assign.targets[0].target)
+    assert place is not None
+    return place

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from migrate.reading.facts import Facts
+from migrate.reading.flow.pending_values import in_text
 from migrate.reading.flow.reads import is_log
 from migrate.reading.replicas.first_replica import Rest, on_first
 from migrate.reading.replicas.options import same_on_all
@@ -282,10 +283,15 @@ class _Branch:
             if self._facts.values.on_device(value) and not isinstance(value, cst.Comparison):
                 found.append((value, ".cpu()"))
                 return
-        elif isinstance(value, cst.Name) and not in_log and self._facts.values.on_device(value):
-            found.append((value, ".cpu()"))
+            if isinstance(value, cst.BinaryOperation) and in_text(value):
+                self._given(value.right, found, in_log=in_log)
+                return
+        elif isinstance(value, cst.Name) and self._facts.values.on_device(value):
+            # What the step has computed is there already when it is logged; what the branch computes is not.
+            if not in_log or value.value in self._local:
+                found.append((value, ".cpu()"))
             return
-        if isinstance(value, cst.Tuple | cst.List):
+        if isinstance(value, cst.Dict | cst.Tuple | cst.List):
             for element in value.elements:
                 self._given(element.value, found, in_log=in_log)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import bind, code, targets
+from migrate.reading.tree.tree import bind, code, nodes_of, targets
 from migrate.reading.tree.walk import children
 from migrate.reading.values.saved import PARAMETERS
 
@@ -41,8 +41,10 @@ def _of_value(value: cst.BaseExpression, context: Workspace, depth: int) -> set[
     if any(context.guards.is_index(node) for node in leaves):
         return {True}
     found = {False}
+    if any(isinstance(node, cst.Call) for node in leaves):
+        found.add(True)
     for name in leaves if depth else ():
-        if isinstance(name, cst.Name):
+        if isinstance(name, cst.Name | cst.Attribute):
             ways = [_of_value(one, context, depth - 1) for one in _values(name, context)]
             answers = set().union(*ways)
             if answers == {True}:
@@ -52,8 +54,12 @@ def _of_value(value: cst.BaseExpression, context: Workspace, depth: int) -> set[
 
 
 def _leaves(value: cst.BaseExpression, context: Workspace) -> Iterator[cst.BaseExpression]:
-    """Yield what `value` is made of as a text: not what a condition asks, nor what other calls are given."""
+    """Yield what `value` is made of as a text, and calls of other files that are given the rank.
+
+    Not what a condition asks, nor what other calls are given.
+    """
     stack: list[cst.CSTNode] = [value]
+    seen: set[int] = set()  # functions
     while stack:
         node = stack.pop()
         named = isinstance(node, cst.Name | cst.Attribute)
@@ -64,27 +70,64 @@ def _leaves(value: cst.BaseExpression, context: Workspace) -> Iterator[cst.BaseE
             last = method.attr.value if method is not None else code(node.func)
             if last in MAKE_PATHS:
                 stack += [*(arg.value for arg in node.args), *([method.value] if method else [])]
+            elif functions := context.called(node):
+                for function in functions:
+                    returned = (
+                        nodes_of(function.body, cst.Return) if id(function) not in seen else ()
+                    )
+                    stack += [one.value for one in returned if one.value is not None]
+                    seen.add(id(function))
+            elif any(context.guards.is_index(arg.value) for arg in node.args):
+                yield node  # of another file: what it makes of the rank is not to be seen
         elif isinstance(node, cst.IfExp):
             stack += [node.body, node.orelse]
         elif not isinstance(node, cst.Comparison):
             stack += children(node)
 
 
-def _values(name: cst.Name, context: Workspace) -> Iterator[cst.BaseExpression]:
+def _values(name: cst.Name | cst.Attribute, context: Workspace) -> Iterator[cst.BaseExpression]:
     """Yield what `name` may be where it is used: what was last assigned, or what callers pass."""
+    if isinstance(name, cst.Attribute):
+        for target, value in context.attributes.get(name.attr.value, ()):
+            if value is not None and code(target) == code(name):
+                yield value
+        return
     below: cst.CSTNode = name
+    added: list[cst.BaseExpression] = []
     for above in context.ancestors(name):
         if isinstance(above, cst.IndentedBlock | cst.Module):
             before = above.body[: next(i for i, s in enumerate(above.body) if s is below)]
             for statement in reversed(before):
+                more = _added(statement, name.value)
+                if more is not None:
+                    added.append(more)
+                    continue
+                for nested in nodes_of(statement, cst.AugAssign):
+                    if code(nested.target) == name.value:
+                        yield nested.value  # on one way only
                 assigned = list(_assigned(statement, name.value, context))
                 if assigned:
-                    yield from assigned
+                    yield from (_with(one, added) for one in assigned)
                     return
         if isinstance(above, cst.FunctionDef):
-            yield from _passed(name, above, context)
+            passed = list(_passed(name, above, context))
+            yield from (_with(one, added) for one in passed or added[:1])
             return
         below = above
+
+
+def _added(statement: cst.CSTNode, name: str) -> cst.BaseExpression | None:
+    """Return what is added in `name += f"_{rank}"`."""
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    if isinstance(small, cst.AugAssign) and code(small.target) == name:
+        return small.value
+    return None
+
+
+def _with(value: cst.BaseExpression, added: list[cst.BaseExpression]) -> cst.BaseExpression:
+    for part in added:
+        value = cst.BinaryOperation(value, cst.Add(), part)
+    return value
 
 
 def _assigned(

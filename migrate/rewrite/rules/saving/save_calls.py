@@ -48,7 +48,8 @@ def refused(call: cst.Call, context: Workspace) -> str | None:
         )
     if names_replica_at_times(call, context):
         return (
-            f"the path has the rank in it on some ways only: {by_hand(context)} where one replica writes, "
+            "the path has the rank in it on some ways only, or what another file makes of the rank: "
+            f"{by_hand(context)} where one replica writes, "
             "a save of its own with `master_only=False` where each does"
         )
     for value in _held(bound["obj"].value) if "obj" in bound else ():
