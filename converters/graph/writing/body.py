@@ -143,6 +143,7 @@ class _Writer:
         results = self._results()
         self._name(results)
         self.made.sizes = tuple(self.sizes.values())
+        self.made.labels = tuple(one.label for one in self.call.taken)
         self.drafter.sizes[self.call.path, self.call.number] = list(self.sizes)
         return self.made
 
