@@ -822,3 +822,61 @@ class Stages(nn.Module):
         for stage in self.stages:
             x = stage(x)
         return x
+
+
+class Scanned(nn.Module):
+    """A loop over data that goes on from turn to turn, as a state space model has it."""
+
+    def __init__(self, width: int = 6, state: int = 4) -> None:
+        super().__init__()
+        self.width, self.state = width, state
+        self.inp = nn.Linear(width, width + 2 * state)
+        self.rates = nn.Parameter(torch.rand(width, state))
+
+    def forward(self, x):
+        delta, reads, writes = self.inp(x).split([self.width, self.state, self.state], dim=-1)
+        return self.selective_scan(x, delta.sigmoid(), self.rates, reads, writes)
+
+    def selective_scan(self, u, delta, rates, reads, writes):
+        decay = torch.exp(-torch.einsum("bld,dn->bldn", delta, rates))
+        scaled = torch.einsum("bld,bln,bld->bldn", delta, reads, u)
+        x = torch.zeros((u.shape[0], u.shape[2], rates.shape[1]))
+        ys = []
+        for i in range(u.shape[1]):
+            x = decay[:, i] * x + scaled[:, i]
+            y = torch.einsum("bdn,bn->bd", x, writes[:, i, :])
+            ys.append(y)
+        return torch.stack(ys, dim=1) + u
+
+
+class TwoStates(nn.Module):
+    """A loop with two states, that begins behind the first part of its data."""
+
+    def __init__(self, width: int = 5) -> None:
+        super().__init__()
+        self.inner = nn.Parameter(torch.randn(width, width) / 3)
+
+    def forward(self, x):
+        h, c = x[0], x[0].cos()
+        hs = []
+        for i in range(1, x.shape[0]):
+            c = 0.5 * c + torch.tanh(x[i] @ self.inner)
+            h = torch.sigmoid(h) * c
+            hs.append(h)
+        return torch.stack(hs), c
+
+
+class Backwards(nn.Module):
+    """Loops that are no scan: from behind, and of what the turn before the last gave."""
+
+    def forward(self, x):
+        h = torch.zeros_like(x[0])
+        ys = []
+        for i in reversed(range(x.shape[0])):
+            h = torch.tanh(h + x[i])
+            ys.append(h)
+        before, now = x[0], x[1]
+        for i in range(2, x.shape[0]):
+            before, now = now, torch.tanh(before * x[i])
+            ys.append(now)
+        return torch.stack(ys) + ys[1]

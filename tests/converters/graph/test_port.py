@@ -81,6 +81,9 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
         [{"x": real(2, 5, 6), "y": real(2, 4, 6)}, {"x": real(3, 7, 6), "y": real(3, 8, 6)}],
     ),
     "stages": (models.Stages, [{"x": real(2, 4, 5)}, {"x": real(3, 7, 5)}]),
+    "scanned": (models.Scanned, [{"x": real(2, 7, 6)}, {"x": real(3, 7, 6)}]),
+    "two states": (models.TwoStates, [{"x": real(7, 2, 5)}]),
+    "backwards": (models.Backwards, [{"x": real(6, 2, 5)}]),
     "in place": (models.InPlace, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
 }
 
@@ -138,6 +141,21 @@ def test_forms_of_a_class_are_one_class_with_fields_and_arguments() -> None:
     assert "        elif bias is None:\n" in source
     assert "    has_cross: bool\n" in source
     assert "BiasedLayer(self.config, has_bias=False, has_cross=True)" in source
+
+
+def test_a_loop_over_data_is_a_scan() -> None:
+    """What goes on from turn to turn is its state, what is read at the turn's number its parts."""
+    source = made("scanned")[2].modeling
+    step = "def selective_scan_step(x: jax.Array, decay: jax.Array, scaled: jax.Array, writes: jax.Array)"
+    assert f"{step} -> tuple[jax.Array, jax.Array]:\n    x = decay * x + scaled\n" in source
+    over = "x, (decay.swapaxes(0, 1), scaled.swapaxes(0, 1), writes.swapaxes(0, 1)))"
+    assert (
+        f"_, y = jax.lax.scan(lambda state, turn: selective_scan_step(state, *turn), {over}"
+        in source
+    )
+    two = made("two states")[2].modeling
+    assert "jax.lax.slice_in_dim(x, 1, 7, axis=0)" in two
+    assert "jax.lax.scan" not in made("backwards")[2].modeling
 
 
 def test_the_original_s_own_test_tells_forms_apart() -> None:
