@@ -41,8 +41,8 @@ from converters.graph.writing.original.names import aliases
 from converters.mapping.paths import has_layers
 
 _CONFIG = "config"
-# Up to how many forms of a class every choice of them is tried.
-_TRIED = 5
+# Up to how many forms of a class every choice of them is tried, and every two; of more only all.
+_TRIED, _PAIRS = 5, 8
 # Names of a Flax module that no field can have.
 _OF_FLAX = ("name", "parent", "scope", "variables", "path", _CONFIG)
 
@@ -392,7 +392,7 @@ class _Classes:
         left = list(groups)
         while len(left) > 1:
             found = self._first_together(left, instances)
-            left = [one for one in left if one not in found]
+            left = [one for one in left if one not in found] if len(groups) <= _PAIRS else []
         made = list(
             {id(cls): cls for one in groups for cls in [self.made[one[0].path][0]]}.values()
         )
@@ -407,8 +407,8 @@ class _Classes:
         """Put forms together: all, else as many of them with the first as will; these are returned."""
         if self._are_together(groups, instances):
             return list(groups)
-        sizes = range(len(groups) - 1, 1, -1) if len(groups) <= _TRIED else [2]
-        for size in sizes:
+        few = range(len(groups) - 1, 1, -1) if len(groups) <= _TRIED else [2]
+        for size in few if len(groups) <= _PAIRS else []:
             for others in itertools.combinations(groups[1:], size - 1):
                 if self._are_together([groups[0], *others], instances):
                     return [groups[0], *others]
