@@ -201,7 +201,7 @@ class _Writer:
 
     def wanted(self, one: Statement, place: int) -> str:
         """What the original calls one of the tensors that a statement gives; "" if it does not say."""
-        if (known := self.called.get(one.outs[place])) and not one.single:
+        if not one.single and (known := self.called.get(one.outs[place])):
             return known
         found = targets(one.frames)
         if one.places and len(found) > max(one.places):
