@@ -75,6 +75,26 @@ def test_a_value_that_is_read_later_keeps_its_name() -> None:
     assert together([first, second], set(), {}) is None
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        # What the second form's turns give each other, the first's must not be given.
+        ("x: x, _ = m(x, bias=None)", "x, bias: x, bias = m(x, bias=bias)"),
+        # What the first form reads in its next turn must not be written over.
+        ("x, bias: x, _ = m(x, bias=bias)", "x, bias: x, bias = m(x, bias=bias)"),
+    ],
+)
+def test_turns_of_a_loop_are_seen(first: str, second: str) -> None:
+    forms = []
+    for text in (first, second):
+        given, _, turn = text.partition(": ")
+        made = form(f"{given}: {LONG}x")
+        loop = ast.parse(f"for one in self.ones:\n    {turn}").body
+        made.cls.methods["__call__"].body.extend(loop)
+        forms.append(made)
+    assert together(forms, set(), {}) is None
+
+
 def test_a_result_that_a_form_has_not_is_none_there() -> None:
     found = together(
         [

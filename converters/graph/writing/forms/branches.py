@@ -354,7 +354,8 @@ class _Together:
 
     def unread(self, name: str, form: int, at: int) -> bool:
         """Whether a form does not read a name after its statement `at`."""
-        after = self.bodies[form][at + 1 :]
+        loop = not isinstance(self.bodies[form][at], ast.Assign)  # it reads in the next turn
+        after = self.bodies[form][at if loop else at + 1 :]
         results = [one for one in self.results[form] if one is not None] if self.results else []
         return not any(name in _loaded(one) for one in (*after, *results))
 
@@ -365,9 +366,11 @@ class _Together:
             for entry in entries:
                 if form not in entry.places:
                     continue
-                if entry.none.get(form, set()) & stored:
+                own = set(_stored([entry.statement]))
+                before = stored | own if isinstance(entry.statement, ast.For) else stored
+                if entry.none.get(form, set()) & before:
                     raise _Apart
-                stored |= set(_stored([entry.statement]))
+                stored |= own
 
     # Conditions.
 
