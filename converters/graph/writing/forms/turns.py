@@ -91,9 +91,10 @@ def with_scans(
         facts: shape and dtype of every tensor.
     """
     made: list[Item | Scan] = []
+    kinds = _kinds(items)
     at = 0
     while at < len(items):
-        found = _scan_at(items, at, later, facts)
+        found = _scan_at(items, kinds, at, later, facts)
         if found is None:
             made.append(items[at])
             at += 1
@@ -101,22 +102,32 @@ def with_scans(
         scan, end, stacks = found
         made.append(scan)
         items = [*items[:end], *(one for one in items[end:] if one not in stacks)]
+        kinds = _kinds(items)
         at = end
     return made
 
 
+def _kinds(items: Sequence[Item]) -> list[int]:
+    """A number for each item: equal ones are one operator at one place; what is no operator has its own."""
+    known: dict[Any, int] = {}
+    return [
+        known.setdefault((one.target, one.frames, one.single, len(one.outs)), len(known))
+        if isinstance(one, Op)
+        else -1 - at
+        for at, one in enumerate(items)
+    ]
+
+
 def _scan_at(
-    items: Sequence[Item], at: int, later: Set[int], facts: Mapping[int, Fact]
+    items: Sequence[Item], kinds: Sequence[int], at: int, later: Set[int], facts: Mapping[int, Fact]
 ) -> tuple[Scan, int, list[Op]] | None:
     """The scan that begins here, where it ends, and the operators that put its turns together."""
-    first = items[at]
-    if not isinstance(first, Op):
-        return None
     for period in range(1, min(_LONGEST, (len(items) - at) // _TURNS) + 1):
-        if _key(items[at + period]) != _key(first):
+        if kinds[at + period] != kinds[at]:
             continue
+        turn = kinds[at : at + period]
         count = 1
-        while _alike(items, at, at + count * period, period):
+        while kinds[at + count * period : at + (count + 1) * period] == turn:
             count += 1
         if count < _TURNS:
             continue
@@ -129,19 +140,6 @@ def _scan_at(
         if scan is not None:
             return scan[0], end, scan[1]
     return None
-
-
-def _key(item: Item) -> Any:
-    return (item.target, item.frames, item.single, len(item.outs)) if isinstance(item, Op) else None
-
-
-def _alike(items: Sequence[Item], at: int, other: int, period: int) -> bool:
-    if other + period > len(items):
-        return False
-    return all(
-        _key(items[at + i]) is not None and _key(items[at + i]) == _key(items[other + i])
-        for i in range(period)
-    )
 
 
 class _Turns:
