@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -39,7 +40,8 @@ def modeling(
     needed = [functions()[name] for name in _functions(parts)] + list(layers)
     helpers, imports = copied(dict.fromkeys(needed))
     text = "\n\n\n".join((*helpers, *map(_unbracketed, parts)))
-    return "\n".join((f'"""{title}"""', "", _imports(text, config, imports), "", "", text, ""))
+    doc = textwrap.wrap(f'"""{title}"""', 100, break_long_words=False, break_on_hyphens=False)
+    return "\n".join((*doc, "", _imports(text, config, imports), "", "", text, ""))
 
 
 def _unbracketed(text: str) -> str:

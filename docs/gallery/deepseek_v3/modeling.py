@@ -1,4 +1,5 @@
-"""DeepseekV3ForCausalLM in Flax, ported from transformers.models.deepseek_v3.modeling_deepseek_v3."""
+"""DeepseekV3ForCausalLM in Flax, ported from
+transformers.models.deepseek_v3.modeling_deepseek_v3."""
 
 from __future__ import annotations
 

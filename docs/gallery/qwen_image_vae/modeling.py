@@ -1,4 +1,5 @@
-"""AutoencoderKLQwenImage in Flax, ported from diffusers.models.autoencoders.autoencoder_kl_qwenimage."""
+"""AutoencoderKLQwenImage in Flax, ported from
+diffusers.models.autoencoders.autoencoder_kl_qwenimage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""WhisperForConditionalGeneration in Flax, ported from transformers.models.whisper.modeling_whisper."""
+"""WhisperForConditionalGeneration in Flax, ported from
+transformers.models.whisper.modeling_whisper."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Original(torch.nn.Module):
         super().__init__()
         self.kind, self.wide = kind, wide
 
-    def forward(self, x, bias=None, mask=None):
+    def forward(self, x: object, bias: object = None, mask: object = None) -> object:
         return x
 
 

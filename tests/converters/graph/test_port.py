@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from converters.graph import GraphError, Port, port
+from converters.graph.writing import linen
+from converters.graph.writing.model import Model
 from tests.converters.graph import models
 from tests.converters.graph.flax_side import Inputs, variables
 
@@ -156,6 +158,14 @@ def test_a_loop_over_data_is_a_scan() -> None:
     two = made("two states")[2].modeling
     assert "jax.lax.slice_in_dim(x, 1, 7, axis=0)" in two
     assert "jax.lax.scan" not in made("backwards")[2].modeling
+
+
+def test_a_long_title_is_of_several_lines() -> None:
+    title = "AutoencoderKLQwenImage in Flax, ported from " + "diffusers.models.autoencoders.kl." * 2
+    first = linen.modeling(Model((), {}), "Config", title).splitlines()[:2]
+    assert first[0].startswith('"""AutoencoderKLQwenImage in Flax')
+    assert all(len(line) <= 100 for line in first)
+    assert " ".join(first).endswith('."""')
 
 
 def test_the_original_s_own_test_tells_forms_apart() -> None:
