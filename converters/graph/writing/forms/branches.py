@@ -429,7 +429,8 @@ class _Together:
             text = f"with_{word.lower()}" if all(words.values()) else ""
         else:
             text = ""
-        if not text.isidentifier() or text in self.taken or text in self.fields:
+        known = {*self.taken, *self.fields, *(one.text.split(".")[-1] for one in self.made_up)}
+        if not text.isidentifier() or text in known:
             raise _Apart
         values = tuple(
             (number in forms,) * len(form.modules) for number, form in enumerate(self.forms)
@@ -577,9 +578,9 @@ class _Unify:
         if not isinstance(a, ast.AST) or not isinstance(b, ast.AST):
             return _Leaf(a) if a == b and type(a) is type(b) else None
         if _is_none(a) and isinstance(b, ast.Name):
-            return self._absent(b, self.entry.forms, {self.number})
+            return self._absent(b, self.entry.forms)
         if _is_none(b) and isinstance(a, ast.Name):
-            return self._absent(a, {self.number}, self.entry.forms)
+            return self._absent(a, {self.number})
         if isinstance(a, ast.Name) and isinstance(b, ast.Name) and a.id != b.id:
             return self._unread(a, b)
         if _is_value(a) and _is_value(b) and ast.dump(a) != ast.dump(b):
@@ -595,7 +596,7 @@ class _Unify:
             parts[name] = _plain(one)
         return commented(type(a)(**parts), of(a))
 
-    def _absent(self, name: ast.Name, without: Iterable[int], having: Iterable[int]) -> Any:
+    def _absent(self, name: ast.Name, without: Iterable[int]) -> ast.Name | None:
         """An argument, which is None in the forms that have it not."""
         given, optional = self.above.given, self.above.optional
         if name.id not in optional or not isinstance(name.ctx, ast.Load):
