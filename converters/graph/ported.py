@@ -17,8 +17,9 @@ from converters.graph.recording.group import group
 from converters.graph.recording.masks import broadcast_masks
 from converters.graph.recording.trace import Trace, trace
 from converters.graph.writing import linen
-from converters.graph.writing.classes import Class, Model, classes
+from converters.graph.writing.classes import classes
 from converters.graph.writing.draft import Drafter, Missing
+from converters.graph.writing.model import Class, Model
 from converters.graph.writing.patterns import plain
 
 

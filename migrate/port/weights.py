@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from converters.conversion import convert
 from converters.copied import copied
-from converters.mapping import Outcome
+from converters.mapping import Outcome, Plan, Row, read_slots
 from converters.mapping.file import load_mapping, save_mapping
 
 if TYPE_CHECKING:
@@ -68,13 +68,26 @@ def write_weights(
     done = convert(
         saved, model=module, example=example, output=folder / PARAMS, extra=dict(constants)
     )
-    save_mapping(done.plan, folder / MAPPING, done.api)
+    save_mapping(_with_computed(done.plan, module, example), folder / MAPPING, done.api)
     if constants:
         from safetensors.numpy import save_file
 
         save_file(dict(constants), folder / CONSTANTS)
     computed = any(one.outcome is Outcome.REFUSED for one in load_mapping(folder / MAPPING).rules)
     return Weights(done.parameters, not computed, saved, done.notes)
+
+
+def _with_computed(
+    plan: Plan, module: torch.nn.Module, example: Sequence[tuple[int, ...]] | None
+) -> Plan:
+    """A plan that also drops what the model computes itself: checkpoints of older versions may have it."""
+    there = {row.key for row in plan.rows}
+    rows = [
+        Row(slot.key, slot.shape, None, slot.outcome, kind=slot.kind, note=slot.note)
+        for slot in read_slots(module, example=example).values()
+        if slot.outcome is Outcome.DROPPED and slot.key not in there
+    ]
+    return replace(plan, rows=(*plan.rows, *rows))
 
 
 def stirred(module: torch.nn.Module, seed: int) -> tuple[torch.nn.Module, int]:

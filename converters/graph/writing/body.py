@@ -19,6 +19,7 @@ from converters.graph.expression import (
     call,
     code,
     dtype_name,
+    method,
 )
 from converters.graph.ir import Apply, Call, Fact, Frame, Free, Held, Item, Op, Ref, references
 from converters.graph.ops import lowerings
@@ -27,6 +28,7 @@ from converters.graph.ops.registry import Result, Size, Tensor
 from converters.graph.recording.trace import GraphError
 from converters.graph.writing.draft import Draft, Drafter, Missing, attended
 from converters.graph.writing.forms.sequences import Part, sequence
+from converters.graph.writing.forms.turns import Over, Scan, with_scans
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import Layer, weight_of
 from converters.graph.writing.layout import LAST, Flat, as_flat, as_flax, as_torch, moved, stays
@@ -68,16 +70,25 @@ class _Function:
     numbers: tuple[SettingInt | SettingFloat, ...]
 
 
-def _function(writer: _Writer, item: Apply) -> _Function:
-    """The function that does what was recorded, which is written where there is none yet."""
+def _function(writer: _Writer, item: Apply, scan: Scan | None = None) -> _Function:
+    """The function that does what was recorded, which is written where there is none yet.
+
+    Args:
+        writer: of whoever calls it.
+        item: what was recorded.
+        scan: the loop that it is a turn of.
+    """
     drafter = writer.drafter
-    inner = _FunctionWriter(drafter, writer, item)
+    inner = (
+        _StepWriter(drafter, writer, item, scan) if scan else _FunctionWriter(drafter, writer, item)
+    )
     made = inner.write_function()
     form = _form(made)
-    origin = (item.frame.file, item.frame.function)
+    called = f"{item.frame.function}_step" if scan else item.frame.function
+    origin = (item.frame.file, called)
     forms = drafter.forms.setdefault(origin, {})
     if form not in forms:
-        name = names.clean(item.frame.function.strip("_") or "function")
+        name = names.clean(called.strip("_") or "function")
         taken = {*functions(), *(one.name for one in drafter.functions)}
         number, unique = 1, name
         while unique in taken:
@@ -85,7 +96,7 @@ def _function(writer: _Writer, item: Apply) -> _Function:
             unique = f"{name}_{number}"
         made.name = forms[form] = unique
         found = names.function_at(item.frame)
-        doc = names.first_sentence(found)
+        doc = "" if scan else names.first_sentence(found)
         if doc:
             made.body.insert(0, ast.Expr(ast.Constant(doc)))
         drafter.functions.append(made)
@@ -108,7 +119,7 @@ def _form(made: ast.FunctionDef) -> str:
             return ast.Name(names_of.get(node.id, node.id), ast.Load())
 
         def visit_arg(self, node: ast.arg) -> ast.arg:
-            return ast.arg(names_of[node.arg], node.annotation)
+            return ast.arg(names_of.get(node.arg, node.arg), node.annotation)
 
     return ast.dump(Renamed().visit(fill(made, lambda hole: hole)))
 
@@ -126,6 +137,8 @@ class _Writer:
         self.layouts = drafter.layouts
         self.lying: set[int] = set()
         self.sizes: dict[sympy.Expr, str] = {}
+        # What tensors of a loop over data are called.
+        self.called: dict[int, str] = {}
         self.prefix = f"{one.path}." if one.path else ""
         # Whether whoever calls it can give it sizes that none of its tensors shows.
         self.sizes_given = bool(one.path)
@@ -139,10 +152,12 @@ class _Writer:
         results = self._results()
         later = {one.id for one in references(results)}
         items = [(item, self._own(item)) for item in self.call.body]
-        self._items([item for item, _ in with_functions(items, later)])
+        whole = [item for item, _ in with_functions(items, later)]
+        self._items(with_scans(whole, later, self.facts))
         results = self._results()
         self._name(results)
         self.made.sizes = tuple(self.sizes.values())
+        self.made.labels = tuple(one.label for one in self.call.taken)
         self.drafter.sizes[self.call.path, self.call.number] = list(self.sizes)
         return self.made
 
@@ -186,6 +201,8 @@ class _Writer:
 
     def wanted(self, one: Statement, place: int) -> str:
         """What the original calls one of the tensors that a statement gives; "" if it does not say."""
+        if not one.single and (known := self.called.get(one.outs[place])):
+            return known
         found = targets(one.frames)
         if one.places and len(found) > max(one.places):
             found = tuple(found[at] for at in one.places)
@@ -207,6 +224,8 @@ class _Writer:
         """What a value is called here; "" if nothing says it."""
         if isinstance(value, Held):
             return value.key.rpartition(".")[2]
+        if value.id in self.called:
+            return self.called[value.id]
         for name, number in self.arguments:
             if number == value.id:
                 return name
@@ -237,10 +256,12 @@ class _Writer:
     def _own(self, item: Item) -> tuple[Frame, ...]:
         return own_frames(self._frames(item.frames))
 
-    def _items(self, items: Sequence[Item]) -> None:
+    def _items(self, items: Sequence[Item | Scan]) -> None:
         for item in items:
             if isinstance(item, Op):
                 self._op(item)
+            elif isinstance(item, Scan):
+                self._scan(item)
             elif isinstance(item, Apply):
                 self._apply(item)
             elif self.drafter.dissolves(item):
@@ -325,6 +346,72 @@ class _Writer:
         self.statements.append(
             Statement(item.outs, value, frames, len(item.outs) == 1, places=places)
         )
+
+    def _scan(self, scan: Scan) -> None:
+        """A loop over data: `jax.lax.scan` of a function that is a turn."""
+        lines = {out: self._frames(one.frames) for one in scan.body for out in one.outs}
+        for (before, now), final in zip(scan.carried, scan.finals, strict=True):
+            name = names.clean((targets(lines[now]) or ("state",))[-1])
+            self.called |= dict.fromkeys((before, now, final), name)
+        for over in scan.over:
+            self.called[over.part] = self.value_name(over.array) or "part"
+        for one in scan.stacked:
+            name = names.clean((targets(lines.get(one.turn, ())) or ("result",))[-1])
+            self.called.setdefault(one.turn, name)
+        states = [Ref(number) for number, _ in scan.carried]
+        parts = [Ref(one.part) for one in scan.over]
+        results = (*(now for _, now in scan.carried), *(one.turn for one in scan.stacked))
+        own = self._frames(scan.frames)
+        item = Apply(
+            (own or scan.frames)[0], (*states, *parts, *scan.given), results, scan.body, scan.frames
+        )
+        made = _function(self, item, scan)
+        taken = {name for name, _ in self.arguments}
+        state, turn = (f"{one}_" if one in taken else one for one in ("state", "turn"))
+        rest = len(states) + len(parts)
+        step = ast.Call(
+            ast.Name(made.name, ast.Load()),
+            [
+                _all_of(state, len(states)),
+                _all_of(turn, len(parts)),
+                *(
+                    as_code(self._operand(scan.given[index - rest], _NO_OP))
+                    for index in made.order
+                    if index >= rest
+                ),
+                *(Hole(Free(one, 0)) for one in made.sizes),
+                *(as_code(one) for one in made.numbers),
+            ],
+            [],
+        )
+        signature = ast.arguments([], [ast.arg(state), ast.arg(turn)], None, [], [], None, [])
+        starts = [self._operand(one, _NO_OP) for one in scan.starts]
+        arrays = [self._gone_over(one, scan.count) for one in scan.over]
+        value = code(
+            "jax.lax.scan({step}, {starts}, {arrays})",
+            step=ast.Lambda(signature, step),
+            starts=starts[0] if len(starts) == 1 else tuple(starts),
+            arrays=arrays[0] if len(arrays) == 1 else tuple(arrays),
+        )
+        for one in scan.stacked:
+            fact = self.facts[one.turn]
+            self.facts = {**self.facts, one.turn: replace(fact, shape=(scan.count, *fact.shape))}
+        outs = (*scan.finals, *(one.turn for one in scan.stacked))
+        shape = (_nest(len(scan.finals)), _nest(len(scan.stacked)))
+        outs = outs if scan.stacked else (*outs, -1)
+        self.statements.append(Statement(outs, value, own, False, shape))
+        for one in scan.stacked:
+            whole = _from_first(Hole(Ref(one.turn)), one.axis)
+            self.statements.append(Statement((one.whole,), whole, self._frames(one.frames)))
+
+    def _gone_over(self, over: Over, count: int) -> ast.expr:
+        """An array as a scan goes over it: its turns first."""
+        value = as_code(self._operand(over.array, _NO_OP))
+        side = self.facts[over.array.id].shape[over.axis]
+        if over.first or side != count:
+            last = over.first + count
+            value = call("jax.lax.slice_in_dim", value, over.first, last, axis=over.axis)
+        return _to_first(value, over.axis)
 
     def _stub(
         self, item: Op, arguments: Sequence[Any], named: Mapping[str, Any], reason: str
@@ -650,7 +737,7 @@ class _FunctionWriter(_Writer):
                 for index, value in enumerate(values)
                 if not isinstance(value, Held) or value.key not in drafter.graph_constants
             ),
-            key=lambda index: parameters.index(made[index]) if made[index] in parameters else 99,
+            key=lambda index: self._place(made[index], parameters),
         )
         # A number for each: its own, or one below zero for what a module holds.
         self.layouts = {}
@@ -668,9 +755,9 @@ class _FunctionWriter(_Writer):
                 tensor = self.drafter.constants[key]
                 self.facts = {**self.facts, number: Fact(tuple(tensor.shape), tensor.dtype)}
         self.arguments = list(self.given.values())
-        self._items(self.item.body)
+        self._items(with_scans(self.item.body, set(self.item.outs), self.facts))
         refs = tuple(self._resolved(Ref(one)) for one in self.item.outs)
-        results = refs[0] if len(refs) == 1 else refs
+        results = self._returned(refs)
         self._name(results)
         self.stored = {
             node.id
@@ -681,8 +768,6 @@ class _FunctionWriter(_Writer):
         self.made.body = [fill(one, self._argument) for one in self.made.body]
         self.made.result = fill(self.made.result, self._argument)
         kind = code("jax.Array")
-        parts = len(refs)
-        returns = kind if parts == 1 else code("tuple[{*k}]", k=[kind] * parts)
         return ast.FunctionDef(
             "_",
             ast.arguments(
@@ -703,8 +788,15 @@ class _FunctionWriter(_Writer):
             ),
             [*self.made.body, commented(ast.Return(self.made.result), of(self.made.result))],
             [],
-            returns,
+            _kind(results),
         )
+
+    def _returned(self, refs: tuple[Any, ...]) -> Any:
+        return refs[0] if len(refs) == 1 else refs
+
+    def _place(self, name: str, parameters: Sequence[str]) -> int:
+        """Where an argument stands among the original's."""
+        return parameters.index(name) if name in parameters else 99
 
     def _argument(self, hole: Hole) -> ast.expr:
         """A setting of the model, which the function is given."""
@@ -734,6 +826,54 @@ class _FunctionWriter(_Writer):
             if (one.file, one.function) == (self.item.frame.file, self.item.frame.function):
                 return own[index:]
         return own
+
+
+class _StepWriter(_FunctionWriter):
+    """Writes a turn of a loop over data: it returns what goes on to the next turn, and what it gives."""
+
+    def __init__(self, drafter: Drafter, above: _Writer, item: Apply, scan: Scan) -> None:
+        super().__init__(drafter, above, item)
+        self.carried = len(scan.carried)
+
+    def _place(self, name: str, parameters: Sequence[str]) -> int:
+        """It is given the state, the parts of what the loop goes over, and the rest, in this order."""
+        return 0
+
+    def _returned(self, refs: tuple[Any, ...]) -> Any:
+        state, given = refs[: self.carried], refs[self.carried :]
+        return _one_or_all(state), _one_or_all(given)
+
+
+def _one_or_all(values: tuple[Any, ...]) -> Any:
+    return (values or (None,))[0] if len(values) < 2 else values
+
+
+def _kind(results: Any) -> ast.expr:
+    """The type of what a function returns."""
+    if isinstance(results, tuple):
+        return code("tuple[{*k}]", k=[_kind(one) for one in results])
+    return ast.Constant(None) if results is None else code("jax.Array")
+
+
+def _all_of(name: str, count: int) -> ast.expr:
+    """A name as an argument, or as so many of them."""
+    return ast.Starred(code(name), ast.Load()) if count > 1 else code(name)
+
+
+def _nest(count: int) -> Any:
+    return None if count < 2 else (None,) * count
+
+
+def _to_first(value: ast.expr, axis: int) -> ast.expr:
+    if axis == 0:
+        return value
+    return method(value, "swapaxes", 0, 1) if axis == 1 else call("jnp.moveaxis", value, axis, 0)
+
+
+def _from_first(value: ast.expr, axis: int) -> ast.expr:
+    if axis == 0:
+        return value
+    return method(value, "swapaxes", 0, 1) if axis == 1 else call("jnp.moveaxis", value, 0, axis)
 
 
 def _places(item: Apply) -> tuple[int, ...]:

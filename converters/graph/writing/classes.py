@@ -8,7 +8,8 @@ the class.
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,49 +29,22 @@ from converters.graph.ir import Call
 from converters.graph.recording.trace import GraphError
 from converters.graph.writing.body import drafted
 from converters.graph.writing.draft import Draft, Drafter
-from converters.graph.writing.forms import lists, sizes
+from converters.graph.writing.forms import calls, lists, sizes
+from converters.graph.writing.forms.branches import Form, Way, asserted, together
 from converters.graph.writing.forms.convolutions import as_usual, spelled_out
 from converters.graph.writing.forms.loops import rolled
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import weight_of
+from converters.graph.writing.model import Class, Method, Model
 from converters.graph.writing.original.constants import computed
 from converters.graph.writing.original.names import aliases
 from converters.mapping.paths import has_layers
 
 _CONFIG = "config"
+# Up to how many forms of a class every choice of them is tried, and every two; of more only all.
+_TRIED, _PAIRS = 5, 8
 # Names of a Flax module that no field can have.
 _OF_FLAX = ("name", "parent", "scope", "variables", "path", _CONFIG)
-
-
-@dataclass
-class Class:
-    """A class of the port.
-
-    Attributes:
-        name: of the original, with a number where it has several forms.
-        origin: the original class.
-        fields: name → type, beside the configuration.
-        configured: whether it reads the configuration, or something below it does.
-        setup: what its `setup` does.
-        methods: name → arguments, statements and result.
-    """
-
-    name: str
-    origin: type
-    fields: dict[str, str]
-    configured: bool
-    setup: list[ast.stmt]
-    methods: dict[str, Method]
-
-
-@dataclass
-class Method:
-    """A forward: names of its arguments and of sizes after them, statements, what it returns."""
-
-    arguments: tuple[str, ...]
-    sizes: tuple[str, ...]
-    body: list[ast.stmt]
-    result: ast.expr
 
 
 @dataclass
@@ -82,14 +56,6 @@ class _Instance:
     setup: list[ast.stmt]
     methods: dict[str, Method]
     over: set[str] = field(default_factory=set)  # lists that a loop goes over
-
-
-@dataclass(frozen=True)
-class Model:
-    """All classes, those that others use first, and the values of the configuration."""
-
-    classes: tuple[Class, ...]
-    settings: Mapping[str, Any]
 
 
 def classes(drafter: Drafter) -> Model:
@@ -130,8 +96,18 @@ class _Classes:
                 if heights[path] == height:
                     self._children(instance)
                     groups[type(instance.module), _form(instance)].append(instance)
+            forms: dict[type, list[list[_Instance]]] = defaultdict(list)
             for (cls, _), group in groups.items():
                 self._merge(cls, group)
+                forms[cls].append(group)
+            for several in forms.values():
+                if len(several) > 1 and several[0][0].path:
+                    self._together(several, instances)
+        for cls in self.classes:
+            for name, method in cls.methods.items():
+                body, result = calls.tidied(method.body, method.result)
+                body, _ = asserted(body, method.optional | method.maybe)
+                cls.methods[name] = replace(method, body=body, result=result)
         return Model(tuple(self.classes), self._used())
 
     def _written(self, one: Call) -> Iterator[Call]:
@@ -150,7 +126,7 @@ class _Classes:
     def _draft(self, one: Call, given: Any) -> None:
         """Write a call; the first of those of a module that do the same gives the method its name."""
         draft = drafted(self.drafter, one, given)
-        method = Method(draft.arguments, draft.sizes, draft.body, draft.result)
+        method = Method(draft.arguments, draft.sizes, draft.body, draft.result, draft.labels)
         form = (draft.arguments, _dump(_all(method)), _numbers(method))
         forms = self.forms[one.path]
         name = forms.setdefault(form, f"call_{len(forms)}" if forms else "__call__")
@@ -173,7 +149,25 @@ class _Classes:
                 wanted = max([heights.get(path, 0), *(heights.get(one, 0) + 1 for one in held)])
                 changed = changed or wanted > heights.get(path, -1)
                 heights[path] = wanted
+            if changed:
+                continue
+            # Forms of one class are put together before what holds them is written.
+            for paths in self._of_class():
+                wanted = max(heights[path] for path in paths)
+                changed = changed or any(heights[path] < wanted for path in paths)
+                heights |= dict.fromkeys(paths, wanted)
         return heights
+
+    def _of_class(self) -> list[list[str]]:
+        """The modules of each class, but of those that hold modules of their own class."""
+        found: dict[type, list[str]] = defaultdict(list)
+        for path in self.drafts:
+            found[type(self.drafter.modules[path])].append(path)
+        return [
+            paths
+            for paths in found.values()
+            if not any(one.startswith(f"{other}.") or not other for one in paths for other in paths)
+        ]
 
     # The constructors.
 
@@ -359,11 +353,10 @@ class _Classes:
         setup = [as_usual(_slotted(statement, fill_in)) for statement in one.setup]
         setup = [*first, *setup]
         methods = {
-            name: Method(
-                method.arguments,
-                method.sizes,
-                [_slotted(statement, fill_in) for statement in method.body],
-                _slotted(method.result, fill_in),
+            name: replace(
+                method,
+                body=[_slotted(statement, fill_in) for statement in method.body],
+                result=_slotted(method.result, fill_in),
             )
             for name, method in one.methods.items()
         }
@@ -391,6 +384,92 @@ class _Classes:
                 made,
                 {name: values[index] for name, values in fields.items()},
             )
+
+    def _together(
+        self, groups: Sequence[Sequence[_Instance]], instances: Mapping[str, _Instance]
+    ) -> None:
+        """Forms of one class of the original as one class, where that can be, called as it is."""
+        left = list(groups)
+        while len(left) > 1:
+            found = self._first_together(left, instances)
+            left = [one for one in left if one not in found] if len(groups) <= _PAIRS else []
+        made = list(
+            {id(cls): cls for one in groups for cls in [self.made[one[0].path][0]]}.values()
+        )
+        for cls in made:
+            cls.name = ""
+        for cls in made:
+            cls.name = self._name(cls.origin)
+
+    def _first_together(
+        self, groups: Sequence[Sequence[_Instance]], instances: Mapping[str, _Instance]
+    ) -> list[Sequence[_Instance]]:
+        """Put forms together: all, else as many of them with the first as will; these are returned."""
+        if self._are_together(groups, instances):
+            return list(groups)
+        few = range(len(groups) - 1, 1, -1) if len(groups) <= _TRIED else [2]
+        for size in few if len(groups) <= _PAIRS else []:
+            for others in itertools.combinations(groups[1:], size - 1):
+                if self._are_together([groups[0], *others], instances):
+                    return [groups[0], *others]
+        return [groups[0]]
+
+    def _are_together(
+        self, groups: Sequence[Sequence[_Instance]], instances: Mapping[str, _Instance]
+    ) -> bool:
+        forms = [
+            Form(
+                self.made[group[0].path][0],
+                tuple(one.module for one in group),
+                tuple(self.made[one.path][1] for one in group),
+            )
+            for group in groups
+        ]
+        module = groups[0][0].module
+        held = {name for one in instances.values() for name in _held_names(one, type(module))}
+        found = together(forms, {*_OF_FLAX, *held}, self.settings)
+        if found is None:
+            return False
+        ways = {
+            id(one.module): way
+            for group, way in zip(groups, found.ways, strict=True)
+            for one in group
+        }
+        paths = {id(one.module): one.path for group in groups for one in group}
+        rewired = self._rewired(ways, paths, instances)
+        if rewired is None:
+            return False
+        for (path, name), method in rewired.items():
+            instances[path].methods[name] = method
+        olds = [form.cls for form in forms]
+        at = self.classes.index(olds[0])
+        self.classes[at] = found.cls
+        self.classes = [one for one in self.classes if all(one is not old for old in olds)]
+        for group, each in zip(groups, found.fields, strict=True):
+            for one, fields in zip(group, each, strict=True):
+                self.made[one.path] = found.cls, fields
+        return True
+
+    def _rewired(
+        self, ways: Mapping[int, Way], paths: Mapping[int, str], instances: Mapping[str, _Instance]
+    ) -> dict[tuple[str, str], Method] | None:
+        """The methods that call these modules, in the new way; None if a call is not found in the source."""
+        count: Counter[int] = Counter()
+        made = {}
+        for path, instance in instances.items():
+            for name, method in instance.methods.items():
+                try:
+                    body, result, called = calls.rewired(
+                        instance.module, method.body, method.result, ways
+                    )
+                except calls.OtherWayError:
+                    return None
+                if any(one in ways for one in called):
+                    count += called
+                    made[path, name] = replace(method, body=body, result=result)
+        if any(count[one] != len(self.drafts[path]) for one, path in paths.items()):
+            return None
+        return made
 
     def _field(
         self,
@@ -434,6 +513,12 @@ class _Classes:
         return next(
             name for number in range(2, 1000) if (name := f"{cls.__name__}{number}") not in taken
         )
+
+
+def _held_names(one: _Instance, cls: Any) -> Iterator[str]:
+    """What the modules of a class hold, under which no field can be."""
+    if type(one.module) is cls:
+        yield from (*one.module._modules, *one.module._parameters, *one.module._buffers)
 
 
 def _attribute_of(group: Sequence[_Instance], values: Sequence[Any]) -> str:

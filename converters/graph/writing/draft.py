@@ -63,6 +63,7 @@ class Draft:
         result: what it returns.
         children: attribute path → the module's path below, in the order of their first use.
         held: own parameters and buffers that are used, by name.
+        labels: where its results stand in what the original returns.
     """
 
     path: str
@@ -73,6 +74,7 @@ class Draft:
     result: ast.expr = field(default_factory=lambda: ast.Constant(None))
     children: dict[str, str] = field(default_factory=dict)
     held: dict[str, str] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
 
 
 class Drafter:

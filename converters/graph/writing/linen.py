@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from converters.graph.ops.functions import functions
-from converters.graph.writing.classes import Class, Method, Model
 from converters.graph.writing.forms.lists import written
+from converters.graph.writing.model import Class, Method, Model
 from converters.graph.writing.original.comments import commented, of, placed
 from converters.graph.writing.original.names import first_sentence
 from converters.graph.writing.sources import copied
@@ -39,7 +40,8 @@ def modeling(
     needed = [functions()[name] for name in _functions(parts)] + list(layers)
     helpers, imports = copied(dict.fromkeys(needed))
     text = "\n\n\n".join((*helpers, *map(_unbracketed, parts)))
-    return "\n".join((f'"""{title}"""', "", _imports(text, config, imports), "", "", text, ""))
+    doc = textwrap.wrap(f'"""{title}"""', 100, break_long_words=False, break_on_hyphens=False)
+    return "\n".join((*doc, "", _imports(text, config, imports), "", "", text, ""))
 
 
 def _unbracketed(text: str) -> str:
@@ -135,10 +137,10 @@ def _class(cls: Class, config: str) -> str:
     methods: list[ast.stmt] = []
     for name, method in cls.methods.items():
         whole = [*method.body, commented(ast.Return(method.result), of(method.result))]
-        methods.append(_function(name, method.arguments, whole, _returns(method), method.sizes))
+        methods.append(_function(name, method, whole, _returns(method)))
     if cls.setup:
         setup = [written(one) for one in cls.setup]
-        body.append(_function("setup", (), setup, None))
+        body.append(_function("setup", None, setup, "None"))
     body += methods
     made = ast.ClassDef(cls.name, [ast.parse("nn.Module", mode="eval").body], [], body, [])
     return _unparsed(made)
@@ -158,20 +160,25 @@ def _returns(method: Method) -> str:
         case ast.Dict():
             return "dict[str, jax.Array]"
         case ast.Tuple(elts=parts):
-            return f"tuple[{', '.join(['jax.Array'] * len(parts))}]"
+            kinds = (
+                "jax.Array | None" if place in method.absent else "jax.Array"
+                for place in range(len(parts))
+            )
+            return f"tuple[{', '.join(kinds)}]"
     return "jax.Array"
 
 
-def _function(
-    name: str,
-    arguments: Sequence[str],
-    body: list[ast.stmt],
-    returns: str | None,
-    sizes: Sequence[str] = (),
-) -> ast.stmt:
-    kind = ast.parse("jax.Array", mode="eval").body
-    given = [ast.arg("self"), *(ast.arg(one, kind) for one in arguments)]
-    given += [ast.arg(one, ast.Name("int", ast.Load())) for one in sizes]
-    result = ast.parse(returns or "None", mode="eval").body
-    signature = ast.arguments([], given, None, [], [], None, [])
+def _function(name: str, method: Method | None, body: list[ast.stmt], returns: str) -> ast.stmt:
+    given = [ast.arg("self")]
+    defaults: list[ast.expr] = []
+    if method is not None:
+        kinds = dict.fromkeys(method.arguments, "jax.Array") | dict.fromkeys(method.sizes, "int")
+        # What every call gives comes first.
+        for one in sorted(kinds, key=lambda one: one in method.optional):
+            spared = one in method.optional
+            kind = f"{kinds[one]} | None" if spared else kinds[one]
+            given.append(ast.arg(one, ast.parse(kind, mode="eval").body))
+            defaults += [ast.Constant(None)] if spared else []
+    result = ast.parse(returns, mode="eval").body
+    signature = ast.arguments([], given, None, [], [], None, defaults)
     return ast.FunctionDef(name, signature, body, [], result)

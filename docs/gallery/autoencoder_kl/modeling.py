@@ -148,28 +148,24 @@ class Upsample2D(nn.Module):
 
 
 class DownEncoderBlock2D(nn.Module):
+    has_downsamplers: bool
+
     def setup(self) -> None:
-        self.resnets = [ResnetBlock2D(groups=8, in_channels=16, num_groups=8) for _ in range(2)]
-        self.downsamplers = [Downsample2D()]
+        if self.has_downsamplers:
+            self.resnets = [ResnetBlock2D(groups=8, in_channels=16, num_groups=8) for _ in range(2)]
+            self.downsamplers = [Downsample2D()]
+        else:
+            self.resnets = [
+                ResnetBlock2D2(out_channels=32, conv_2d_out_channels=32),
+                ResnetBlock2D(groups=8, in_channels=32, num_groups=8),
+            ]
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         for resnet in self.resnets:
             hidden_states = resnet(hidden_states)
-        for downsampler in self.downsamplers:
-            hidden_states = downsampler(hidden_states)
-        return hidden_states
-
-
-class DownEncoderBlock2D2(nn.Module):
-    def setup(self) -> None:
-        self.resnets = [
-            ResnetBlock2D2(out_channels=32, conv_2d_out_channels=32),
-            ResnetBlock2D(groups=8, in_channels=32, num_groups=8),
-        ]
-
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
-        for resnet in self.resnets:
-            hidden_states = resnet(hidden_states)
+        if self.has_downsamplers:
+            for downsampler in self.downsamplers:
+                hidden_states = downsampler(hidden_states)
         return hidden_states
 
 
@@ -203,29 +199,27 @@ class UNetMidBlock2D(nn.Module):
 
 
 class UpDecoderBlock2D(nn.Module):
+    has_upsamplers: bool
+
     def setup(self) -> None:
-        self.resnets = [ResnetBlock2D3(groups=8, in_channels=32, num_groups=8) for _ in range(3)]
-        self.upsamplers = [Upsample2D()]
+        if self.has_upsamplers:
+            self.resnets = [
+                ResnetBlock2D3(groups=8, in_channels=32, num_groups=8) for _ in range(3)
+            ]
+            self.upsamplers = [Upsample2D()]
+        else:
+            self.resnets = [
+                ResnetBlock2D2(out_channels=16, conv_2d_out_channels=16),
+                ResnetBlock2D(groups=8, in_channels=16, num_groups=8),
+                ResnetBlock2D(groups=8, in_channels=16, num_groups=8),
+            ]
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         for resnet in self.resnets:
             hidden_states = resnet(hidden_states)
-        for upsampler in self.upsamplers:
-            hidden_states = upsampler(hidden_states)
-        return hidden_states
-
-
-class UpDecoderBlock2D2(nn.Module):
-    def setup(self) -> None:
-        self.resnets = [
-            ResnetBlock2D2(out_channels=16, conv_2d_out_channels=16),
-            ResnetBlock2D(groups=8, in_channels=16, num_groups=8),
-            ResnetBlock2D(groups=8, in_channels=16, num_groups=8),
-        ]
-
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
-        for resnet in self.resnets:
-            hidden_states = resnet(hidden_states)
+        if self.has_upsamplers:
+            for upsampler in self.upsamplers:
+                hidden_states = upsampler(hidden_states)
         return hidden_states
 
 
@@ -239,7 +233,10 @@ class Encoder(nn.Module):
         self.conv_in = nn.Conv(
             self.config.block_out_channels[0], kernel_size=(3, 3), padding=((1, 1), (1, 1))
         )
-        self.down_blocks = [DownEncoderBlock2D(), DownEncoderBlock2D2()]
+        self.down_blocks = [
+            DownEncoderBlock2D(has_downsamplers=True),
+            DownEncoderBlock2D(has_downsamplers=False),
+        ]
         self.mid_block = UNetMidBlock2D(self.config)
         self.conv_norm_out = nn.GroupNorm(
             num_groups=self.config.norm_num_groups, epsilon=1e-06, use_fast_variance=False
@@ -268,7 +265,10 @@ class Decoder(nn.Module):
         self.conv_in = nn.Conv(
             self.config.block_out_channels[-1], kernel_size=(3, 3), padding=((1, 1), (1, 1))
         )
-        self.up_blocks = [UpDecoderBlock2D(), UpDecoderBlock2D2()]
+        self.up_blocks = [
+            UpDecoderBlock2D(has_upsamplers=True),
+            UpDecoderBlock2D(has_upsamplers=False),
+        ]
         self.mid_block = UNetMidBlock2D(self.config)
         self.conv_norm_out = nn.GroupNorm(
             num_groups=self.config.norm_num_groups, epsilon=1e-06, use_fast_variance=False

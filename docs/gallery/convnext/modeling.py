@@ -1,4 +1,5 @@
-"""ConvNextForImageClassification in Flax, ported from transformers.models.convnext.modeling_convnext."""
+"""ConvNextForImageClassification in Flax, ported from
+transformers.models.convnext.modeling_convnext."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""DeepseekV3ForCausalLM in Flax, ported from transformers.models.deepseek_v3.modeling_deepseek_v3."""
+"""DeepseekV3ForCausalLM in Flax, ported from
+transformers.models.deepseek_v3.modeling_deepseek_v3."""
 
 from __future__ import annotations
 
@@ -283,31 +284,6 @@ class DeepseekV3MLP(nn.Module):
         return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-class DeepseekV3DecoderLayer(nn.Module):
-    config: DeepseekV3ForCausalLMConfig
-
-    def setup(self) -> None:
-        self.self_attn = DeepseekV3Attention(self.config)
-        self.mlp = DeepseekV3MLP(self.config, intermediate_size=self.config.intermediate_size)
-        self.input_layernorm = DeepseekV3RMSNorm(
-            hidden_size=self.config.hidden_size, variance_epsilon=self.config.rms_norm_eps
-        )
-        self.post_attention_layernorm = DeepseekV3RMSNorm(
-            hidden_size=self.config.hidden_size, variance_epsilon=self.config.rms_norm_eps
-        )
-
-    def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-        residual = hidden_states
-        hidden_states = self.input_layernorm(hidden_states)
-        # Self Attention
-        hidden_states = self.self_attn(hidden_states, cos, sin)
-        hidden_states = residual + hidden_states
-        residual = hidden_states
-        hidden_states = self.post_attention_layernorm(hidden_states)
-        hidden_states = self.mlp(hidden_states)
-        return residual + hidden_states
-
-
 class DeepseekV3MoE(nn.Module):
     """A mixed expert module containing shared experts."""
 
@@ -331,12 +307,16 @@ class DeepseekV3MoE(nn.Module):
         return hidden_states + self.shared_experts(residuals)
 
 
-class DeepseekV3DecoderLayer2(nn.Module):
+class DeepseekV3DecoderLayer(nn.Module):
     config: DeepseekV3ForCausalLMConfig
+    with_moe: bool
 
     def setup(self) -> None:
         self.self_attn = DeepseekV3Attention(self.config)
-        self.mlp = DeepseekV3MoE(self.config)
+        if self.with_moe:
+            self.mlp = DeepseekV3MoE(self.config)
+        else:
+            self.mlp = DeepseekV3MLP(self.config, intermediate_size=self.config.intermediate_size)
         self.input_layernorm = DeepseekV3RMSNorm(
             hidden_size=self.config.hidden_size, variance_epsilon=self.config.rms_norm_eps
         )
@@ -365,9 +345,9 @@ class DeepseekV3Model(nn.Module):
     def setup(self) -> None:
         self.embed_tokens = nn.Embed(self.config.vocab_size, self.config.hidden_size)
         self.layers = [
-            DeepseekV3DecoderLayer(self.config),
-            DeepseekV3DecoderLayer2(self.config),
-            DeepseekV3DecoderLayer2(self.config),
+            DeepseekV3DecoderLayer(self.config, with_moe=False),
+            DeepseekV3DecoderLayer(self.config, with_moe=True),
+            DeepseekV3DecoderLayer(self.config, with_moe=True),
         ]
         self.norm = DeepseekV3RMSNorm(
             hidden_size=self.config.hidden_size, variance_epsilon=self.config.rms_norm_eps

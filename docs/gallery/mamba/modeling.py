@@ -28,6 +28,17 @@ def causal_conv1d_fn(
     return jax.nn.silu(out)
 
 
+def mamba_selective_scan_step(
+    ssm_state: jax.Array, discrete_A: jax.Array, deltaB_u: jax.Array, C: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    # State calculation
+    ssm_state = discrete_A * ssm_state + deltaB_u
+    # Subsequent output
+    scan_output = ssm_state @ C[..., None]
+    hidden = scan_output[..., 0]
+    return ssm_state, hidden
+
+
 def mamba_selective_scan(
     dt: jax.Array,
     A: jax.Array,
@@ -53,39 +64,12 @@ def mamba_selective_scan(
     # the same zero initialization as the kernel
     ssm_state = jnp.zeros((dt.shape[0], intermediate_size, A.shape[1]), jnp.float32)
     # State calculation
-    ssm_state = discrete_A_2[..., 0, :] * ssm_state + deltaB_u[..., 0, :]
-    # Subsequent output
-    scan_output = ssm_state @ C[:, 0][..., None]
-    ssm_state = discrete_A_2[..., 1, :] * ssm_state + deltaB_u[..., 1, :]
-    scan_output_2 = ssm_state @ C[:, 1][..., None]
-    ssm_state = discrete_A_2[..., 2, :] * ssm_state + deltaB_u[..., 2, :]
-    scan_output_3 = ssm_state @ C[:, 2][..., None]
-    ssm_state = discrete_A_2[..., 3, :] * ssm_state + deltaB_u[..., 3, :]
-    scan_output_4 = ssm_state @ C[:, 3][..., None]
-    ssm_state = discrete_A_2[..., 4, :] * ssm_state + deltaB_u[..., 4, :]
-    scan_output_5 = ssm_state @ C[:, 4][..., None]
-    ssm_state = discrete_A_2[..., 5, :] * ssm_state + deltaB_u[..., 5, :]
-    scan_output_6 = ssm_state @ C[:, 5][..., None]
-    ssm_state = discrete_A_2[..., 6, :] * ssm_state + deltaB_u[..., 6, :]
-    scan_output_7 = ssm_state @ C[:, 6][..., None]
-    ssm_state = discrete_A_2[..., 7, :] * ssm_state + deltaB_u[..., 7, :]
-    scan_output_8 = ssm_state @ C[:, 7][..., None]
-    ssm_state = discrete_A_2[..., 8, :] * ssm_state + deltaB_u[..., 8, :]
-    scan_output_9 = ssm_state @ C[:, 8][..., None]
-    scan_output = jnp.stack(
-        [
-            scan_output[..., 0],
-            scan_output_2[..., 0],
-            scan_output_3[..., 0],
-            scan_output_4[..., 0],
-            scan_output_5[..., 0],
-            scan_output_6[..., 0],
-            scan_output_7[..., 0],
-            scan_output_8[..., 0],
-            scan_output_9[..., 0],
-        ],
-        axis=-1,
+    _, result = jax.lax.scan(
+        lambda state, turn: mamba_selective_scan_step(state, *turn),
+        ssm_state,
+        (jnp.moveaxis(discrete_A_2, 2, 0), jnp.moveaxis(deltaB_u, 2, 0), C.swapaxes(0, 1)),
     )
+    scan_output = jnp.moveaxis(result, 0, 2)
     scan_output = scan_output + scan_result_3 * D[None][..., None]
     return scan_output * jax.nn.silu(z)
 

@@ -1,4 +1,5 @@
-"""AutoencoderKLQwenImage in Flax, ported from diffusers.models.autoencoders.autoencoder_kl_qwenimage."""
+"""AutoencoderKLQwenImage in Flax, ported from
+diffusers.models.autoencoders.autoencoder_kl_qwenimage."""
 
 from __future__ import annotations
 
@@ -237,29 +238,23 @@ class QwenImageMidBlock(nn.Module):
 class QwenImageUpBlock(nn.Module):
     """A block that handles upsampling for the QwenImageVAE decoder."""
 
+    in_dim: int
+    scale: float
+    has_upsamplers: bool
+
     def setup(self) -> None:
         self.resnets = [
-            QwenImageResidualBlock(in_dim=32, scale=5.656854249492381) for _ in range(2)
+            QwenImageResidualBlock(in_dim=self.in_dim, scale=self.scale) for _ in range(2)
         ]
-        self.upsamplers = [QwenImageResample2()]
+        if self.has_upsamplers:
+            self.upsamplers = [QwenImageResample2()]
 
     def __call__(self, x: jax.Array) -> jax.Array:
         for resnet in self.resnets:
             x = resnet(x)
-        for upsampler in self.upsamplers:
-            x = upsampler(x)
-        return x
-
-
-class QwenImageUpBlock2(nn.Module):
-    """A block that handles upsampling for the QwenImageVAE decoder."""
-
-    def setup(self) -> None:
-        self.resnets = [QwenImageResidualBlock(in_dim=16, scale=4.0) for _ in range(2)]
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        for resnet in self.resnets:
-            x = resnet(x)
+        if self.has_upsamplers:
+            for upsampler in self.upsamplers:
+                x = upsampler(x)
         return x
 
 
@@ -307,7 +302,10 @@ class QwenImageDecoder3d(nn.Module):
             input_channels=3, in_channels=self.config.z_dim, out_channels=32
         )
         self.mid_block = QwenImageMidBlock()
-        self.up_blocks = [QwenImageUpBlock(), QwenImageUpBlock2()]
+        self.up_blocks = [
+            QwenImageUpBlock(in_dim=32, scale=5.656854249492381, has_upsamplers=True),
+            QwenImageUpBlock(in_dim=16, scale=4.0, has_upsamplers=False),
+        ]
         self.norm_out = QwenImageRMS_norm(shape=16, scale=4.0)
         self.conv_out = QwenImageCausalConv3d(
             input_channels=self.config.input_channels,

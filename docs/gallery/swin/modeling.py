@@ -173,7 +173,12 @@ class SwinAttention(nn.Module):
             self.config, num_heads=self.num_attention_heads
         )
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        hidden_states: jax.Array,
+        attention_mask: jax.Array | None = None,
+        batch_size: int | None = None,
+    ) -> jax.Array:
         hidden_shape = (*hidden_states.shape[:2], -1, self.config.head_dim)
         query_states = self.q_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         key_states = self.k_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
@@ -181,9 +186,32 @@ class SwinAttention(nn.Module):
         # Combine relative position bias with the cyclic-shift attention mask for SW-MSA
         # 1, num_heads, ws*ws, ws*ws
         relative_position_bias = self.relative_position_bias()
-        attn_output = sdpa_attention_forward(
-            query_states, key_states, value_states, relative_position_bias
-        )
+        if attention_mask is not None:
+            # Expand to (batch * num_windows, 1, ws*ws, ws*ws) for broadcasting
+            attention_mask = attention_mask[:, None]
+            attention_mask = attention_mask[None]
+            assert batch_size is not None
+            attention_mask = jnp.broadcast_to(
+                attention_mask,
+                (
+                    batch_size,
+                    attention_mask.shape[1],
+                    1,
+                    attention_mask.shape[3],
+                    attention_mask.shape[4],
+                ),
+            )
+            attention_mask = attention_mask.reshape(
+                -1, 1, hidden_states.shape[1], hidden_states.shape[1]
+            )
+            combined_mask = relative_position_bias + attention_mask
+            attn_output = sdpa_attention_forward(
+                query_states, key_states, value_states, combined_mask
+            )
+        else:
+            attn_output = sdpa_attention_forward(
+                query_states, key_states, value_states, relative_position_bias
+            )
         attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
         return self.o_proj(attn_output)
 
@@ -200,52 +228,6 @@ class SwinMLP(nn.Module):
         hidden_states = self.fc1(hidden_states)
         hidden_states = jax.nn.gelu(hidden_states, approximate=False)
         return self.fc2(hidden_states)
-
-
-class SwinAttention2(nn.Module):
-    config: SwinForImageClassificationConfig
-    hidden_size: int
-    num_attention_heads: int
-
-    def setup(self) -> None:
-        self.q_proj = nn.Dense(self.hidden_size)
-        self.k_proj = nn.Dense(self.hidden_size)
-        self.v_proj = nn.Dense(self.hidden_size)
-        self.o_proj = nn.Dense(self.hidden_size)
-        self.relative_position_bias = SwinRelativePositionBias(
-            self.config, num_heads=self.num_attention_heads
-        )
-
-    def __call__(
-        self, hidden_states: jax.Array, attention_mask: jax.Array, batch_size: int
-    ) -> jax.Array:
-        hidden_shape = (*hidden_states.shape[:2], -1, self.config.head_dim)
-        query_states = self.q_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
-        key_states = self.k_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
-        value_states = self.v_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
-        # Combine relative position bias with the cyclic-shift attention mask for SW-MSA
-        # 1, num_heads, ws*ws, ws*ws
-        relative_position_bias = self.relative_position_bias()
-        # Expand to (batch * num_windows, 1, ws*ws, ws*ws) for broadcasting
-        attention_mask = attention_mask[:, None]
-        attention_mask = attention_mask[None]
-        attention_mask = jnp.broadcast_to(
-            attention_mask,
-            (
-                batch_size,
-                attention_mask.shape[1],
-                1,
-                attention_mask.shape[3],
-                attention_mask.shape[4],
-            ),
-        )
-        attention_mask = attention_mask.reshape(
-            -1, 1, hidden_states.shape[1], hidden_states.shape[1]
-        )
-        combined_mask = relative_position_bias + attention_mask
-        attn_output = sdpa_attention_forward(query_states, key_states, value_states, combined_mask)
-        attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
-        return self.o_proj(attn_output)
 
 
 class SwinPatchMerging(nn.Module):
@@ -290,6 +272,7 @@ class SwinEmbeddings(nn.Module):
 
 class SwinLayer(nn.Module):
     config: SwinForImageClassificationConfig
+    shift_size: int
 
     def setup(self) -> None:
         self.attention = SwinAttention(self.config, hidden_size=20, num_attention_heads=2)
@@ -307,16 +290,30 @@ class SwinLayer(nn.Module):
         hidden_states_2 = hidden_states.reshape(
             hidden_states.shape[0], 24, 24, hidden_states.shape[2]
         )
+        if self.shift_size > 0:
+            hidden_states_2 = jnp.roll(hidden_states_2, (-2, -2), axis=(1, 2))
         hidden_states_windows = window_partition(hidden_states_2, self.config.window_size)
         hidden_states_windows = hidden_states_windows.reshape(-1, 16, hidden_states.shape[2])
-        attention_output = self.attention(hidden_states_windows)
+        if self.shift_size > 0:
+            attn_mask = get_attn_mask(self.config.window_size)
+            attention_output = self.attention(
+                hidden_states_windows, attention_mask=attn_mask, batch_size=shortcut.shape[0]
+            )
+        else:
+            attention_output = self.attention(hidden_states_windows)
         attention_windows = attention_output.reshape(
             -1, self.config.window_size, self.config.window_size, hidden_states.shape[2]
         )
         attention_windows = window_reverse(attention_windows, self.config.window_size)
-        attention_windows = attention_windows.reshape(
-            attention_windows.shape[0], hidden_states.shape[1], hidden_states.shape[2]
-        )
+        if self.shift_size > 0:
+            hidden_states_2 = jnp.roll(attention_windows, (2, 2), axis=(1, 2))
+            attention_windows = hidden_states_2.reshape(
+                hidden_states_2.shape[0], hidden_states.shape[1], hidden_states.shape[2]
+            )
+        else:
+            attention_windows = attention_windows.reshape(
+                attention_windows.shape[0], hidden_states.shape[1], hidden_states.shape[2]
+            )
         hidden_states = shortcut + attention_windows
         shortcut = hidden_states
         hidden_states = self.layernorm_after(hidden_states)
@@ -326,45 +323,7 @@ class SwinLayer(nn.Module):
 
 class SwinLayer2(nn.Module):
     config: SwinForImageClassificationConfig
-
-    def setup(self) -> None:
-        self.attention = SwinAttention2(self.config, hidden_size=20, num_attention_heads=2)
-        self.layernorm_before = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False
-        )
-        self.layernorm_after = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False
-        )
-        self.mlp = SwinMLP(features=80, dim=20)
-
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
-        shortcut = hidden_states
-        hidden_states = self.layernorm_before(hidden_states)
-        hidden_states_2 = hidden_states.reshape(
-            hidden_states.shape[0], 24, 24, hidden_states.shape[2]
-        )
-        hidden_states_2 = jnp.roll(hidden_states_2, (-2, -2), axis=(1, 2))
-        hidden_states_windows = window_partition(hidden_states_2, self.config.window_size)
-        hidden_states_windows = hidden_states_windows.reshape(-1, 16, hidden_states.shape[2])
-        attn_mask = get_attn_mask(self.config.window_size)
-        attention_output = self.attention(hidden_states_windows, attn_mask, shortcut.shape[0])
-        attention_windows = attention_output.reshape(
-            -1, self.config.window_size, self.config.window_size, hidden_states.shape[2]
-        )
-        attention_windows = window_reverse(attention_windows, self.config.window_size)
-        hidden_states_2 = jnp.roll(attention_windows, (2, 2), axis=(1, 2))
-        attention_windows = hidden_states_2.reshape(
-            hidden_states_2.shape[0], hidden_states.shape[1], hidden_states.shape[2]
-        )
-        hidden_states = shortcut + attention_windows
-        shortcut = hidden_states
-        hidden_states = self.layernorm_after(hidden_states)
-        hidden_states = self.mlp(hidden_states)
-        return hidden_states + shortcut
-
-
-class SwinLayer3(nn.Module):
-    config: SwinForImageClassificationConfig
+    shift_size: int
 
     def setup(self) -> None:
         self.attention = SwinAttention(self.config, hidden_size=40, num_attention_heads=4)
@@ -382,55 +341,30 @@ class SwinLayer3(nn.Module):
         hidden_states_2 = hidden_states.reshape(
             hidden_states.shape[0], 12, 12, hidden_states.shape[2]
         )
+        if self.shift_size > 0:
+            hidden_states_2 = jnp.roll(hidden_states_2, (-2, -2), axis=(1, 2))
         hidden_states_windows = window_partition_3(hidden_states_2, self.config.window_size)
         hidden_states_windows = hidden_states_windows.reshape(-1, 16, hidden_states.shape[2])
-        attention_output = self.attention(hidden_states_windows)
+        if self.shift_size > 0:
+            attn_mask = get_attn_mask_2(self.config.window_size)
+            attention_output = self.attention(
+                hidden_states_windows, attention_mask=attn_mask, batch_size=shortcut.shape[0]
+            )
+        else:
+            attention_output = self.attention(hidden_states_windows)
         attention_windows = attention_output.reshape(
             -1, self.config.window_size, self.config.window_size, hidden_states.shape[2]
         )
         attention_windows = window_reverse_2(attention_windows, self.config.window_size)
-        attention_windows = attention_windows.reshape(
-            attention_windows.shape[0], hidden_states.shape[1], hidden_states.shape[2]
-        )
-        hidden_states = shortcut + attention_windows
-        shortcut = hidden_states
-        hidden_states = self.layernorm_after(hidden_states)
-        hidden_states = self.mlp(hidden_states)
-        return hidden_states + shortcut
-
-
-class SwinLayer4(nn.Module):
-    config: SwinForImageClassificationConfig
-
-    def setup(self) -> None:
-        self.attention = SwinAttention2(self.config, hidden_size=40, num_attention_heads=4)
-        self.layernorm_before = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False
-        )
-        self.layernorm_after = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False
-        )
-        self.mlp = SwinMLP(features=160, dim=40)
-
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
-        shortcut = hidden_states
-        hidden_states = self.layernorm_before(hidden_states)
-        hidden_states_2 = hidden_states.reshape(
-            hidden_states.shape[0], 12, 12, hidden_states.shape[2]
-        )
-        hidden_states_2 = jnp.roll(hidden_states_2, (-2, -2), axis=(1, 2))
-        hidden_states_windows = window_partition_3(hidden_states_2, self.config.window_size)
-        hidden_states_windows = hidden_states_windows.reshape(-1, 16, hidden_states.shape[2])
-        attn_mask = get_attn_mask_2(self.config.window_size)
-        attention_output = self.attention(hidden_states_windows, attn_mask, shortcut.shape[0])
-        attention_windows = attention_output.reshape(
-            -1, self.config.window_size, self.config.window_size, hidden_states.shape[2]
-        )
-        attention_windows = window_reverse_2(attention_windows, self.config.window_size)
-        hidden_states_2 = jnp.roll(attention_windows, (2, 2), axis=(1, 2))
-        attention_windows = hidden_states_2.reshape(
-            hidden_states_2.shape[0], hidden_states.shape[1], hidden_states.shape[2]
-        )
+        if self.shift_size > 0:
+            hidden_states_2 = jnp.roll(attention_windows, (2, 2), axis=(1, 2))
+            attention_windows = hidden_states_2.reshape(
+                hidden_states_2.shape[0], hidden_states.shape[1], hidden_states.shape[2]
+            )
+        else:
+            attention_windows = attention_windows.reshape(
+                attention_windows.shape[0], hidden_states.shape[1], hidden_states.shape[2]
+            )
         hidden_states = shortcut + attention_windows
         shortcut = hidden_states
         hidden_states = self.layernorm_after(hidden_states)
@@ -442,7 +376,7 @@ class SwinStage(nn.Module):
     config: SwinForImageClassificationConfig
 
     def setup(self) -> None:
-        self.blocks = [SwinLayer(self.config), SwinLayer2(self.config)]
+        self.blocks = [SwinLayer(self.config, shift_size=0), SwinLayer(self.config, shift_size=2)]
         self.downsample = SwinPatchMerging()
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
@@ -455,7 +389,7 @@ class SwinStage2(nn.Module):
     config: SwinForImageClassificationConfig
 
     def setup(self) -> None:
-        self.blocks = [SwinLayer3(self.config), SwinLayer4(self.config)]
+        self.blocks = [SwinLayer2(self.config, shift_size=0), SwinLayer2(self.config, shift_size=2)]
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         for block in self.blocks:

@@ -158,32 +158,64 @@ class T5LayerNorm(nn.Module):
 
 class T5Attention(nn.Module):
     config: T5ForConditionalGenerationConfig
+    has_relative_attention_bias: bool
 
     def setup(self) -> None:
         self.q = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
         self.k = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
         self.v = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
         self.o = nn.Dense(self.config.d_model, use_bias=False)
-        self.relative_attention_bias = nn.Embed(
-            self.config.relative_attention_num_buckets, self.config.num_heads
-        )
+        if self.has_relative_attention_bias:
+            self.relative_attention_bias = nn.Embed(
+                self.config.relative_attention_num_buckets, self.config.num_heads
+            )
 
-    def __call__(self, hidden_states: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(
+        self,
+        hidden_states: jax.Array,
+        mask: jax.Array | None = None,
+        key_value_states: jax.Array | None = None,
+        position_bias: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
         hidden_shape = (*hidden_states.shape[:2], -1, self.config.d_kv)
         query_states = self.q(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
-        key_states = self.k(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
-        value_states = self.v(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
-        context_position = jnp.arange(hidden_states.shape[1])
-        context_position_2 = context_position[..., None]
-        memory_position = context_position[None]
-        relative_position = memory_position - context_position_2
-        relative_position_bucket_ = relative_position_bucket(relative_position)
-        values = self.relative_attention_bias(relative_position_bucket_)
-        values = values.transpose(2, 0, 1)[None]
-        attn_output = sdpa_attention_forward(query_states, key_states, value_states, values)
+        if key_value_states is not None:
+            kv_shape = (*key_value_states.shape[:2], -1, self.config.d_kv)
+            key_states = self.k(key_value_states).reshape(kv_shape).swapaxes(1, 2)
+            value_states = self.v(key_value_states).reshape(kv_shape).swapaxes(1, 2)
+            if position_bias is None:
+                position_bias = jnp.zeros(
+                    (1, self.config.num_heads, hidden_states.shape[1], key_value_states.shape[1]),
+                    jnp.float32,
+                )
+            attn_output = sdpa_attention_forward_3(
+                query_states, key_states, value_states, position_bias
+            )
+        else:
+            key_states = self.k(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+            value_states = self.v(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
+            if position_bias is None:
+                context_position = jnp.arange(hidden_states.shape[1])
+                context_position_2 = context_position[..., None]
+                memory_position = context_position[None]
+                relative_position = memory_position - context_position_2
+                if mask is not None:
+                    relative_position_bucket_ = relative_position_bucket_2(relative_position)
+                else:
+                    relative_position_bucket_ = relative_position_bucket(relative_position)
+                values = self.relative_attention_bias(relative_position_bucket_)
+                position_bias = values.transpose(2, 0, 1)[None]
+            if mask is not None:
+                attn_output = sdpa_attention_forward_2(
+                    query_states, key_states, value_states, mask, position_bias
+                )
+            else:
+                attn_output = sdpa_attention_forward(
+                    query_states, key_states, value_states, position_bias
+                )
         attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
         attn_output = self.o(attn_output)
-        return attn_output, values
+        return attn_output, position_bias
 
 
 class T5DenseActDense(nn.Module):
@@ -199,141 +231,26 @@ class T5DenseActDense(nn.Module):
         return self.wo(hidden_states)
 
 
-class T5Attention2(nn.Module):
-    config: T5ForConditionalGenerationConfig
-
-    def setup(self) -> None:
-        self.q = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
-        self.k = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
-        self.v = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
-        self.o = nn.Dense(self.config.d_model, use_bias=False)
-
-    def __call__(self, hidden_states: jax.Array, position_bias: jax.Array) -> jax.Array:
-        hidden_shape = (*hidden_states.shape[:2], -1, self.config.d_kv)
-        query_states = self.q(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
-        key_states = self.k(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
-        value_states = self.v(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
-        attn_output = sdpa_attention_forward(query_states, key_states, value_states, position_bias)
-        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
-        return self.o(attn_output)
-
-
-class T5Attention3(nn.Module):
-    config: T5ForConditionalGenerationConfig
-
-    def setup(self) -> None:
-        self.q = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
-        self.k = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
-        self.v = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
-        self.o = nn.Dense(self.config.d_model, use_bias=False)
-        self.relative_attention_bias = nn.Embed(
-            self.config.relative_attention_num_buckets, self.config.num_heads
-        )
-
-    def __call__(self, hidden_states: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-        hidden_shape = (*hidden_states.shape[:2], -1, self.config.d_kv)
-        query_states = self.q(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
-        key_states = self.k(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
-        value_states = self.v(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
-        context_position = jnp.arange(hidden_states.shape[1])
-        context_position_2 = context_position[..., None]
-        memory_position = context_position[None]
-        relative_position = memory_position - context_position_2
-        relative_position_bucket_ = relative_position_bucket_2(relative_position)
-        values = self.relative_attention_bias(relative_position_bucket_)
-        values = values.transpose(2, 0, 1)[None]
-        attn_output = sdpa_attention_forward_2(query_states, key_states, value_states, mask, values)
-        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
-        attn_output = self.o(attn_output)
-        return attn_output, values
-
-
-class T5Attention4(nn.Module):
-    config: T5ForConditionalGenerationConfig
-
-    def setup(self) -> None:
-        self.q = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
-        self.k = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
-        self.v = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
-        self.o = nn.Dense(self.config.d_model, use_bias=False)
-
-    def __call__(
-        self, hidden_states: jax.Array, key_value_states: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        hidden_shape = (*hidden_states.shape[:2], -1, self.config.d_kv)
-        query_states = self.q(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
-        kv_shape = (*key_value_states.shape[:2], -1, self.config.d_kv)
-        key_states = self.k(key_value_states).reshape(kv_shape).swapaxes(1, 2)
-        value_states = self.v(key_value_states).reshape(kv_shape).swapaxes(1, 2)
-        position_bias = jnp.zeros(
-            (1, self.config.num_heads, hidden_states.shape[1], key_value_states.shape[1]),
-            jnp.float32,
-        )
-        attn_output = sdpa_attention_forward_3(
-            query_states, key_states, value_states, position_bias
-        )
-        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
-        attn_output = self.o(attn_output)
-        return attn_output, position_bias
-
-
-class T5Attention5(nn.Module):
-    config: T5ForConditionalGenerationConfig
-
-    def setup(self) -> None:
-        self.q = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
-        self.k = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
-        self.v = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
-        self.o = nn.Dense(self.config.d_model, use_bias=False)
-
-    def __call__(
-        self, hidden_states: jax.Array, mask: jax.Array, position_bias: jax.Array
-    ) -> jax.Array:
-        hidden_shape = (*hidden_states.shape[:2], -1, self.config.d_kv)
-        query_states = self.q(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
-        key_states = self.k(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
-        value_states = self.v(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
-        attn_output = sdpa_attention_forward_2(
-            query_states, key_states, value_states, mask, position_bias
-        )
-        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
-        return self.o(attn_output)
-
-
-class T5Attention6(nn.Module):
-    config: T5ForConditionalGenerationConfig
-
-    def setup(self) -> None:
-        self.q = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
-        self.k = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
-        self.v = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
-        self.o = nn.Dense(self.config.d_model, use_bias=False)
-
-    def __call__(
-        self, hidden_states: jax.Array, key_value_states: jax.Array, position_bias: jax.Array
-    ) -> jax.Array:
-        hidden_shape = (*hidden_states.shape[:2], -1, self.config.d_kv)
-        query_states = self.q(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
-        kv_shape = (*key_value_states.shape[:2], -1, self.config.d_kv)
-        key_states = self.k(key_value_states).reshape(kv_shape).swapaxes(1, 2)
-        value_states = self.v(key_value_states).reshape(kv_shape).swapaxes(1, 2)
-        attn_output = sdpa_attention_forward_3(
-            query_states, key_states, value_states, position_bias
-        )
-        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
-        return self.o(attn_output)
-
-
 class T5LayerSelfAttention(nn.Module):
     config: T5ForConditionalGenerationConfig
+    has_relative_attention_bias: bool
 
     def setup(self) -> None:
-        self.SelfAttention = T5Attention(self.config)
+        self.SelfAttention = T5Attention(
+            self.config, has_relative_attention_bias=self.has_relative_attention_bias
+        )
         self.layer_norm = T5LayerNorm(self.config)
 
-    def __call__(self, hidden_states: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(
+        self,
+        hidden_states: jax.Array,
+        attention_mask: jax.Array | None = None,
+        position_bias: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array | None]:
         normed_hidden_states = self.layer_norm(hidden_states)
-        attention_output, position_bias = self.SelfAttention(normed_hidden_states)
+        attention_output, position_bias = self.SelfAttention(
+            normed_hidden_states, mask=attention_mask, position_bias=position_bias
+        )
         attention_output = hidden_states + attention_output
         return attention_output, position_bias
 
@@ -351,172 +268,93 @@ class T5LayerFF(nn.Module):
         return hidden_states + forwarded_states
 
 
-class T5LayerSelfAttention2(nn.Module):
-    config: T5ForConditionalGenerationConfig
-
-    def setup(self) -> None:
-        self.SelfAttention = T5Attention2(self.config)
-        self.layer_norm = T5LayerNorm(self.config)
-
-    def __call__(self, hidden_states: jax.Array, position_bias: jax.Array) -> jax.Array:
-        normed_hidden_states = self.layer_norm(hidden_states)
-        attention_output = self.SelfAttention(normed_hidden_states, position_bias)
-        return hidden_states + attention_output
-
-
-class T5LayerSelfAttention3(nn.Module):
-    config: T5ForConditionalGenerationConfig
-
-    def setup(self) -> None:
-        self.SelfAttention = T5Attention3(self.config)
-        self.layer_norm = T5LayerNorm(self.config)
-
-    def __call__(
-        self, hidden_states: jax.Array, attention_mask: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        normed_hidden_states = self.layer_norm(hidden_states)
-        attention_output, position_bias = self.SelfAttention(normed_hidden_states, attention_mask)
-        attention_output = hidden_states + attention_output
-        return attention_output, position_bias
-
-
 class T5LayerCrossAttention(nn.Module):
     config: T5ForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.EncDecAttention = T5Attention4(self.config)
+        self.EncDecAttention = T5Attention(self.config, has_relative_attention_bias=False)
         self.layer_norm = T5LayerNorm(self.config)
 
     def __call__(
-        self, hidden_states: jax.Array, key_value_states: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+        self,
+        hidden_states: jax.Array,
+        key_value_states: jax.Array,
+        position_bias: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array | None]:
         normed_hidden_states = self.layer_norm(hidden_states)
         attention_output, position_bias = self.EncDecAttention(
-            normed_hidden_states, key_value_states
+            normed_hidden_states, key_value_states=key_value_states, position_bias=position_bias
         )
         layer_output = hidden_states + attention_output
         return layer_output, position_bias
 
 
-class T5LayerSelfAttention4(nn.Module):
-    config: T5ForConditionalGenerationConfig
-
-    def setup(self) -> None:
-        self.SelfAttention = T5Attention5(self.config)
-        self.layer_norm = T5LayerNorm(self.config)
-
-    def __call__(
-        self, hidden_states: jax.Array, attention_mask: jax.Array, position_bias: jax.Array
-    ) -> jax.Array:
-        normed_hidden_states = self.layer_norm(hidden_states)
-        attention_output = self.SelfAttention(normed_hidden_states, attention_mask, position_bias)
-        return hidden_states + attention_output
-
-
-class T5LayerCrossAttention2(nn.Module):
-    config: T5ForConditionalGenerationConfig
-
-    def setup(self) -> None:
-        self.EncDecAttention = T5Attention6(self.config)
-        self.layer_norm = T5LayerNorm(self.config)
-
-    def __call__(
-        self, hidden_states: jax.Array, key_value_states: jax.Array, position_bias: jax.Array
-    ) -> jax.Array:
-        normed_hidden_states = self.layer_norm(hidden_states)
-        attention_output = self.EncDecAttention(
-            normed_hidden_states, key_value_states, position_bias
-        )
-        return hidden_states + attention_output
-
-
 class T5Block(nn.Module):
     config: T5ForConditionalGenerationConfig
+    has_relative_attention_bias: bool
+    is_decoder: bool
 
     def setup(self) -> None:
-        self.layer = [T5LayerSelfAttention(self.config), T5LayerFF(self.config)]
-
-    def __call__(self, hidden_states: jax.Array) -> tuple[jax.Array, jax.Array]:
-        hidden_states, self_attn_position_bias = self.layer[0](hidden_states)
-        # Apply Feed Forward layer
-        hidden_states = self.layer[1](hidden_states)
-        return hidden_states, self_attn_position_bias
-
-
-class T5Block2(nn.Module):
-    config: T5ForConditionalGenerationConfig
-
-    def setup(self) -> None:
-        self.layer = [T5LayerSelfAttention2(self.config), T5LayerFF(self.config)]
-
-    def __call__(self, hidden_states: jax.Array, position_bias: jax.Array) -> jax.Array:
-        hidden_states = self.layer[0](hidden_states, position_bias)
-        # Apply Feed Forward layer
-        hidden_states = self.layer[1](hidden_states)
-        return hidden_states
-
-
-class T5Block3(nn.Module):
-    config: T5ForConditionalGenerationConfig
-
-    def setup(self) -> None:
-        self.layer = [
-            T5LayerSelfAttention3(self.config),
-            T5LayerCrossAttention(self.config),
-            T5LayerFF(self.config),
-        ]
-
-    def __call__(
-        self, hidden_states: jax.Array, attention_mask: jax.Array, encoder_hidden_states: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        hidden_states, self_attn_position_bias = self.layer[0](hidden_states, attention_mask)
-        hidden_states, cross_attn_position_bias = self.layer[1](
-            hidden_states, encoder_hidden_states
-        )
-        # Apply Feed Forward layer
-        hidden_states = self.layer[2](hidden_states)
-        return hidden_states, self_attn_position_bias, cross_attn_position_bias
-
-
-class T5Block4(nn.Module):
-    config: T5ForConditionalGenerationConfig
-
-    def setup(self) -> None:
-        self.layer = [
-            T5LayerSelfAttention4(self.config),
-            T5LayerCrossAttention2(self.config),
-            T5LayerFF(self.config),
-        ]
+        if self.is_decoder:
+            self.layer = [
+                T5LayerSelfAttention(
+                    self.config, has_relative_attention_bias=self.has_relative_attention_bias
+                ),
+                T5LayerCrossAttention(self.config),
+                T5LayerFF(self.config),
+            ]
+        else:
+            self.layer = [
+                T5LayerSelfAttention(
+                    self.config, has_relative_attention_bias=self.has_relative_attention_bias
+                ),
+                T5LayerFF(self.config),
+            ]
 
     def __call__(
         self,
         hidden_states: jax.Array,
-        attention_mask: jax.Array,
-        position_bias: jax.Array,
-        encoder_hidden_states: jax.Array,
-        encoder_decoder_position_bias: jax.Array,
-    ) -> jax.Array:
-        hidden_states = self.layer[0](hidden_states, attention_mask, position_bias)
-        hidden_states = self.layer[1](
-            hidden_states, encoder_hidden_states, encoder_decoder_position_bias
+        attention_mask: jax.Array | None = None,
+        position_bias: jax.Array | None = None,
+        encoder_hidden_states: jax.Array | None = None,
+        encoder_decoder_position_bias: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        cross_attn_position_bias: jax.Array | None = None
+        hidden_states, self_attn_position_bias = self.layer[0](
+            hidden_states, attention_mask=attention_mask, position_bias=position_bias
         )
-        # Apply Feed Forward layer
-        hidden_states = self.layer[2](hidden_states)
-        return hidden_states
+        if attention_mask is not None:
+            assert encoder_hidden_states is not None
+            hidden_states, cross_attn_position_bias = self.layer[1](
+                hidden_states, encoder_hidden_states, position_bias=encoder_decoder_position_bias
+            )
+            # Apply Feed Forward layer
+            hidden_states = self.layer[2](hidden_states)
+        else:
+            hidden_states = self.layer[1](hidden_states)
+        return hidden_states, self_attn_position_bias, cross_attn_position_bias
 
 
 class T5Stack(nn.Module):
     config: T5ForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.block = [T5Block(self.config), T5Block2(self.config), T5Block2(self.config)]
+        self.block = [
+            T5Block(self.config, has_relative_attention_bias=True, is_decoder=False),
+            T5Block(self.config, has_relative_attention_bias=False, is_decoder=False),
+            T5Block(self.config, has_relative_attention_bias=False, is_decoder=False),
+        ]
         self.final_layer_norm = T5LayerNorm(self.config)
 
     def __call__(self, input_ids: jax.Array, shared_weight: jax.Array) -> jax.Array:
         inputs_embeds = jnp.take(shared_weight, input_ids, axis=0)
-        hidden_states, self_attention_position_bias = self.block[0](inputs_embeds)
-        hidden_states = self.block[1](hidden_states, self_attention_position_bias)
-        hidden_states = self.block[2](hidden_states, self_attention_position_bias)
+        hidden_states, self_attention_position_bias, _ = self.block[0](inputs_embeds)
+        hidden_states, _, _ = self.block[1](
+            hidden_states, position_bias=self_attention_position_bias
+        )
+        hidden_states, _, _ = self.block[2](
+            hidden_states, position_bias=self_attention_position_bias
+        )
         return self.final_layer_norm(hidden_states)
 
 
@@ -524,7 +362,10 @@ class T5Stack2(nn.Module):
     config: T5ForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.block = [T5Block3(self.config), T5Block4(self.config)]
+        self.block = [
+            T5Block(self.config, has_relative_attention_bias=True, is_decoder=True),
+            T5Block(self.config, has_relative_attention_bias=False, is_decoder=True),
+        ]
         self.final_layer_norm = T5LayerNorm(self.config)
 
     def __call__(
@@ -533,14 +374,16 @@ class T5Stack2(nn.Module):
         inputs_embeds = jnp.take(shared_weight, input_ids, axis=0)
         attention_mask = create_causal_mask(input_ids.shape[1], input_ids.shape[0])
         hidden_states, self_attention_position_bias, cross_attention_position_bias = self.block[0](
-            inputs_embeds, attention_mask, encoder_hidden_states
+            inputs_embeds,
+            attention_mask=attention_mask,
+            encoder_hidden_states=encoder_hidden_states,
         )
-        hidden_states = self.block[1](
+        hidden_states, _, _ = self.block[1](
             hidden_states,
-            attention_mask,
-            self_attention_position_bias,
-            encoder_hidden_states,
-            cross_attention_position_bias,
+            attention_mask=attention_mask,
+            position_bias=self_attention_position_bias,
+            encoder_hidden_states=encoder_hidden_states,
+            encoder_decoder_position_bias=cross_attention_position_bias,
         )
         return self.final_layer_norm(hidden_states)
 

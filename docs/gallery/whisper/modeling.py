@@ -1,4 +1,5 @@
-"""WhisperForConditionalGeneration in Flax, ported from transformers.models.whisper.modeling_whisper."""
+"""WhisperForConditionalGeneration in Flax, ported from
+transformers.models.whisper.modeling_whisper."""
 
 from __future__ import annotations
 
@@ -86,15 +87,22 @@ class WhisperAttention(nn.Module):
     """Multi-headed attention from 'Attention Is All You Need' paper"""
 
     config: WhisperForConditionalGenerationConfig
+    num_heads: int
+    is_decoder: bool
 
     def setup(self) -> None:
-        self.head_dim = self.config.d_model // self.config.encoder_attention_heads
+        self.head_dim = self.config.d_model // self.num_heads
         self.k_proj = nn.Dense(self.config.d_model, use_bias=False)
         self.v_proj = nn.Dense(self.config.d_model)
         self.q_proj = nn.Dense(self.config.d_model)
         self.out_proj = nn.Dense(self.config.d_model)
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        hidden_states: jax.Array,
+        key_value_states: jax.Array | None = None,
+        attention_mask: jax.Array | None = None,
+    ) -> jax.Array:
         hidden_shape = (*hidden_states.shape[:2], -1, self.head_dim)
         # Scaling is susceptible to floating point arithmetics' imprecisions
         # which can lead to different results (this is dependent from model
@@ -104,73 +112,29 @@ class WhisperAttention(nn.Module):
         query_states = (
             (self.q_proj(hidden_states) * self.config.scaling).reshape(hidden_shape).swapaxes(1, 2)
         )
-        kv_shape = hidden_states.shape[0], -1, self.config.encoder_attention_heads, self.head_dim
-        key_states = self.k_proj(hidden_states).reshape(kv_shape).swapaxes(1, 2)
-        value_states = self.v_proj(hidden_states).reshape(kv_shape).swapaxes(1, 2)
-        attn_output = sdpa_attention_forward(query_states, key_states, value_states)
-        attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
-        return self.out_proj(attn_output)
-
-
-class WhisperAttention2(nn.Module):
-    """Multi-headed attention from 'Attention Is All You Need' paper"""
-
-    config: WhisperForConditionalGenerationConfig
-
-    def setup(self) -> None:
-        self.head_dim = self.config.d_model // self.config.decoder_attention_heads
-        self.k_proj = nn.Dense(self.config.d_model, use_bias=False)
-        self.v_proj = nn.Dense(self.config.d_model)
-        self.q_proj = nn.Dense(self.config.d_model)
-        self.out_proj = nn.Dense(self.config.d_model)
-
-    def __call__(self, hidden_states: jax.Array, attention_mask: jax.Array) -> jax.Array:
-        hidden_shape = (*hidden_states.shape[:2], -1, self.head_dim)
-        # Scaling is susceptible to floating point arithmetics' imprecisions
-        # which can lead to different results (this is dependent from model
-        # to model, e.g. whisper is one such case). We therefore keep the
-        # original order of scaling to follow the original implementation
-        # and enforce no scaling (1.0) in the attention call below.
-        query_states = (
-            (self.q_proj(hidden_states) * self.config.scaling).reshape(hidden_shape).swapaxes(1, 2)
-        )
-        kv_shape = hidden_states.shape[0], -1, self.config.decoder_attention_heads, self.head_dim
-        key_states = self.k_proj(hidden_states).reshape(kv_shape).swapaxes(1, 2)
-        value_states = self.v_proj(hidden_states).reshape(kv_shape).swapaxes(1, 2)
-        attn_output = sdpa_attention_forward_2(
-            query_states, key_states, value_states, attention_mask
-        )
-        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
-        return self.out_proj(attn_output)
-
-
-class WhisperAttention3(nn.Module):
-    """Multi-headed attention from 'Attention Is All You Need' paper"""
-
-    config: WhisperForConditionalGenerationConfig
-
-    def setup(self) -> None:
-        self.head_dim = self.config.d_model // self.config.decoder_attention_heads
-        self.k_proj = nn.Dense(self.config.d_model, use_bias=False)
-        self.v_proj = nn.Dense(self.config.d_model)
-        self.q_proj = nn.Dense(self.config.d_model)
-        self.out_proj = nn.Dense(self.config.d_model)
-
-    def __call__(self, hidden_states: jax.Array, key_value_states: jax.Array) -> jax.Array:
-        hidden_shape = (*hidden_states.shape[:2], -1, self.head_dim)
-        # Scaling is susceptible to floating point arithmetics' imprecisions
-        # which can lead to different results (this is dependent from model
-        # to model, e.g. whisper is one such case). We therefore keep the
-        # original order of scaling to follow the original implementation
-        # and enforce no scaling (1.0) in the attention call below.
-        query_states = (
-            (self.q_proj(hidden_states) * self.config.scaling).reshape(hidden_shape).swapaxes(1, 2)
-        )
-        kv_shape = key_value_states.shape[0], -1, self.config.decoder_attention_heads, self.head_dim
-        key_states = self.k_proj(key_value_states).reshape(kv_shape).swapaxes(1, 2)
-        value_states = self.v_proj(key_value_states).reshape(kv_shape).swapaxes(1, 2)
-        attn_output = sdpa_attention_forward(query_states, key_states, value_states)
-        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
+        if key_value_states is not None:
+            kv_shape = (
+                key_value_states.shape[0],
+                -1,
+                self.config.decoder_attention_heads,
+                self.head_dim,
+            )
+            key_states = self.k_proj(key_value_states).reshape(kv_shape).swapaxes(1, 2)
+            value_states = self.v_proj(key_value_states).reshape(kv_shape).swapaxes(1, 2)
+        else:
+            kv_shape = hidden_states.shape[0], -1, self.num_heads, self.head_dim
+            key_states = self.k_proj(hidden_states).reshape(kv_shape).swapaxes(1, 2)
+            value_states = self.v_proj(hidden_states).reshape(kv_shape).swapaxes(1, 2)
+        if attention_mask is not None:
+            attn_output = sdpa_attention_forward_2(
+                query_states, key_states, value_states, attention_mask
+            )
+        else:
+            attn_output = sdpa_attention_forward(query_states, key_states, value_states)
+            if key_value_states is None:
+                attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
+        if self.is_decoder:
+            attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
         return self.out_proj(attn_output)
 
 
@@ -178,7 +142,9 @@ class WhisperEncoderLayer(nn.Module):
     config: WhisperForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.self_attn = WhisperAttention(self.config)
+        self.self_attn = WhisperAttention(
+            self.config, num_heads=self.config.encoder_attention_heads, is_decoder=False
+        )
         self.self_attn_layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
         self.fc1 = nn.Dense(self.config.encoder_ffn_dim)
         self.fc2 = nn.Dense(self.config.d_model)
@@ -200,9 +166,13 @@ class WhisperDecoderLayer(nn.Module):
     config: WhisperForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.self_attn = WhisperAttention2(self.config)
+        self.self_attn = WhisperAttention(
+            self.config, num_heads=self.config.decoder_attention_heads, is_decoder=True
+        )
         self.self_attn_layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
-        self.encoder_attn = WhisperAttention3(self.config)
+        self.encoder_attn = WhisperAttention(
+            self.config, num_heads=self.config.decoder_attention_heads, is_decoder=True
+        )
         self.encoder_attn_layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
         self.fc1 = nn.Dense(self.config.decoder_ffn_dim)
         self.fc2 = nn.Dense(self.config.d_model)
@@ -214,11 +184,11 @@ class WhisperDecoderLayer(nn.Module):
         residual = hidden_states
         hidden_states = self.self_attn_layer_norm(hidden_states)
         # Self Attention
-        hidden_states = self.self_attn(hidden_states, attention_mask)
+        hidden_states = self.self_attn(hidden_states, attention_mask=attention_mask)
         hidden_states = residual + hidden_states
         residual = hidden_states
         hidden_states = self.encoder_attn_layer_norm(hidden_states)
-        hidden_states = self.encoder_attn(hidden_states, encoder_hidden_states)
+        hidden_states = self.encoder_attn(hidden_states, key_value_states=encoder_hidden_states)
         hidden_states = residual + hidden_states
         residual = hidden_states
         hidden_states = self.final_layer_norm(hidden_states)

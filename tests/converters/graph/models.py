@@ -728,3 +728,155 @@ class Swapped(nn.Module):
 def plain_sequence() -> nn.Module:
     """A model that is a Sequential, and holds others."""
     return nn.Sequential(nn.Linear(4, 6), nn.Sequential(nn.GELU(), nn.Linear(6, 5)), nn.Tanh())
+
+
+class OwnBias(nn.Module):
+    """Attention that makes its bias itself, where it has the table and is given none."""
+
+    def __init__(self, width: int, has_bias: bool) -> None:
+        super().__init__()
+        self.has_bias = has_bias
+        self.q = nn.Linear(width, width)
+        self.k = nn.Linear(width, width)
+        if has_bias:
+            self.table = nn.Embedding(20, 1)
+
+    def forward(self, hidden_states, key_states=None, bias=None):
+        queries = self.q(hidden_states)
+        keys = self.k(hidden_states if key_states is None else key_states)
+        scores = queries @ keys.transpose(-1, -2)
+        if bias is None:
+            if self.has_bias:
+                places = torch.arange(scores.shape[-1])
+                bias = self.table(places)[:, 0][None]
+            else:
+                bias = torch.zeros(1, scores.shape[-1])
+        scores = (scores + bias).softmax(dim=-1)
+        return scores @ keys, bias
+
+
+class BiasedLayer(nn.Module):
+    """Attention to itself, and to others where there are any."""
+
+    def __init__(self, width: int, first: bool, crossed: bool) -> None:
+        super().__init__()
+        self.attention = OwnBias(width, first)
+        if crossed:
+            self.cross = OwnBias(width, False)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, hidden_states, others=None, bias=None, cross_bias=None):
+        attended, bias = self.attention(hidden_states, bias=bias)
+        hidden_states = hidden_states + attended
+        if others is not None:
+            attended, cross_bias = self.cross(hidden_states, others, bias=cross_bias)
+            hidden_states = hidden_states + attended
+        return self.norm(hidden_states), bias, cross_bias
+
+
+class TwoTowers(nn.Module):
+    """Layers of an encoder and of a decoder: the first of each makes what the others are given."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.encoder = nn.ModuleList([BiasedLayer(width, index == 0, False) for index in range(3)])
+        self.decoder = nn.ModuleList([BiasedLayer(width, index == 0, True) for index in range(2)])
+
+    def forward(self, x, y):
+        bias = None
+        for layer in self.encoder:
+            x, bias, _ = layer(x, bias=bias)
+        bias = cross_bias = None
+        for layer in self.decoder:
+            y, bias, cross_bias = layer(y, x, bias, cross_bias)
+        return y
+
+
+class Stage(nn.Module):
+    """A stage that shifts by what its number says, and may end in a layer of its own."""
+
+    def __init__(self, width: int, shift: int, down: bool) -> None:
+        super().__init__()
+        self.shift = shift
+        self.dense = nn.Linear(width, width)
+        self.down = nn.Linear(width, width) if down else None
+
+    def forward(self, x):
+        if self.shift > 0:
+            x = torch.roll(x, self.shift, 1)
+        x = torch.tanh(self.dense(x))
+        if self.down is not None:
+            x = self.down(x)
+        return x
+
+
+class Stages(nn.Module):
+    """Stages of all four forms."""
+
+    def __init__(self, width: int = 5) -> None:
+        super().__init__()
+        kinds = [(0, True), (2, True), (0, False), (2, False)]
+        self.stages = nn.ModuleList([Stage(width, *kind) for kind in kinds])
+
+    def forward(self, x):
+        for stage in self.stages:
+            x = stage(x)
+        return x
+
+
+class Scanned(nn.Module):
+    """A loop over data that goes on from turn to turn, as a state space model has it."""
+
+    def __init__(self, width: int = 6, state: int = 4) -> None:
+        super().__init__()
+        self.width, self.state = width, state
+        self.inp = nn.Linear(width, width + 2 * state)
+        self.rates = nn.Parameter(torch.rand(width, state))
+
+    def forward(self, x):
+        delta, reads, writes = self.inp(x).split([self.width, self.state, self.state], dim=-1)
+        return self.selective_scan(x, delta.sigmoid(), self.rates, reads, writes)
+
+    def selective_scan(self, u, delta, rates, reads, writes):
+        decay = torch.exp(-torch.einsum("bld,dn->bldn", delta, rates))
+        scaled = torch.einsum("bld,bln,bld->bldn", delta, reads, u)
+        x = torch.zeros((u.shape[0], u.shape[2], rates.shape[1]))
+        ys = []
+        for i in range(u.shape[1]):
+            x = decay[:, i] * x + scaled[:, i]
+            y = torch.einsum("bdn,bn->bd", x, writes[:, i, :])
+            ys.append(y)
+        return torch.stack(ys, dim=1) + u
+
+
+class TwoStates(nn.Module):
+    """A loop with two states, that begins behind the first part of its data."""
+
+    def __init__(self, width: int = 5) -> None:
+        super().__init__()
+        self.inner = nn.Parameter(torch.randn(width, width) / 3)
+
+    def forward(self, x):
+        h, c = x[0], x[0].cos()
+        hs = []
+        for i in range(1, x.shape[0]):
+            c = 0.5 * c + torch.tanh(x[i] @ self.inner)
+            h = torch.sigmoid(h) * c
+            hs.append(h)
+        return torch.stack(hs), c
+
+
+class Backwards(nn.Module):
+    """Loops that are no scan: from behind, and of what the turn before the last gave."""
+
+    def forward(self, x):
+        h = torch.zeros_like(x[0])
+        ys = []
+        for i in reversed(range(x.shape[0])):
+            h = torch.tanh(h + x[i])
+            ys.append(h)
+        before, now = x[0], x[1]
+        for i in range(2, x.shape[0]):
+            before, now = now, torch.tanh(before * x[i])
+            ys.append(now)
+        return torch.stack(ys) + ys[1]

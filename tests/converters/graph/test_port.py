@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 import torch
 
 from converters.graph import GraphError, Port, port
+from converters.graph.writing import linen
+from converters.graph.writing.model import Model
 from tests.converters.graph import models
 from tests.converters.graph.flax_side import Inputs, variables
 
@@ -75,6 +78,14 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
     ),
     "swapped": (models.Swapped, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
     "plain sequence": (models.plain_sequence, [{"input": real(2, 4)}, {"input": real(3, 4)}]),
+    "two towers": (
+        models.TwoTowers,
+        [{"x": real(2, 5, 6), "y": real(2, 4, 6)}, {"x": real(3, 7, 6), "y": real(3, 8, 6)}],
+    ),
+    "stages": (models.Stages, [{"x": real(2, 4, 5)}, {"x": real(3, 7, 5)}]),
+    "scanned": (models.Scanned, [{"x": real(2, 7, 6)}, {"x": real(3, 7, 6)}]),
+    "two states": (models.TwoStates, [{"x": real(7, 2, 5)}]),
+    "backwards": (models.Backwards, [{"x": real(6, 2, 5)}]),
     "in place": (models.InPlace, [{"x": real(2, 5)}, {"x": real(3, 5)}]),
 }
 
@@ -120,6 +131,49 @@ def test_a_list_of_blocks_is_a_loop_over_one_class() -> None:
     assert text.count("class Block(") == 1
     assert "for block in self.blocks:" in text
     assert "for _ in range(" in text
+
+
+def test_forms_of_a_class_are_one_class_with_fields_and_arguments() -> None:
+    """What an argument tells needs no field; a part that only some have is one: `has_cross`."""
+    source = made("two towers")[2].modeling
+    assert re.findall(r"class (\w+)", source) == ["OwnBias", "BiasedLayer", "TwoTowers"]
+    assert "    has_bias: bool\n" in source
+    assert "        if self.has_bias:\n            self.table = nn.Embed(20, 1)" in source
+    assert "key_states: jax.Array | None=None, bias: jax.Array | None=None" in source
+    assert "        elif bias is None:\n" in source
+    assert "    has_cross: bool\n" in source
+    assert "BiasedLayer(self.config, has_bias=False, has_cross=True)" in source
+
+
+def test_a_loop_over_data_is_a_scan() -> None:
+    """What goes on from turn to turn is its state, what is read at the turn's number its parts."""
+    source = made("scanned")[2].modeling
+    step = "def selective_scan_step(x: jax.Array, decay: jax.Array, scaled: jax.Array, writes: jax.Array)"
+    assert f"{step} -> tuple[jax.Array, jax.Array]:\n    x = decay * x + scaled\n" in source
+    over = "x, (decay.swapaxes(0, 1), scaled.swapaxes(0, 1), writes.swapaxes(0, 1)))"
+    assert (
+        f"_, y = jax.lax.scan(lambda state, turn: selective_scan_step(state, *turn), {over}"
+        in source
+    )
+    two = made("two states")[2].modeling
+    assert "jax.lax.slice_in_dim(x, 1, 7, axis=0)" in two
+    assert "jax.lax.scan" not in made("backwards")[2].modeling
+
+
+def test_a_long_title_is_of_several_lines() -> None:
+    title = "AutoencoderKLQwenImage in Flax, ported from " + "diffusers.models.autoencoders.kl." * 2
+    first = linen.modeling(Model((), {}), "Config", title).splitlines()[:2]
+    assert first[0].startswith('"""AutoencoderKLQwenImage in Flax')
+    assert all(len(line) <= 100 for line in first)
+    assert " ".join(first).endswith('."""')
+
+
+def test_the_original_s_own_test_tells_forms_apart() -> None:
+    """`if self.shift > 0` is that again, and four forms are two fields."""
+    source = made("stages")[2].modeling
+    assert re.findall(r"class (\w+)", source) == ["Stage", "Stages"]
+    assert "        if self.shift > 0:\n" in source
+    assert "        if self.has_down:\n            x = self.down(x)" in source
 
 
 def test_a_function_that_is_called_twice_is_written_once() -> None:

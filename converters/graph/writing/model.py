@@ -1,0 +1,62 @@
+"""The classes of a port, before they are source."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Class:
+    """A class of the port.
+
+    Attributes:
+        name: of the original, with a number where it has several forms.
+        origin: the original class.
+        fields: name → type, beside the configuration.
+        configured: whether it reads the configuration, or something below it does.
+        setup: what its `setup` does.
+        methods: name → arguments, statements and result.
+    """
+
+    name: str
+    origin: type
+    fields: dict[str, str]
+    configured: bool
+    setup: list[ast.stmt]
+    methods: dict[str, Method]
+
+
+@dataclass
+class Method:
+    """A forward.
+
+    Attributes:
+        arguments: names of the tensors that it takes.
+        sizes: names of sizes that come after them.
+        body: statements.
+        result: what it returns.
+        labels: where its results stand in what the original returns, where it is a call that says so.
+        optional: arguments and sizes that not every call gives; they are named in calls, and None by default.
+        absent: places of results that may be None.
+        maybe: names of values in it that may be None.
+    """
+
+    arguments: tuple[str, ...]
+    sizes: tuple[str, ...]
+    body: list[ast.stmt]
+    result: ast.expr
+    labels: tuple[str, ...] = ()
+    optional: frozenset[str] = frozenset()
+    absent: frozenset[int] = frozenset()
+    maybe: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Model:
+    """All classes, those that others use first, and the values of the configuration."""
+
+    classes: tuple[Class, ...]
+    settings: Mapping[str, Any]

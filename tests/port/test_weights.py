@@ -1,0 +1,58 @@
+"""Another checkpoint of a port's architecture, by its mapping and by its convert.py."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from converters import convert, load_pytree
+from migrate.port.texts import convert_text
+from migrate.port.weights import MAPPING, write_weights
+
+
+class Places(torch.nn.Module):
+    """It has an array that it computes itself, which older versions of it had in their checkpoints."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(5, 3)
+        self.register_buffer("position_ids", torch.arange(5), persistent=False)
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Path:
+    folder, work = tmp_path / "port", tmp_path / "work"
+    folder.mkdir()
+    work.mkdir()
+    write_weights(Places(), "places", {}, None, folder, work)
+    (folder / "convert.py").write_text(convert_text("Places", "net.py:Places", True, False))
+    return folder
+
+
+def test_a_checkpoint_of_an_older_version_has_what_the_model_computes(port: Path) -> None:
+    state = Places().state_dict()
+    torch.save(state | {"position_ids": torch.arange(5)}, port / "old.pt")
+    convert(port / "old.pt", mapping=port / MAPPING, output=port / "old.safetensors")
+    found = load_pytree(port / "old.safetensors")["params"]["table"]["embedding"]
+    assert (found == state["table.weight"].numpy()).all()
+    torch.save(state, port / "new.pt")
+    convert(port / "new.pt", mapping=port / MAPPING, output=port / "new.safetensors")
+
+
+def test_a_checkpoint_of_another_architecture_is_one_line(
+    port: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save({"other.weight": torch.ones(2)}, port / "other.pt")
+    monkeypatch.setattr(sys, "argv", ["convert.py", str(port / "other.pt"), str(port / "out")])
+    script = port / "convert.py"
+    with pytest.raises(SystemExit) as ended:
+        exec(
+            compile(script.read_text(), script, "exec"),
+            {"__name__": "__main__", "__file__": script},
+        )
+    assert ended.value.code == 2
+    assert "other.weight is matched by no rule" in capsys.readouterr().err
+    assert not (port / "out").exists()
