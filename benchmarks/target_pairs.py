@@ -7,8 +7,10 @@ The packages are no dependencies; what cannot be imported is said to be so, and 
     pip install --no-deps --target EXTRA torchvision==0.24.1 jax-resnet==0.0.4 flaxmodels==0.1.3 h5py timm \
         einops ml_collections diffusers==0.35.2 dm-haiku==0.0.17 jmp tabulate equinox==0.13.8 jaxtyping \
         wadler_lindig gemma==3.3.0 kauldron clu lark typeguard immutabledict sentencepiece chex toolz
-    git clone https://github.com/google-research/vision_transformer, …/big_vision, https://github.com/jax-ml/bonsai
-    PYTHONPATH=EXTRA:vision_transformer:big_vision:bonsai python benchmarks/target_pairs.py
+    git clone https://github.com/google-research/vision_transformer, …/big_vision, https://github.com/jax-ml/bonsai,
+        https://github.com/NVlabs/stylegan2-ada-pytorch
+    PYTHONPATH=EXTRA:vision_transformer:big_vision:bonsai:stylegan2-ada-pytorch \
+        python benchmarks/target_pairs.py
 
 `--flax4` names the interpreter of an environment with transformers 4, as `make test-flax4` makes one. Weights
 are those of the factories, with noise on them. The seconds are of processors: both models loaded and run.
@@ -112,26 +114,22 @@ def pairs() -> Iterator[Public]:
         "bonsai ResNet-50 (nnx)", "torchvision.models:resnet50", _theirs("bonsai_resnet"), (IMAGE,)
     )
     yield _pair("bonsai ViT (nnx)", "hf_vit", "bonsai_vit", "pixel_values=float32[2,3,32,32]")
-    yield Public(
-        "bonsai ConvNeXt (nnx)",
-        "torchvision.models:convnext_tiny",
-        _theirs("bonsai_convnext"),
-        (IMAGE,),
-    )
-    yield Public(
-        "bonsai DenseNet (nnx)",
-        "torchvision.models:densenet121",
-        _theirs("bonsai_densenet"),
-        (IMAGE,),
-    )
+    for name, of in (("ConvNeXt", "convnext"), ("ConvNeXt, its own epsilon", "convnext_own")):
+        yield _pair(f"bonsai {name} (nnx)", "vision_convnext", f"bonsai_{of}", SMALL)
+    yield _pair("bonsai DenseNet (nnx)", "vision_densenet", "bonsai_densenet", IMAGE)
+    words = "input_ids=int32[2,7]<31"
+    yield _pair("flaxmodels GPT-2", "hf_gpt2", "flaxmodels_gpt2", words)
+    noise = "z=float32[2,8]"
+    its = {"drop": ("resample_filter",)}
+    yield _pair("flaxmodels StyleGAN2", "stylegan2", "flaxmodels_stylegan2", noise, **its)
     yield _pair("gemma Gemma 3", "hf_gemma3", "gemma3", _ours("tokens"))
-    noise = (
+    denoised = (
         "sample=float32[2,4,8,8]",
         "timestep=int32[2]<1000",
         "encoder_hidden_states=float32[2,5,16]",
     )
     first: dict[str, object] = {"channels_last": ()}
-    yield _pair("diffusers UNet", "diffusers_unet", "diffusers_unet", *noise, **first)
+    yield _pair("diffusers UNet", "diffusers_unet", "diffusers_unet", *denoised, **first)
     image = "sample=float32[2,3,16,16]"
     yield _pair("diffusers AutoencoderKL", "diffusers_vae", "diffusers_vae", image, **first)
     row, square = "input=float32[4,6]", "input=float32[2,3,6,6]"

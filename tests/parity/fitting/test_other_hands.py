@@ -253,3 +253,31 @@ def test_a_function_as_equinox_has_it(tmp_path: Path) -> None:
     given = [{"input": one["x"]} for one in IMAGES]
     found = follow(plain, equinox_apply, given, tmp_path, kind="jax", start=of_equinox)
     assert found.proven, found.sentence
+
+
+class Tied(nn.Module):
+    """Its table is its head's kernel, too; the head's name comes first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.body = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(self.table(ids)).tanh())
+
+
+class Untied(linen.Module):
+    """Keeps it twice."""
+
+    @linen.compact
+    def __call__(self, ids: Any) -> Any:
+        x = jnp.tanh(linen.Dense(WIDTH)(linen.Embed(WORDS, WIDTH)(ids)))
+        return linen.Dense(WORDS, use_bias=False)(x)
+
+
+def test_a_table_that_is_kept_twice(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    found = follow(Tied(), Untied(), IDS, tmp_path)
+    assert found.proven, found.sentence
