@@ -18,6 +18,7 @@ from converters.checkpoint.pytree import Leaf
 from converters.checkpoint.reader import TensorInfo
 from converters.conversion import convert
 from converters.errors import MisfitError, RefusedKeysError
+from converters.inference.groups import make_groups
 from converters.layers.layout import UNCHANGED
 from converters.layers.text import parse_join, parse_layout, parse_part
 from converters.mapping import Outcome, Plan
@@ -216,12 +217,21 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
     problems = [f"missing: no layer of torch's is {text}" for text in found.unplaced]
     problems += [f"{name} runs inside of vmap, where no layer is seen" for name in found.unseen]
     problems += lacking
+    infos = {row.key: TensorInfo(row.shape or (), row.dtype or "") for row in plan.rows}
     if problems:
+        normed = [
+            f"{path}.weight is made of several tensors by torch's {group.normed}"
+            for path, group in make_groups(infos).items()
+            if group.normed
+        ]
         problems += [f"the models part {one}" for one in map(str, found.differences[:3])]
         raise MisfitError(
             f"{found.layers} layers of the target were found in torch's, and something has no place",
-            problems,
-            "make the models alike, or drop keys that the target has no use for (--drop)",
+            [*normed, *problems],
+            "have the model's factory take them off (torch.nn.utils.parametrize.remove_parametrizations, "
+            "torch.nn.utils.remove_weight_norm), and give a checkpoint of that model"
+            if normed
+            else "make the models alike, or drop keys that the target has no use for (--drop)",
         )
     placed = {
         one.name: Placed(
@@ -231,7 +241,6 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
         for one in found.arrays
     }
     leaves = dict(sources.leaves)
-    infos = {row.key: TensorInfo(row.shape or (), row.dtype or "") for row in plan.rows}
     for made in found.made:
         placed[made.name] = Placed((f"{made.name}#made",), Way(UNCHANGED))
         leaves[f"{made.name}#made"] = _leaf(made, infos)

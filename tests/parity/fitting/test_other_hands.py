@@ -8,10 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import torch
 from flax import linen
 from torch import nn
+from transformers import MixtralConfig
+from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 
+from converters.errors import MisfitError
 from tests.parity.fitting.follow import follow
 
 Array = np.ndarray[Any, Any]
@@ -280,4 +284,73 @@ class Untied(linen.Module):
 def test_a_table_that_is_kept_twice(tmp_path: Path) -> None:
     torch.manual_seed(0)
     found = follow(Tied(), Untied(), IDS, tmp_path)
+    assert found.proven, found.sentence
+
+
+class Expert(nn.Module):
+    """A layer of experts as transformers has them: tensors of three axes, by which tokens are sorted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = MixtralConfig(
+            hidden_size=8, intermediate_size=12, num_local_experts=4, num_experts_per_tok=2
+        )
+        config._experts_implementation = "eager"
+        self.first, self.last = nn.Linear(WIDTH, 8), nn.Linear(8, 3)
+        self.moe = MixtralSparseMoeBlock(config)
+        for one in self.moe.parameters():
+            nn.init.normal_(one, std=0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.moe(self.first(x).tanh()))
+
+
+def of_expert(key: Any) -> Any:
+    """Parameters as MaxText has them: a kernel for all experts."""
+    del key
+    shapes = {"a": (WIDTH, 8), "ab": (8,), "gate": (8, 4), "h": (8, 3), "hb": (3,)}
+    shapes |= {"wi_0": (4, 8, 12), "wi_1": (4, 8, 12), "wo": (4, 12, 8)}
+    return {name: jnp.ones(shape) for name, shape in shapes.items()}
+
+
+def expert_apply(p: Any, x: Any) -> Any:
+    """Every expert computes every token."""
+    x = jnp.tanh(x @ p["a"] + p["ab"])
+    top, at = jax.lax.top_k(jax.nn.softmax(x @ p["gate"]), 2)
+    share = (jax.nn.one_hot(at, 4) * (top / top.sum(-1, keepdims=True))[..., None]).sum(-2)
+    into, gate = (jnp.einsum("bsd,edf->bsef", x, p[name]) for name in ("wi_1", "wi_0"))
+    y = jnp.einsum("bsef,efd->bsed", jax.nn.silu(gate) * into, p["wo"])
+    return jnp.einsum("bsed,bse->bsd", y, share) @ p["h"] + p["hb"]
+
+
+def test_experts_are_named_on_both_sides(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(MisfitError) as raised:
+        follow(Expert(), expert_apply, ROWS, tmp_path, kind="jax", start=of_expert)
+    said = raised.value.misfits
+    assert any(one.startswith("missing") and "wo (4, 12, 8)" in one for one in said), said
+    assert any(one.startswith("extra") and "gate_up_proj" in one for one in said), said
+
+
+class WeightNormed(Headed):
+    def __init__(self) -> None:
+        super().__init__()
+        nn.utils.parametrizations.weight_norm(self.body)
+
+
+class Plain(linen.Module):
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        x = jnp.sin(linen.Dense(WIDTH)(jnp.tanh(linen.Dense(WIDTH)(x))))
+        return linen.Dense(WIDTH)(x.mean(1))
+
+
+def test_a_weight_that_torch_makes_of_several_is_named_with_what_to_do(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(MisfitError, match="remove_parametrizations") as raised:
+        follow(WeightNormed(), Plain(), ROWS, tmp_path)
+    assert raised.value.misfits[0].startswith("body.weight is made of several tensors")
+    taken_off = WeightNormed()
+    nn.utils.parametrize.remove_parametrizations(taken_off.body, "weight")
+    found = follow(taken_off, Plain(), ROWS, tmp_path / "again")
     assert found.proven, found.sentence
