@@ -1,6 +1,6 @@
 """Public JAX models and the torch models that they are ports of: are the weights fitted, and is it proven?
 
-    python benchmarks/target_pairs.py [--flax4 PYTHON] [NAME...]
+    python benchmarks/target_pairs.py [--flax4 PYTHON] [--maxtext PYTHON] [NAME...]
 
 The packages are no dependencies; what cannot be imported is said to be so, and the others run:
 
@@ -12,7 +12,8 @@ The packages are no dependencies; what cannot be imported is said to be so, and 
     PYTHONPATH=EXTRA:vision_transformer:big_vision:bonsai:stylegan2-ada-pytorch \
         python benchmarks/target_pairs.py
 
-`--flax4` names the interpreter of an environment with transformers 4, as `make test-flax4` makes one. Weights
+`--flax4` names the interpreter of an environment with transformers 4, as `make test-flax4` makes one;
+`--maxtext` that of one with MaxText's packages (target_models/maxtext_models.py). Weights
 are those of the factories, with noise on them. The seconds are of processors: both models loaded and run.
 """
 
@@ -66,7 +67,7 @@ class Public:
         apply: of a pair of functions the one that runs.
         channels_last: inputs that JAX's side takes so, where torch's layers do not say it.
         drop: what it has no use for.
-        flax4: whether JAX's side runs in transformers 4's environment.
+        of: the environment that JAX's side runs in ("flax4", "maxtext"); "": this one.
     """
 
     name: str
@@ -76,7 +77,7 @@ class Public:
     apply: str | None = None
     channels_last: tuple[str, ...] | None = None
     drop: tuple[str, ...] = field(default=())
-    flax4: bool = False
+    of: str = ""
 
 
 def _ours(name: str) -> str:
@@ -147,26 +148,38 @@ def pairs() -> Iterator[Public]:
         ("x=float32[2,3,64,64]",),
         apply=_theirs("haiku_resnet"),
     )
+    words = "input_ids=int32[2,7]<32"
+    for name, ours, its in (
+        ("Llama", "hf_llama", "llama"),
+        ("Llama, blocks apart", "hf_llama", "llama_apart"),
+        ("Mixtral", "hf_mixtral", "mixtral"),
+    ):
+        model = f"{HERE / 'maxtext_models.py'}:{its}"
+        yield Public(
+            f"MaxText {name}", _ours(ours), f"{model}_params", (words,), model, of="maxtext"
+        )
     for name, one in TYPES.items():
         file = HERE / "transformers4.py"
         given = tuple(one.inputs.split("; "))
         both = f"{file}:ours({name!r})", f"{file}:theirs({name!r})"
-        yield Public(f"transformers 4 {name}", *both, given, flax4=True)
+        yield Public(f"transformers 4 {name}", *both, given, of="flax4")
 
 
 def main() -> None:
     """Print a line for each pair."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--flax4")
+    for environment in ("flax4", "maxtext"):
+        parser.add_argument(f"--{environment}")
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
     for pair in pairs():
         if given.names and not any(name in pair.name for name in given.names):
             continue
-        if pair.flax4 and given.flax4 is None:
+        python = vars(given)[pair.of] if pair.of else sys.executable
+        if python is None:
             continue
         before = _seconds()
-        said = _said(pair, given.flax4 if pair.flax4 else sys.executable)
+        said = _said(pair, python)
         print(f"{pair.name} | {_seconds() - before:.0f} | {said}", flush=True)
 
 

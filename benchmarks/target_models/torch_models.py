@@ -129,6 +129,35 @@ def hf_gemma3() -> Any:
     )
 
 
+_DECODER = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 32,
+    "use_cache": False,
+}
+
+
+def hf_llama() -> Any:
+    """transformers' Llama."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(**_DECODER))
+
+
+def hf_mixtral() -> Any:
+    """transformers' Mixtral."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "rope_theta": 10000.0}
+    return MixtralForCausalLM(MixtralConfig(**_DECODER, **experts))
+
+
 def tokens() -> list[dict[str, Any]]:
     """Inputs without a 0, which Google's `gemma` takes for padding."""
     import numpy as np
