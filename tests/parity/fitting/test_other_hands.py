@@ -58,9 +58,10 @@ class Coder(nn.Module):
 
 
 class FlaxCoder(linen.Module):
-    """The same; `wrong`: another activation."""
+    """The same; `wrong`: another activation, `single`: computes it in float32."""
 
     wrong: bool = False
+    single: bool = False
 
     @linen.compact
     def __call__(self, ids: Any) -> Any:
@@ -69,6 +70,7 @@ class FlaxCoder(linen.Module):
         x += linen.Embed(PLACES, WIDTH)(jnp.broadcast_to(jnp.arange(5) + 2, ids.shape))
         x += linen.Embed(2, WIDTH)(jnp.zeros_like(ids))
         inner = linen.Dense(WIDTH)(x)
+        inner = inner.astype(jnp.float32) if self.single else inner
         inner = jnp.sin(inner) if self.wrong else jnp.tanh(inner)
         x = x + self.param("gate", linen.initializers.ones, (WIDTH,)) * inner
         x += table(jnp.flip(ids, 1))
@@ -77,15 +79,20 @@ class FlaxCoder(linen.Module):
         return x @ self.variables["params"]["Embed_0"]["embedding"].T + bias
 
 
-def test_a_table_that_is_shared_scaled_and_read_past_its_layer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("single", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_a_table_that_is_shared_scaled_and_read_past_its_layer(
+    single: bool, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
-    found = follow(Coder(), FlaxCoder(), IDS, tmp_path)
+    found = follow(Coder(), FlaxCoder(single=single), IDS, tmp_path)
     assert found.proven, found.sentence
+    said = [note for note in found.notes if "computes in float32 in places" in note]
+    assert bool(said) == single, found.notes
 
 
 def test_that_hides_no_difference(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    found = follow(Coder(), FlaxCoder(wrong=True), IDS, tmp_path)
+    found = follow(Coder(), FlaxCoder(wrong=True, single=True), IDS, tmp_path)
     assert not found.proven
 
 
