@@ -96,7 +96,7 @@ def fit(
         torch.ask(protocol.LoadWeights(state))
         progress("running the torch model in float64")
         truth, plain = work / "torch-layers", work / "torch-outputs"
-        torch.ask(protocol.Capture(TRUTH, inputs, truth, numbers=(0,)))
+        _capture_truth(torch, inputs, truth)
         torch.ask(protocol.Capture(TRUTH, inputs, plain, layers=False, numbers=numbers))
         _require_same(truth, plain)
         progress("following the Flax model, layer by layer")
@@ -129,6 +129,27 @@ def require_model(flax: Side) -> None:
             "the target is a torch module: nothing of JAX's to be followed",
             "name a linen or nnx module, or a function of (params, *inputs) with --target-apply",
         )
+
+
+def _capture_truth(torch: Side, inputs: InputSet, truth: Path) -> None:
+    """Record torch's layers in float64.
+
+    Raises:
+        ParityError: it does not run; whether float64 is why is said.
+    """
+    try:
+        torch.ask(protocol.Capture(TRUTH, inputs, truth, numbers=(0,)))
+    except ParityError as error:
+        single = dataclasses.replace(TRUTH, dtype="float32")
+        beside = truth.with_name("torch-single")
+        try:
+            torch.ask(protocol.Capture(single, inputs, beside, layers=False, numbers=(0,)))
+        except ParityError:
+            raise error from None
+        raise ParityError(
+            f"{error.what} in float64, in which both are compared; in float32 it runs",
+            "have the factory give a model that computes in the dtype that it is given",
+        ) from error
 
 
 def _plan(own: Path, rules: Path) -> Plan:

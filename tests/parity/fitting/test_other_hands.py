@@ -16,6 +16,7 @@ from transformers import MixtralConfig
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 
 from converters.errors import MisfitError
+from migrate.parity.ground.errors import ParityError
 from tests.parity.fitting.follow import follow
 
 Array = np.ndarray[Any, Any]
@@ -361,3 +362,25 @@ def test_a_weight_that_torch_makes_of_several_is_named_with_what_to_do(tmp_path:
     nn.utils.parametrize.remove_parametrizations(taken_off.body, "weight")
     found = follow(taken_off, Plain(), ROWS, tmp_path / "again")
     assert found.proven, found.sentence
+
+
+class Insisting(Headed):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.dtype == torch.float32
+        return super().forward(x)
+
+
+def test_a_model_that_runs_in_float32_alone_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(ParityError, match="in float64, in which both are compared"):
+        follow(Insisting(), FlaxHeaded(), ROWS, tmp_path)
+
+
+class Broken(Headed):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no such table")
+
+
+def test_a_model_that_runs_in_no_dtype_is_not(tmp_path: Path) -> None:
+    with pytest.raises(ParityError, match="no such table") as raised:
+        follow(Broken(), FlaxHeaded(), ROWS, tmp_path)
+    assert "in float64" not in str(raised.value)
