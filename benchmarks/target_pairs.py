@@ -162,7 +162,7 @@ def pairs() -> Iterator[Public]:
         file = HERE / "transformers4.py"
         given = tuple(one.inputs.split("; "))
         both = f"{file}:ours({name!r})", f"{file}:theirs({name!r})"
-        yield Public(f"transformers 4 {name}", *both, given, of="flax4")
+        yield Public(f"transformers 4 {name}", *both, given, drop=one.drop, of="flax4")
 
 
 def main() -> None:

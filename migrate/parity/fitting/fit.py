@@ -88,9 +88,9 @@ def fit(
     usual = protocol.Convert(api, own, work / "usual.safetensors", None, None, rules, (), example)
     notes = torch.ask(usual)
     plan = _plan(own, rules)
-    write_leaves(
-        state, _leaves(stirred(_arrays(own), _tied(plan), _buffers(plan))), {}, overwrite=True
-    )
+    arrays = _arrays(own)
+    fixed = _buffers(plan) | _tables(arrays, drop)
+    write_leaves(state, _leaves(stirred(arrays, _tied(plan), fixed)), {}, overwrite=True)
     numbers = tuple(range(min(_INPUTS, inputs.count)))
     try:
         torch.ask(protocol.LoadWeights(state))
@@ -181,6 +181,20 @@ def _tied(plan: Plan) -> list[list[str]]:
 def _buffers(plan: Plan) -> set[str]:
     """What a model may compute itself: tables of positions, masks."""
     return {row.key for row in plan.rows if row.kind == BUFFER_KIND}
+
+
+def _tables(arrays: Mapping[str, Array], drop: Sequence[str]) -> set[str]:
+    """What the user left out and the target may compute itself: positions, which noise would change.
+
+    What is constant is no table: noise shows whether the target really has no use for it.
+    """
+    return {
+        key
+        for key, array in arrays.items()
+        if any(re.search(pattern, key) for pattern in drop)
+        and array.size
+        and (array != array.flat[0]).any()
+    }
 
 
 def _arrays(file: Path) -> dict[str, Array]:

@@ -384,3 +384,42 @@ def test_a_model_that_runs_in_no_dtype_is_not(tmp_path: Path) -> None:
     with pytest.raises(ParityError, match="no such table") as raised:
         follow(Broken(), FlaxHeaded(), ROWS, tmp_path)
     assert "in float64" not in str(raised.value)
+
+
+class Positioned(nn.Module):
+    """Keeps a table that it never trains."""
+
+    def __init__(self, constant: bool = False) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 3)
+        places = torch.arange(5 * WIDTH).reshape(5, WIDTH).double().sin()
+        self.places = nn.Parameter(torch.zeros(5, WIDTH) if constant else places.float())
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head((self.table(ids) + self.places).tanh())
+
+
+class Computes(linen.Module):
+    """Computes it; `without`: forgets it."""
+
+    without: bool = False
+
+    @linen.compact
+    def __call__(self, ids: Any) -> Any:
+        places = np.sin(np.arange(5 * WIDTH).reshape(5, WIDTH)).astype(np.float32)
+        x = linen.Embed(WORDS, WIDTH)(ids) + (0.0 if self.without else places)
+        return linen.Dense(3)(jnp.tanh(x))
+
+
+def test_a_table_that_the_target_computes_is_left_out(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    found = follow(Positioned(), Computes(), IDS, tmp_path, drop=("places",))
+    assert found.proven, found.sentence
+
+
+@pytest.mark.parametrize("constant", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_what_is_left_out_and_missed_is_a_difference(constant: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Positioned(constant)
+    found = follow(model, Computes(without=True), IDS, tmp_path, drop=("places",))
+    assert not found.proven, found.sentence
