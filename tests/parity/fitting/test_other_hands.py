@@ -423,3 +423,39 @@ def test_what_is_left_out_and_missed_is_a_difference(constant: bool, tmp_path: P
     model = Positioned(constant)
     found = follow(model, Computes(without=True), IDS, tmp_path, drop=("places",))
     assert not found.proven, found.sentence
+
+
+class OwnConvolution(nn.Module):
+    """Its arrays are no layer's: an image that it starts from, and a kernel that it scales (StyleGAN2's)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.const, self.into = nn.Parameter(torch.randn(4, 5, 6)), nn.Linear(3, 4)
+        self.weight, self.last = nn.Parameter(torch.randn(2, 4, 3, 3)), nn.Linear(2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        image = self.const * self.into(x)[:, :, None, None]
+        image = nn.functional.conv2d(image, self.weight * 0.5, padding=1)
+        return self.last(image.tanh().mean((2, 3)))
+
+
+class FlaxOwnConvolution(linen.Module):
+    """The same, channels last."""
+
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        const = self.param("const", linen.initializers.normal(), (1, 5, 6, 4))
+        kernel = self.param("weight", linen.initializers.normal(), (3, 3, 4, 2))
+        image = const * linen.Dense(4)(x)[:, None, None]
+        numbers = ("NHWC", "HWIO", "NHWC")
+        image = jax.lax.conv_general_dilated(
+            image, kernel * 0.5, (1, 1), "SAME", dimension_numbers=numbers
+        )
+        return linen.Dense(3)(jnp.tanh(image).mean((1, 2)))
+
+
+def test_a_kernel_and_an_image_of_a_class_of_ones_own(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    given = [{"x": np.random.default_rng(n).normal(size=(2, 3))} for n in (0, 1)]
+    found = follow(OwnConvolution(), FlaxOwnConvolution(), given, tmp_path)
+    assert found.proven, found.sentence
