@@ -72,7 +72,8 @@ $(FLAX4)/.installed: Makefile
 	touch $@
 
 test-flax4: install $(FLAX4)/.installed
-	$(BIN)/python -m pytest -m long tests/converters/target/test_transformers4.py
+	$(BIN)/python -m pytest -m long tests/converters/target/test_transformers4.py \
+	  tests/parity/fitting/test_transformers4.py
 
 lint: install
 	$(BIN)/ruff format --check

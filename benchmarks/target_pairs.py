@@ -1,16 +1,19 @@
 """Public JAX models and the torch models that they are ports of: are the weights fitted, and is it proven?
 
-    python benchmarks/target_pairs.py [--flax4 PYTHON] [NAME...]
+    python benchmarks/target_pairs.py [--flax4 PYTHON] [--maxtext PYTHON] [NAME...]
 
 The packages are no dependencies; what cannot be imported is said to be so, and the others run:
 
     pip install --no-deps --target EXTRA torchvision==0.24.1 jax-resnet==0.0.4 flaxmodels==0.1.3 h5py timm \
         einops ml_collections diffusers==0.35.2 dm-haiku==0.0.17 jmp tabulate equinox==0.13.8 jaxtyping \
         wadler_lindig gemma==3.3.0 kauldron clu lark typeguard immutabledict sentencepiece chex toolz
-    git clone https://github.com/google-research/vision_transformer, …/big_vision, https://github.com/jax-ml/bonsai
-    PYTHONPATH=EXTRA:vision_transformer:big_vision:bonsai python benchmarks/target_pairs.py
+    git clone https://github.com/google-research/vision_transformer, …/big_vision, https://github.com/jax-ml/bonsai,
+        https://github.com/NVlabs/stylegan2-ada-pytorch
+    PYTHONPATH=EXTRA:vision_transformer:big_vision:bonsai:stylegan2-ada-pytorch \
+        python benchmarks/target_pairs.py
 
-`--flax4` names the interpreter of an environment with transformers 4, as `make test-flax4` makes one. Weights
+`--flax4` names the interpreter of an environment with transformers 4, as `make test-flax4` makes one;
+`--maxtext` that of one with MaxText's packages (target_models/maxtext_models.py). Weights
 are those of the factories, with noise on them. The seconds are of processors: both models loaded and run.
 """
 
@@ -64,7 +67,7 @@ class Public:
         apply: of a pair of functions the one that runs.
         channels_last: inputs that JAX's side takes so, where torch's layers do not say it.
         drop: what it has no use for.
-        flax4: whether JAX's side runs in transformers 4's environment.
+        of: the environment that JAX's side runs in ("flax4", "maxtext"); "": this one.
     """
 
     name: str
@@ -74,7 +77,7 @@ class Public:
     apply: str | None = None
     channels_last: tuple[str, ...] | None = None
     drop: tuple[str, ...] = field(default=())
-    flax4: bool = False
+    of: str = ""
 
 
 def _ours(name: str) -> str:
@@ -112,26 +115,22 @@ def pairs() -> Iterator[Public]:
         "bonsai ResNet-50 (nnx)", "torchvision.models:resnet50", _theirs("bonsai_resnet"), (IMAGE,)
     )
     yield _pair("bonsai ViT (nnx)", "hf_vit", "bonsai_vit", "pixel_values=float32[2,3,32,32]")
-    yield Public(
-        "bonsai ConvNeXt (nnx)",
-        "torchvision.models:convnext_tiny",
-        _theirs("bonsai_convnext"),
-        (IMAGE,),
-    )
-    yield Public(
-        "bonsai DenseNet (nnx)",
-        "torchvision.models:densenet121",
-        _theirs("bonsai_densenet"),
-        (IMAGE,),
-    )
+    for name, of in (("ConvNeXt", "convnext"), ("ConvNeXt, its own epsilon", "convnext_own")):
+        yield _pair(f"bonsai {name} (nnx)", "vision_convnext", f"bonsai_{of}", SMALL)
+    yield _pair("bonsai DenseNet (nnx)", "vision_densenet", "bonsai_densenet", IMAGE)
+    words = "input_ids=int32[2,7]<31"
+    yield _pair("flaxmodels GPT-2", "hf_gpt2", "flaxmodels_gpt2", words)
+    noise = "z=float32[2,8]"
+    its = {"drop": ("resample_filter",)}
+    yield _pair("flaxmodels StyleGAN2", "stylegan2", "flaxmodels_stylegan2", noise, **its)
     yield _pair("gemma Gemma 3", "hf_gemma3", "gemma3", _ours("tokens"))
-    noise = (
+    denoised = (
         "sample=float32[2,4,8,8]",
         "timestep=int32[2]<1000",
         "encoder_hidden_states=float32[2,5,16]",
     )
     first: dict[str, object] = {"channels_last": ()}
-    yield _pair("diffusers UNet", "diffusers_unet", "diffusers_unet", *noise, **first)
+    yield _pair("diffusers UNet", "diffusers_unet", "diffusers_unet", *denoised, **first)
     image = "sample=float32[2,3,16,16]"
     yield _pair("diffusers AutoencoderKL", "diffusers_vae", "diffusers_vae", image, **first)
     row, square = "input=float32[4,6]", "input=float32[2,3,6,6]"
@@ -149,26 +148,38 @@ def pairs() -> Iterator[Public]:
         ("x=float32[2,3,64,64]",),
         apply=_theirs("haiku_resnet"),
     )
+    words = "input_ids=int32[2,7]<32"
+    for name, ours, its in (
+        ("Llama", "hf_llama", "llama"),
+        ("Llama, blocks apart", "hf_llama", "llama_apart"),
+        ("Mixtral", "hf_mixtral", "mixtral"),
+    ):
+        model = f"{HERE / 'maxtext_models.py'}:{its}"
+        yield Public(
+            f"MaxText {name}", _ours(ours), f"{model}_params", (words,), model, of="maxtext"
+        )
     for name, one in TYPES.items():
         file = HERE / "transformers4.py"
         given = tuple(one.inputs.split("; "))
         both = f"{file}:ours({name!r})", f"{file}:theirs({name!r})"
-        yield Public(f"transformers 4 {name}", *both, given, flax4=True)
+        yield Public(f"transformers 4 {name}", *both, given, drop=one.drop, of="flax4")
 
 
 def main() -> None:
     """Print a line for each pair."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--flax4")
+    for environment in ("flax4", "maxtext"):
+        parser.add_argument(f"--{environment}")
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
     for pair in pairs():
         if given.names and not any(name in pair.name for name in given.names):
             continue
-        if pair.flax4 and given.flax4 is None:
+        python = vars(given)[pair.of] if pair.of else sys.executable
+        if python is None:
             continue
         before = _seconds()
-        said = _said(pair, given.flax4 if pair.flax4 else sys.executable)
+        said = _said(pair, python)
         print(f"{pair.name} | {_seconds() - before:.0f} | {said}", flush=True)
 
 

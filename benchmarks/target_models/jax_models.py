@@ -126,22 +126,98 @@ def bonsai_vit(rngs: Any) -> Any:
     return Vit(config, rngs=rngs)
 
 
-def bonsai_convnext(rngs: Any) -> Any:
-    """bonsai's ConvNeXt-T (nnx)."""
+def bonsai_convnext(rngs: Any, *, eps: float = 1e-6) -> Any:
+    """bonsai's ConvNeXt (nnx), small; its own epsilon is 1e-12, torchvision's 1e-6."""
     from bonsai.models.convnext.modeling import ConvNeXt, ModelConfig
 
     class Next(ConvNeXt):  # type: ignore[misc]
         def __call__(self, x: Any) -> Any:
             return super().__call__(x, rngs=None)
 
-    return Next(ModelConfig.convnext_tiny_224(), rngs=rngs)
+    config = ModelConfig(
+        stage_depths=(1, 1, 2),
+        stage_dims=(8, 16, 32),
+        drop_path_rate=0.0,
+        num_classes=5,
+        layernorm_eps=eps,
+    )
+    return Next(config, rngs=rngs)
+
+
+def bonsai_convnext_own(rngs: Any) -> Any:
+    """The same with the epsilon that bonsai gives it."""
+    return bonsai_convnext(rngs, eps=1e-12)
 
 
 def bonsai_densenet(rngs: Any) -> Any:
-    """bonsai's DenseNet-121 (nnx)."""
+    """bonsai's DenseNet (nnx), small."""
     from bonsai.models.densenet121.modeling import DenseNet, ModelConfig
 
-    return DenseNet(ModelConfig.densenet_121(), rngs=rngs)
+    config = ModelConfig(num_classes=5, dense_block_layers=[2, 2], growth_rate=4)
+    return DenseNet(config, rngs=rngs)
+
+
+def _with_newshape() -> None:
+    """Have `jnp.reshape` take the name that it had when flaxmodels was written."""
+    import functools
+
+    import jax.numpy as jnp
+
+    own = jnp.reshape
+
+    @functools.wraps(own)
+    def reshape(a: Any, shape: Any = None, *, newshape: Any = None, **how: Any) -> Any:
+        return own(a, newshape if shape is None else shape, **how)
+
+    jnp.reshape = reshape
+
+
+def flaxmodels_gpt2() -> Any:
+    """flaxmodels' GPT-2, small; its class lacks an attribute where nothing is downloaded."""
+    from types import SimpleNamespace
+
+    _with_newshape()
+    from flaxmodels.gpt2.gpt2 import GPT2LMHeadModel
+
+    class Undownloaded(GPT2LMHeadModel):  # type: ignore[misc]
+        param_dict: Any = None
+
+    config = SimpleNamespace(
+        n_positions=16,
+        n_embd=16,
+        n_head=2,
+        n_layer=2,
+        n_inner=None,
+        attn_pdrop=0.0,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        scale_attn_weights=True,
+        activation_function="gelu_new",
+        layer_norm_epsilon=1e-5,
+        vocab_size=31,
+    )
+    return Undownloaded(config=config)
+
+
+def flaxmodels_stylegan2() -> Any:
+    """flaxmodels' StyleGAN2, small, its noise fixed."""
+    _with_newshape()
+    from flaxmodels.stylegan2.generator import Generator
+
+    class Fixed(Generator):  # type: ignore[misc]
+        def __call__(self, z: Any) -> Any:
+            return super().__call__(z, train=False, noise_mode="const")
+
+    return Fixed(
+        resolution=16,
+        z_dim=8,
+        w_dim=8,
+        mapping_layer_features=8,
+        num_ws=6,
+        num_mapping_layers=2,
+        fmap_base=32,
+        fmap_max=16,
+    )
 
 
 def gemma3() -> Any:
@@ -210,18 +286,19 @@ def haiku_mlp(params: Any, x: Any) -> Any:
     return hk.without_apply_rng(hk.transform(_haiku_mlp)).apply(params, x)
 
 
-def _haiku_resnet(x: Any) -> Any:
+def _haiku_resnet(x: Any, is_training: bool = False) -> Any:
     import haiku as hk
 
-    return hk.nets.ResNet18(1000, resnet_v2=False)(x, is_training=False)
+    return hk.nets.ResNet18(1000, resnet_v2=False)(x, is_training=is_training)
 
 
 def haiku_resnet_params(key: Any, x: Any) -> Any:
-    """Of haiku's ResNet-18, statistics beside them."""
+    """Of haiku's ResNet-18, beside them the averages, which evaluation reads (they are made in training)."""
     import haiku as hk
 
-    params, state = hk.transform_with_state(_haiku_resnet).init(key, x)
-    return {"params": params, "state": state}
+    params, state = hk.transform_with_state(_haiku_resnet).init(key, x, is_training=True)
+    averages = {name: its["average"] for name, its in state.items()}
+    return {"params": params, "averages": averages}
 
 
 def haiku_resnet(params: Any, x: Any) -> Any:
@@ -229,7 +306,8 @@ def haiku_resnet(params: Any, x: Any) -> Any:
     import haiku as hk
 
     run = hk.without_apply_rng(hk.transform_with_state(_haiku_resnet)).apply
-    return run(params["params"], params["state"], x)[0]
+    state = {name: {"average": one} for name, one in params["averages"].items()}
+    return run(params["params"], state, x)[0]
 
 
 # Equinox: a module is its own pytree.

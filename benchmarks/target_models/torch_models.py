@@ -57,6 +57,38 @@ def bit_resnet() -> Any:
     return ResNetV2(layers=(1, 1, 1, 1), num_classes=5, stem_type="fixed")
 
 
+def vision_convnext() -> Any:
+    """torchvision's ConvNeXt, small."""
+    from torchvision.models.convnext import CNBlockConfig, ConvNeXt
+
+    blocks = [CNBlockConfig(8, 16, 1), CNBlockConfig(16, 32, 1), CNBlockConfig(32, None, 2)]
+    return ConvNeXt(blocks, num_classes=5)
+
+
+def vision_densenet() -> Any:
+    """torchvision's DenseNet, small."""
+    from torchvision.models import DenseNet
+
+    return DenseNet(growth_rate=4, block_config=(2, 2), num_init_features=8, num_classes=5)
+
+
+def stylegan2() -> Any:
+    """NVIDIA's StyleGAN2, small, its noise fixed."""
+    from torch import nn
+    from training.networks import Generator
+
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            synthesis = {"channel_base": 64, "channel_max": 16}
+            self.net = Generator(8, 0, 8, 16, 3, {"num_layers": 2}, synthesis)
+
+        def forward(self, z: Any) -> Any:
+            return self.net(z, None, noise_mode="const")
+
+    return Fixed()
+
+
 def hf_vit(act: str = "gelu") -> Any:
     """transformers' ViT, today's."""
     from transformers import ViTConfig, ViTForImageClassification
@@ -95,6 +127,37 @@ def hf_gemma3() -> Any:
             use_cache=False,
         )
     )
+
+
+_DECODER = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 32,
+    "use_cache": False,
+}
+
+
+def hf_llama() -> Any:
+    """transformers' Llama."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(**_DECODER))
+
+
+def hf_mixtral() -> Any:
+    """transformers' Mixtral."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "rope_theta": 10000.0}
+    config = MixtralConfig(**_DECODER, **experts)
+    config._experts_implementation = "eager"  # its grouped products take no float64
+    return MixtralForCausalLM(config)
 
 
 def tokens() -> list[dict[str, Any]]:

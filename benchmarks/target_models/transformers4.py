@@ -57,8 +57,9 @@ _T5 = {
     "decoder_start_token_id": 0,
     "relative_attention_num_buckets": 8,
 }
+_TABLES = ("embed_positions",)
 _RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 2]}
-_CLIP = {
+_CLIP: dict[str, Any] = {
     "text_config": _TEXT | {"bos_token_id": 0, "eos_token_id": 30, "projection_dim": 8},
     "vision_config": _PICTURE | {"projection_dim": 8},
     "projection_dim": 8,
@@ -67,12 +68,16 @@ _CLIP = {
 
 @dataclass(frozen=True)
 class Type:
-    """A type of model: its class (Flax's has `Flax` before it), its config's class and settings, an input."""
+    """A type of model: its class (Flax's has `Flax` before it), its config's class and settings, an input.
+
+    `drop`: what Flax's computes itself.
+    """
 
     cls: str
     config: str
     inputs: str = _IDS
     settings: dict[str, Any] = field(default_factory=lambda: dict(_TEXT))
+    drop: tuple[str, ...] = ()
 
 
 TYPES = {
@@ -139,7 +144,7 @@ TYPES = {
         _BOTH,
         _T5 | {"local_radius": 3, "encoder_attention_type": "local"},
     ),
-    "marian": Type("MarianModel", "MarianConfig", _BOTH, _BART | {"pad_token_id": 30}),
+    "marian": Type("MarianModel", "MarianConfig", _BOTH, _BART | {"pad_token_id": 30}, _TABLES),
     "mbart": Type("MBartModel", "MBartConfig", _BOTH, _BART),
     "mistral": Type("MistralModel", "MistralConfig", settings=_LLAMA),
     "mt5": Type("MT5Model", "MT5Config", _BOTH, _T5),
@@ -156,12 +161,17 @@ TYPES = {
             "word_embed_proj_dim": 16,
         },
     ),
-    "pegasus": Type("PegasusModel", "PegasusConfig", _BOTH, _BART),
+    "pegasus": Type("PegasusModel", "PegasusConfig", _BOTH, _BART, _TABLES),
     "regnet": Type("RegNetModel", "RegNetConfig", _IMAGE, _RESNET | {"groups_width": 4}),
     "resnet": Type("ResNetModel", "ResNetConfig", _IMAGE, _RESNET),
     "roberta": Type("RobertaModel", "RobertaConfig"),
     "roberta_prelayernorm": Type("RobertaPreLayerNormModel", "RobertaPreLayerNormConfig"),
-    "roformer": Type("RoFormerModel", "RoFormerConfig", settings=_TEXT | {"embedding_size": 16}),
+    "roformer": Type(
+        "RoFormerModel",
+        "RoFormerConfig",
+        settings=_TEXT | {"embedding_size": 16},
+        drop=_TABLES,
+    ),
     "t5": Type("T5Model", "T5Config", _BOTH, _T5),
     "t5_gated": Type(
         "T5ForConditionalGeneration",

@@ -57,15 +57,28 @@ class Placed:
     way: Way
 
 
-def tied_leaves(plan: Plan, dropped: Mapping[str, str]) -> Iterator[tuple[PlannedLeaf, str]]:
-    """Keys that share the tensor of an embedding, as arrays of their own: a table, or a Linear's kernel."""
+def tied_leaves(
+    plan: Plan, dropped: Mapping[str, str], *, first: bool = False
+) -> Iterator[tuple[PlannedLeaf, str]]:
+    """Keys that share the tensor of an embedding, as arrays of their own: a table, or a Linear's kernel.
+
+    Args:
+        plan: of the checkpoint.
+        dropped: keys that the user left out.
+        first: also the first key of each such tensor, as what it is not in the plan.
+    """
     owners = {row.targets: row for row in plan.mapped}
-    for row in plan.of(Outcome.TIED):
-        kind, shape = owners[row.targets].kind, row.shape or ()
-        if row.key in dropped or len(shape) != 2 or kind not in ("Embedding", "Linear"):
+    rows = [(row, owners[row.targets]) for row in plan.of(Outcome.TIED)]
+    if first:
+        rows += [(owner, owner) for owner in {owner.key: owner for _, owner in rows}.values()]
+    for row, owner in rows:
+        kind, shape = owner.kind, row.shape or ()
+        if row.key in dropped or len(shape) != 2 or kind not in TIED_KINDS.values():
             continue
         module = row.key.rpartition(".")[0].replace(".", "/")
         for name, layout in (("embedding", UNCHANGED), ("kernel", Permute((1, 0)))):
+            if row is owner and TIED_KINDS[name] == kind:
+                continue
             info = TensorInfo(layout.shape(shape), row.dtype or "")
             piece = Piece(row.key, layout)
             yield PlannedLeaf(f"{TIED}{module}/{name}", info, (piece,)), TIED_KINDS[name]

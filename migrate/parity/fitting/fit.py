@@ -18,6 +18,7 @@ from converters.checkpoint.pytree import Leaf
 from converters.checkpoint.reader import TensorInfo
 from converters.conversion import convert
 from converters.errors import MisfitError, RefusedKeysError
+from converters.inference.groups import make_groups
 from converters.layers.layout import UNCHANGED
 from converters.layers.text import parse_join, parse_layout, parse_part
 from converters.mapping import Outcome, Plan
@@ -87,15 +88,15 @@ def fit(
     usual = protocol.Convert(api, own, work / "usual.safetensors", None, None, rules, (), example)
     notes = torch.ask(usual)
     plan = _plan(own, rules)
-    write_leaves(
-        state, _leaves(stirred(_arrays(own), _tied(plan), _buffers(plan))), {}, overwrite=True
-    )
+    arrays = _arrays(own)
+    fixed = _buffers(plan) | _tables(arrays, drop)
+    write_leaves(state, _leaves(stirred(arrays, _tied(plan), fixed)), {}, overwrite=True)
     numbers = tuple(range(min(_INPUTS, inputs.count)))
     try:
         torch.ask(protocol.LoadWeights(state))
         progress("running the torch model in float64")
         truth, plain = work / "torch-layers", work / "torch-outputs"
-        torch.ask(protocol.Capture(TRUTH, inputs, truth, numbers=(0,)))
+        _capture_truth(torch, inputs, truth)
         torch.ask(protocol.Capture(TRUTH, inputs, plain, layers=False, numbers=numbers))
         _require_same(truth, plain)
         progress("following the Flax model, layer by layer")
@@ -130,6 +131,27 @@ def require_model(flax: Side) -> None:
         )
 
 
+def _capture_truth(torch: Side, inputs: InputSet, truth: Path) -> None:
+    """Record torch's layers in float64.
+
+    Raises:
+        ParityError: it does not run; whether float64 is why is said.
+    """
+    try:
+        torch.ask(protocol.Capture(TRUTH, inputs, truth, numbers=(0,)))
+    except ParityError as error:
+        single = dataclasses.replace(TRUTH, dtype="float32")
+        beside = truth.with_name("torch-single")
+        try:
+            torch.ask(protocol.Capture(single, inputs, beside, layers=False, numbers=(0,)))
+        except ParityError:
+            raise error from None
+        raise ParityError(
+            f"{error.what} in float64, in which both are compared; in float32 it runs",
+            "have the factory give a model that computes in the dtype that it is given",
+        ) from error
+
+
 def _plan(own: Path, rules: Path) -> Plan:
     """Every key with its usual place.
 
@@ -159,6 +181,20 @@ def _tied(plan: Plan) -> list[list[str]]:
 def _buffers(plan: Plan) -> set[str]:
     """What a model may compute itself: tables of positions, masks."""
     return {row.key for row in plan.rows if row.kind == BUFFER_KIND}
+
+
+def _tables(arrays: Mapping[str, Array], drop: Sequence[str]) -> set[str]:
+    """What the user left out and the target may compute itself: positions, which noise would change.
+
+    What is constant is no table: noise shows whether the target really has no use for it.
+    """
+    return {
+        key
+        for key, array in arrays.items()
+        if any(re.search(pattern, key) for pattern in drop)
+        and array.size
+        and (array != array.flat[0]).any()
+    }
 
 
 def _arrays(file: Path) -> dict[str, Array]:
@@ -216,12 +252,21 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
     problems = [f"missing: no layer of torch's is {text}" for text in found.unplaced]
     problems += [f"{name} runs inside of vmap, where no layer is seen" for name in found.unseen]
     problems += lacking
+    infos = {row.key: TensorInfo(row.shape or (), row.dtype or "") for row in plan.rows}
     if problems:
+        normed = [
+            f"{path}.weight is made of several tensors by torch's {group.normed}"
+            for path, group in make_groups(infos).items()
+            if group.normed
+        ]
         problems += [f"the models part {one}" for one in map(str, found.differences[:3])]
         raise MisfitError(
             f"{found.layers} layers of the target were found in torch's, and something has no place",
-            problems,
-            "make the models alike, or drop keys that the target has no use for (--drop)",
+            [*normed, *problems],
+            "have the model's factory take them off (torch.nn.utils.parametrize.remove_parametrizations, "
+            "torch.nn.utils.remove_weight_norm), and give a checkpoint of that model"
+            if normed
+            else "make the models alike, or drop keys that the target has no use for (--drop)",
         )
     placed = {
         one.name: Placed(
@@ -231,7 +276,6 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
         for one in found.arrays
     }
     leaves = dict(sources.leaves)
-    infos = {row.key: TensorInfo(row.shape or (), row.dtype or "") for row in plan.rows}
     for made in found.made:
         placed[made.name] = Placed((f"{made.name}#made",), Way(UNCHANGED))
         leaves[f"{made.name}#made"] = _leaf(made, infos)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from converters.layers.layout import Layout, chain
+from converters.layers.layout import Layout, Permute, chain
 from converters.target.layouts import permitted
 from converters.target.modules import role_of
 from migrate.parity.fitting.heads import Heads
@@ -88,7 +88,16 @@ def _end(path: str) -> str:
 def _layouts(name: str, shape: Shape, source: Source) -> list[Layout]:
     kind = source.kind.partition(" ")[0]
     role = "kernel" if _may_be_kernel(name, shape, source) else source.role
-    return permitted(kind, role, source.leaf.info.shape, shape)
+    own = source.leaf.info.shape
+    found = permitted(kind, role, own, shape)
+    if kind == "Parameter" and len(own) > 2 and shape == (*own[2:], own[1], own[0]) != own:
+        # A convolution's, of a class of the user's own.
+        found.insert(0, Permute((*range(2, len(own)), 1, 0)))
+    if kind == "Parameter" and len(own) == 3:
+        # An image's, channels first.
+        moved = (*own[1:], own[0])
+        found += [chain((Permute((1, 2, 0)), one)) for one in permitted(kind, role, moved, shape)]
+    return found
 
 
 def _may_be_kernel(name: str, shape: Shape, source: Source) -> bool:

@@ -92,6 +92,7 @@ class _Search:
     def _undivided(self, found: Pass) -> Pass:
         """A pass with the weights that were found and values of the model's own, if its outputs are torch's.
 
+        What float32 rounds in it is kept: the outputs are then compared once more without that.
         Then nothing is to be told: the one has inside of a layer what the other has behind it (a factor),
         reads weights where no layer is seen to, or calls a layer on something that torch does not give it.
         """
@@ -102,10 +103,11 @@ class _Search:
                 if len(again.made.get(name, ())) != len(its):
                     again.made[name] = its
             again.stacked = {**tried.stacked, **again.stacked}
-            if again.layers and all(one.layer for one in again.differences):
+            if again.layers and all(one.layer or one.rounding for one in again.differences):
                 parted = {one.layer for one in found.differences}
                 again.unsure |= dict.fromkeys(one for one in again.made if parted & _layers_of(one))
-                again.differences.clear()
+                exact = all(one.layer for one in again.differences)
+                again.differences = [one for one in again.differences if one.rounding and not exact]
                 return again
             if again.made == tried.made:
                 break

@@ -125,7 +125,7 @@ class Sources:
         owners = {row.targets: row.key for row in plan.mapped}
         self.owners = {row.key: owners[row.targets] for row in plan.of(Outcome.TIED)}
         self.leaves = {leaf.path: leaf for leaf in plan.leaves}
-        for leaf, kind in tied_leaves(plan, {}):
+        for leaf, kind in tied_leaves(plan, {}, first=True):
             self.leaves[leaf.path], self.kinds[leaf.path] = leaf, kind
         self._called = [call for call in dump.calls if call.input == 0]
         self._by_layer: dict[str, list[Call]] = defaultdict(list)

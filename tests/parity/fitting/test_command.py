@@ -214,6 +214,66 @@ def test_a_target_of_another_environment_that_takes_channels_first(here: Path, f
         assert not (here / "a.safetensors").exists()
 
 
+DEEP_TORCH = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.deep = nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(4, 4, 3)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.deep(self.stem(x))).mean((2, 3)))
+"""
+DEEP_FLAX = """
+import jax
+from flax import linen as nn
+
+
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.Conv(4, (3, 3), padding="VALID", name="stem")(x)
+        x = nn.relu(nn.ConvTranspose(4, (3, 3), padding="VALID", name="deep")(x))
+        return nn.Dense(2, name="head")(x.mean((1, 2)))
+
+
+example = jax.ShapeDtypeStruct((2, 8, 8, 3), "float32")
+"""
+
+
+@pytest.mark.long
+def test_the_checkpoint_alone_with_what_a_port_of_its_class_says(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "net.py").write_text(DEEP_TORCH)
+    (here / "flax_net.py").write_text(DEEP_FLAX)
+    monkeypatch.syspath_prepend(str(here))
+    from net import Net
+
+    monkeypatch.setitem(sys.modules, "net", sys.modules.pop("net"))  # gone after the test
+    model = Net()
+    torch.save(model, "whole.pt")
+    torch.save(model.state_dict(), "state.pt")
+    ported = run("port", "net.py:Net", "--inputs", "x=float32[2,3,8,8]", "-o", "port")
+    assert ported.exit_code == 0, ported.output
+    (here / "net.py").unlink()  # from here on there is no class of torch's
+    target = ("--target", "flax_net.py:Net", "--target-inputs", "flax_net.py:example")
+    says = {
+        "state.pt": ["--mapping", here / "port" / "net" / "mapping.yaml"],
+        "whole.pt": [],
+    }
+    turned = model.deep.weight.detach().numpy()[:, :, ::-1, ::-1].transpose(2, 3, 0, 1)
+    for file, words in says.items():
+        done = run("weights", file, *words, *target, "-o", f"{file}.safetensors")
+        assert done.exit_code == 0, done.output
+        made = load_pytree(here / f"{file}.safetensors")
+        assert np.array_equal(made["params"]["deep"]["kernel"], turned), file
+
+
 def test_an_interpreter_that_is_not_there_is_one_line(here: Path) -> None:
     done = run(*FITTED, "--target", "flax_net.py:Net", "--target-python", "no/python")
     assert done.exit_code == 2

@@ -8,10 +8,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import torch
 from flax import linen
 from torch import nn
+from transformers import MixtralConfig
+from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 
+from converters.errors import MisfitError
+from migrate.parity.ground.errors import ParityError
 from tests.parity.fitting.follow import follow
 
 Array = np.ndarray[Any, Any]
@@ -54,9 +59,10 @@ class Coder(nn.Module):
 
 
 class FlaxCoder(linen.Module):
-    """The same; `wrong`: another activation."""
+    """The same; `wrong`: another activation, `single`: computes it in float32."""
 
     wrong: bool = False
+    single: bool = False
 
     @linen.compact
     def __call__(self, ids: Any) -> Any:
@@ -65,6 +71,7 @@ class FlaxCoder(linen.Module):
         x += linen.Embed(PLACES, WIDTH)(jnp.broadcast_to(jnp.arange(5) + 2, ids.shape))
         x += linen.Embed(2, WIDTH)(jnp.zeros_like(ids))
         inner = linen.Dense(WIDTH)(x)
+        inner = inner.astype(jnp.float32) if self.single else inner
         inner = jnp.sin(inner) if self.wrong else jnp.tanh(inner)
         x = x + self.param("gate", linen.initializers.ones, (WIDTH,)) * inner
         x += table(jnp.flip(ids, 1))
@@ -73,15 +80,20 @@ class FlaxCoder(linen.Module):
         return x @ self.variables["params"]["Embed_0"]["embedding"].T + bias
 
 
-def test_a_table_that_is_shared_scaled_and_read_past_its_layer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("single", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_a_table_that_is_shared_scaled_and_read_past_its_layer(
+    single: bool, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
-    found = follow(Coder(), FlaxCoder(), IDS, tmp_path)
+    found = follow(Coder(), FlaxCoder(single=single), IDS, tmp_path)
     assert found.proven, found.sentence
+    said = [note for note in found.notes if "computes in float32 in places" in note]
+    assert bool(said) == single, found.notes
 
 
 def test_that_hides_no_difference(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    found = follow(Coder(), FlaxCoder(wrong=True), IDS, tmp_path)
+    found = follow(Coder(), FlaxCoder(wrong=True, single=True), IDS, tmp_path)
     assert not found.proven
 
 
@@ -252,4 +264,198 @@ def test_a_function_as_equinox_has_it(tmp_path: Path) -> None:
     plain = nn.Sequential(model.conv, nn.ReLU(), nn.Flatten(), model.head)
     given = [{"input": one["x"]} for one in IMAGES]
     found = follow(plain, equinox_apply, given, tmp_path, kind="jax", start=of_equinox)
+    assert found.proven, found.sentence
+
+
+class Tied(nn.Module):
+    """Its table is its head's kernel, too; the head's name comes first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.body = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(self.table(ids)).tanh())
+
+
+class Untied(linen.Module):
+    """Keeps it twice."""
+
+    @linen.compact
+    def __call__(self, ids: Any) -> Any:
+        x = jnp.tanh(linen.Dense(WIDTH)(linen.Embed(WORDS, WIDTH)(ids)))
+        return linen.Dense(WORDS, use_bias=False)(x)
+
+
+def test_a_table_that_is_kept_twice(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    found = follow(Tied(), Untied(), IDS, tmp_path)
+    assert found.proven, found.sentence
+
+
+class Expert(nn.Module):
+    """A layer of experts as transformers has them: tensors of three axes, by which tokens are sorted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = MixtralConfig(
+            hidden_size=8, intermediate_size=12, num_local_experts=4, num_experts_per_tok=2
+        )
+        config._experts_implementation = "eager"
+        self.first, self.last = nn.Linear(WIDTH, 8), nn.Linear(8, 3)
+        self.moe = MixtralSparseMoeBlock(config)
+        for one in self.moe.parameters():
+            nn.init.normal_(one, std=0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.moe(self.first(x).tanh()))
+
+
+def of_expert(key: Any) -> Any:
+    """Parameters as MaxText has them: a kernel for all experts."""
+    del key
+    shapes = {"a": (WIDTH, 8), "ab": (8,), "gate": (8, 4), "h": (8, 3), "hb": (3,)}
+    shapes |= {"wi_0": (4, 8, 12), "wi_1": (4, 8, 12), "wo": (4, 12, 8)}
+    return {name: jnp.ones(shape) for name, shape in shapes.items()}
+
+
+def expert_apply(p: Any, x: Any) -> Any:
+    """Every expert computes every token."""
+    x = jnp.tanh(x @ p["a"] + p["ab"])
+    top, at = jax.lax.top_k(jax.nn.softmax(x @ p["gate"]), 2)
+    share = (jax.nn.one_hot(at, 4) * (top / top.sum(-1, keepdims=True))[..., None]).sum(-2)
+    into, gate = (jnp.einsum("bsd,edf->bsef", x, p[name]) for name in ("wi_1", "wi_0"))
+    y = jnp.einsum("bsef,efd->bsed", jax.nn.silu(gate) * into, p["wo"])
+    return jnp.einsum("bsed,bse->bsd", y, share) @ p["h"] + p["hb"]
+
+
+def test_experts_are_named_on_both_sides(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(MisfitError) as raised:
+        follow(Expert(), expert_apply, ROWS, tmp_path, kind="jax", start=of_expert)
+    said = raised.value.misfits
+    assert any(one.startswith("missing") and "wo (4, 12, 8)" in one for one in said), said
+    assert any(one.startswith("extra") and "gate_up_proj" in one for one in said), said
+
+
+class WeightNormed(Headed):
+    def __init__(self) -> None:
+        super().__init__()
+        nn.utils.parametrizations.weight_norm(self.body)
+
+
+class Plain(linen.Module):
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        x = jnp.sin(linen.Dense(WIDTH)(jnp.tanh(linen.Dense(WIDTH)(x))))
+        return linen.Dense(WIDTH)(x.mean(1))
+
+
+def test_a_weight_that_torch_makes_of_several_is_named_with_what_to_do(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(MisfitError, match="remove_parametrizations") as raised:
+        follow(WeightNormed(), Plain(), ROWS, tmp_path)
+    assert raised.value.misfits[0].startswith("body.weight is made of several tensors")
+    taken_off = WeightNormed()
+    nn.utils.parametrize.remove_parametrizations(taken_off.body, "weight")
+    found = follow(taken_off, Plain(), ROWS, tmp_path / "again")
+    assert found.proven, found.sentence
+
+
+class Insisting(Headed):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.dtype == torch.float32
+        return super().forward(x)
+
+
+def test_a_model_that_runs_in_float32_alone_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(ParityError, match="in float64, in which both are compared"):
+        follow(Insisting(), FlaxHeaded(), ROWS, tmp_path)
+
+
+class Broken(Headed):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no such table")
+
+
+def test_a_model_that_runs_in_no_dtype_is_not(tmp_path: Path) -> None:
+    with pytest.raises(ParityError, match="no such table") as raised:
+        follow(Broken(), FlaxHeaded(), ROWS, tmp_path)
+    assert "in float64" not in str(raised.value)
+
+
+class Positioned(nn.Module):
+    """Keeps a table that it never trains."""
+
+    def __init__(self, constant: bool = False) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 3)
+        places = torch.arange(5 * WIDTH).reshape(5, WIDTH).double().sin()
+        self.places = nn.Parameter(torch.zeros(5, WIDTH) if constant else places.float())
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head((self.table(ids) + self.places).tanh())
+
+
+class Computes(linen.Module):
+    """Computes it; `without`: forgets it."""
+
+    without: bool = False
+
+    @linen.compact
+    def __call__(self, ids: Any) -> Any:
+        places = np.sin(np.arange(5 * WIDTH).reshape(5, WIDTH)).astype(np.float32)
+        x = linen.Embed(WORDS, WIDTH)(ids) + (0.0 if self.without else places)
+        return linen.Dense(3)(jnp.tanh(x))
+
+
+def test_a_table_that_the_target_computes_is_left_out(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    found = follow(Positioned(), Computes(), IDS, tmp_path, drop=("places",))
+    assert found.proven, found.sentence
+
+
+@pytest.mark.parametrize("constant", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_what_is_left_out_and_missed_is_a_difference(constant: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Positioned(constant)
+    found = follow(model, Computes(without=True), IDS, tmp_path, drop=("places",))
+    assert not found.proven, found.sentence
+
+
+class OwnConvolution(nn.Module):
+    """Its arrays are no layer's: an image that it starts from, and a kernel that it scales (StyleGAN2's)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.const, self.into = nn.Parameter(torch.randn(4, 5, 6)), nn.Linear(3, 4)
+        self.weight, self.last = nn.Parameter(torch.randn(2, 4, 3, 3)), nn.Linear(2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        image = self.const * self.into(x)[:, :, None, None]
+        image = nn.functional.conv2d(image, self.weight * 0.5, padding=1)
+        return self.last(image.tanh().mean((2, 3)))
+
+
+class FlaxOwnConvolution(linen.Module):
+    """The same, channels last."""
+
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        const = self.param("const", linen.initializers.normal(), (1, 5, 6, 4))
+        kernel = self.param("weight", linen.initializers.normal(), (3, 3, 4, 2))
+        image = const * linen.Dense(4)(x)[:, None, None]
+        numbers = ("NHWC", "HWIO", "NHWC")
+        image = jax.lax.conv_general_dilated(
+            image, kernel * 0.5, (1, 1), "SAME", dimension_numbers=numbers
+        )
+        return linen.Dense(3)(jnp.tanh(image).mean((1, 2)))
+
+
+def test_a_kernel_and_an_image_of_a_class_of_ones_own(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    given = [{"x": np.random.default_rng(n).normal(size=(2, 3))} for n in (0, 1)]
+    found = follow(OwnConvolution(), FlaxOwnConvolution(), given, tmp_path)
     assert found.proven, found.sentence

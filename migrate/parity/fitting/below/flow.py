@@ -7,6 +7,7 @@ torch's gave which of its elements go where. What comes after it is computed, in
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from converters.target.words import words_of
 from migrate.parity.align.tensors import Way
 from migrate.parity.fitting.below import kernels
 from migrate.parity.fitting.below.kernels import Kernel, Product
-from migrate.parity.fitting.below.unknown import Unknown, rearranged
+from migrate.parity.fitting.below.unknown import Computed, Unknown, computed, rearranged
 from migrate.parity.fitting.below.weights import Fed, InOrder, Weights
 from migrate.parity.fitting.heads import Questions
 from migrate.parity.fitting.names import likeness, pattern
@@ -98,6 +99,7 @@ class Flow(Evaluation):
         self._used: set[tuple[str, int]] = set()
         self._taken: set[str] = set()
         self._sources_used: set[str] = set()
+        self._begun: dict[str, tuple[str, int]] = {}
         self._biases: list[_Bias] = []
         self._last: dict[str, UnitCall] = {}
         self._parted, self.after = 0, ""
@@ -120,22 +122,26 @@ class Flow(Evaluation):
 
     def shown(self, result: Any) -> Any:
         """See `Evaluation`: a parameter may be a result itself."""
-        if isinstance(result, Unknown) and not self._filled[result.where].all():
-            self._force(result, "given as it is")
+        for one in _unknown_in(result):
+            if not self._filled[one.where].all():
+                self._force(one, "given as it is")
         return self._known(result)
 
     def equation(self, equation: Any, args: list[Any]) -> list[Any]:
         """See `Evaluation`."""
         args = [self._known(one) for one in args]
-        if not any(isinstance(one, Unknown) for one in args):
+        if not any(map(_unknown_in, args)):
             return super().equation(equation, args)
         name = equation.primitive.name
         inside = held(equation)
         if inside and is_call(equation):
             return self.run(inside[0].jaxpr, inside[0].consts, args)
         if name == "scan":
-            return self._unrolled(equation, args)
-        if name == "cond" and not isinstance(args[0], Unknown):
+            plain = [
+                self._forced(one, equation) if isinstance(one, Computed) else one for one in args
+            ]
+            return self._unrolled(equation, plain)
+        if name == "cond" and not _unknown_in(args[0]):
             branch = inside[int(np.clip(int(args[0]), 0, len(inside) - 1))]
             return self.run(branch.jaxpr, branch.consts, args[1:])
         made = self._used_by(name, equation, args) if len(args) > 1 else None
@@ -144,17 +150,23 @@ class Flow(Evaluation):
         moved = rearranged(equation, args)
         if moved is not None:
             return list(moved)
+        later = computed(equation, args)
+        if later is not None:
+            return [later]
         return super().equation(equation, [self._forced(one, equation) for one in args])
 
     def _known(self, one: Any) -> Any:
         """A value whose elements are all known by now."""
-        if not isinstance(one, Unknown) or not self._filled[one.where].all():
-            return one
-        return self._value(one)
+        its = _unknown_in(one)
+        return (
+            self._value(one) if its and all(self._filled[each.where].all() for each in its) else one
+        )
 
-    def _value(self, one: Unknown) -> Any:
+    def _value(self, one: Unknown | Computed) -> Any:
         import jax.numpy as jnp
 
+        if isinstance(one, Computed):
+            return one.value(self._value, super().equation)
         return jnp.asarray(one.factor * self._values[one.where] + one.offset)
 
     def _unrolled(self, equation: Any, args: Sequence[Any]) -> list[Any]:
@@ -183,6 +195,8 @@ class Flow(Evaluation):
 
     def _used_by(self, name: str, equation: Any, args: Sequence[Any]) -> list[Any] | None:
         """The results of an equation that computes with parameters and known values; None: it does not."""
+        if any(isinstance(one, Computed) for one in args):
+            return self._by_computed(equation, args) if name in ("mul", "div") else None
         if name == "dot_general":
             return self._product(equation, args)
         if name == "conv_general_dilated":
@@ -480,27 +494,132 @@ class Flow(Evaluation):
             one, numbers.reshape(-1), factor / one.factor, (offset - one.offset) / one.factor
         )
         (result,) = super().equation(equation, [self._known(each) for each in args])
+        self._take_in_part(call, () if name == "add" else (source,), asking)
+        bias = self._rest(call, source)
+        if apart > EXACT and name != "sub":
+            self._differs(asking, call.unit.name, equation, inside=True, distance=apart)
+            result = self._as_torch(call, result, bias)
+        else:
+            self._agreed(asking)
+        if name == "mul" and bias is not None:
+            self._then_adds(call, source, bias, result)
+        return [result]
+
+    def _take_in_part(self, call: UnitCall, its: Sequence[Source], asking: str) -> None:
+        """Arrays of a layer that the function takes one by one."""
         self._last[_above(asking)] = call
+        self._sources_used |= {one.path for one in its}
+        self._begun[call.unit.name] = call.key
         if call.key not in self._used:
             self._used |= self._torch.sources.overlapping(call)
             self._taken.add(call.unit.name)
             self.found.layers += 1
-        if apart > EXACT and name != "sub":
+
+    def _then_adds(self, call: UnitCall, source: Source, bias: Source, result: Any) -> None:
+        size = bias.leaf.info.size
+        at = marks(np.asarray(result))
+        kernel, ones = Kernel((call,), (), (source,)), np.ones(size)
+        self._biases.append(_Bias(kernel, (bias,), np.arange(size), ones, at, size))
+
+    def _by_computed(self, equation: Any, args: Sequence[Any]) -> list[Any] | None:
+        """A known value times, or over, what is computed of a layer's arrays: its variance, and its scale."""
+        left, right = args
+        one, other = (left, right) if isinstance(left, Computed) else (right, left)
+        divided = equation.primitive.name == "div"
+        if _unknown_in(other) or not isinstance(one, Computed) or (divided and one is left):
+            return None
+        value = np.asarray(other)
+        its = [each for each in one.unknown if not self._filled[each.where].all()]
+        sizes = {_core(each.where).size for each in its}
+        if value.dtype.kind != "f" or len(sizes) > 1:
+            return None
+        best: tuple[float, UnitCall, tuple[Source, ...]] | None = None
+        possible = [call for call in self._torch.sources.calls if self._is_statistic(call, value)]
+        # That whose mean was subtracted comes first.
+        possible.sort(key=lambda call: call.unit.name not in self._begun)
+        for call in possible[:_AHEAD]:
+            left_over = [
+                source
+                for source in call.unit.sources
+                if {source.leaf.info.size} == sizes and source.path not in self._sources_used
+            ]
+            for sources in itertools.permutations(left_over, len(its)):
+                apart = self._tried_computed(equation, args, one, its, call, sources)
+                if apart is not None and (best is None or apart < best[0]):
+                    best = apart, call, sources
+            if best is not None and best[0] <= EXACT:
+                break
+        if best is None or best[0] > NEAR:
+            return None
+        apart, call, sources = best
+        for each, source in zip(its, sources, strict=True):
+            numbers = self._torch.numbers(source)
+            assert numbers is not None
+            self._fill_core(each, numbers.reshape(-1), 1.0, 0.0)
+        (result,) = super().equation(equation, [self._known(each) for each in args])
+        asking = self._name(its[0])
+        self._take_in_part(call, sources, asking)
+        scale, bias = self._left_of(call, sources)
+        if scale is None and apart > EXACT:
             self._differs(asking, call.unit.name, equation, inside=True, distance=apart)
-            result = self._as_torch(call, result, self._rest(call, source))
-        else:
+            result = self._as_torch(call, result, bias)
+        elif apart <= EXACT:
             self._agreed(asking)
-        bias = self._rest(call, source)
-        if name == "mul" and bias is not None:
-            at = marks(np.asarray(result))
-            kernel, ones = Kernel((call,), (), (source,)), np.ones(core.size)
-            self._biases.append(_Bias(kernel, (bias,), np.arange(core.size), ones, at, core.size))
+        if scale is None and bias is not None:
+            self._then_adds(call, sources[0], bias, result)
         return [result]
+
+    def _is_statistic(self, call: UnitCall, value: Array) -> bool:
+        """Whether it normalizes by a variance that it keeps, and is not found yet."""
+        truth = self._torch.sources.output(call)
+        alike = truth is not None and truth.size == value.size and self._is_open(call)
+        return alike and any(source.role == "var" for source in call.unit.sources)
+
+    def _left_of(
+        self, call: UnitCall, sources: Sequence[Source]
+    ) -> tuple[Source | None, Source | None]:
+        """What a normalization still multiplies and adds where these are in the factor already."""
+        rest = {one.role: one for one in call.unit.sources if one not in sources}
+        return rest.get("scale"), rest.get("bias")
+
+    def _tried_computed(
+        self,
+        equation: Any,
+        args: Sequence[Any],
+        one: Computed,
+        its: Sequence[Unknown],
+        call: UnitCall,
+        sources: Sequence[Source],
+    ) -> float | None:
+        """How far a normalization's result is from torch's where its parameters are these."""
+        truth = self._torch.sources.output(call)
+        if truth is None or any(self._torch.numbers(source) is None for source in sources):
+            return None
+        plain = [replace(each, factor=1.0, offset=0.0) for each in its]
+        laid = {
+            id(each): each.factor * self._laid(bare, source, (1.0, 0.0)) + each.offset
+            for each, bare, source in zip(its, plain, sources, strict=True)
+        }
+
+        def of(each: Unknown) -> Any:
+            return laid[id(each)] if id(each) in laid else self._value(each)
+
+        factor = one.value(of, super().equation)
+        given = [factor if each is one else each for each in args]
+        made = np.asarray(super().equation(equation, given)[0])
+        if made.size != truth.size or not np.isfinite(made).all():
+            return None
+        for name, rest in zip(("mul", "add"), self._left_of(call, sources), strict=True):
+            if rest is not None:
+                lying = self._laid(Unknown(one.where), rest, (1.0, 0.0))
+                made = made * lying if name == "mul" else made + lying
+        near = nearest(truth, made)
+        return None if near is None else near[1]
 
     def _scales(self, call: UnitCall, size: int, name: str) -> list[tuple[Source, Source | None]]:
         """The arrays of a layer that may be multiplied by element, each with what is added then."""
         found = []
-        if name == "mul" and not self._is_left(call):
+        if name == "mul" and not self._is_open(call):
             return []
         for source in call.unit.sources:
             if source.leaf.info.size != size or source.path in self._sources_used:
@@ -682,6 +801,10 @@ class Flow(Evaluation):
     def _is_left(self, call: UnitCall) -> bool:
         return call.key not in self._used and call.unit.name not in self._taken
 
+    def _is_open(self, call: UnitCall) -> bool:
+        """Whether it was not found yet, or in part."""
+        return self._is_left(call) or self._begun.get(call.unit.name) == call.key
+
     def _name(self, one: Unknown) -> str:
         return self.elements.names(one.where.reshape(-1)[:1])[0]
 
@@ -701,11 +824,11 @@ class Flow(Evaluation):
     # What no equation tells.
 
     def _forced(self, one: Any, equation: Any) -> Any:
-        if not isinstance(one, Unknown):
-            return one
-        if not self._filled[one.where].all():
-            self._force(one, placed(equation.source_info.traceback))
-        return self._value(one)
+        its = _unknown_in(one)
+        for each in its:
+            if not self._filled[each.where].all():
+                self._force(each, placed(equation.source_info.traceback))
+        return self._value(one) if its else one
 
     def _force(self, one: Unknown, place: str) -> None:
         """Parameters by the layer that their neighbours were found in, else by shape, names and order."""
@@ -760,6 +883,13 @@ class Flow(Evaluation):
         numbers = self._torch.numbers(source)
         assert numbers is not None
         return np.asarray(layout.apply(numbers))
+
+
+def _unknown_in(value: Any) -> tuple[Unknown, ...]:
+    """The parameters of which a value is made."""
+    if isinstance(value, Unknown):
+        return (value,)
+    return value.unknown if isinstance(value, Computed) else ()
 
 
 def pattern_of(what: str, asking: str) -> tuple[Any, ...]:

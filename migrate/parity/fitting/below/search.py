@@ -85,9 +85,10 @@ class Below:
         }
         self._trials.passes += 1
         outputs = self.runner.evaluated(self.settings, self.inputs, Evaluation(), values)
-        if self._apart(outputs) <= EXACT:
+        last = Difference("", "", "", "", False, self._apart(outputs))
+        if last.rounding:
             found.unsure |= dict.fromkeys(one.layer for one in found.differences if one.layer)
-            found.differences.clear()
+            found.differences[:] = [last] if last.distance > EXACT else []
         return found
 
     def _apart(self, outputs: Mapping[str, Array]) -> float:

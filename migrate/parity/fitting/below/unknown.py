@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +37,25 @@ _SAME = frozenset(
         "sharding_constraint",
     )
 )
+# What computes each element of its result from those at its place alone.
+_BY_ELEMENT = frozenset(
+    (
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "max",
+        "min",
+        "pow",
+        "integer_pow",
+        "square",
+        "sqrt",
+        "rsqrt",
+        "exp",
+        "neg",
+        "abs",
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -58,9 +77,76 @@ class Unknown:
         return self.factor == 1.0 and self.offset == 0.0
 
 
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """Values computed of parameters and numbers, element by element: a scale over √(variance + ε).
+
+    Attributes:
+        equation: that computes them.
+        args: of what.
+    """
+
+    equation: Any
+    args: tuple[Any, ...]
+
+    @property
+    def unknown(self) -> tuple[Unknown, ...]:
+        """The parameters in it."""
+        return tuple({id(one): one for one in self._leaves()}.values())
+
+    @property
+    def where(self) -> Array:
+        """The elements of the first parameter in it, as they lie in what is computed."""
+        first = next(one for one in self.args if isinstance(one, Unknown | Computed))
+        if self.equation.primitive.name not in _REARRANGING:
+            return first.where
+        return np.asarray(bound(self.equation, [first.where, *self.args[1:]])[0])
+
+    def _leaves(self) -> Iterator[Unknown]:
+        for one in self.args:
+            if isinstance(one, Computed):
+                yield from one._leaves()
+            elif isinstance(one, Unknown):
+                yield one
+
+    def value(self, of: Callable[[Unknown], Any], run: Callable[[Any, list[Any]], Any]) -> Any:
+        """What it is where the parameters are these.
+
+        Args:
+            of: gives a parameter's values.
+            run: gives the results of an equation.
+        """
+        args = [
+            one.value(of, run)
+            if isinstance(one, Computed)
+            else of(one)
+            if isinstance(one, Unknown)
+            else one
+            for one in self.args
+        ]
+        return run(self.equation, args)[0]
+
+
+def computed(equation: Any, args: Sequence[Any]) -> Computed | None:
+    """What an equation computes of parameters and numbers alone; None where it does more."""
+    name = equation.primitive.name
+    first, *others = args
+    moved = isinstance(first, Computed) and name in _REARRANGING | _SAME
+    if moved and not any(isinstance(one, Unknown | Computed) for one in others):
+        return Computed(equation, tuple(args))
+    if name not in _BY_ELEMENT:
+        return None
+    known = [np.asarray(one) for one in args if not isinstance(one, Unknown | Computed)]
+    if any(one.size and (one != one.flat[0]).any() for one in known):
+        return None
+    return Computed(equation, tuple(args))
+
+
 def rearranged(equation: Any, args: Sequence[Any]) -> list[Unknown] | None:
     """What an equation makes of parameters where it computes nothing else with them; None where it does."""
     name = equation.primitive.name
+    if any(isinstance(one, Computed) for one in args):
+        return None
     first, *others = args
     if name in _SAME and isinstance(first, Unknown):
         return [first]
