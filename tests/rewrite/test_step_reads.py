@@ -435,7 +435,7 @@ def test_a_function_that_trains_and_reads_has_the_block_inside() -> None:
 
 
 def test_weights_and_gradients_are_on_the_device_as_everywhere() -> None:
-    """`Values` knew that they are, the step did not: it took the `print` for what keeps the loop from a step."""
+    """`Values` knew that they are, the step did not: the loop was left without one, for its `print`."""
     done = loop(
         """
         loss = (model(x) - y).mean()

@@ -15,6 +15,7 @@ from migrate.reading.calls.kinds import External
 from migrate.reading.calls.scopes import Function, Loop, Region
 from migrate.reading.calls.training import Running
 from migrate.reading.calls.values import Evaluator
+from migrate.reading.closure import closure
 
 GRAPH = "torch.cuda.graph"
 
@@ -103,14 +104,7 @@ def _functions(region: Region, analysis: Analysed) -> set[Function]:
 
 
 def _reached(start: set[Function], analysis: Analysed) -> set[Function]:
-    seen: set[Function] = set()
-    waiting = list(start)
-    while waiting:
-        function = waiting.pop()
-        if function not in seen:
-            seen.add(function)
-            waiting += _functions(function.region, analysis)
-    return seen
+    return set(closure(start, lambda function: _functions(function.region, analysis)))
 
 
 def _effect(

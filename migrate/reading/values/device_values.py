@@ -33,8 +33,8 @@ class DeviceValues:
 
     What an expression is, `Values` says: where that is a tensor on the device, it is one here. Beyond that
     it is asked what follows where the batch is on the device, which it may not be yet, and in whichever order
-    the statements of the loop will run: what is computed from such a tensor, by whatever function, is one too.
-    Sizes, types and what `.item()` returns are on the host.
+    the statements of the loop will run: what is computed from such a tensor, by whatever function, is one
+    too. Sizes, types and what `.item()` returns are on the host.
 
     Args:
         root: the loop's body, or the function that runs the step.
