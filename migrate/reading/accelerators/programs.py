@@ -17,8 +17,8 @@ from typing import cast
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.devices import is_surely_cpu, may_be_accelerator
 from migrate.reading.calls.kinds import External, Values
+from migrate.reading.calls.order import closure
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
-from migrate.reading.closure import closure
 from migrate.reading.project.project import Module
 from migrate.reading.values.words import CALLED_MODEL, INDEX_NAME, READ_METHODS
 

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from migrate.reading.calls.kinds import External, Value, Values
+from migrate.reading.calls.order import closure
 from migrate.reading.calls.scopes import Class, Function, Scope
-from migrate.reading.closure import closure
 
 
 class Families(ABC):

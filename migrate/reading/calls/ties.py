@@ -18,8 +18,8 @@ from pathlib import Path
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.kinds import External, Instance, Value, class_around
 from migrate.reading.calls.makers import bound_to, made_by, same_as
+from migrate.reading.calls.order import closure
 from migrate.reading.calls.scopes import Function, ModuleScope, Scope
-from migrate.reading.closure import closure
 
 End = tuple[int, int]
 

@@ -12,10 +12,10 @@ from typing import Protocol
 
 from migrate.reading.calls.effect import BOTH, Effect
 from migrate.reading.calls.kinds import External
+from migrate.reading.calls.order import closure
 from migrate.reading.calls.scopes import Function, Loop, Region
 from migrate.reading.calls.training import Running
 from migrate.reading.calls.values import Evaluator
-from migrate.reading.closure import closure
 
 GRAPH = "torch.cuda.graph"
 

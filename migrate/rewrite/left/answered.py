@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from migrate.reading.calls.facts import ModuleCalls
-from migrate.reading.closure import closure
+from migrate.reading.calls.order import closure
 from migrate.reading.project.project import Project
 from migrate.rewrite.results import Note
 
