@@ -60,7 +60,8 @@ class Followed:
     ) -> None:
         self._files = files
         self._named = {path.resolve(): path for group in named.values() for path in group}
-        self.workers = Workers(len(files), processes)
+        source = sum(path.stat().st_size for path in files if path.exists())
+        self.workers = Workers(len(files), processes, source)
         self._calls: dict[Path, ModuleCalls] = {}
         self._entries: dict[Path, dict[int, Entry]] = {}
         concerned = set(files)

@@ -74,36 +74,22 @@ def rewrite_folder(
     concerned = [path for path in paths if path in concerned or _starts_training(path, first)]
     calls = {path: calls_of_file(first, path) for path in concerned}
     entered = entered_by_steps(first)
-    with Workers(len(concerned), processes) as workers:
-        jobs = [
-            _Job(
-                path.relative_to(folder),
-                path,
-                contents[path],
-                calls[path],
-                options,
-                path.resolve() in entered,
-            )
-            for path in concerned
-        ]
+    first.evaluator.let_go()  # little is asked of it from now on
+    source = sum(map(len, contents.values()))
+    with Workers(len(concerned), processes, source) as workers:
+
+        def job(path: Path, draft: Draft | None = None) -> _Job:
+            name, again = path.relative_to(folder), path.resolve() in entered
+            return _Job(name, path, contents[path], calls[path], options, again, draft)
+
+        jobs = [job(path) for path in concerned]
         done = dict(zip(concerned, workers.run(_begin, jobs, progress, "rewriting"), strict=True))
         last = first
         while going_on := [path for path in concerned if done[path].draft is not None]:
             changed = {path: one.file.after for path, one in done.items() if one.file.changed}
             last = Analysis(first.project.changed(changed), first)
             calls |= {path: calls_of_file(last, path) for path in going_on}
-            jobs = [
-                _Job(
-                    path.relative_to(folder),
-                    path,
-                    contents[path],
-                    calls[path],
-                    options,
-                    path.resolve() in entered,
-                    done[path].draft,
-                )
-                for path in going_on
-            ]
+            jobs = [job(path, done[path].draft) for path in going_on]
             done |= zip(going_on, workers.run(_go_on, jobs, progress, "checking"), strict=True)
         files = without_answered([one.file for one in done.values()], first.project, calls)
         left = {

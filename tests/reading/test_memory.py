@@ -11,10 +11,11 @@ import pytest
 from migrate.check.check import check_facts
 from migrate.check.config import Config
 from migrate.reading.calls.analysis import Analysis
+from migrate.reading.calls.facts import calls_of_file
 from migrate.reading.facts import Facts
 from migrate.reading.project.project import Project
 from migrate.reading.project.reach import entered_by_steps
-from migrate.reading.project.workers import Workers, keep, kept, let_go
+from migrate.reading.project.workers import LARGE, Workers, keep, kept, let_go
 from migrate.reading.script import Script
 from migrate.reading.tree.memory import SELDOM, seldom_collected
 from migrate.reading.tree.source import UnreadableScriptError, parse
@@ -85,3 +86,22 @@ def test_what_a_step_of_another_file_runs_is_worth_keeping(tmp_path: Path) -> No
         (tmp_path / name).write_bytes(data)
     project = Project.of_files(tmp_path, [tmp_path / name for name in files])
     assert entered_by_steps(Analysis(project)) == {(tmp_path / "model.py").resolve()}
+
+
+def test_of_a_large_project_no_tree_is_kept(tmp_path: Path) -> None:
+    script = Script(parse(TRAINING, tmp_path / "train.py"))
+    for source, stays in ((LARGE, None), (LARGE - 1, script)):
+        with Workers(1, 1, source):
+            keep(script)
+            assert kept(tmp_path / "train.py", TRAINING) is stays
+
+
+def test_what_was_let_go_of_is_found_again(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_bytes(TRAINING)
+    (tmp_path / "model.py").write_bytes(LOSS)
+    files = [tmp_path / "train.py", tmp_path / "model.py"]
+    analysis = Analysis(Project.of_files(tmp_path, files))
+    before = [calls_of_file(analysis, path) for path in files]
+    analysis.evaluator.let_go()
+    assert [calls_of_file(analysis, path) for path in files] == before
+    assert before[0].step_loops

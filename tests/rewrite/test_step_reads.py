@@ -432,3 +432,42 @@ def test_a_function_that_trains_and_reads_has_the_block_inside() -> None:
     assert inside[-1] == "self.optimizer.step()"
     assert below[0] == "return loss.item()"
     assert reports(done) == []
+
+
+def test_weights_and_gradients_are_on_the_device_as_everywhere() -> None:
+    """`Values` knew that they are, the step did not: the loop was left without one, for its `print`."""
+    done = loop(
+        """
+        loss = (model(x) - y).mean()
+        loss.backward()
+        for name, p in model.named_parameters():
+            if p.grad.abs().max() > 100:
+                print("large", name)
+        optimizer.step()
+        """
+    )
+    inside, below = statements(done)
+    assert inside[-1] == "optimizer.step()"
+    assert below == []
+    assert reports(done) == [
+        "`p.grad.abs().max() > 100` reads a value inside the step (`optimizer.step()` changes what it "
+        "looks at): each step waits for it"
+    ]
+
+
+def test_what_names_the_values_of_a_dictionary_is_no_value() -> None:
+    """As in DETR: the keys of the losses came from a dictionary of tensors, and were taken for such."""
+    done = loop(
+        """
+        losses = model(x)
+        named = {f"{k}_unscaled": v for k, v in losses.items()}
+        loss = sum(losses.values())
+        loss.backward()
+        optimizer.step()
+        print(named)
+        """
+    )
+    inside, below = statements(done)
+    assert 'named = {f"{k}_unscaled": v for k, v in losses.items()}' in inside
+    assert below == ["print(named)"]
+    assert reports(done) == []

@@ -9,19 +9,19 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import cast
 
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.devices import is_surely_cpu, may_be_accelerator
 from migrate.reading.calls.kinds import External, Values
+from migrate.reading.calls.order import closure
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.project.project import Module
 from migrate.reading.values.words import CALLED_MODEL, INDEX_NAME, READ_METHODS
 
-T = TypeVar("T")
 # A file without any of them has to do with no accelerator.
 SIGNS = re.compile(rb"cuda|xla|accelerator|accelerate|\bgpu|\bGPU")
 DTYPE = re.compile(
@@ -89,7 +89,7 @@ class Programs:
 
     def run_from(self, starts: Iterable[Scope]) -> set[Scope]:
         """Return `starts` and all that they run."""
-        return _closure(starts, self._edges)
+        return set(closure(starts, lambda one: self._edges.get(one, ())))
 
     def moved_in(self, scope: Scope, region: Region) -> int:
         """Return the line of what the loop `region` of `scope` moves to an accelerator; 0 for none.
@@ -138,11 +138,13 @@ class Programs:
         """The functions in which a loop trains, and those that run them."""
         loops = self._analysis.step_loops
         functions = (one for top in self._analysis.scopes.values() for one in top.functions)
-        own = [f for f in functions if not loops.isdisjoint(self._analysis.regions(f.region))]
-        return frozenset(_closure(own, self._callers))
+        own: list[Scope] = [
+            f for f in functions if not loops.isdisjoint(self._analysis.regions(f.region))
+        ]
+        return frozenset(closure(own, lambda one: self._callers.get(one, ())))
 
     def _leading_to(self, scope: Scope) -> set[Scope]:
-        return _closure([scope], self._callers)
+        return set(closure([scope], lambda one: self._callers.get(one, ())))
 
     def _moves(self, scope: Scope) -> bool:
         """Whether a function or module itself moves something to an accelerator."""
@@ -215,7 +217,8 @@ class Programs:
 
     def _importers_of(self, path: Path) -> set[Path]:
         """Return the file `path` and those that import it, also by way of others."""
-        return _closure([path], self._analysis.project.importers)
+        importers = self._analysis.project.importers
+        return set(closure([path], lambda one: importers.get(one, ())))
 
 
 @lru_cache(maxsize=2)
@@ -238,17 +241,6 @@ def may_evaluate(analysis: Analysis, region: Region, top: ModuleScope) -> bool:
         for call, _ in one.calls
         if call.args or call.keywords
     )
-
-
-def _closure(starts: Iterable[T], edges: Mapping[T, set[T]]) -> set[T]:
-    seen: set[T] = set()
-    waiting = list(starts)
-    while waiting:
-        one = waiting.pop()
-        if one not in seen:
-            seen.add(one)
-            waiting += edges.get(one, ())
-    return seen
 
 
 def _is_named_index(arg: ast.expr, values: Values) -> bool:

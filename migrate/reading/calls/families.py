@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from migrate.reading.calls.kinds import External, Value, Values
+from migrate.reading.calls.order import closure
 from migrate.reading.calls.scopes import Class, Function, Scope
 
 
@@ -69,11 +70,5 @@ class Families(ABC):
             yield from self._descendants(of)
 
     def _descendants(self, of: Class) -> Iterator[Class]:
-        seen: set[Class] = {of}
-        waiting = list(self._subclasses.get(of, ()))
-        while waiting:
-            made = waiting.pop()
-            if made not in seen:
-                seen.add(made)
-                yield made
-                waiting += self._subclasses.get(made, ())
+        below = closure([of], lambda one: self._subclasses.get(one, ()))
+        return (one for one in below if one is not of)

@@ -1,11 +1,23 @@
-"""Functions in the order in which their effects can be computed."""
+"""Functions in the order in which their effects can be computed, and what follows from them step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
+
+
+def closure(starts: Iterable[T], after: Callable[[T], Iterable[T]]) -> Iterator[T]:
+    """Yield `starts`, what comes after each of them, and what comes after that, each once."""
+    seen: set[T] = set()
+    waiting = list(starts)
+    while waiting:
+        one = waiting.pop()
+        if one not in seen:
+            seen.add(one)
+            yield one
+            waiting += after(one)
 
 
 def callees_first(calls: Mapping[T, Iterable[T]]) -> Iterator[list[T]]:

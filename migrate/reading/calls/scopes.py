@@ -20,7 +20,7 @@ MARK = re.compile(r"#\s*migrate:\s*step\b")
 CPU_MARK = re.compile(r"#\s*migrate:\s*cpu\b")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Binding:
     """One way in which a name gets a value.
 

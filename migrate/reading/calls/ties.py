@@ -18,6 +18,7 @@ from pathlib import Path
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.kinds import External, Instance, Value, class_around
 from migrate.reading.calls.makers import bound_to, made_by, same_as
+from migrate.reading.calls.order import closure
 from migrate.reading.calls.scopes import Function, ModuleScope, Scope
 
 End = tuple[int, int]
@@ -286,14 +287,8 @@ class Ties:
 
     def _within(self, start: Function) -> Iterator[Tie]:
         """Yield the ties that running `start` makes."""
-        seen: set[Function] = set()
-        waiting = [start]
-        while waiting:
-            function = waiting.pop()
-            if function not in seen:
-                seen.add(function)
-                yield from (tie for tie, _ in self._own.get(function, ()))
-                waiting += self._callees.get(function, ())
+        for function in closure([start], lambda one: self._callees.get(one, ())):
+            yield from (tie for tie, _ in self._own.get(function, ()))
 
 
 @lru_cache(maxsize=4)

@@ -49,7 +49,7 @@ OBSTACLES = {
 CAPTURES = frozenset({"torch.cuda.graph", "torch.cuda.stream"})
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Running:
     """What one call runs.
 

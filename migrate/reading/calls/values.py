@@ -85,6 +85,11 @@ class Evaluator(Families):
             del self._depends[key]
             self._known.pop(key, None)
 
+    def let_go(self) -> None:
+        """Forget what is known but what calls pass; it is evaluated anew where that is asked for again."""
+        self._known.clear()
+        self._depends.clear()
+
     def asked_for(self) -> Set[Parameter | None]:
         """Return the parameters that were asked for since this was called last."""
         asked, self._asked = self._asked, set()

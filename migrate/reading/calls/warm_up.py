@@ -12,6 +12,7 @@ from typing import Protocol
 
 from migrate.reading.calls.effect import BOTH, Effect
 from migrate.reading.calls.kinds import External
+from migrate.reading.calls.order import closure
 from migrate.reading.calls.scopes import Function, Loop, Region
 from migrate.reading.calls.training import Running
 from migrate.reading.calls.values import Evaluator
@@ -103,14 +104,7 @@ def _functions(region: Region, analysis: Analysed) -> set[Function]:
 
 
 def _reached(start: set[Function], analysis: Analysed) -> set[Function]:
-    seen: set[Function] = set()
-    waiting = list(start)
-    while waiting:
-        function = waiting.pop()
-        if function not in seen:
-            seen.add(function)
-            waiting += _functions(function.region, analysis)
-    return seen
+    return set(closure(start, lambda function: _functions(function.region, analysis)))
 
 
 def _effect(

@@ -47,14 +47,18 @@ class Module:
         return [line.decode(errors="replace") for line in self._utf8_lines]
 
     @cached_property
+    def _is_ascii(self) -> bool:
+        return self.data.isascii()
+
+    @cached_property
     def _utf8_lines(self) -> list[bytes]:
         return self.data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
 
     def column(self, line: int, offset: int) -> int:
         """Return as a column in characters (from 0) what the tree gives as an offset in bytes."""
-        raw = self._utf8_lines[line - 1] if line <= len(self._utf8_lines) else b""
-        if raw.isascii():
+        if self._is_ascii:
             return offset
+        raw = self._utf8_lines[line - 1] if line <= len(self._utf8_lines) else b""
         return len(raw[:offset].decode(errors="replace"))
 
 

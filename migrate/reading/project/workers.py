@@ -20,6 +20,8 @@ from migrate.reading.tree.memory import collect_seldom
 WORTH_A_POOL = 8
 # Bytes of source whose trees a process keeps; a tree takes about 300 times that.
 MOST_KEPT = 400_000
+# Bytes of source of a project of which none is kept: what is known of its calls fills the memory.
+LARGE = 4_000_000
 
 
 class OfFile(Protocol):
@@ -40,20 +42,23 @@ class Workers:
     Args:
         files: how many files there are to work at.
         processes: how many work at them; by default one for each core.
+        source: how many bytes of source the project has.
     """
 
-    def __init__(self, files: int, processes: int | None = None) -> None:
+    def __init__(self, files: int, processes: int | None = None, source: int = 0) -> None:
         count = min(processes or _cores(), max(1, files))
         if processes is None and files < WORTH_A_POOL:
             count = 1
         # Spawned, not forked: the caller may have threads, and torch in it.
         spawn = multiprocessing.get_context("spawn")
         self._pools = [
-            ProcessPoolExecutor(1, spawn, collect_seldom) for _ in range(count if count > 1 else 0)
+            ProcessPoolExecutor(1, spawn, _begin, (source,))
+            for _ in range(count if count > 1 else 0)
         ]
         with _script_unseen():
             for pool in self._pools:
                 pool.submit(os.getpid)  # starts its process
+        _make_room(source)
         self._load = [0] * count
         self._place: dict[Path, int] = {}
 
@@ -68,6 +73,7 @@ class Workers:
         for pool in self._pools:
             pool.shutdown(cancel_futures=error is not None)
         _kept.clear()
+        _make_room(0)
 
     def run(
         self,
@@ -127,7 +133,19 @@ def _script_unseen() -> Iterator[None]:
         vars(main).update(seen)
 
 
+def _begin(source: int) -> None:
+    """Make this process ready to work at the files of a project with so many bytes of source."""
+    collect_seldom()
+    _make_room(source)
+
+
 _kept: dict[Path, Script] = {}
+_room = MOST_KEPT
+
+
+def _make_room(source: int) -> None:
+    global _room
+    _room = MOST_KEPT if source < LARGE else 0
 
 
 def keep(script: Script) -> None:
@@ -138,7 +156,7 @@ def keep(script: Script) -> None:
     """
     path = script.source.path.resolve()
     _kept.pop(path, None)
-    if sum(len(one.source.data) for one in _kept.values()) < MOST_KEPT:
+    if sum(len(one.source.data) for one in _kept.values()) < _room:
         _kept[path] = script
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from migrate.reading.names.bindings import pairs
 from migrate.reading.tree.tree import (
     base_name,
     is_attribute_of_self,
@@ -28,10 +29,12 @@ NO_OBJECT = cst.FunctionDef | cst.ClassDef | cst.Import | cst.ImportFrom
 
 
 class DeviceValues:
-    """The names that hold tensors of the device in one loop.
+    """The names that hold tensors of the device in one loop, once its batches are there.
 
-    A batch is one, and so is what is moved or made there, what a model returns, and what is computed
-    from another. Sizes, types and what `.item()` returns are on the host.
+    What an expression is, `Values` says: where that is a tensor on the device, it is one here. Beyond that
+    it is asked what follows where the batch is on the device, which it may not be yet, and in whichever order
+    the statements of the loop will run: what is computed from such a tensor, by whatever function, is one
+    too. Sizes, types and what `.item()` returns are on the host.
 
     Args:
         root: the loop's body, or the function that runs the step.
@@ -62,6 +65,12 @@ class DeviceValues:
 
     def mentions(self, node: cst.CSTNode) -> bool:
         """Whether the value of the expression `node` is, or holds, a tensor of the device."""
+        return self._follows(node) or (
+            isinstance(node, cst.BaseExpression) and self._context.values.on_device(node)
+        )
+
+    def _follows(self, node: cst.CSTNode) -> bool:
+        """Whether that follows from the names that hold one."""
         if isinstance(node, cst.Name):
             return node.value in self.names
         if isinstance(node, cst.Attribute):
@@ -127,7 +136,9 @@ def _bindings(root: cst.CSTNode) -> Iterable[tuple[list[str], cst.CSTNode]]:
             if node.value is not None:
                 yield _names(node.target), node.value
         elif isinstance(node, cst.For | cst.CompFor):
-            yield _names(node.target), node.iter
+            for target, _, value in pairs(node.target, node.iter):
+                if value is not None:  # no number of a turn, nor the name of something
+                    yield _names(target), value
 
 
 def _names(target: cst.CSTNode) -> list[str]:

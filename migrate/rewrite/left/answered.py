@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from migrate.reading.calls.facts import ModuleCalls
+from migrate.reading.calls.order import closure
 from migrate.reading.project.project import Project
 from migrate.rewrite.results import Note
 
@@ -64,13 +65,7 @@ def without_answered(
 
 def _above(path: Path, importers: Mapping[Path, set[Path]]) -> set[Path]:
     """Return the files that import `path`, also by way of others."""
-    found: set[Path] = set()
-    waiting = [path]
-    while waiting:
-        new = importers.get(waiting.pop(), set()) - found
-        found |= new
-        waiting.extend(new)
-    return found - {path}
+    return set(closure([path], lambda one: importers.get(one, ()))) - {path}
 
 
 def _runs(path: Path, note: Note, project: Project, calls: ModuleCalls | None) -> bool:
