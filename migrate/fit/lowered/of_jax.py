@@ -84,7 +84,10 @@ def _notes(wanted: Wanted, replicas: int) -> Iterator[str]:
     if wanted.optimizer:
         yield "dropout is off"
         if wanted.remat:
-            yield "the forward pass is computed again for the gradients (jax.checkpoint)"
+            yield (
+                "the forward pass is computed again for the gradients, in pieces: "
+                "cut where the least is alive (jax.checkpoint, nn.remat of a block)"
+            )
         if wanted.shard:
             yield "weights and optimizer state are cut along the axes of the batch"
 
@@ -185,7 +188,7 @@ def _rematerialised(model: Any) -> Any:
     """The model, whose values are computed again for the gradients instead of kept."""
     import copy
 
-    import jax
+    from migrate.fit.lowered.remat import in_pieces
 
     changed = copy.copy(model)
     original = model.apply
@@ -194,7 +197,7 @@ def _rematerialised(model: Any) -> Any:
         def run(weights: Any, args: Any, kwargs: Any) -> Any:
             return original(weights, Bound(args, kwargs, bound.modes, bound.renamed), train=train)
 
-        return jax.checkpoint(run)(weights, bound.args, dict(bound.kwargs))
+        return in_pieces(run)(weights, bound.args, dict(bound.kwargs))
 
     changed.apply = apply
     return changed

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from migrate.fit.lowered.changed import change
 from migrate.fit.lowered.pending import (
     Role,
     World,
@@ -30,6 +31,7 @@ from migrate.fit.lowered.pending import (
 from shims import activate
 
 FOLDER, DEVICES, AT = "MIGRATE_FIT_FOLDER", "MIGRATE_FIT_DEVICES", "MIGRATE_FIT_AT"
+CHANGED = "MIGRATE_FIT_CHANGED"
 PROGRAM, FACTS, STEPS = "program{}.hlo", "program.json", "steps"
 # So many steps are looked at; where none of them repeats, each would be compiled anew.
 MOST_STEPS = 6
@@ -103,6 +105,8 @@ class _Watch:
         from torch.nn.parallel import distributed
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
+        if changed := os.environ[CHANGED]:
+            change(changed)
         self._world.install()
         # The ranks of DDP tell each other the shapes of their weights; here is one.
         distributed._verify_param_shape_across_processes = lambda *_, **__: True
