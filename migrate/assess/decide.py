@@ -250,7 +250,9 @@ def _verdict(one: Verdict) -> str:
 
 
 def _hours(hours: float) -> str:
-    return f"{hours:,.1f} hours" if hours >= 1 else f"{hours * 60:.1f} minutes"
+    if hours >= 1:
+        return f"{hours:,.1f} hours"
+    return f"{hours * 60:.1f} minutes" if hours * 60 >= 1 else f"{hours * 3600:.1f} seconds"
 
 
 def _some(texts: tuple[str, ...]) -> str:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from migrate.fit.story import FitOptions, Script
 
 _A_PATH = click.Path(path_type=Path)
-_OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 
 
 @click.command(
@@ -32,7 +31,11 @@ _OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 @click.option(
     "--inputs", multiple=True, metavar="SPEC", help="What one replica takes: x=float32[8,3,32,32]."
 )
-@click.option("--train", type=click.Choice(_OPTIMIZERS), help="A step of training with it.")
+@click.option(
+    "--train",
+    metavar="OPTIMIZER",
+    help="A step of training: sgd, momentum, adam, adamw; of Flax optax.NAME, file.py:function too.",
+)
 @click.option(
     "--loss", default="auto", show_default=True, help="mse, cross_entropy or file.py:function."
 )

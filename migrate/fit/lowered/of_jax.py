@@ -14,13 +14,14 @@ from converters.errors import ConversionError
 from converters.output.sharding import load_rules, partition
 from migrate.compiler.program import Program
 from migrate.fit.errors import FitError
+from migrate.fit.lowered.optimizers import optimizer_named
 from migrate.fit.lowered.shapes import shapes_of
 from migrate.fit.lowered.step import Argument, Part, Step, Wanted
 from migrate.parity.sides.jax.arguments import Bound
 from migrate.parity.sides.jax.capture.values import tensors
 from migrate.parity.sides.jax.passes import in_user_code
 from migrate.parity.sides.jax.runner import JaxRunner
-from migrate.parity.sides.jax.training import loss_of, optimizer_of, training_step
+from migrate.parity.sides.jax.training import loss_of, training_step
 
 # The arguments of `training_step`, by what they are.
 _ROLES = {
@@ -32,7 +33,6 @@ _ROLES = {
     "wanted": "input",
 }
 _BATCH_AXES = ("data", "batch", "fsdp", "dp", "replica")
-_ANY_RATE = 1e-3
 
 
 def lower_jax(runner: JaxRunner, wanted: Wanted) -> Step:
@@ -173,7 +173,7 @@ def _training(
         forward = _outputs(runner, bound, train=True)
         outputs = jax.eval_shape(forward, there, bound.args, dict(bound.kwargs))
     output, loss, target = _loss(outputs, wanted, tokens=tokens)
-    optimizer = optimizer_of(wanted.optimizer, _ANY_RATE)
+    optimizer = optimizer_named(wanted.optimizer)
     state = jax.tree_util.tree_map_with_path(
         lambda path, leaf: layout.placed(leaf, _like(path, leaf, trained, specs)),
         jax.eval_shape(optimizer.init, trained),

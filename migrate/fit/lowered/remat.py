@@ -21,7 +21,23 @@ from migrate.parity.sides.jax.wide import held
 
 _CALLS = ("jit", "pjit", "closed_call", "core_call")
 _AGAIN = ("checkpoint", "remat", "remat2")
-_PRODUCTS = ("dot_general", "conv_general_dilated")
+_PRODUCTS = ("dot_general", "conv_general_dilated", "ragged_dot_general")
+# Whose values XLA keeps for the gradients; what is done element by element it makes of these again.
+_KEPT = {
+    *(
+        *_PRODUCTS,
+        *_AGAIN,
+        "scan",
+        "while",
+        "cond",
+        "sort",
+        "top_k",
+        "gather",
+        "scatter",
+        "scatter-add",
+    ),
+    *("cumsum", "reduce_window_max", "select_and_scatter_add", "pallas_call", "custom_vjp_call"),
+}
 # Budgets that are tried: all values in one piece, in two, … in so many.
 _MOST = 64
 
@@ -113,7 +129,10 @@ def _turn_by_turn(equation: Any) -> Any:
 
 def _pieces(jaxpr: Any) -> list[_Piece]:
     """The cut that keeps the least: what goes over its places, and the largest piece."""
-    sizes = [sum(map(_bytes, equation.outvars)) for equation in jaxpr.eqns]
+    sizes = [
+        sum(map(_bytes, one.outvars)) if _KEPT & {one.primitive.name, *_names(one)} else 0
+        for one in jaxpr.eqns
+    ]
     alive = _alive(jaxpr)
     tried = []
     for count in range(1, _MOST + 1):

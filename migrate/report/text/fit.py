@@ -284,6 +284,7 @@ def _memory_as_json(one: Verdict) -> Mapping[str, Any]:
             }
             for held in memory.largest
         ],
+        "curve": [list(point) for point in memory.thinned],
     }
 
 
