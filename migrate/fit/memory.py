@@ -80,7 +80,7 @@ class Memory:
 
     @property
     def thinned(self) -> list[tuple[int, int]]:
-        """The curve in a few hundred points: an instruction, and the most from it to the next; the peak stays."""
+        """The curve in a few hundred points: an instruction, and the most from it to the next point."""
         width = max(1, len(self.curve) // _POINTS)
         return [(at, max(self.curve[at : at + width])) for at in range(0, len(self.curve), width)]
 

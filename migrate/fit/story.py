@@ -206,6 +206,10 @@ def _require_uses(target: str, options: FitOptions, script: Script | None) -> No
             f"{target}: --try changes a model or a script; what a program does stands in it",
             "leave it out",
         )
+    if "remat" in options.remedies and a_model and not options.optimizer:
+        raise FitError(
+            f"{target}: --try remat is for a step of training", "give --train, or leave it out"
+        )
     if options.args and script is None:
         raise FitError(f"{target}: takes no arguments", "what follows -- goes to a script")
 

@@ -372,7 +372,7 @@ class TestTorch:
 
     @pytest.mark.long
     def test_blocks_computed_again_take_less(self, here: Here) -> None:
-        args = (f"{NETS}:Blocks", "--inputs", "x=float32[65536,256]", "--train", "sgd")
+        args = (f"{NETS}:Blocks", "--inputs", "x=float32[8192,256]", "--train", "sgd")
         found = here.fitted(*args, "--tpu", "v5e-1", "--try", "remat,shard")
         (before,) = found["slices"]
         again, cut = found["tried"]
@@ -433,7 +433,7 @@ class TestTorch:
         script.write_text(IN_BLOCKS.replace("FOLDER", repr(str(HERE.parents[1]))))
         found = here.fitted(
             *(script, "--tpu", "v5e-4", "--try", "bf16,remat,batch", "--batch-option", "--batch"),
-            *("--", "--batch", "65536"),
+            *("--", "--batch", "8192"),
         )
         before = found["slices"][0]
         half, again, fewer = (one["slices"][0] for one in found["tried"])
@@ -572,6 +572,7 @@ def test_a_compile_past_its_limit_is_undetermined(tmp_path: Path) -> None:
         ((f"{MODELS}:Tower", "--batch", "auto", "--batch-option", "-b"), "is for scripts"),
         ((f"{MODELS}:Tower", "--batch-option", "-b"), "give both"),
         (("f.mlir", "--try", "shard"), "--try changes a model"),
+        ((f"{MODELS}:Tower", "--try", "remat"), "--try remat is for a step of training"),
         ((__file__, "--try", "shard"), "--try shard is for Flax models"),
         ((__file__, "--try", "batch"), "which of its options is the batch"),
         ((f"{MODELS}:Tower", "--baseline", str(MODELS)), "it is no JSON"),

@@ -8,25 +8,33 @@ import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakSet
 
 # Of a script. (A module is cast itself for bf16, and given another batch by its inputs.)
 CHANGES = ("bf16", "remat")
 
 
-def change(name: str) -> None:
-    """Make one of `CHANGES`, for all modules of this process."""
+# Why `remat` has changed nothing.
+NO_BLOCKS = "no modules with parts of their own lie beside their like in a ModuleList or Sequential"
+
+
+def change(name: str) -> Callable[[], bool]:
+    """Make one of `CHANGES` for all modules of this process; it gives what says later whether it was made."""
     from torch import nn
 
+    made: list[str] = []
     wrapped = {"bf16": _automatic_bfloat16, "remat": _computed_again}[name]
-    nn.Module.__call__ = wrapped(nn.Module.__call__)
+    nn.Module.__call__ = wrapped(nn.Module.__call__, made)
+    return lambda: bool(made)
 
 
-def _automatic_bfloat16(call: Callable[..., Any]) -> Callable[..., Any]:
+def _automatic_bfloat16(call: Callable[..., Any], made: list[str]) -> Callable[..., Any]:
     """Automatic mixed precision from the first call of a module on; it is one of the thread."""
     import torch
 
     @functools.wraps(call)
     def changed(module: Any, *args: Any, **kwargs: Any) -> Any:
+        made[:] = ["bf16"]
         torch.set_autocast_enabled("xla", True)
         torch.set_autocast_dtype("xla", torch.bfloat16)
         torch.set_autocast_cache_enabled(False)  # it is emptied where a block of autocast ends
@@ -35,22 +43,23 @@ def _automatic_bfloat16(call: Callable[..., Any]) -> Callable[..., Any]:
     return changed
 
 
-def _computed_again(call: Callable[..., Any]) -> Callable[..., Any]:
+def _computed_again(call: Callable[..., Any], made: list[str]) -> Callable[..., Any]:
     """The blocks of models are computed again for the gradients, as by `torch.utils.checkpoint`."""
     import torch
     from torch.utils.checkpoint import checkpoint
 
-    blocks: set[int] = set()
-    known: set[int] = set()
+    blocks: WeakSet[Any] = WeakSet()
+    known: WeakSet[Any] = WeakSet()
     running = [False]  # a block, or it again
 
     @functools.wraps(call)
     def changed(module: Any, *args: Any, **kwargs: Any) -> Any:
-        if id(module) not in known:
-            known.update(id(one) for one in module.modules())
-            blocks.update(id(one) for one in _blocks())
-        if id(module) not in blocks or running[0] or not torch.is_grad_enabled():
+        if module not in known:
+            known.update(module.modules())
+            blocks.update(_blocks())
+        if module not in blocks or running[0] or not torch.is_grad_enabled():
             return call(module, *args, **kwargs)
+        made[:] = ["remat"]
         again = [False]
         mixed = {
             "enabled": torch.is_autocast_enabled("xla"),

@@ -15,6 +15,7 @@ from typing import Any
 from migrate import process
 from migrate.compiler.hlo import users
 from migrate.fit.errors import FitError
+from migrate.fit.lowered.changed import NO_BLOCKS
 from migrate.fit.lowered.of_torch import part_of
 from migrate.fit.lowered.step import Step
 from migrate.fit.lowered.watch import AT, CHANGED, DEVICES, FACTS, FOLDER, PROGRAM, STEPS
@@ -62,6 +63,8 @@ def lower_script(
             code, said = _run(script, args, folder, devices, at, timeout, extra)
             if (folder / FACTS).exists():
                 found = json.loads((folder / FACTS).read_text())
+                if not found["changed"]:
+                    raise FitError(f"{shown}: {NO_BLOCKS}", "leave it out")
                 for number, one in enumerate(found["programs"]):
                     one["hlo"] = (folder / PROGRAM.format(number)).read_bytes()
                 return _step(found, shown, places)

@@ -6,7 +6,7 @@ from typing import Any
 
 from migrate.compiler.program import Program
 from migrate.fit.errors import FitError
-from migrate.fit.lowered.changed import change
+from migrate.fit.lowered.changed import NO_BLOCKS, change
 from migrate.fit.lowered.pending import World, pending_program
 from migrate.fit.lowered.shapes import shapes_of
 from migrate.fit.lowered.step import Argument, Part, Step, Wanted
@@ -35,8 +35,7 @@ def lower_torch(module: Any, wanted: Wanted) -> Step:
     import torch
     import torch_xla
 
-    if wanted.remat:
-        change("remat")
+    changed = change("remat") if wanted.remat else None
     torch_xla._XLAC._set_ir_debug(True)
     world = World(wanted.devices)
     world.install()
@@ -52,6 +51,8 @@ def lower_torch(module: Any, wanted: Wanted) -> Step:
     for _ in range(_WARM_UP if wanted.optimizer else 0):
         kept = run()
         torch_xla.sync()
+    if changed is not None and not changed():
+        raise FitError(f"{wanted.target}: {NO_BLOCKS}", "put torch.utils.checkpoint around a part")
     world.trace_for_all()
     kept = run()
     found = pending_program()

@@ -87,6 +87,9 @@ class _Watch:
         self._folder = Path(os.environ[FOLDER])
         self._at = int(os.environ[AT])  # the step to take; 0: the first after one that repeats
         self._world = World(int(os.environ[DEVICES]))
+        self._changed: Callable[[], bool] = lambda: (
+            True
+        )  # whether what `--try` was to change was there
         self._optimizers = 0
         self._step: list[str] = []  # the programs of the step that is running
         self._steps: list[tuple[str, ...]] = []
@@ -105,8 +108,8 @@ class _Watch:
         from torch.nn.parallel import distributed
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        if changed := os.environ[CHANGED]:
-            change(changed)
+        if name := os.environ.get(CHANGED):
+            self._changed = change(name)
         self._world.install()
         # The ranks of DDP tell each other the shapes of their weights; here is one.
         distributed._verify_param_shape_across_processes = lambda *_, **__: True
@@ -225,6 +228,7 @@ class _Watch:
             "optimizers": self._optimizers,
             "cuts": list(dict.fromkeys(self._cuts)),
             "waits": list(dict.fromkeys(self._waits)),
+            "changed": self._changed(),
         }
         part.write_text(json.dumps(facts))
         part.rename(self._folder / FACTS)
