@@ -12,8 +12,6 @@ from weakref import WeakSet
 
 # Of a script. (A module is cast itself for bf16, and given another batch by its inputs.)
 CHANGES = ("bf16", "remat")
-
-
 # Why `remat` has changed nothing.
 NO_BLOCKS = "no modules with parts of their own lie beside their like in a ModuleList or Sequential"
 

@@ -23,21 +23,9 @@ _CALLS = ("jit", "pjit", "closed_call", "core_call")
 _AGAIN = ("checkpoint", "remat", "remat2")
 _PRODUCTS = ("dot_general", "conv_general_dilated", "ragged_dot_general")
 # Whose values XLA keeps for the gradients; what is done element by element it makes of these again.
-_KEPT = {
-    *(
-        *_PRODUCTS,
-        *_AGAIN,
-        "scan",
-        "while",
-        "cond",
-        "sort",
-        "top_k",
-        "gather",
-        "scatter",
-        "scatter-add",
-    ),
-    *("cumsum", "reduce_window_max", "select_and_scatter_add", "pallas_call", "custom_vjp_call"),
-}
+_KEPT = {*_PRODUCTS, *_AGAIN, "scan", "while", "cond", "sort", "top_k", "gather", "scatter"} | {
+    "scatter-add", "cumsum", "reduce_window_max", "pallas_call", "custom_vjp_call"
+}  # fmt: skip
 # Budgets that are tried: all values in one piece, in two, … in so many.
 _MOST = 64
 
