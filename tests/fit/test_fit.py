@@ -562,16 +562,6 @@ def test_a_compile_past_its_limit_is_undetermined(tmp_path: Path) -> None:
         ((f"{MODELS}:Tower", "--inputs", "x=float32[2,3]", "--try", "luck"), "--try luck"),
         ((f"{MODELS}:Tower", "--max-hbm", "nine"), "is no share"),
         (("nope.mlir",), "cannot be read"),
-        ((f"{MODELS}:Tower", "--inputs", "x=float32[2,3]", "--train", "lion"), "one of sgd"),
-        ((f"{MODELS}:Tower", "--inputs", "x=float32[2,3]", "--train", "optax.lyon"), "has none of"),
-        (
-            (f"{MODELS}:Tower", "--inputs", "x=float32[2,3]", "--train", "optax.masked"),
-            "is not made from a learning rate alone",
-        ),
-        (
-            (f"{MODELS}:Tower", "--inputs", "x=float32[2,3]", "--train", f"{MODELS}:Tower"),
-            "gives no optimizer of optax",
-        ),
         ((f"{MODELS}:Tower", "--spec", "rules.yaml"), "name them with --mesh"),
         ((f"{MODELS}:Tower", "--inputs", "x=float32[2,3]", "--", "--epochs"), "takes no arguments"),
         (("f.mlir", "--dtype", "bfloat16"), "--dtype is for models"),
