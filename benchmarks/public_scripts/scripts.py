@@ -167,6 +167,8 @@ SCRIPTS = (
         "--data_dir {data}/train --image_size 64 --num_channels 32 --num_res_blocks 1 "
         "--channel_mult 1,1 --attention_resolutions 32 --batch_size 2 "
         "--lr_anneal_steps 3 --log_interval 1",
+        # A step that repeats, and the one after it.
+        args_to_fit="--lr_anneal_steps 6",
         stands_in=f"{DATA}; mpi4py: ranks of the torchrun environment, objects over its store",
         folder=".",
         project=".",
