@@ -5,9 +5,10 @@
 
 Each script is rewritten in a copy of its repository, as `run.py --rewritten` does, on the same synthetic
 data, and run as the first of eight replicas until its step is known; that step is compiled for both slices.
-Each is a process of its own with a cache of its own: the compiler is asked. A row is added to the CSV as soon
-as it is known; what has rows is not run again, unless its state is named with --again (or `all`). Exit code 1
-where a script has no verdict, or another one than "fits".
+Each is a process of its own with a cache of its own: the compiler is asked. `--quick` lets it take less
+trouble, where a machine has no time for more: the verdict is one, the memory another, and the row says so. A
+row is added to the CSV as soon as it is known; what has rows is not run again, unless its state is named with
+--again (or `all`). Exit code 1 where a script has no verdict, or another one than "fits".
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="part of the name of what is run")
     parser.add_argument("--again", nargs="*", default=[], help="states, or all")
     parser.add_argument("--seconds", type=float, default=1800.0, help="for each compilation")
+    parser.add_argument("--quick", action="store_true", help="as of `migrate fit`")
     parser.add_argument("--summary", action="store_true", help="run nothing")
     given = parser.parse_args()
     rows = read(given.csv)
@@ -87,7 +89,7 @@ def main() -> int:
             if given.only not in name or (old and not {*old, "all"} & set(given.again)):
                 continue
             rows = [row for row in rows if row["name"] != name]
-            rows += measured(one, given.repositories, given.seconds)
+            rows += measured(one, given.repositories, given.seconds, quick=given.quick)
             write(given.csv, rows)
             print(f"{name}: {rows[-1]['state']} {rows[-1]['why']}", flush=True)
     print("\n".join(summary(rows)))
@@ -98,12 +100,14 @@ def name_of(one: Script | Example) -> str:
     return f"examples/{one.path}" if isinstance(one, Example) else one.name
 
 
-def measured(one: Script | Example, repositories: Path, seconds: float) -> list[Row]:
+def measured(
+    one: Script | Example, repositories: Path, seconds: float, *, quick: bool
+) -> list[Row]:
     """A row for each slice."""
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         command = [sys.executable, "-c", "from migrate.cli import main; main()", "fit", "--json"]
-        command += ["--timeout", f"{seconds:g}", "--tpu", ",".join(SLICES)]
+        command += ["--timeout", f"{seconds:g}", "--tpu", ",".join(SLICES), *["--quick"] * quick]
         where, variables = ROOT / "examples", {"PYTHONPATH": str(ROOT), "XLA_FLAGS": FAST}
         if isinstance(one, Example):
             command += [one.path, "--", *one.args.format(out=scratch).split()]
@@ -130,7 +134,8 @@ def measured(one: Script | Example, repositories: Path, seconds: float) -> list[
         why = next(iter(reversed(ran.stderr.strip().splitlines())), "it said nothing")
         return [row | {"slice": ", ".join(SLICES), "state": "no verdict", "why": why[:400]}]
     found = json.loads(ran.stdout)
-    return [row | of_slice(told, found["notes"]) for told in found["slices"]]
+    rows = [row | of_slice(told, found["notes"]) for told in found["slices"]]
+    return [one | {"why": f"--quick {one['why']}".strip()} if quick else one for one in rows]
 
 
 def of_slice(told: dict[str, Any], notes: list[str]) -> Row:

@@ -104,6 +104,8 @@ SCRIPTS = (
         prepare=_text,
         # With its scaler it clips gradients that are still scaled, by 65536: on XLA nothing scales them.
         args_to_prove="trainer_config.use_amp=False",
+        # Of so little text eight replicas make two steps of 16 each.
+        args_to_fit="trainer_config.batch_size=2",
         project="distributed/minGPT-ddp/mingpt",
     ),
     Script(
@@ -165,6 +167,8 @@ SCRIPTS = (
         "--data_dir {data}/train --image_size 64 --num_channels 32 --num_res_blocks 1 "
         "--channel_mult 1,1 --attention_resolutions 32 --batch_size 2 "
         "--lr_anneal_steps 3 --log_interval 1",
+        # A step that repeats, and the one after it.
+        args_to_fit="--lr_anneal_steps 6",
         stands_in=f"{DATA}; mpi4py: ranks of the torchrun environment, objects over its store",
         folder=".",
         project=".",

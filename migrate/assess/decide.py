@@ -11,6 +11,7 @@ from migrate.assess.found import BLOCKING, Fitted, Job, Known
 from migrate.assess.hours import Hours
 from migrate.assess.money import Plan, There, Today, there_of, today_of
 from migrate.assess.prices import Prices
+from migrate.counts import many
 from migrate.fit.verdict import Verdict
 
 State = Literal["move", "stay", "depends", "undetermined"]
@@ -105,21 +106,17 @@ def _weighed(
         return "undetermined", "Undetermined: it was not found out on which slice the step runs."
     where = f"on {best.verdict.product.name}"
     by_hand = len(known.code.by_hand)
-    first = f", after {by_hand} thing{'s' * (by_hand != 1)} by hand" if by_hand else ""
+    first = f", after {many(by_hand, 'thing')} by hand" if by_hand else ""
     if break_even is not None and plan.runs is not None:
-        return "move", f"Run it {where}{first}: the port pays after {_runs(break_even)}."
+        return "move", f"Run it {where}{first}: the port pays after {many(break_even, 'run')}."
     if break_even is not None:
         after = (
-            f"if more than {_runs(break_even)} are planned"
+            f"if more than {many(break_even, 'run')} are planned"
             if break_even > 1
             else "from the first run"
         )
         return "depends", f"Run it {where}{first}, {after}."
     return "depends", f"It runs {where}{first}; whether that pays cannot be said: {unsaid[0]}."
-
-
-def _runs(count: int) -> str:
-    return f"{count:,} run{'s' * (count != 1)}"
 
 
 def _staying(
@@ -130,8 +127,9 @@ def _staying(
         yield f"{one.place}: {one.message}"
     if known.ran.dynamic:
         yield (
-            f"shapes or values change from step to step: {known.ran.compiled} of {known.ran.steps} steps "
-            f"compiled anew, and each of them waits for the compiler ({_some(known.ran.changes)})"
+            f"shapes or values change from step to step: {known.ran.compiled} of "
+            f"{many(known.ran.steps, 'step')} compiled anew, and each of them waits for the "
+            f"compiler ({_some(known.ran.changes)})"
         )
     verdicts = known.fitted.verdicts
     if verdicts and all(one.state in ("too big", "refused") for one in verdicts):
@@ -161,7 +159,8 @@ def _staying(
             f"{needed:.0%}"
         )
     elif break_even is not None and plan.runs is not None and plan.runs < break_even:
-        yield f"the port pays after {_runs(break_even)}, and {_runs(plan.runs)} are planned"
+        planned = f"{many(plan.runs, 'run')} {'is' if plan.runs == 1 else 'are'} planned"
+        yield f"the port pays after {many(break_even, 'run')}, and {planned}"
 
 
 def _compiling(best: There) -> float:
@@ -241,7 +240,7 @@ def _risks(known: Known, plan: Plan, best: There | None) -> Iterator[str]:
             yield f"{verdict.needed / verdict.available:.0%} of the HBM of {verdict.product.name} is taken"
         if verdict.memory and verdict.memory.rematerialised:
             again = verdict.memory.rematerialised
-            yield f"it fits because the compiler computes {again} values a second time"
+            yield f"it fits because the compiler computes {many(again, 'value')} a second time"
     yield from (_verdict(other) for other in known.fitted.verdicts if not other.fits)
 
 
@@ -251,7 +250,9 @@ def _verdict(one: Verdict) -> str:
 
 
 def _hours(hours: float) -> str:
-    return f"{hours:,.1f} hours" if hours >= 1 else f"{hours * 60:.1f} minutes"
+    if hours >= 1:
+        return f"{hours:,.1f} hours"
+    return f"{hours * 60:.1f} minutes" if hours * 60 >= 1 else f"{hours * 3600:.1f} seconds"
 
 
 def _some(texts: tuple[str, ...]) -> str:

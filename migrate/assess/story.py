@@ -14,6 +14,7 @@ from migrate.assess.hours import Hours
 from migrate.assess.money import Plan
 from migrate.assess.prices import Prices
 from migrate.assess.run import Ready, rewritten_project, short_run
+from migrate.counts import many
 from migrate.errors import MigrateError
 from migrate.fit.batch import batch_option
 from migrate.fit.products import Product
@@ -83,7 +84,9 @@ def assess(question: Question, tell: Tell) -> Assessment:
         ran, fitted = Ran(f"not run: {_BLOCKED}"), Fitted(f"not compiled: {_BLOCKED}")
     else:
         with rewritten_project(done, script) as ready:
-            tell(f"running some steps of {script.name} on {question.replicas} simulated replicas")
+            tell(
+                f"running some steps of {script.name} on {many(question.replicas, 'simulated replica')}"
+            )
             ran = short_run(ready, question.args, question.replicas, question.run_timeout)
             fitted = _fitted(question, ran, ready, tell)
             beyond = tuple(f"{name}, for the run: run it from the project" for name in ready.beyond)

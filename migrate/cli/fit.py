@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from migrate.fit.story import FitOptions, Script
 
 _A_PATH = click.Path(path_type=Path)
-_OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 
 
 @click.command(
@@ -32,7 +31,11 @@ _OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 @click.option(
     "--inputs", multiple=True, metavar="SPEC", help="What one replica takes: x=float32[8,3,32,32]."
 )
-@click.option("--train", type=click.Choice(_OPTIMIZERS), help="A step of training with it.")
+@click.option(
+    "--train",
+    metavar="OPTIMIZER",
+    help="A step of training: sgd, momentum, adam, adamw; of Flax optax.NAME, file.py:function too.",
+)
 @click.option(
     "--loss", default="auto", show_default=True, help="mse, cross_entropy or file.py:function."
 )
@@ -95,15 +98,18 @@ def fit(
 
 def _options(given: dict[str, Any], args: tuple[str, ...]) -> FitOptions:
     from converters.output.sharding import parse_mesh
+    from migrate.fit.lowered.step import REMEDIES
     from migrate.fit.products import products_named
-    from migrate.fit.story import REMEDIES, FitOptions
+    from migrate.fit.story import FitOptions
 
     remedies = tuple(filter(None, (given["remedies"] or "").split(",")))
     if wrong := [name for name in remedies if name not in REMEDIES]:
         raise click.UsageError(f"--try {wrong[0]}: one of {', '.join(REMEDIES)}")
     slices = products_named(given["tpu"])
-    if given["batch_option"] and given["batch"] != "auto":
-        raise click.UsageError("--batch-option names what --batch auto changes: give both")
+    if given["batch_option"] and given["batch"] != "auto" and "batch" not in remedies:
+        raise click.UsageError(
+            "--batch-option names what --batch auto or --try batch changes: give both"
+        )
     if given["spec"] and not given["mesh"]:
         raise click.UsageError("--spec cuts along the axes of a mesh: name them with --mesh")
     return FitOptions(

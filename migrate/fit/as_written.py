@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from migrate.compiler.arrays import Array
 from migrate.compiler.hlo import Instruction, Module, place_in
 from migrate.compiler.written import Operation, Written
+from migrate.counts import many
 from migrate.fit.lowered.step import Argument
 from migrate.fit.memory import Memory
 from migrate.fit.products import Generation
@@ -73,7 +74,7 @@ def _wide(given: Given) -> Iterator[Waste]:
         yield Waste(
             "float64",
             source,
-            f"{count} arrays of {name}, which a TPU computes from pieces at many times the cost",
+            f"{many(count, 'array')} of {name}, which a TPU computes from pieces at many times the cost",
             "compute in float32 (a double loss, a NumPy float or a Python constant often brings it in)",
             0.0,
         )

@@ -215,7 +215,9 @@ def _refused(
         f"{(needed - available) / 2**30:.2f} are missing",
         needed=needed,
         available=available,
-        remedy="--try bf16,remat,shard,batch says which change makes it fit",
+        remedy=f"--try {','.join(step.remedies)} says which change makes it fit"
+        if step.remedies
+        else "take a larger slice, or another program",
     )
     larger = _larger(plain.product) if explain else None
     if larger is None:

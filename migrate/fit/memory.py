@@ -23,6 +23,7 @@ _SAME = frozenset({"bitcast", "optimization-barrier", "while", "add-dependency",
 _ALIASED = '"aliasing_operands":'
 _OUTPUT_ALIAS = re.compile(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}")
 _MOST = 10  # arrays that are shown
+_POINTS = 600
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,12 @@ class Memory:
     def largest(self) -> tuple[Held, ...]:
         """The largest arrays at the peak."""
         return self.at_peak[:_MOST]
+
+    @property
+    def thinned(self) -> list[tuple[int, int]]:
+        """The curve in a few hundred points: an instruction, and the most from it to the next point."""
+        width = max(1, len(self.curve) // _POINTS)
+        return [(at, max(self.curve[at : at + width])) for at in range(0, len(self.curve), width)]
 
     @property
     def padding(self) -> int:

@@ -10,17 +10,24 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
+from migrate.counts import many
 from migrate.fit.batch import batch_of, batch_option, largest, of_batch, with_batch
 from migrate.fit.errors import FitError
 from migrate.fit.judge import judge
+from migrate.fit.lowered.changed import CHANGES
 from migrate.fit.lowered.of_script import lower_script
 from migrate.fit.lowered.start import PROGRAMS, lowered, partitions_of, read_program
 from migrate.fit.lowered.step import Step, Wanted
 from migrate.fit.products import Product
 from migrate.fit.verdict import FitReport, Tried, Verdict
 
-REMEDIES = ("bf16", "remat", "shard", "batch")
 Tell = Callable[[str], None]
+# How a remedy is called in the answer, of a model and of a script.
+_WORDS = {
+    ("batch", False): "half the batch",
+    ("bf16", True): "bf16 (automatic mixed precision)",
+    ("remat", True): "remat (blocks)",
+}
 _LIBTPU = re.compile(r"libtpu *={2,3} *([\w.]+\*?)")
 
 
@@ -91,14 +98,14 @@ def fit(target: str, options: FitOptions, tell: Tell, script: Script | None = No
     trains = False
     for product in options.products:
         if product.devices not in steps:
-            tell(f"making the program of {target} for {product.devices} devices")
+            tell(f"making the program of {target} for {many(product.devices, 'device')}")
             steps[product.devices] = _step(target, options, product, script)
         step = steps[product.devices]
         notes.update(dict.fromkeys(step.notes))
         trains = step.trains
         verdicts.append(_judged(step, product, options, tell))
         notes.update(dict.fromkeys(another_libtpu("torch_xla" if step.of_torch else "jax")))
-    tried = list(_tried(target, options, verdicts, tell))
+    tried = list(_tried(target, options, verdicts, tell, script))
     if options.auto:
         tried += _largest(target, options, verdicts, tell, script)
     return FitReport(
@@ -125,7 +132,9 @@ def _judged(step: Step, product: Product, options: FitOptions, tell: Tell) -> Ve
     return judge(step, product, timeout=options.timeout, quick=options.quick)
 
 
-def _step(target: str, options: FitOptions, product: Product, script: Script | None) -> Step:
+def _step(
+    target: str, options: FitOptions, product: Product, script: Script | None, changed: str = ""
+) -> Step:
     if script is not None:
         return lower_script(
             script.runs,
@@ -135,13 +144,14 @@ def _step(target: str, options: FitOptions, product: Product, script: Script | N
             timeout=options.timeout,
             places=script.places,
             torchrun=options.torchrun,
+            changed=changed,
         )
     if target.endswith(PROGRAMS):
         step = read_program(Path(target))
         spread = partitions_of(step.parts[0].program.data)
         if spread not in (1, product.devices):
             raise FitError(
-                f"{target} is spread over {spread} devices, {product.name} has {product.devices}",
+                f"{target} is spread over {many(spread, 'device')}, {product.name} has {product.devices}",
                 "name a slice of as many devices as it was lowered for",
             )
         return step
@@ -173,13 +183,15 @@ def _require_uses(target: str, options: FitOptions, script: Script | None) -> No
         "--loss": options.loss != "auto",
     }
     if script is not None:
-        if options.auto and not options.batch_option:
-            raise FitError(
-                f"{target}: which of its options is the batch?",
-                "say it: --batch-option --batch-size",
-            )
-        if options.auto:
+        if options.auto or "batch" in options.remedies:
+            if not options.batch_option:
+                raise FitError(
+                    f"{target}: which of its options is the batch?",
+                    "say it: --batch-option --batch-size",
+                )
             batch_option(options.args, options.batch_option)
+        if "shard" in options.remedies:
+            raise FitError(f"{target}: --try shard is for Flax models", "leave it out")
     elif options.batch_option or options.torchrun:
         name = "--batch-option" if options.batch_option else "--torchrun"
         raise FitError(f"{target}: {name} is for scripts", "leave it out")
@@ -189,10 +201,14 @@ def _require_uses(target: str, options: FitOptions, script: Script | None) -> No
             f"{target}: {given[0]} is for models; what a script or a program does stands in it",
             "leave it out",
         )
-    if options.remedies and not a_model:
+    if options.remedies and script is None and not a_model:
         raise FitError(
-            f"{target}: --try changes a model; what a script or a program does stands in it",
-            "change the script, and compare with --baseline",
+            f"{target}: --try changes a model or a script; what a program does stands in it",
+            "leave it out",
+        )
+    if "remat" in options.remedies and a_model and not options.optimizer:
+        raise FitError(
+            f"{target}: --try remat is for a step of training", "give --train, or leave it out"
         )
     if options.args and script is None:
         raise FitError(f"{target}: takes no arguments", "what follows -- goes to a script")
@@ -205,7 +221,7 @@ def _require_mesh(options: FitOptions, product: Product) -> None:
     if options.mesh and count != product.devices:
         said = ",".join(f"{axis}={devices}" for axis, devices in options.mesh)
         raise FitError(
-            f"--mesh {said} has {count} devices, {product.name} has {product.devices}",
+            f"--mesh {said} has {many(count, 'device')}, {product.name} has {product.devices}",
             "give a mesh of as many devices as the slice has",
         )
 
@@ -215,18 +231,40 @@ def _tried(
     options: FitOptions,
     verdicts: Sequence[Verdict],
     tell: Tell,
+    script: Script | None,
 ) -> list[Tried]:
-    """The step again with each remedy."""
+    """The step again with each remedy; one that cannot be made of it says why."""
     found = []
     for remedy in options.remedies:
-        again = []
+        again: list[Verdict] = []
+        steps: dict[int, Step] = {}
+        what = _WORDS.get((remedy, script is not None), _WORDS.get((remedy, False), remedy))
         for verdict in verdicts:
             product = verdict.product
-            wanted = _remedied(_wanted(target, options, product), remedy)
-            tell(f"with {remedy}: making the program for {product.devices} devices")
-            again.append(_judged(lowered(wanted, timeout=options.timeout), product, options, tell))
-        found.append(Tried(remedy if remedy != "batch" else "half the batch", tuple(again)))
+            tell(f"with {remedy}: making the program for {many(product.devices, 'device')}")
+            try:
+                if product.devices not in steps:
+                    steps[product.devices] = _changed(target, options, product, script, remedy)
+            except FitError as error:
+                what = f"{what}: {error.what}"
+                break
+            again.append(_judged(steps[product.devices], product, options, tell))
+        found.append(Tried(what, tuple(again)))
     return found
+
+
+def _changed(
+    target: str, options: FitOptions, product: Product, script: Script | None, remedy: str
+) -> Step:
+    """The step with a remedy."""
+    if script is None:
+        wanted = _remedied(_wanted(target, options, product), remedy)
+        return lowered(wanted, timeout=options.timeout)
+    if remedy in CHANGES:
+        return _step(target, options, product, script, remedy)
+    batch = max(1, batch_option(options.args, options.batch_option) // 2)
+    args = with_batch(options.args, options.batch_option, batch)
+    return _step(target, replace(options, args=args), product, script)
 
 
 def _remedied(wanted: Wanted, remedy: str) -> Wanted:

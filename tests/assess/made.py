@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from migrate.assess.decide import decide
@@ -78,6 +79,12 @@ ALL = {
         verdict(), batch="-b 32", largest=(Tried("-b 96, the largest that fits", (verdict(),)),)
     ),
     "spared": lambda: assessment(verdict(), plan=Plan("h100", 8, 0.41, 100_000)),
+    "one of each": lambda: assessment(
+        verdict(compiling=1e6),
+        plan=replace(PLAN, steps=1, runs=1),
+        left=Code(1, 1, 1, 1, (todo(), todo(look=True)), 1),
+        ran=Ran(replicas=1, seconds=1.0, steps=1, compiled=1),
+    ),
     "no price": lambda: assessment(verdict("tpu7x-8")),
     "kernels": lambda: assessment(left=code(todo(Work.KERNELS), todo()), why="not compiled"),
     "dynamic": lambda: assessment(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,6 +56,17 @@ def test_each_form_says_the_same(name: str, tmp_path: Path) -> None:
     ):
         assert " ".join(one.split()) in text
         assert one.replace("&", "&amp;").replace("'", "&#39;") in page
+
+
+def test_one_of_a_thing_is_no_several() -> None:
+    found = made.ALL["one of each"]()
+    said = "\n".join(str(one) for one in assess_summary(found))
+    assert "1 more finding in files" in said
+    assert "setup and 1 place to look at included" in said
+    things = "files|edits|findings|places|steps|replicas|things|runs|hours"
+    wrong = rf"(?<![\d.,])1 (more |simulated )?({things})\b"
+    assert re.search(wrong, said) is None
+    assert "1 run are" not in said
 
 
 def test_the_schema_is_one_and_forbids_what_it_does_not_name() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
 from migrate import process
+from migrate.compiler import compile as compiler
 from migrate.compiler.compile import compile_for_tpu
 from migrate.compiler.program import Program
 
@@ -32,3 +35,12 @@ def test_an_abort_says_why(printed: str, why: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(process, "run", lambda *_, **__: (-6, printed))
     found = compile_for_tpu(Program("f", "stablehlo", b""), [{}])
     assert found.undetermined == f"the TPU compiler ended by SIGABRT{why}"
+
+
+def test_a_compiler_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        compiler, "find_spec", lambda name: None if name == "libtpu" else find_spec(name)
+    )
+    found = compile_for_tpu(Program("f", "stablehlo", b""), [{}])
+    assert found.undetermined == "libtpu not installed: pip install 'tpu-migrate[tpu]'"
+    assert not found.texts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import optax
 from flax import linen
 
 
@@ -33,3 +34,8 @@ class Deep(linen.Module):
         for _ in range(8):
             x = linen.gelu(linen.Dense(1024)(x))
         return linen.Dense(16)(x)
+
+
+def clipped() -> optax.GradientTransformation:
+    """An optimizer of one's own."""
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1, momentum=0.9))

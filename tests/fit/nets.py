@@ -18,3 +18,30 @@ class Net(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Of (batch, 256)."""
         return self.last(torch.relu(self.norm(self.first(x))))
+
+
+class Block(nn.Module):
+    """Its wide value is kept for the gradients; what goes to the next one is an eighth of that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(256, 2048)
+        self.down = nn.Linear(2048, 256)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of (batch, 256)."""
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Blocks(nn.Module):
+    """A few of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of (batch, 256)."""
+        for block in self.blocks:
+            x = block(x)
+        return x

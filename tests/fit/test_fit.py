@@ -143,6 +143,37 @@ if __name__ == "__main__":
 """
 
 
+IN_BLOCKS = """
+import argparse
+import sys
+
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+
+sys.path.insert(0, FOLDER)
+from tests.fit.nets import Blocks
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int)
+options = parser.parse_args()
+
+
+def main(index=0):
+    model = Blocks().to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(8):
+        x = torch.zeros(options.batch, 256).to("xla")
+        with torch_xla.step():
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            xm.optimizer_step(optimizer)
+
+
+if __name__ == "__main__":
+    torch_xla.launch(main)
+"""
+
 METRIC = "total = xm.all_reduce('sum', x.square().mean()).item()"
 
 
@@ -216,6 +247,17 @@ class TestFlax:
         before = tower["slices"][0]["hbm"]["by_kind"]["parameters"]
         assert found["slices"][0]["hbm"]["by_kind"]["parameters"] < before / 2
 
+    @pytest.mark.parametrize("train", ["optax.lion", f"{MODELS}:clipped"])
+    def test_an_optimizer_of_optax_or_of_the_user(
+        self, train: str, here: Here, tower: dict[str, Any]
+    ) -> None:
+        """Both keep one value for each weight, Adam two."""
+        args = (f"{MODELS}:Tower", "--inputs", "x=float32[64,512]", "--train", train)
+        (told,) = here.fitted(*args)["slices"]
+        kinds, adam = told["hbm"]["by_kind"], tower["slices"][0]["hbm"]["by_kind"]
+        assert kinds["parameters"] == adam["parameters"]
+        assert kinds["optimizer state"] == pytest.approx(adam["optimizer state"] / 2, rel=0.02)
+
     def test_a_change_is_tried_and_compared(self, here: Here, tmp_path: Path) -> None:
         args = (
             f"{MODELS}:Tower",
@@ -287,6 +329,16 @@ class TestFlax:
         assert hbm["rematerialised_flops"] == pytest.approx(hbm["rematerialised"] * layer, rel=0.01)
         assert hbm["by_kind"]["activations"] > 0.7 * hbm["at_peak"]
 
+    @pytest.mark.long
+    def test_values_computed_again_in_pieces_take_less(self, here: Here) -> None:
+        args = (f"{MODELS}:Deep", "--inputs", "x=float32[100000,1024]", "--train", "sgd")
+        found = here.fitted(*args, "--tpu", "v5e-1", "--try", "remat")
+        (before,), ((after,),) = found["slices"], [one["slices"] for one in found["tried"]]
+        assert after["hbm"]["needed"] < 0.8 * before["hbm"]["needed"]
+        # At most its forward pass once more, a third of the step.
+        assert 1.05 < after["flops"] / before["flops"] < 1.35
+        assert any("models.py:" in line["source"] for line in after["lines"][:2])
+
     def test_a_clean_model_wastes_nothing(self, here: Here) -> None:
         args = (f"{MODELS}:Tower", "--inputs", "x=float32[1024,1024]", "--tpu", "v5e-1")
         assert here.fitted(*args)["slices"][0]["waste"] == []
@@ -317,6 +369,19 @@ class TestTorch:
         assert kinds["gradients"] == pytest.approx(kinds["parameters"], rel=0.05)
         assert not [one for one in told["waste"] if one["kind"] == "not donated"]
         assert any(line["source"].startswith(str(NETS)) for line in told["lines"])
+
+    @pytest.mark.long
+    def test_blocks_computed_again_take_less(self, here: Here) -> None:
+        args = (f"{NETS}:Blocks", "--inputs", "x=float32[8192,256]", "--train", "sgd")
+        found = here.fitted(*args, "--tpu", "v5e-1", "--try", "remat,shard")
+        (before,) = found["slices"]
+        again, cut = found["tried"]
+        (after,) = again["slices"]
+        assert after["hbm"]["needed"] < 0.6 * before["hbm"]["needed"]
+        # The first product of each block once more: one of six.
+        assert after["flops"] / before["flops"] == pytest.approx(7 / 6, rel=0.03)
+        assert (cut["slices"], "shard: " in cut["what"]) == ([], True)
+        assert cut["what"].endswith("a torch module runs as replicas")
 
     @pytest.mark.parametrize(
         ("more", "said"),
@@ -361,6 +426,38 @@ class TestTorch:
                 f"{script}:{SCRIPT.count(chr(10), 0, SCRIPT.index('READ')) + 1}"
             )
         assert any("was seen" in note for note in found["notes"]) == (steps == 2)
+
+    @pytest.mark.long
+    @pytest.mark.parametrize(
+        ("remedy", "what"),
+        [
+            ("bf16", "bf16 (automatic mixed precision)"),
+            ("remat", "remat (blocks)"),
+            ("batch", "half the batch"),
+        ],
+    )
+    def test_a_script_with_a_remedy(
+        self, remedy: str, what: str, here: Here, tmp_path: Path
+    ) -> None:
+        script = tmp_path / "train.py"
+        script.write_text(IN_BLOCKS.replace("FOLDER", repr(str(HERE.parents[1]))))
+        batch = ("--batch-option", "--batch") if remedy == "batch" else ()
+        found = here.fitted(
+            *(script, "--tpu", "v5e-4", "--try", remedy, *batch, "--", "--batch", "8192")
+        )
+        (before,), (tried,) = found["slices"], found["tried"]
+        (after,) = tried["slices"]
+        assert (tried["what"], before["state"], after["state"]) == (what, "fits", "fits")
+        assert after["hbm"]["needed"] < 0.65 * before["hbm"]["needed"]
+        if remedy == "remat":
+            # The first product of each block once more: one of six.
+            assert after["flops"] / before["flops"] == pytest.approx(7 / 6, rel=0.03)
+        if remedy == "bf16":
+            assert any(one["array"].startswith("bf16[") for one in after["hbm"]["largest"])
+        # The gradients are reduced as before; those of the biases as they come with bf16: in two bytes.
+        sent = [sum(each["bytes"] for each in one["collectives"]) for one in (before, after)]
+        biases = 4 * (2048 + 256)
+        assert sent[0] - sent[1] == (2 * biases if remedy == "bf16" else 0)
 
     @pytest.mark.long
     def test_torchruns_variables_and_the_largest_batch(self, here: Here, tmp_path: Path) -> None:
@@ -473,6 +570,9 @@ def test_a_compile_past_its_limit_is_undetermined(tmp_path: Path) -> None:
         ((f"{MODELS}:Tower", "--batch", "auto", "--batch-option", "-b"), "is for scripts"),
         ((f"{MODELS}:Tower", "--batch-option", "-b"), "give both"),
         (("f.mlir", "--try", "shard"), "--try changes a model"),
+        ((f"{MODELS}:Tower", "--try", "remat"), "--try remat is for a step of training"),
+        ((__file__, "--try", "shard"), "--try shard is for Flax models"),
+        ((__file__, "--try", "batch"), "which of its options is the batch"),
         ((f"{MODELS}:Tower", "--baseline", str(MODELS)), "it is no JSON"),
     ],
 )

@@ -14,13 +14,14 @@ from converters.errors import ConversionError
 from converters.output.sharding import load_rules, partition
 from migrate.compiler.program import Program
 from migrate.fit.errors import FitError
+from migrate.fit.lowered.optimizers import optimizer_named
 from migrate.fit.lowered.shapes import shapes_of
 from migrate.fit.lowered.step import Argument, Part, Step, Wanted
 from migrate.parity.sides.jax.arguments import Bound
 from migrate.parity.sides.jax.capture.values import tensors
 from migrate.parity.sides.jax.passes import in_user_code
 from migrate.parity.sides.jax.runner import JaxRunner
-from migrate.parity.sides.jax.training import loss_of, optimizer_of, training_step
+from migrate.parity.sides.jax.training import loss_of, training_step
 
 # The arguments of `training_step`, by what they are.
 _ROLES = {
@@ -32,7 +33,6 @@ _ROLES = {
     "wanted": "input",
 }
 _BATCH_AXES = ("data", "batch", "fsdp", "dp", "replica")
-_ANY_RATE = 1e-3
 
 
 def lower_jax(runner: JaxRunner, wanted: Wanted) -> Step:
@@ -84,7 +84,10 @@ def _notes(wanted: Wanted, replicas: int) -> Iterator[str]:
     if wanted.optimizer:
         yield "dropout is off"
         if wanted.remat:
-            yield "the forward pass is computed again for the gradients (jax.checkpoint)"
+            yield (
+                "the forward pass is computed again for the gradients, in pieces: "
+                "cut where the least is alive (jax.checkpoint, nn.remat of a block)"
+            )
         if wanted.shard:
             yield "weights and optimizer state are cut along the axes of the batch"
 
@@ -170,7 +173,7 @@ def _training(
         forward = _outputs(runner, bound, train=True)
         outputs = jax.eval_shape(forward, there, bound.args, dict(bound.kwargs))
     output, loss, target = _loss(outputs, wanted, tokens=tokens)
-    optimizer = optimizer_of(wanted.optimizer, _ANY_RATE)
+    optimizer = optimizer_named(wanted.optimizer)
     state = jax.tree_util.tree_map_with_path(
         lambda path, leaf: layout.placed(leaf, _like(path, leaf, trained, specs)),
         jax.eval_shape(optimizer.init, trained),
@@ -185,7 +188,7 @@ def _rematerialised(model: Any) -> Any:
     """The model, whose values are computed again for the gradients instead of kept."""
     import copy
 
-    import jax
+    from migrate.fit.lowered.remat import in_pieces
 
     changed = copy.copy(model)
     original = model.apply
@@ -194,7 +197,7 @@ def _rematerialised(model: Any) -> Any:
         def run(weights: Any, args: Any, kwargs: Any) -> Any:
             return original(weights, Bound(args, kwargs, bound.modes, bound.renamed), train=train)
 
-        return jax.checkpoint(run)(weights, bound.args, dict(bound.kwargs))
+        return in_pieces(run)(weights, bound.args, dict(bound.kwargs))
 
     changed.apply = apply
     return changed

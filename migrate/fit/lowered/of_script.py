@@ -15,9 +15,10 @@ from typing import Any
 from migrate import process
 from migrate.compiler.hlo import users
 from migrate.fit.errors import FitError
+from migrate.fit.lowered.changed import NO_BLOCKS
 from migrate.fit.lowered.of_torch import part_of
 from migrate.fit.lowered.step import Step
-from migrate.fit.lowered.watch import AT, DEVICES, FACTS, FOLDER, PROGRAM, STEPS
+from migrate.fit.lowered.watch import AT, CHANGED, DEVICES, FACTS, FOLDER, PROGRAM, STEPS
 from shims import activate
 from shims._shared.ports import free_port
 from shims._started import stand_in
@@ -37,6 +38,7 @@ def lower_script(
     timeout: float,
     places: Callable[[str], str] = str,
     torchrun: bool = False,
+    changed: str = "",
 ) -> Step:
     """Run a torch_xla script until the program of its training step comes a second time.
 
@@ -48,6 +50,7 @@ def lower_script(
         timeout: seconds until then.
         places: from a place in the file that runs to the one that the user knows.
         torchrun: whether it is started with the variables that torchrun gives to the first of them.
+        changed: one of `migrate.fit.lowered.changed.CHANGES`, made while it runs; "" for none.
 
     Raises:
         FitError: it ended, failed or ran on without a training step.
@@ -56,10 +59,12 @@ def lower_script(
     while True:
         with tempfile.TemporaryDirectory(prefix="migrate-fit-") as name:
             folder = Path(name)
-            extra = as_torchrun(devices) if torchrun else {}
+            extra = (as_torchrun(devices) if torchrun else {}) | {CHANGED: changed}
             code, said = _run(script, args, folder, devices, at, timeout, extra)
             if (folder / FACTS).exists():
                 found = json.loads((folder / FACTS).read_text())
+                if not found["changed"]:
+                    raise FitError(f"{shown}: {NO_BLOCKS}", "leave it out")
                 for number, one in enumerate(found["programs"]):
                     one["hlo"] = (folder / PROGRAM.format(number)).read_bytes()
                 return _step(found, shown, places)

@@ -6,6 +6,7 @@ from typing import Any
 
 from migrate.compiler.program import Program
 from migrate.fit.errors import FitError
+from migrate.fit.lowered.changed import NO_BLOCKS, change
 from migrate.fit.lowered.pending import World, pending_program
 from migrate.fit.lowered.shapes import shapes_of
 from migrate.fit.lowered.step import Argument, Part, Step, Wanted
@@ -24,16 +25,17 @@ def lower_torch(module: Any, wanted: Wanted) -> Step:
         FitError: nothing is computed on the device, or it is asked for what only Flax models have.
         InputsError, ParityError: the module does not take the inputs, or raises.
     """
-    if wanted.mesh or wanted.remat or wanted.shard:
+    if wanted.mesh or wanted.shard:
         raise FitError(
-            f"{wanted.target}: a torch module runs as replicas, and as it is written",
-            "--mesh, --spec, --try remat and --try shard are for Flax models",
+            f"{wanted.target}: a torch module runs as replicas",
+            "--mesh, --spec and --try shard are for Flax models",
         )
     if wanted.loss != "auto":
         loss_of(wanted.loss)  # before anything runs, should there be none
     import torch
     import torch_xla
 
+    changed = change("remat") if wanted.remat else None
     torch_xla._XLAC._set_ir_debug(True)
     world = World(wanted.devices)
     world.install()
@@ -49,6 +51,8 @@ def lower_torch(module: Any, wanted: Wanted) -> Step:
     for _ in range(_WARM_UP if wanted.optimizer else 0):
         kept = run()
         torch_xla.sync()
+    if changed is not None and not changed():
+        raise FitError(f"{wanted.target}: {NO_BLOCKS}", "put torch.utils.checkpoint around a part")
     world.trace_for_all()
     kept = run()
     found = pending_program()

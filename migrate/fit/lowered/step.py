@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from migrate.compiler.program import Program
 
+REMEDIES = ("bf16", "remat", "shard", "batch")
+
 
 @dataclass(frozen=True)
 class Argument:
@@ -34,7 +36,7 @@ class Wanted:
         rules: a file that says which axis of which weight is cut along which axis of the mesh; "" for none.
         devices: N.
         dtype: that weights and real inputs are cast to; "" leaves them.
-        remat: whether the forward pass is computed again for the gradients.
+        remat: whether values are computed again for the gradients.
         shard: whether what `rules` leaves whole is cut along the axes of the batch.
     """
 
@@ -89,3 +91,10 @@ class Step:
     def of_torch(self) -> bool:
         """Whether torch_xla has made it."""
         return any(part.program.format == "hlo" for part in self.parts)
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        """What `--try` can change of it."""
+        if self.of_torch:
+            return tuple(one for one in REMEDIES if one != "shard")
+        return REMEDIES if any(part.arguments for part in self.parts) else ()  # of a file none

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from migrate.fit.lowered.changed import change
 from migrate.fit.lowered.pending import (
     Role,
     World,
@@ -30,6 +31,7 @@ from migrate.fit.lowered.pending import (
 from shims import activate
 
 FOLDER, DEVICES, AT = "MIGRATE_FIT_FOLDER", "MIGRATE_FIT_DEVICES", "MIGRATE_FIT_AT"
+CHANGED = "MIGRATE_FIT_CHANGED"
 PROGRAM, FACTS, STEPS = "program{}.hlo", "program.json", "steps"
 # So many steps are looked at; where none of them repeats, each would be compiled anew.
 MOST_STEPS = 6
@@ -85,6 +87,9 @@ class _Watch:
         self._folder = Path(os.environ[FOLDER])
         self._at = int(os.environ[AT])  # the step to take; 0: the first after one that repeats
         self._world = World(int(os.environ[DEVICES]))
+        self._changed: Callable[[], bool] = lambda: (
+            True
+        )  # whether what `--try` was to change was there
         self._optimizers = 0
         self._step: list[str] = []  # the programs of the step that is running
         self._steps: list[tuple[str, ...]] = []
@@ -103,6 +108,8 @@ class _Watch:
         from torch.nn.parallel import distributed
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
+        if name := os.environ.get(CHANGED):
+            self._changed = change(name)
         self._world.install()
         # The ranks of DDP tell each other the shapes of their weights; here is one.
         distributed._verify_param_shape_across_processes = lambda *_, **__: True
@@ -221,6 +228,7 @@ class _Watch:
             "optimizers": self._optimizers,
             "cuts": list(dict.fromkeys(self._cuts)),
             "waits": list(dict.fromkeys(self._waits)),
+            "changed": self._changed(),
         }
         part.write_text(json.dumps(facts))
         part.rename(self._folder / FACTS)

@@ -12,6 +12,7 @@ from migrate.report.html.plots import BLUE, RED, plot
 from migrate.report.text.assess import (
     assumptions,
     batch_lines,
+    code_sentence,
     money_lines,
     money_row,
     ran_lines,
@@ -47,6 +48,7 @@ def write_assess_page(found: Assessment, path: Path) -> None:
         ran=ran_sentence(found.known.ran),
         shown=list(ran_lines(found.known.ran)),
         work=work_sentence(found),
+        code=code_sentence(found.known.code),
         money=list(money_lines(found)),
         assumed=list(assumptions(found)),
         grouped=_grouped,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from migrate.fit.verdict import FitReport, Verdict
@@ -10,8 +9,6 @@ from migrate.report.html.page import write_page
 from migrate.report.html.plots import BLUE, RED, plot
 from migrate.report.text.fit import saving_lines
 from migrate.report.text.quantities import shown_bytes, shown_seconds
-
-_MOST_POINTS = 600
 
 
 def write_fit_page(report: FitReport, path: Path) -> None:
@@ -36,7 +33,7 @@ def write_fit_page(report: FitReport, path: Path) -> None:
 def _curve(one: Verdict) -> str:
     """Plot what is in HBM over the schedule, and what the chip has."""
     assert one.memory is not None
-    curve = _thinned(one.memory.curve)
+    curve = one.memory.thinned
     unit, scale = ("GiB", 2**30) if one.memory.peak >= 2**29 else ("MiB", 2**20)
     with plot("instruction of the schedule", unit) as drawn:
         places = [place for place, _ in curve]
@@ -47,9 +44,3 @@ def _curve(one: Verdict) -> str:
         drawn.axes.set_ylim(bottom=0)
         drawn.axes.margins(x=0)
     return drawn.svg
-
-
-def _thinned(curve: Sequence[int]) -> list[tuple[int, int]]:
-    """At most so many points, each the largest of its stretch: the peak stays."""
-    width = max(1, len(curve) // _MOST_POINTS)
-    return [(at, max(curve[at : at + width])) for at in range(0, len(curve), width)]

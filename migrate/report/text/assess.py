@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from migrate.assess.decide import SHORT
-from migrate.assess.found import Job, Ran
+from migrate.assess.found import Code, Job, Ran
 from migrate.assess.money import There
 from migrate.assess.prices import Price
 from migrate.assess.story import Assessment
+from migrate.counts import many
 from migrate.report.text.quantities import shown_seconds, shown_share
 from migrate.report.text.tables import plain_table
 
@@ -31,8 +32,8 @@ def assess_summary(found: Assessment) -> Iterator[RenderableType]:
     yield from (f"  cannot be said: {escape(one)}" for one in decision.unsaid)
     code = known.code
     yield (
-        f"\n[bold]the code[/bold]: {code.files} files, {code.edits} edits in {code.rewritten} of them are "
-        f"made by `migrate rewrite`; the script runs {code.reached} of them, in which is left:"
+        f"\n[bold]the code[/bold]: {code_sentence(code)}; the script runs {code.reached} of them, in which "
+        "is left:"
     )
     yield _jobs(decision.jobs) if decision.jobs else "  nothing that has to be done by hand"
     yield f"  {work_sentence(found)}"
@@ -70,12 +71,23 @@ def work_sentence(found: Assessment) -> str:
     """What the port is assumed to take."""
     decision, code = found.decision, found.known.code
     looked = sum(one.look for one in code.todo)
-    look = f" and {looked} place{'s' * (looked != 1)} to look at" if looked else ""
+    look = f" and {many(looked, 'place')} to look at" if looked else ""
     cost = f", ${decision.dollars:,.0f}" if decision.dollars is not None else ""
     more = (
-        f"; {code.elsewhere} more findings in files that it does not run" if code.elsewhere else ""
+        f"; {many(code.elsewhere, 'more finding')} in files that it does not run"
+        if code.elsewhere
+        else ""
     )
-    return f"{decision.hours:g} hours{cost}, setup{look} included{more}"
+    hours = "1 hour" if decision.hours == 1 else f"{decision.hours:g} hours"
+    return f"{hours}{cost}, setup{look} included{more}"
+
+
+def code_sentence(code: Code) -> str:
+    """What the rewrite does by itself."""
+    return (
+        f"{many(code.files, 'file')}, {many(code.edits, 'edit')} in {code.rewritten} of them "
+        f"{'is' if code.edits == 1 else 'are'} made by `migrate rewrite`"
+    )
 
 
 def ran_sentence(ran: Ran) -> str:
@@ -83,7 +95,8 @@ def ran_sentence(ran: Ran) -> str:
     if ran.why:
         return ran.why
     return (
-        f"{ran.steps} steps of the first of {ran.replicas} simulated replicas in {ran.seconds:.0f} s, "
+        f"{many(ran.steps, 'step')} of the first of {many(ran.replicas, 'simulated replica')} in "
+        f"{ran.seconds:.0f} s, "
         f"{ran.compiled} of them compiled something"
     )
 
@@ -161,17 +174,21 @@ def money_lines(found: Assessment) -> Iterator[str]:
     today = decision.today
     if today is not None:
         yield (
-            f"today: {plan.steps:,} steps of {plan.gpu_step_seconds:g} s on {plan.gpus} × "
+            f"today: {many(plan.steps or 0, 'step')} of {plan.gpu_step_seconds:g} s on {plan.gpus} × "
             f"{today.price.name}: {shown_hours(today.hours)}, {dollars(today.dollars)} a run"
         )
     if decision.saved is not None and decision.saved > 0 and decision.best is not None:
         name = decision.best.verdict.product.name
         yield f"a run on {name} saves {dollars(decision.saved)}, by the assumed share of the bound"
     if decision.break_even is not None and decision.dollars is not None:
-        planned = f"; {plan.runs:,} are planned" if plan.runs is not None else ""
+        planned = (
+            f"; {plan.runs:,} {'is' if plan.runs == 1 else 'are'} planned"
+            if plan.runs is not None
+            else ""
+        )
         yield (
             f"break-even: the port, {dollars(decision.dollars)}, pays after "
-            f"{decision.break_even:,} run{'s' * (decision.break_even != 1)}{planned}"
+            f"{many(decision.break_even, 'run')}{planned}"
         )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from migrate.counts import many
 from migrate.fit.verdict import FitReport, Tried, Verdict
 from migrate.report.text.quantities import shown_bytes, shown_seconds, shown_share
 from migrate.report.text.tables import plain_table
@@ -169,8 +170,7 @@ def saving_lines(one: Verdict) -> Iterator[str]:
         products = sum(line.flops for line in one.lines)
         share = f", {one.again / products:.1%} of the step's products" if products else ""
         yield (
-            f"the compiler computes {memory.rematerialised} value{'s' * (memory.rematerialised != 1)} "
-            "a second time, so that it fits: "
+            f"the compiler computes {many(memory.rematerialised, 'value')} a second time, so that it fits: "
             f"{one.again / 1e9:.2f} G operations{share}; they are in the figures below"
         )
     if one.state == "too big" and memory.peak > _SPARED * one.needed:
@@ -182,6 +182,8 @@ def saving_lines(one: Verdict) -> Iterator[str]:
 def _tried(tried: tuple[Tried, ...]) -> RenderableType:
     table = plain_table("", "slice", "verdict", "HBM", "lower bound", "by")
     for one in tried:
+        if not one.verdicts:
+            table.add_row(escape(one.what))
         for verdict in one.verdicts:
             colour = _COLOURS.get(verdict.state, "bold red")
             table.add_row(
@@ -282,6 +284,7 @@ def _memory_as_json(one: Verdict) -> Mapping[str, Any]:
             }
             for held in memory.largest
         ],
+        "curve": [list(point) for point in memory.thinned],
     }
 
 

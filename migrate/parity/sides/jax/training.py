@@ -124,20 +124,25 @@ def loss_of(name: str) -> Callable[[Any, Any, Any], Any]:
     known: dict[str, Callable[..., Any]] = {"mse": mse, "cross_entropy": cross_entropy}
     if name in known:
         return known[name]
-    own = _users(name)
+    own = users_function(name, "loss", "mse, cross_entropy or file.py:function")
     return lambda output, target, counted: own(output, target)
 
 
-def _users(spec: str) -> Callable[[Any, Any], Any]:
+def users_function(spec: str, what: str, remedy: str) -> Callable[..., Any]:
+    """What `file.py:function` names; `what` it should be, and the remedy for who names no file.
+
+    Raises:
+        TargetError: there is no such file or function.
+    """
     from converters.errors import ConversionError
     from converters.model import imported
 
     location, _, name = spec.rpartition(":")
     if not location:
-        raise TargetError(f"{spec}: is no loss", "mse, cross_entropy or file.py:function")
+        raise TargetError(f"{spec}: is no {what}", remedy)
     try:
         with imported(spec, location) as module:
-            found: Callable[[Any, Any], Any] = attrgetter(name)(module)
+            found: Callable[..., Any] = attrgetter(name)(module)
             return found
     except AttributeError:
         raise TargetError(f"{location}: has no {name}", "check the name") from None

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from migrate.counts import many as many
 from migrate.parity.ground.results import LayerVerdict
 
 if TYPE_CHECKING:
@@ -257,8 +258,3 @@ def _nearness(check: Check) -> float:
     if any(math.isnan(value) for value in values):
         return math.inf
     return max(values) / check.limit
-
-
-def many(count: int, one: str, several: str = "") -> str:
-    """ "1 layer", "2 layers"."""
-    return f"{count} {one if count == 1 else several or one + 's'}"

@@ -1,0 +1,46 @@
+"""The optimizer of a Flax model's step: a name that torch has too, optax's own, or the user's."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any
+
+from migrate.fit.errors import FitError
+from migrate.parity.sides.jax.passes import in_user_code
+from migrate.parity.sides.jax.training import optimizer_of, users_function
+
+_RATE = 1e-3  # of no account: only shapes are looked at
+_OPTAX = "optax."
+
+
+def optimizer_named(name: str) -> Any:
+    """The optimizer of `adamw`, `optax.lion` or `train.py:make_optimizer`, a function without arguments.
+
+    Raises:
+        FitError, ParityError: there is none of this name, or it is none.
+    """
+    if name.startswith(_OPTAX):
+        made = _of_optax(name)
+    elif ":" in name:
+        make = users_function(name, "optimizer", "adamw, optax.NAME or file.py:function")
+        with in_user_code(name):
+            made = make()
+    else:
+        return optimizer_of(name, _RATE)
+    if not (hasattr(made, "init") and hasattr(made, "update")):
+        raise FitError(f"--train {name}: gives no optimizer of optax", "return one of its chains")
+    return made
+
+
+def _of_optax(name: str) -> Any:
+    import optax
+
+    try:
+        return attrgetter(name.removeprefix(_OPTAX))(optax)(learning_rate=_RATE)
+    except AttributeError:
+        raise FitError(f"--train {name}: optax has none of this name", "see its pages") from None
+    except TypeError as error:
+        raise FitError(
+            f"--train {name}: is not made from a learning rate alone ({error})",
+            "write a function that makes it: --train file.py:function",
+        ) from None
