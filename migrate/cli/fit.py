@@ -54,7 +54,10 @@ _A_PATH = click.Path(path_type=Path)
 @click.option("--max-hbm", metavar="SHARE", help="More of the HBM than this is a finding: 90%.")
 @click.option("--quick", is_flag=True, help="Half the compiler's time, other figures.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=1), default=1800.0, help="Seconds for each compile."
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1800.0,
+    help="Seconds for each compile.",
 )
 @click.option("--html", type=_A_PATH, help="Write the report as a page too.")
 @as_json
