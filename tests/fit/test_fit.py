@@ -528,7 +528,7 @@ class TestTorch:
     @pytest.mark.long
     def test_a_cuda_script_is_rewritten_and_its_own_lines_are_named(self, here: Here) -> None:
         script = Path(__file__).parents[2] / "examples" / "transformer" / "before.py"
-        (told,) = here.fitted(script, "--tpu", "v5e-8")["slices"]
+        (told,) = here.fitted(script, "--tpu", "v5e-8", "--", "--examples", "1024")["slices"]
         assert told["state"] == "fits"
         assert any(line["source"].startswith(f"{script}:") for line in told["lines"])
         assert told["collectives"]
