@@ -43,6 +43,8 @@ _TIMM_LOADS = (
     "checkpoint_path",
     "cache_dir",
 )
+# The entry of a config.json that names classes in the folder itself.
+_OWN_CODE = "auto_map"
 _NAME_IT = "pass --model with the class that the checkpoint was saved from"
 _OR_TRUST = f"{_NAME_IT}; or, of code that you have read, --trust-remote-code"
 
@@ -144,7 +146,7 @@ def load_config_model(folder: Place, *, trust_remote_code: bool = False) -> Any:
             f"{where} describes a transformers model, and transformers is not installed",
             'pip install "tpu-migrate[torch]"',
         ) from None
-    if trust_remote_code and has_own_code(folder):
+    if trust_remote_code and _OWN_CODE in values:
         return _own_model(where, folder, values)
     config = _run(where, "reading", lambda: _config(folder, values), f"mend it, or {_NAME_IT}")
     if config is None:
@@ -157,14 +159,14 @@ def load_config_model(folder: Place, *, trust_remote_code: bool = False) -> Any:
         raise ModelLoadError(
             f"{where} names the architecture {names[0]}, which transformers "
             f"{transformers.__version__} does not have",
-            _OR_TRUST if "auto_map" in values else _NAME_IT,
+            _OR_TRUST if _OWN_CODE in values else _NAME_IT,
         )
     return build(where, lambda: cls(config))
 
 
 def has_own_code(folder: Place) -> bool:
     """Whether a `config.json` names classes in the folder itself, which no library has."""
-    return "auto_map" in _values(folder)
+    return _OWN_CODE in _values(folder)
 
 
 def _own_model(where: str, folder: Place, values: Mapping[str, Any]) -> Any:
@@ -172,7 +174,7 @@ def _own_model(where: str, folder: Place, values: Mapping[str, Any]) -> Any:
     from transformers import AutoConfig
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    own = {kind: name for kind, name in values["auto_map"].items() if isinstance(name, str)}
+    own = {kind: name for kind, name in values[_OWN_CODE].items() if isinstance(name, str)}
     wanted = next(iter(values.get("architectures") or ()), None)
     models = [name for kind, name in own.items() if kind.startswith("AutoModel")]
     named = next((name for name in models if name.rpartition(".")[2] == wanted), None)
@@ -241,7 +243,7 @@ def _config(folder: Place, values: Mapping[str, Any]) -> Any:
     from transformers import CONFIG_MAPPING, AutoConfig
 
     kind = values.get("model_type")
-    own = "auto_map" in values
+    own = _OWN_CODE in values
     if kind is None and not own:
         # Of an old folder on the disk that names no type, transformers tells it by other signs.
         try:

@@ -401,7 +401,7 @@ class _Writer:
         outs = outs if scan.stacked else (*outs, -1)
         self.statements.append(Statement(outs, value, own, False, shape))
         for one in scan.stacked:
-            whole = _from_first(Hole(Ref(one.turn)), one.axis)
+            whole = _axis_moved(Hole(Ref(one.turn)), 0, one.axis)
             self.statements.append(Statement((one.whole,), whole, self._frames(one.frames)))
 
     def _gone_over(self, over: Over, count: int) -> ast.expr:
@@ -411,7 +411,7 @@ class _Writer:
         if over.first or side != count:
             last = over.first + count
             value = call("jax.lax.slice_in_dim", value, over.first, last, axis=over.axis)
-        return _to_first(value, over.axis)
+        return _axis_moved(value, over.axis, 0)
 
     def _stub(
         self, item: Op, arguments: Sequence[Any], named: Mapping[str, Any], reason: str
@@ -864,16 +864,13 @@ def _nest(count: int) -> Any:
     return None if count < 2 else (None,) * count
 
 
-def _to_first(value: ast.expr, axis: int) -> ast.expr:
-    if axis == 0:
+def _axis_moved(value: ast.expr, start: int, end: int) -> ast.expr:
+    """An array with an axis brought to the first place, or from it to another."""
+    if start == end:
         return value
-    return method(value, "swapaxes", 0, 1) if axis == 1 else call("jnp.moveaxis", value, axis, 0)
-
-
-def _from_first(value: ast.expr, axis: int) -> ast.expr:
-    if axis == 0:
-        return value
-    return method(value, "swapaxes", 0, 1) if axis == 1 else call("jnp.moveaxis", value, 0, axis)
+    if {start, end} == {0, 1}:
+        return method(value, "swapaxes", 0, 1)
+    return call("jnp.moveaxis", value, start, end)
 
 
 def _places(item: Apply) -> tuple[int, ...]:

@@ -87,9 +87,8 @@ class _Watch:
         self._folder = Path(os.environ[FOLDER])
         self._at = int(os.environ[AT])  # the step to take; 0: the first after one that repeats
         self._world = World(int(os.environ[DEVICES]))
-        self._changed: Callable[[], bool] = lambda: (
-            True
-        )  # whether what `--try` was to change was there
+        # Whether what `--try` was to change was there.
+        self._changed: Callable[[], bool] = lambda: True
         self._optimizers = 0
         self._step: list[str] = []  # the programs of the step that is running
         self._steps: list[tuple[str, ...]] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import last_part, nodes, nodes_of, string_value
+from migrate.reading.tree.tree import is_none, last_part, nodes, nodes_of, string_value
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import (
     FIRST_DECORATOR,
@@ -103,7 +103,7 @@ class Guards:
         """Whether `test` asks for what is None on some replicas: `log = Log() if rank == 0 else None`."""
         if isinstance(test, cst.Comparison):
             target = test.comparisons[0]
-            if not isinstance(target.operator, cst.IsNot) or not _is_none(target.comparator):
+            if not isinstance(target.operator, cst.IsNot) or not is_none(target.comparator):
                 return False
             test = test.left
         given: Sequence[tuple[cst.CSTNode, cst.CSTNode | None]]
@@ -117,12 +117,12 @@ class Guards:
         if any(
             isinstance(value, cst.IfExp)
             and self.asks(value.test)
-            and (_is_none(value.body) or _is_none(value.orelse))
+            and (is_none(value.body) or is_none(value.orelse))
             for _, value in given
         ):
             return True
-        return any(value is not None and _is_none(value) for _, value in given) and any(
-            value is not None and not _is_none(value) and self.around(place) is not None
+        return any(is_none(value) for _, value in given) and any(
+            value is not None and not is_none(value) and self.around(place) is not None
             for place, value in given
         )
 
@@ -398,15 +398,11 @@ def _names_rank(index: cst.BaseSlice) -> bool:
     return key is not None and RANK_NAME.fullmatch(key) is not None
 
 
-def _is_none(node: cst.CSTNode) -> bool:
-    return isinstance(node, cst.Name) and node.value == "None"
-
-
 def _means_none(node: cst.BaseExpression) -> bool:
     """Whether `node` is a value that no rank has: `-1`, `None`."""
     if isinstance(node, cst.UnaryOperation):
         return isinstance(node.operator, cst.Minus)
-    return _is_none(node)
+    return is_none(node)
 
 
 def _leaves(body: cst.BaseSuite) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import is_attribute_of_self, nodes_of, used
+from migrate.reading.tree.tree import is_attribute_of_self, is_none, nodes_of, used
 
 if TYPE_CHECKING:
     from migrate.reading.replicas.guards import Guards
@@ -100,7 +100,7 @@ class PartlyBound:
         above = self._context.parent(binding)
         assign = self._context.parent(above) if isinstance(above, cst.AssignTarget) else above
         value = assign.value if isinstance(assign, cst.Assign | cst.AnnAssign) else None
-        return isinstance(value, cst.Name) and value.value == "None"
+        return is_none(value)
 
     def _is_asked(self, name: cst.CSTNode) -> bool:
         """Whether None will not do for `name` where it is: `name.log_dir`, `name / "last"`, `join(name)`."""

@@ -127,6 +127,11 @@ def string_value(node: cst.CSTNode | None) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def is_none(node: cst.CSTNode | None) -> bool:
+    """Whether `node` is the literal None."""
+    return isinstance(node, cst.Name) and node.value == "None"
+
+
 def code(node: cst.CSTNode) -> str:
     """Return the source text of `node` on one line."""
     kind = type(node)

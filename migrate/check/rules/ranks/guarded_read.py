@@ -328,12 +328,7 @@ class GuardedRead(Hazard):
             )
             yield self.hit(node, message)
         elif (made := _computed_after(read, node, facts)) is not None:
-            computed = facts.context.position(made).line
-            message = (
-                f"computed after the step (line {computed}), read in some replicas only (line {line}): "
-                "graphs part before the next collective; compute it inside the step"
-            )
-            yield self.hit(node, message, Severity.WARNING)
+            yield self._pending(node, made, guard, facts)
         elif _computes(read) and facts.steps.when(node) in (When.EVERY_STEP, When.SOMETIMES):
             message = (
                 f"computed and read in some replicas only (line {line}): graphs part before the next "
@@ -345,22 +340,25 @@ class GuardedRead(Hazard):
         """Yield the call of a function of the script that reads a pending argument in some replicas only."""
         functions = facts.context.called(call)
         for index, arg in enumerate(call.args) if functions and _guard(call, facts) is None else ():
-            made = _computed_after(arg.value, call, facts) if not arg.star else None
-            guard = None
-            if made is not None and isinstance(arg.value, cst.Name):
-                guards = (_reads_parameter(one, index, arg.keyword, facts) for one in functions[:3])
-                guard = next((one for one in guards if one is not None), None)
-            if made is not None and guard is not None:
-                computed, line = (
-                    facts.context.position(made).line,
-                    facts.context.position(guard).line,
-                )
-                message = (
-                    f"computed after the step (line {computed}), read in some replicas only (line {line}): "
-                    "graphs part before the next collective; compute it inside the step"
-                )
-                yield self.hit(call, message, Severity.WARNING)
+            if arg.star or not isinstance(arg.value, cst.Name):
+                continue
+            made = _computed_after(arg.value, call, facts)
+            if made is None:
+                continue
+            guards = (_reads_parameter(one, index, arg.keyword, facts) for one in functions[:3])
+            guard = next((one for one in guards if one is not None), None)
+            if guard is not None:
+                yield self._pending(call, made, guard, facts)
                 return
+
+    def _pending(self, at: cst.CSTNode, made: cst.CSTNode, guard: Guard, facts: Facts) -> Hit:
+        """Return what is to be said of a read at `at`, below `guard`, of what all computed at `made`."""
+        computed, line = (facts.context.position(one).line for one in (made, guard))
+        message = (
+            f"computed after the step (line {computed}), read in some replicas only (line {line}): "
+            "graphs part before the next collective; compute it inside the step"
+        )
+        return self.hit(at, message, Severity.WARNING)
 
     def _synchronised(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield a sync between steps under a condition of the rank."""
