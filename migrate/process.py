@@ -62,6 +62,7 @@ def run(
     *,
     seconds: float,
     environment: dict[str, str],
+    cwd: Path | None = None,
     keep: Literal["errors", "both"] = "both",
     meanwhile: Callable[[], int | None] = lambda: None,
 ) -> tuple[int | None, str]:
@@ -77,6 +78,7 @@ def run(
             stdout=subprocess.DEVNULL if keep == "errors" else printed,
             stderr=printed,
             env=environment,
+            cwd=cwd,
         )
         try:
             code = wait(process, seconds, meanwhile)

@@ -129,6 +129,9 @@ def measured(
             check=False,
         )
         took = time.monotonic() - started
+        ran.stdout, ran.stderr = (
+            one.replace(f"{scratch}/", "") for one in (ran.stdout, ran.stderr)
+        )
     row = dict.fromkeys(COLUMNS, "") | {"name": name_of(one), "whole": f"{took:.0f}"}
     if ran.returncode not in (0, 1) or not ran.stdout:
         why = next(iter(reversed(ran.stderr.strip().splitlines())), "it said nothing")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from migrate.assess.found import Ran
 from migrate.observe.report import Line, Observed, observed
+from migrate.place import Place
 from migrate.prove.errors import FrameworkMissingError, RunTimeoutError
 from migrate.prove.failure import last_error
-from migrate.prove.place import Place
 from migrate.prove.run import run_script
 from migrate.rewrite.original import at_original
 from migrate.rewrite.results import FolderRewrite

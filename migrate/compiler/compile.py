@@ -26,6 +26,7 @@ from migrate.compiler.written import NOTHING, Written, from_json
 
 # One chip of TPU v5e. Its compiler is the one that later jobs of this package use too.
 TOPOLOGY = "v5e:1x1"
+INSTALL = "pip install 'tpu-migrate[tpu]'"
 ONE_CHIP = {"chips_per_host_bounds": (1, 1, 1)}  # or libtpu expects a host with more
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -92,6 +93,11 @@ class Compiled:
     written: Written = NOTHING
 
 
+def missing_packages() -> str:
+    """What the compiler needs and is not installed, as "jax and libtpu"; "" where all of it is there."""
+    return " and ".join(name for name in ("jax", "libtpu") if find_spec(name) is None)
+
+
 def compile_for_tpu(
     program: Program,
     options: Sequence[Mapping[str, bool | int | float | str]],
@@ -109,9 +115,8 @@ def compile_for_tpu(
         devices: of the topology, on which the program runs.
         timeout: seconds for all of them together.
     """
-    if missing := [name for name in ("jax", "libtpu") if find_spec(name) is None]:
-        why = f"{' and '.join(missing)} not installed: pip install 'tpu-migrate[tpu]'"
-        return Compiled((), "", "", why)
+    if missing := missing_packages():
+        return Compiled((), "", "", f"{missing} not installed: {INSTALL}")
     with tempfile.TemporaryDirectory() as folder:
         asked, answer = Path(folder, "request.json"), Path(folder, "answer.json")
         asked.write_text(json.dumps(request(program, options, topology, topology_options, devices)))

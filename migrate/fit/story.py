@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
+from migrate.compiler.compile import INSTALL, missing_packages
 from migrate.counts import many
 from migrate.fit.batch import batch_of, batch_option, largest, of_batch, with_batch
 from migrate.fit.errors import FitError
@@ -91,6 +92,8 @@ def fit(target: str, options: FitOptions, tell: Tell, script: Script | None = No
     """
     started = time.monotonic()
     _require_uses(target, options, script)
+    if missing := missing_packages():  # making the program may take minutes
+        raise FitError(f"{missing} not installed", INSTALL)
     for product in options.products:
         _require_mesh(options, product)
     steps: dict[int, Step] = {}

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from migrate.place import Place
 from migrate.prove.errors import (
     NotAnsweredError,
     OriginalFailedError,
@@ -15,7 +16,6 @@ from migrate.prove.errors import (
     RunTimeoutError,
     ScriptFailedError,
 )
-from migrate.prove.place import Place
 from migrate.prove.run import Side, run_script
 
 # Of the original, which is run to see whether it fails as its rewrite did: it compiles nothing.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from migrate.observe.divergences import partings
 from migrate.observe.records import read_lines
+from migrate.place import Place
 from migrate.prove.compare.compare import StepComparison, WeightComparison
 from migrate.prove.compare.difference import Difference
 from migrate.prove.compare.floor import NoiseFloor
@@ -20,7 +21,6 @@ from migrate.prove.errors import (
     ScriptFailedError,
 )
 from migrate.prove.failure import failure
-from migrate.prove.place import Place
 from migrate.prove.recording import records
 from migrate.prove.recording.records import RankRecord
 from migrate.prove.run import Side, run_script
@@ -94,7 +94,7 @@ def prove(
 ) -> Proof:
     """Run the original on the CPU with gloo and the rewrite on XLA, and compare all their steps.
 
-    Each runs in a folder of its own: see `migrate.prove.place`. If they differ by a little, the original
+    Each runs in a folder of its own: see `migrate.place`. If they differ by a little, the original
     runs once more with other rounding: see `compare.gates`.
 
     Args:

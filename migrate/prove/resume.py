@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from migrate.place import Place
 from migrate.prove.compare.verdict import Verdict
 from migrate.prove.errors import (
     CheckpointPlaceError,
@@ -25,7 +26,6 @@ from migrate.prove.errors import (
     RewriteFailedError,
     ScriptFailedError,
 )
-from migrate.prove.place import Place
 from migrate.prove.proof import DEFAULT, Proof, Recorded, Runs, compared
 from migrate.prove.record.capture import copy, kept_path, stamp
 from migrate.prove.recording.records import RankRecord

@@ -17,8 +17,8 @@ from typing import IO, Literal
 
 from migrate import process
 from migrate.observe.records import OBSERVE_DIRECTORY
+from migrate.place import Place
 from migrate.prove.errors import FrameworkMissingError, NoScriptError, RunTimeoutError
-from migrate.prove.place import Place
 from migrate.prove.record.stop import all_stopped
 from migrate.prove.recording.records import RECORD_DIRECTORY
 from migrate.prove.settings import CHECKPOINT, STEPS, Settings

@@ -53,6 +53,31 @@ if __name__ == "__main__":
     torch_xla.launch(main)
 """
 
+# Two epochs of a step, each with its accuracy and its snapshot, from which it goes on.
+SAVING = (
+    SCRIPT.replace(
+        "    for _ in range(int(sys.argv[1])):\n",
+        """
+    snapshot = os.path.join(os.path.dirname(__file__), "last.pt")
+    first = torch.load(snapshot)["epoch"] if os.path.exists(snapshot) else 0
+    for epoch in range(first, 2):
+""",
+    )
+    .replace("import sys", "import os")
+    .replace("REDUCED", "xm.optimizer_step(optimizer)")
+    .replace(
+        "            READ\n",
+        """
+        with torch.no_grad():
+            total += model(torch.ones(4, 64).to(device)).square().mean().item()
+        torch.save({"epoch": epoch + 1}, snapshot)
+""",
+    )
+)
+# Read in the step that is taken, which is the fourth: the third is the first that repeats.
+ONCE = """if (total := total + 1) == 4:
+                loss.item()"""
+
 UNDER_TORCHRUN = """
 import argparse
 import os
@@ -516,6 +541,32 @@ class TestTorch:
         assert told["hbm"]["beside"] + state >= momentum
 
     @pytest.mark.long
+    def test_a_script_that_ends_early_and_would_resume(self, here: Here, tmp_path: Path) -> None:
+        """Two steps, and a value read between them: a second run takes the last one, and finds no snapshot.
+
+        Nor is one found in the user's folder. And the compiler is asked once.
+        """
+        script = tmp_path / "train.py"
+        script.write_text(SAVING)
+        first, second = (here.fitted(script, "--tpu", "v5e-4")["slices"][0] for _ in range(2))
+        assert first["state"] == second["state"] == "fits"
+        assert {one["group"] for one in first["collectives"]} == {4}
+        assert any(line["source"].startswith(f"{script}:") for line in first["lines"])
+        assert (bool(first["cached"]), bool(second["cached"])) == (False, True)
+        assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+    @pytest.mark.long
+    def test_a_value_that_no_step_before_has_read_is_told(self, tmp_path: Path) -> None:
+        script = tmp_path / "train.py"
+        script.write_text(
+            SCRIPT.replace("REDUCED", "xm.optimizer_step(optimizer)").replace("READ", ONCE)
+        )
+        done = run(script, "--tpu", "v5e-4", "--", "8")
+        assert done.exit_code == 2
+        line = SCRIPT.count("\n", 0, SCRIPT.index("READ")) + 2
+        assert f"{script}:{line} reads a value in the step that was to be taken" in done.stderr
+
+    @pytest.mark.long
     def test_a_script_in_the_words_of_shims(self, here: Here, tmp_path: Path) -> None:
         own = Path(__file__).parents[2] / "examples" / "portable" / "train.py"
         script = tmp_path / "train.py"  # its checkpoint lies beside it
@@ -541,6 +592,14 @@ class TestPrograms:
         (told,) = here.fitted(file, "--tpu", "v6e-1")["slices"]
         assert told["state"] == "fits"
         assert told["flops"] >= 2 * 256**3
+
+
+def test_a_compiler_that_is_not_there_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(story, "missing_packages", lambda: "libtpu")
+    monkeypatch.setattr(story, "lowered", None)  # nothing is made that it could not compile
+    done = run(f"{MODELS}:Tower", "--inputs", "x=float32[8,64]", "--tpu", "v5e-1")
+    assert done.exit_code == 2
+    assert done.stderr == "migrate: libtpu not installed; pip install 'tpu-migrate[tpu]'\n"
 
 
 def test_a_compile_past_its_limit_is_undetermined(tmp_path: Path) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import torch
 
+from migrate.fit.lowered.watch import read_values, written_value
 from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.xla
@@ -60,3 +63,27 @@ def test_a_read_of_what_weights_have_made_is_a_part_of_the_step() -> None:
         [sys.executable, "-c", READS], capture_output=True, text=True, timeout=LIMIT, check=True
     )
     assert done.stdout.split() == ["True", "False", "False", "False", "False"], done.stderr
+
+
+def test_what_a_read_gave_comes_back_in_a_second_run() -> None:
+    kept = torch.tensor([1.5, float("nan")], dtype=torch.bfloat16)
+    lines = [
+        written_value("a.py:3", "item", 2.0),
+        written_value("a.py:3", "item", 3.0),
+        written_value("a.py:4", "cpu", kept),
+        written_value("a.py:5", "numpy", np.arange(3, dtype=np.int16)),
+        written_value("a.py:6", "item", 1j),
+        written_value("a.py:7", "cpu", torch.zeros(1_000_000)),
+    ]
+    assert lines[-2:] == [
+        "",
+        "",
+    ]  # no form in JSON; too large: told as a value that nobody has read
+    found = read_values("".join(lines))
+    assert found["a.py:3", "item"] == 3.0
+    torch.testing.assert_close(found["a.py:4", "cpu"], kept, equal_nan=True)
+    array = found["a.py:5", "numpy"]
+    assert isinstance(array, np.ndarray)
+    assert array.dtype == np.int16
+    assert array.tolist() == [0, 1, 2]
+    assert len(found) == 3

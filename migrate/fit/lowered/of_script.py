@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +15,22 @@ from typing import Any
 
 from migrate import process
 from migrate.compiler.hlo import users
+from migrate.counts import many
 from migrate.fit.errors import FitError
 from migrate.fit.lowered.changed import NO_BLOCKS
 from migrate.fit.lowered.of_torch import part_of
 from migrate.fit.lowered.step import Step
-from migrate.fit.lowered.watch import AT, CHANGED, DEVICES, FACTS, FOLDER, PROGRAM, STEPS
+from migrate.fit.lowered.watch import (
+    AT,
+    CHANGED,
+    DEVICES,
+    FACTS,
+    FOLDER,
+    PROGRAM,
+    STEPS,
+    WHY,
+)
+from migrate.place import Place
 from shims import activate
 from shims._shared.ports import free_port
 from shims._started import stand_in
@@ -26,6 +38,8 @@ from shims.choice import FORCE
 
 _TAIL = 600  # characters of what a script said before it failed
 _FRAME = re.compile(r'File "(/[^"]+)", line (\d+)')
+_MIRROR = "place"  # in the folder of a fit
+_RANDOM = re.compile(r"(/migrate-(?:fit|rewritten)-)(\w{8})(?=/|$)")  # as `tempfile` makes them
 _INSTALLED = re.compile("-packages/|/lib/python3")
 
 
@@ -55,29 +69,83 @@ def lower_script(
     Raises:
         FitError: it ended, failed or ran on without a training step.
     """
-    at = 0
-    while True:
-        with tempfile.TemporaryDirectory(prefix="migrate-fit-") as name:
-            folder = Path(name)
-            extra = (as_torchrun(devices) if torchrun else {}) | {CHANGED: changed}
-            code, said = _run(script, args, folder, devices, at, timeout, extra)
+    with tempfile.TemporaryDirectory(prefix="migrate-fit-") as name:
+        folder = Path(name).resolve()
+        extra = (as_torchrun(devices) if torchrun else {}) | {CHANGED: changed}
+        steps = 0
+        for first in (True, False):
+            place = _place(folder, script)
+            known = _known(script, folder, place, places)
+            code, said = _run(script, args, folder, place, devices, steps, timeout, extra)
+            said = place.text_outside(said)
             if (folder / FACTS).exists():
                 found = json.loads((folder / FACTS).read_text())
                 if not found["changed"]:
                     raise FitError(f"{shown}: {NO_BLOCKS}", "leave it out")
                 for number, one in enumerate(found["programs"]):
-                    one["hlo"] = (folder / PROGRAM.format(number)).read_bytes()
-                return _step(found, shown, places)
-            steps = int((folder / STEPS).read_text()) if (folder / STEPS).exists() else 0
-        if code != 0 or at or not steps:
-            raise failure(code, said, shown, timeout, places)
-        at = steps  # it ends before a step repeats: its last one is taken, in a run of its own
+                    one["hlo"] = _lasting(
+                        (folder / PROGRAM.format(number)).read_bytes(), script, folder
+                    )
+                return _step(found, shown, known, [str(path) for path in place.changed()])
+            if (folder / WHY).exists():
+                where = known((folder / WHY).read_text())
+                raise FitError(
+                    f"{shown}: {where} reads a value in the step that was to be taken, and in none before it",
+                    "let it make more steps: smaller batches, or more data",
+                )
+            if first:
+                steps = int((folder / STEPS).read_text()) if (folder / STEPS).exists() else 0
+            if code != 0 or not steps:
+                raise failure(code, said, shown, timeout, known)
+            # It ends before a step repeats: its last one is taken, in a run of its own.
+        raise FitError(
+            f"{shown}: made {many(steps, 'step')} in a first run, and fewer in a second",
+            "let it make more steps: smaller batches, or more data",
+        )
+
+
+def _place(folder: Path, script: Path) -> Place:
+    """A new mirror of the user's folders: what a run saves replaces nothing, nor is it found by the next."""
+    mirror = folder / _MIRROR
+    shutil.rmtree(mirror, ignore_errors=True)
+    mirror.mkdir()
+    return Place(mirror, stand_in.stands_for(script) or script, Path.cwd())
+
+
+def _lasting(hlo: bytes, script: Path, folder: Path) -> bytes:
+    """A program in which the folders of this run have names that those of the next one have too.
+
+    By its content what the compiler said of it is found again. The names are as long as those they stand
+    for: the program is a protobuf, which holds the length of all that it holds.
+    """
+    for one in (script.parent, folder):
+        hlo = hlo.replace(str(one).encode(), _lasting_name(one).encode())
+    return hlo
+
+
+def _lasting_name(folder: Path) -> str:
+    """Of a temporary folder the name without what is random in it; of another one its name."""
+    return _RANDOM.sub(lambda found: found[1] + "_" * len(found[2]), str(folder))
+
+
+def _known(
+    script: Path, folder: Path, place: Place, places: Callable[[str], str]
+) -> Callable[[str], str]:
+    """From a place in a file that ran, also as `_lasting` names it, to the one that the user knows."""
+
+    def known(text: str) -> str:
+        for one in (script.parent, folder):
+            text = text.replace(_lasting_name(one), str(one))
+        return places(place.text_outside(text))
+
+    return known
 
 
 def _run(
     script: Path,
     args: Sequence[str],
     folder: Path,
+    place: Place,
     devices: int,
     at: int,
     timeout: float,
@@ -104,9 +172,10 @@ def _run(
     alone = ["-P"] if stand_in.stands_for(script) else []
     facts = folder / FACTS
     return process.run(
-        [sys.executable, *alone, str(script), *args],
+        [sys.executable, *alone, str(place.inside(script)), *place.args(args)],
         seconds=timeout,
-        environment=environment,
+        environment=place.environment(environment),
+        cwd=place.folder,
         meanwhile=lambda: 0 if facts.exists() else None,
     )
 
@@ -161,7 +230,9 @@ def _at(said: str, places: Callable[[str], str]) -> str:
     return f" at {places(own[-1])}" if own else ""
 
 
-def _step(found: dict[str, Any], shown: str, places: Callable[[str], str]) -> Step:
+def _step(
+    found: dict[str, Any], shown: str, places: Callable[[str], str], changed: Sequence[str]
+) -> Step:
     parts = tuple(replace(part_of(one, shown), times=one["times"]) for one in found["programs"])
     notes = []
     if len(parts) > 1:
@@ -179,5 +250,7 @@ def _step(found: dict[str, Any], shown: str, places: Callable[[str], str]) -> St
         notes.append(
             f"a value is read at {places(one)}: between the steps, by a program that is not in the figures"
         )
+    for path in changed:
+        notes.append(f"{path} was changed by the run: it is too large to be copied for it")
     cuts = tuple(places(one) for one in found["cuts"])
     return Step(parts, True, tuple(notes), places, cuts)

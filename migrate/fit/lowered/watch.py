@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -33,8 +34,12 @@ from shims import activate
 FOLDER, DEVICES, AT = "MIGRATE_FIT_FOLDER", "MIGRATE_FIT_DEVICES", "MIGRATE_FIT_AT"
 CHANGED = "MIGRATE_FIT_CHANGED"
 PROGRAM, FACTS, STEPS = "program{}.hlo", "program.json", "steps"
+# What the reads of a first run gave, for a second one; why a step could not be taken.
+VALUES, WHY = "values.json", "why"
 # So many steps are looked at; where none of them repeats, each would be compiled anew.
 MOST_STEPS = 6
+# Elements of a value that is kept for a second run.
+_LARGE = 100_000
 # What a script reads a value with, as far as it is a method of tensors.
 _READS = ("item", "tolist", "cpu", "to", "numpy", "__float__", "__int__", "__bool__", "__index__")
 
@@ -63,6 +68,38 @@ def _place() -> str:
     ):
         frame = frame.f_back
     return f"{os.path.abspath(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def written_value(place: str, name: str, value: Any) -> str:
+    """A line of `VALUES`: what a read gave; "" of what has no form in JSON, or a large one."""
+    import torch
+
+    told = {"place": place, "name": name}
+    if isinstance(value, torch.Tensor) or hasattr(value, "dtype"):
+        if math.prod(value.shape) > _LARGE:
+            return ""
+        array = torch.as_tensor(value)
+        told |= {"dtype": str(array.dtype), "as": type(value).__name__}
+        value = array.tolist()
+    try:
+        return f"{json.dumps(told | {'value': value})}\n"
+    except TypeError:
+        return ""
+
+
+def read_values(text: str) -> dict[tuple[str, str], Any]:
+    """What the reads of a run gave last, by place and method."""
+    import torch
+
+    found: dict[tuple[str, str], Any] = {}
+    for line in text.splitlines():
+        told = json.loads(line)
+        value = told["value"]
+        if "dtype" in told:
+            value = torch.tensor(value, dtype=getattr(torch, told["dtype"].removeprefix("torch.")))
+            value = value.numpy() if told["as"] == "ndarray" else value
+        found[told["place"], told["name"]] = value
+    return found
 
 
 def _is_read(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -97,8 +134,10 @@ class _Watch:
         self._roles: dict[int, Role] = {}  # when the step that is traced began
         self._cuts: list[str] = []  # where the step that is running was cut
         self._waits: list[str] = []  # where a value was read that has nothing to do with the step
-        # What each read gave last, by place and method.
+        # What each read gave last, by place and method; where a first run was needed, also in that.
         self._values: dict[tuple[str, str], Any] = {}
+        if self._at and (self._folder / VALUES).exists():
+            self._values = read_values((self._folder / VALUES).read_text())
 
     def start(self) -> None:
         """Be told of each sync, of each optimizer step and of the end."""
@@ -142,6 +181,9 @@ class _Watch:
             if graphs_taken() > before:
                 (self._cuts if of_the_step else self._waits).append(place)
             self._values[place, name] = value
+            if not self._at:
+                with (self._folder / VALUES).open("a") as file:
+                    file.write(written_value(place, name, value))
             return value
 
         return watched
@@ -154,10 +196,7 @@ class _Watch:
         import torch
 
         if (place, name) not in self._values:
-            sys.stderr.write(
-                f"{place} reads a value in the step that was to be taken, and in none before it\n"
-            )
-            sys.stderr.flush()
+            (self._folder / WHY).write_text(place)
             os._exit(1)
         value = self._values[place, name]
         if is_pending(read):  # by then it is there: it is no part of the programs that follow

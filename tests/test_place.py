@@ -1,4 +1,4 @@
-"""Each run of a proof has a folder of its own."""
+"""Each run of a script has a folder of its own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from migrate.prove import place as places
-from migrate.prove.place import Place
+from migrate import place as places
+from migrate.place import Place
 from migrate.prove.run import run_script
 
 

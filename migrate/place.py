@@ -1,4 +1,4 @@
-"""A folder of its own for each run of a proof, so that no run sees what another one wrote.
+"""A folder of its own for each run of a script, so that no run sees what another one wrote.
 
 A script that finds its own snapshot goes on from it: the second run would then do other steps than the first.
 So each run gets a mirror of the working directory and of the script's folder: real folders with copies of
