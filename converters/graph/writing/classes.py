@@ -510,9 +510,8 @@ class _Classes:
         taken = {one.name for one in self.classes}
         if cls.__name__ not in taken:
             return cls.__name__
-        return next(
-            name for number in range(2, 1000) if (name := f"{cls.__name__}{number}") not in taken
-        )
+        first = f"{cls.__name__}_" if cls.__name__[-1].isdigit() else cls.__name__
+        return next(name for number in range(2, 1000) if (name := f"{first}{number}") not in taken)
 
 
 def _held_names(one: _Instance, cls: Any) -> Iterator[str]:

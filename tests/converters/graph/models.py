@@ -725,6 +725,70 @@ class Swapped(nn.Module):
         return torch.einsum("bi,bj,bi->bij", below, above, x) + above.cos()[:, None]
 
 
+@dataclass
+class Shift:
+    """What a module gives that is no tuple."""
+
+    shift: torch.Tensor
+    scale: torch.Tensor
+
+
+class Modulation(nn.Module):
+    """Gives one or two objects that hold tensors."""
+
+    def __init__(self, width: int, twice: bool) -> None:
+        super().__init__()
+        self.twice = twice
+        self.count = 4 if twice else 2
+        self.lin = nn.Linear(width, self.count * width)
+
+    def forward(self, vec):
+        out = self.lin(vec)[:, None].chunk(self.count, dim=-1)
+        return Shift(*out[:2]), Shift(*out[2:]) if self.twice else None
+
+
+class Modulated(nn.Module):
+    """Two forms of a class that differ in how many objects they give."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.mod = Modulation(width, True)
+        self.last_mod = Modulation(width, False)
+        self.lin = nn.Linear(width, width)
+
+    def forward(self, x, vec):
+        one, two = self.mod(vec)
+        x = self.lin((1 + one.scale) * x + one.shift)
+        x = (1 + two.scale) * x.tanh() + two.shift
+        mod, _ = self.last_mod(vec)
+        return mod.scale * x + mod.shift
+
+
+class Stored(nn.Module):
+    """Made of an object that it does not keep."""
+
+    def __init__(self, sizes) -> None:
+        super().__init__()
+        self.encoder = StoredPart(sizes.width, sizes)
+        self.head = nn.Linear(sizes.width, sizes.classes)
+
+    def forward(self, x):
+        return self.head(self.encoder(x))
+
+
+class StoredPart(nn.Module):
+    """Takes one size by itself, the others with the object."""
+
+    def __init__(self, width: int, sizes) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size=(sizes.features, width)))
+        nn.init.normal_(self.weight)
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.inner(x @ self.weight)
+
+
 def plain_sequence() -> nn.Module:
     """A model that is a Sequential, and holds others."""
     return nn.Sequential(nn.Linear(4, 6), nn.Sequential(nn.GELU(), nn.Linear(6, 5)), nn.Tanh())

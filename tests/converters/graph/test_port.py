@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -77,6 +78,14 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
         [{"x": real(2, 5, 24)}, {"x": real(3, 7, 24)}],
     ),
     "swapped": (models.Swapped, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
+    "modulated": (
+        models.Modulated,
+        [{"x": real(2, 5, 6), "vec": real(2, 6)}, {"x": real(3, 4, 6), "vec": real(3, 6)}],
+    ),
+    "stored": (
+        lambda: models.Stored(SimpleNamespace(width=7, classes=3, features=5)),
+        [{"x": real(2, 5)}, {"x": real(3, 5)}],
+    ),
     "plain sequence": (models.plain_sequence, [{"input": real(2, 4)}, {"input": real(3, 4)}]),
     "two towers": (
         models.TwoTowers,
@@ -376,3 +385,18 @@ def test_sizes_come_from_what_the_original_calls_args() -> None:
 def test_results_of_a_function_keep_their_names_in_whatever_order() -> None:
     text = made("swapped")[2].modeling
     assert "above, below = both_ways(" in text
+
+
+def test_tensors_of_an_object_bear_its_name_and_that_of_the_attribute() -> None:
+    text = made("modulated")[2].modeling
+    assert "one_shift, one_scale, two_shift, two_scale = self.mod(vec)" in text
+    assert "mod_shift, mod_scale = self.last_mod(vec)" in text
+
+
+def test_sizes_come_from_an_object_that_no_module_keeps() -> None:
+    written = made("stored")[2]
+    assert "(self.config.features, self.config.width))" in written.modeling
+    assert "self.inner = nn.Dense(self.config.width)" in written.modeling
+    assert "self.head = nn.Dense(self.config.classes)" in written.modeling
+    for said in ("features: int = 5", "width: int = 7", "classes: int = 3"):
+        assert said in written.config

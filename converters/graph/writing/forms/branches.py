@@ -144,6 +144,8 @@ class _Together:
         )
         if any(not label_path(one) for one in self.labels) and len(self.labels) > 1:
             raise _Apart
+        if any(len(set(one.labels)) < len(one.labels) for one in self.methods):
+            raise _Apart  # nothing says which result is which
         self.bodies: Sequence[list[ast.stmt]] = ()
         self.results: Sequence[Sequence[ast.expr | None]] = ()
         # What is put together now, by which tests, and whether there may be others.
@@ -160,10 +162,7 @@ class _Together:
 
     def run(self) -> Together:
         attributes = list(self._attributes())
-        setups = self._aligned(
-            [[_copied(one) for one in form.cls.setup] for form in self.forms], ()
-        )
-        setup = self._composed(setups, attributes, True)
+        setup = self._composed(self._aligned(self._setups(), ()), attributes, True)
         attributes += self.made_up
         bodies, results = self._bodies()
         entries = self._aligned(bodies, results)
@@ -188,6 +187,8 @@ class _Together:
         )
         read = {name for tree in (*setup, *body, result) for name in _fields_of(tree)}
         self.fields = {name: values for name, values in self.fields.items() if name in read}
+        if any(_attribute(node) in self.fields for one in setup for node in ast.walk(one)):
+            raise _Apart  # what is given cannot be set
         fields = self._values()
         first = self.forms[0].cls
         method = replace(
@@ -221,6 +222,19 @@ class _Together:
             for number in sorted(self.all)
         )
         return Together(cls, fields, ways)
+
+    def _setups(self) -> list[list[ast.stmt]]:
+        """The constructors; what some forms set by settings and others are given, all are given."""
+        made: list[list[ast.stmt]] = []
+        for number, form in enumerate(self.forms):
+            made.append([])
+            for one in form.cls.setup:
+                known = self.fields.get(_attribute(one), {number: ()})
+                if isinstance(one, ast.Assign) and number not in known and _by_settings(one.value):
+                    known[number] = (one.value,) * len(form.modules)
+                else:
+                    made[-1].append(_copied(one))
+        return made
 
     # Arguments and results.
 
@@ -701,6 +715,15 @@ def _is_value(tree: ast.AST) -> TypeGuard[ast.expr]:
         return isinstance(tree.value, bool | int | float)
     setting = isinstance(tree, ast.Attribute) and _own_field(tree.value) == "config"
     return setting or bool(_own_field(tree))
+
+
+def _by_settings(tree: ast.expr) -> bool:
+    """Whether this is computed from settings and numbers alone: `self.config.width // self.config.heads`."""
+    if isinstance(tree, ast.BinOp):
+        return _by_settings(tree.left) and _by_settings(tree.right)
+    return isinstance(tree, ast.Constant) or (
+        isinstance(tree, ast.Attribute) and _own_field(tree.value) == "config"
+    )
 
 
 def _plain_number(value: Any) -> Any:

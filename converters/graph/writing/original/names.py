@@ -289,6 +289,20 @@ def _part(name: str, rest: Sequence[str | int], forward: Any) -> str:
     return "_".join((name, *map(str, rest)))
 
 
+def part_of(targets: Sequence[str], label: str) -> str:
+    """What a value of an object is called that a call gives: `first, second = f(x)`, "[0].scale" → "first_scale".
+
+    "" where the label names no attribute.
+    """
+    path = label_path(label)
+    if not targets or "." not in label:
+        return ""
+    if isinstance(path[0], int) and len(targets) > 1:
+        at, *path = path  # type: ignore[assignment]
+        targets = targets[at:]
+    return clean("_".join(map(str, (targets[0], *path)))) if targets else ""
+
+
 def parts_of(name: str, forward: Any) -> tuple[str, ...]:
     """What the parts of a tuple are called where it is taken apart: in a forward, else in its file."""
     function = inspect.unwrap(forward)
