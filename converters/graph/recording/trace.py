@@ -32,6 +32,7 @@ from converters.graph.recording.detours import (
     memory_followed,
     modules_stay,
     numbers_kept,
+    precision_stays,
     unaware,
     values_known,
 )
@@ -277,6 +278,7 @@ def _export(
         slow_paths(),
         masks_by_index(),
         modules_stay(),
+        precision_stays(),
         memory_followed(),
         # Its search for the best order of a product of three asks for every size, which would fix them.
         torch.backends.opt_einsum.flags(enabled=False),
@@ -377,6 +379,9 @@ def plain(value: Any) -> Any:
         return tuple(plain(one) for one in value)
     if isinstance(value, list | tuple):
         return tuple(plain(one) for one in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        held = {one.name: getattr(value, one.name) for one in fields(value)}
+        return plain(held)
     return value
 
 

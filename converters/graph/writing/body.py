@@ -206,7 +206,8 @@ class _Writer:
         found = targets(one.frames)
         if one.places and len(found) > max(one.places):
             found = tuple(found[at] for at in one.places)
-        if one.labels and (part := names.part_of(found, one.labels[place])):
+        label = one.labels[place] if place < len(one.labels) else ""
+        if part := names.part_of(found, label):
             return part
         if len(found) == 1 and not one.single:
             found = names.parts_of(found[0], type(self.module).forward) or tuple(

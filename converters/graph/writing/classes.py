@@ -33,6 +33,7 @@ from converters.graph.writing.forms import calls, lists, sizes
 from converters.graph.writing.forms.branches import Form, Way, asserted, together
 from converters.graph.writing.forms.convolutions import as_usual, spelled_out
 from converters.graph.writing.forms.loops import rolled
+from converters.graph.writing.forms.repeats import repeated
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import weight_of
 from converters.graph.writing.model import Class, Method, Model
@@ -538,7 +539,9 @@ def _roll(one: _Instance) -> None:
     known = aliases(type(one.module).forward)
     for name, method in one.methods.items():
         body, over = rolled(method.body, lengths, known)
-        one.methods[name] = replace(method, body=body)
+        # Who calls a module takes its results apart one by one; the model's may be a list's.
+        body, result = repeated(body, method.result, type(one.module).forward, not one.path)
+        one.methods[name] = replace(method, body=body, result=result)
         one.over |= over
 
 

@@ -725,6 +725,36 @@ class Swapped(nn.Module):
         return torch.einsum("bi,bj,bi->bij", below, above, x) + above.cos()[:, None]
 
 
+class Refined(nn.Module):
+    """Goes on from its own result, turn by turn, and gives what each turn found."""
+
+    def __init__(self, turns: int = 5) -> None:
+        super().__init__()
+        self.turns = turns
+        self.update = TwoOutputs()
+
+    def forward(self, x):
+        state, guess, guesses = x.tanh(), x, []
+        for _ in range(self.turns):
+            state, change = self.update(state, guess)
+            guess = guess + change
+            found = guess.sin() * 2
+            guesses.append(found)
+        return tuple(guesses)
+
+
+class TwoOutputs(nn.Module):
+    """A state and a change of something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, state, guess):
+        state = torch.tanh(self.fc(state) + guess)
+        return state, state.cos()
+
+
 @dataclass
 class Shift:
     """What a module gives that is no tuple."""
@@ -944,3 +974,16 @@ class Backwards(nn.Module):
             before, now = now, torch.tanh(before * x[i])
             ys.append(now)
         return torch.stack(ys) + ys[1]
+
+
+class Quiet(nn.Module):
+    """Calls a module where autocast is off, and gives an object that holds tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Mlp(4, 6)
+
+    def forward(self, x):
+        with torch.autocast("cuda", enabled=False):
+            y = self.inner(x)
+        return Shift(y, y.sin())

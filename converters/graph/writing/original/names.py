@@ -290,7 +290,7 @@ def _part(name: str, rest: Sequence[str | int], forward: Any) -> str:
 
 
 def part_of(targets: Sequence[str], label: str) -> str:
-    """What a value of an object is called that a call gives: `first, second = f(x)`, "[0].scale" → "first_scale".
+    """What a value of an object is called that a call gives: `a, b = f(x)`, "[0].scale" → "a_scale".
 
     "" where the label names no attribute.
     """
