@@ -100,7 +100,7 @@ def precision_stays() -> Iterator[None]:
 
     `torch.export` makes a graph of its own of what is within, which no longer shows the modules' calls.
     """
-    cls = torch.amp.autocast_mode.autocast
+    cls: Any = torch.amp.autocast_mode.autocast
     enter, leave = cls.__enter__, cls.__exit__
     passed: list[bool] = []
 
@@ -112,11 +112,11 @@ def precision_stays() -> Iterator[None]:
     def left(self: Any, *raised: Any) -> Any:
         return None if passed.pop() else leave(self, *raised)
 
-    cls.__enter__, cls.__exit__ = entered, left  # type: ignore[method-assign]
+    cls.__enter__, cls.__exit__ = entered, left
     try:
         yield
     finally:
-        cls.__enter__, cls.__exit__ = enter, leave  # type: ignore[method-assign]
+        cls.__enter__, cls.__exit__ = enter, leave
 
 
 @contextmanager

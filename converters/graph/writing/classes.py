@@ -30,8 +30,10 @@ from converters.graph.recording.trace import GraphError
 from converters.graph.writing.body import drafted
 from converters.graph.writing.draft import Draft, Drafter
 from converters.graph.writing.forms import calls, lists, sizes
-from converters.graph.writing.forms.branches import Form, Way, asserted, together
+from converters.graph.writing.forms.asserted import asserted
+from converters.graph.writing.forms.branches import Way, together
 from converters.graph.writing.forms.convolutions import as_usual, spelled_out
+from converters.graph.writing.forms.form import Form
 from converters.graph.writing.forms.loops import rolled
 from converters.graph.writing.forms.repeats import repeated
 from converters.graph.writing.holes import fill

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from converters.graph.expression import code
-from converters.graph.writing.forms.branches import Form, Together, asserted, together
+from converters.graph.writing.forms.asserted import asserted
+from converters.graph.writing.forms.branches import Together, together
+from converters.graph.writing.forms.form import Form
 from converters.graph.writing.model import Class, Method
 
 

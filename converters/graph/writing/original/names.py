@@ -294,13 +294,12 @@ def part_of(targets: Sequence[str], label: str) -> str:
 
     "" where the label names no attribute.
     """
-    path = label_path(label)
+    first, *rest = label_path(label) or ("",)
     if not targets or "." not in label:
         return ""
-    if isinstance(path[0], int) and len(targets) > 1:
-        at, *path = path  # type: ignore[assignment]
-        targets = targets[at:]
-    return clean("_".join(map(str, (targets[0], *path)))) if targets else ""
+    if not isinstance(first, int) or len(targets) == 1:
+        return clean("_".join(map(str, (targets[0], first, *rest))))
+    return clean("_".join(map(str, (targets[first], *rest)))) if first < len(targets) else ""
 
 
 def parts_of(name: str, forward: Any) -> tuple[str, ...]:
