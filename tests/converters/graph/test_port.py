@@ -87,6 +87,13 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
         lambda: models.Stored(SimpleNamespace(width=7, classes=3, features=5)),
         [{"x": real(2, 5)}, {"x": real(3, 5)}],
     ),
+    "routed": (
+        models.Routed,
+        [
+            {"x": real(2, 4), "ids": torch.tensor([[0, 4, 2, 2], [4, 3, 5, -1]])},
+            {"x": real(3, 4), "ids": torch.tensor([[1, 1, 1, 7], [-2, 0, 0, 9], [0, 0, 0, 0]])},
+        ],
+    ),
     "refined": (models.Refined, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
     "quiet": (models.Quiet, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
     "plain sequence": (models.plain_sequence, [{"input": real(2, 4)}, {"input": real(3, 4)}]),
@@ -425,3 +432,12 @@ def test_a_region_without_autocast_leaves_no_trace() -> None:
     source = made("quiet")[2].modeling
     assert "y = self.inner(x)" in source
     assert "{'shift': y, 'scale': " in source
+
+
+def test_experts_are_counted_and_chosen_without_functions_of_ours() -> None:
+    source = made("routed")[2].modeling
+    assert "tokens = jax.nn.one_hot(ids.reshape(-1), 5).sum(axis=0)" in source
+    assert (
+        "jnp.put_along_axis(jnp.zeros_like(scores), chosen_1, 1, axis=-1, inplace=False)" in source
+    )
+    assert not re.findall("^def ", source, re.M)
