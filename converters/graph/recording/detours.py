@@ -95,6 +95,31 @@ def modules_stay() -> Iterator[None]:
 
 
 @contextmanager
+def precision_stays() -> Iterator[None]:
+    """`torch.autocast` of a device that is not there, or switched off, leaves no trace, as it does nothing.
+
+    `torch.export` makes a graph of its own of what is within, which no longer shows the modules' calls.
+    """
+    cls: Any = torch.amp.autocast_mode.autocast
+    enter, leave = cls.__enter__, cls.__exit__
+    passed: list[bool] = []
+
+    def entered(self: Any) -> Any:
+        on_cpu = self.device == "cpu" and self._enabled
+        passed.append(not on_cpu and not torch.is_autocast_enabled("cpu"))
+        return self if passed[-1] else enter(self)
+
+    def left(self: Any, *raised: Any) -> Any:
+        return None if passed.pop() else leave(self, *raised)
+
+    cls.__enter__, cls.__exit__ = entered, left
+    try:
+        yield
+    finally:
+        cls.__enter__, cls.__exit__ = enter, leave
+
+
+@contextmanager
 def unaware(wanted: bool) -> Iterator[None]:
     """The model's questions whether it is compiled or exported are answered no, where that is wanted."""
     names = ("is_compiling", "is_exporting")

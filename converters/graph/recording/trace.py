@@ -14,7 +14,8 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from converters.graph.recording.detours import (
     memory_followed,
     modules_stay,
     numbers_kept,
+    precision_stays,
     unaware,
     values_known,
 )
@@ -276,6 +278,7 @@ def _export(
         slow_paths(),
         masks_by_index(),
         modules_stay(),
+        precision_stays(),
         memory_followed(),
         # Its search for the best order of a product of three asks for every size, which would fix them.
         torch.backends.opt_einsum.flags(enabled=False),
@@ -376,6 +379,9 @@ def plain(value: Any) -> Any:
         return tuple(plain(one) for one in value)
     if isinstance(value, list | tuple):
         return tuple(plain(one) for one in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        held = {one.name: getattr(value, one.name) for one in fields(value)}
+        return plain(held)
     return value
 
 
@@ -392,13 +398,20 @@ def _marked(module: torch.nn.Module, called: _Called) -> Iterator[None]:
     """Every tensor that goes into a call of a module, or comes out, with a label on it."""
     numbers: dict[str, int] = {}
 
-    def labelled(kind: str, name: str, number: int, value: Any) -> Any:
+    def labelled(kind: str, name: str, number: int, value: Any, above: str = "") -> Any:
         def one(path: Any, leaf: Any) -> Any:
+            label = f"{above}{pytree.keystr(path)}"
+            if kind == "out" and is_dataclass(leaf) and not isinstance(leaf, type):
+                made = copy(leaf)
+                for part in fields(leaf):
+                    held = labelled(
+                        kind, name, number, getattr(leaf, part.name), f"{label}.{part.name}"
+                    )
+                    object.__setattr__(made, part.name, held)
+                return made
             if not isinstance(leaf, torch.Tensor) or isinstance(leaf, torch.nn.Parameter):
                 return leaf
-            return torch.ops.tpu_migrate.mark(
-                leaf, "|".join((kind, name, str(number), pytree.keystr(path)))
-            )
+            return torch.ops.tpu_migrate.mark(leaf, "|".join((kind, name, str(number), label)))
 
         return pytree.tree_map_with_path(one, value)
 

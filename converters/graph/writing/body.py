@@ -206,6 +206,9 @@ class _Writer:
         found = targets(one.frames)
         if one.places and len(found) > max(one.places):
             found = tuple(found[at] for at in one.places)
+        label = one.labels[place] if place < len(one.labels) else ""
+        if part := names.part_of(found, label):
+            return part
         if len(found) == 1 and not one.single:
             found = names.parts_of(found[0], type(self.module).forward) or tuple(
                 f"{found[0]}_{number}" for number in range(len(one.outs))
@@ -593,7 +596,10 @@ class _Writer:
         if name != "__call__":
             function = ast.Attribute(function, name, ast.Load())
         value = ast.Call(function, [as_code(one) for one in given], [])
-        self.statements.append(Statement(item.outs, value, frames, len(item.taken) == 1))
+        labels = tuple(one.label for one in item.taken)
+        self.statements.append(
+            Statement(item.outs, value, frames, len(item.taken) == 1, labels=labels)
+        )
 
     def _several(self, item: Call, layer: Layer, frames: tuple[Frame, ...]) -> None:
         """The call of a layer that takes and gives several tensors, as torch's does."""

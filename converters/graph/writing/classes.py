@@ -30,9 +30,12 @@ from converters.graph.recording.trace import GraphError
 from converters.graph.writing.body import drafted
 from converters.graph.writing.draft import Draft, Drafter
 from converters.graph.writing.forms import calls, lists, sizes
-from converters.graph.writing.forms.branches import Form, Way, asserted, together
+from converters.graph.writing.forms.asserted import asserted
+from converters.graph.writing.forms.branches import Way, together
 from converters.graph.writing.forms.convolutions import as_usual, spelled_out
+from converters.graph.writing.forms.form import Form
 from converters.graph.writing.forms.loops import rolled
+from converters.graph.writing.forms.repeats import repeated
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import weight_of
 from converters.graph.writing.model import Class, Method, Model
@@ -510,9 +513,8 @@ class _Classes:
         taken = {one.name for one in self.classes}
         if cls.__name__ not in taken:
             return cls.__name__
-        return next(
-            name for number in range(2, 1000) if (name := f"{cls.__name__}{number}") not in taken
-        )
+        first = f"{cls.__name__}_" if cls.__name__[-1].isdigit() else cls.__name__
+        return next(name for number in range(2, 1000) if (name := f"{first}{number}") not in taken)
 
 
 def _held_names(one: _Instance, cls: Any) -> Iterator[str]:
@@ -539,7 +541,9 @@ def _roll(one: _Instance) -> None:
     known = aliases(type(one.module).forward)
     for name, method in one.methods.items():
         body, over = rolled(method.body, lengths, known)
-        one.methods[name] = replace(method, body=body)
+        # Who calls a module takes its results apart one by one; the model's may be a list's.
+        body, result = repeated(body, method.result, type(one.module).forward, not one.path)
+        one.methods[name] = replace(method, body=body, result=result)
         one.over |= over
 
 

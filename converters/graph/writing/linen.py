@@ -159,6 +159,14 @@ def _returns(method: Method) -> str:
     match method.result:
         case ast.Dict():
             return "dict[str, jax.Array]"
+        case ast.Call(func=ast.Name(id="tuple")):
+            return "tuple[jax.Array, ...]"
+        case ast.Tuple(elts=parts) if any(isinstance(one, ast.Starred) for one in parts):
+            kinds = (
+                "*tuple[jax.Array, ...]" if isinstance(one, ast.Starred) else "jax.Array"
+                for one in parts
+            )
+            return f"tuple[{', '.join(kinds)}]"
         case ast.Tuple(elts=parts):
             kinds = (
                 "jax.Array | None" if place in method.absent else "jax.Array"

@@ -18,6 +18,7 @@ _EXPAND = "aten.expand.default"
 _AND = ("aten.bitwise_and.Tensor", "aten.logical_and.default", "aten.__and__.Tensor")
 _OR = ("aten.bitwise_or.Tensor", "aten.logical_or.default", "aten.__or__.Tensor")
 _BINARY = tuple(f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div"))
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 _ATTENTION = "aten.scaled_dot_product_attention.default"
 
 
@@ -112,6 +113,9 @@ class _Walk:
         found = self._kind(item)
         if found is not None:
             self.known[out] = found
+        counted = self._counted(item)
+        if counted is not None:
+            self.instead[out] = counted
         one = self._repeated(item)
         if one is not None:
             whole, own = self.facts[out].shape, self._fact(one).shape
@@ -119,6 +123,16 @@ class _Walk:
             wide = tuple(-1 if side == mine and mine != 1 else side for mine, side in pairs)
             made = replace(item, target=_EXPAND, arguments=(one, wide), named={})
             self.made[out] = self.instead[out] = made
+
+    def _counted(self, item: Op) -> Op | None:
+        """A count of integers that torch wants as floats: the count of the integers."""
+        if item.target != "aten.histc.default":
+            return None
+        made = _producer(self, item.arguments[0], ("to", "_to_copy"))
+        source = made.arguments[0] if made is not None else None
+        if not isinstance(source, Ref) or self.facts[source.id].dtype not in _INTEGERS:
+            return None
+        return replace(item, arguments=(source, *item.arguments[1:]))
 
     def _broadcast(self, item: Op, here: Set[int]) -> None:
         """Leave out that an operand is repeated to the shape that the other one has."""

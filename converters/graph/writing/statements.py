@@ -29,6 +29,7 @@ class Statement:
         single: whether the value is one tensor.
         nested: how the tensors are nested, where they are.
         places: of the tensors, among those that a function of the original returns; none: they are all.
+        labels: where the tensors stand in what a module's call returns.
     """
 
     outs: tuple[int, ...]
@@ -37,6 +38,7 @@ class Statement:
     single: bool = True
     nested: Any = None
     places: tuple[int, ...] = ()
+    labels: tuple[str, ...] = ()
 
 
 def inlined(

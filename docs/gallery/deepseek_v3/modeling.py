@@ -29,27 +29,6 @@ def general_attention(
     return jnp.where(sees, weights, 0).astype(value.dtype) @ value
 
 
-def count_in_bins(
-    x: jax.Array, bins: int, low: jax.Array | float, high: jax.Array | float
-) -> jax.Array:
-    """How many values fall into bins of equal widths from `low` to `high`; others count nowhere."""
-    alone = jnp.equal(low, high)  # a range of one value becomes wider by 1 both ways
-    low, high = jnp.where(alone, low - 1, low), jnp.where(alone, high + 1, high)
-    edge = jnp.floor((x - low) * bins / (high - low)).astype(jnp.int32)
-    place = jnp.where((x >= low) & (x <= high), jnp.minimum(edge, bins - 1), bins)
-    return jnp.zeros(bins, x.dtype).at[place.reshape(-1)].add(1, mode="drop")
-
-
-def scatter(
-    x: jax.Array, index: jax.Array, values: jax.Array | float, axis: int, how: str = "set"
-) -> jax.Array:
-    """Along an axis, write (or "add", "multiply") each value where its index says."""
-    place = list(jnp.indices(index.shape, sparse=True))
-    place[axis] = index
-    there = x.at[tuple(place)]
-    return {"set": there.set, "add": there.add, "multiply": there.multiply}[how](values)
-
-
 def apply_rotary_pos_emb_interleave(
     q: jax.Array, k: jax.Array, cos: jax.Array, sin: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
@@ -133,7 +112,7 @@ class DeepseekV3TopkRouter(nn.Module):
         _, group_idx_1 = jax.lax.top_k(group_scores, 2)
         group_mask = jnp.zeros_like(group_scores)
         score_mask = jnp.broadcast_to(
-            scatter(group_mask, group_idx_1, 1, axis=-1)[..., None],
+            jnp.put_along_axis(group_mask, group_idx_1, 1, axis=-1, inplace=False)[..., None],
             (group_mask.shape[0], self.config.n_group, 2),
         )
         score_mask = score_mask.reshape(score_mask.shape[0], self.config.num_local_experts)
@@ -183,8 +162,7 @@ class DeepseekV3Experts(nn.Module):
         expert_ids_g, perm = jnp.sort(expert_ids), jnp.argsort(expert_ids)
         selected_hidden_states_g = hidden_states[perm // 3]
         sample_weights_g = sample_weights[perm]
-        histc_input = expert_ids_g.astype(jnp.float32)
-        tokens_per_expert = count_in_bins(histc_input, 8, 0, 7)
+        tokens_per_expert = jax.nn.one_hot(expert_ids_g, 8).sum(axis=0)
         offsets = jnp.cumsum(tokens_per_expert.astype(jnp.int32), axis=-1)
         # --- Up projection per expert (grouped) ---
         proj_out = grouped_linear(self.gate_up_proj, selected_hidden_states_g, offsets)

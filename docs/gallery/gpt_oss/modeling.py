@@ -9,17 +9,6 @@ from flax import linen as nn
 from .config import GptOssForCausalLMConfig
 
 
-def count_in_bins(
-    x: jax.Array, bins: int, low: jax.Array | float, high: jax.Array | float
-) -> jax.Array:
-    """How many values fall into bins of equal widths from `low` to `high`; others count nowhere."""
-    alone = jnp.equal(low, high)  # a range of one value becomes wider by 1 both ways
-    low, high = jnp.where(alone, low - 1, low), jnp.where(alone, high + 1, high)
-    edge = jnp.floor((x - low) * bins / (high - low)).astype(jnp.int32)
-    place = jnp.where((x >= low) & (x <= high), jnp.minimum(edge, bins - 1), bins)
-    return jnp.zeros(bins, x.dtype).at[place.reshape(-1)].add(1, mode="drop")
-
-
 def apply_rotary_emb(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
     first_half, second_half = jnp.split(x, 2, axis=-1)
     first_ = first_half * cos - second_half * sin
@@ -114,8 +103,7 @@ def grouped_mm_experts_forward(
     expert_ids_g, perm = jnp.sort(expert_ids), jnp.argsort(expert_ids)
     selected_hidden_states_g = hidden_states[perm // 2]
     sample_weights_g = sample_weights[perm]
-    histc_input = expert_ids_g.astype(jnp.float32)
-    tokens_per_expert = count_in_bins(histc_input, 4, 0, 3)
+    tokens_per_expert = jax.nn.one_hot(expert_ids_g, 4).sum(axis=0)
     offsets = jnp.cumsum(tokens_per_expert.astype(jnp.int32), axis=-1)
     selected_biases = gate_up_proj_bias[expert_ids_g]
     # --- Up projection per expert (grouped) ---

@@ -130,6 +130,12 @@ def _shaped(text: str, matched: re.Match[str], drawn: bool) -> Shaped:
     if drawn and math.prod(shape) * 8 > _MOST_BYTES:
         raise InputsError(f"--inputs {text}: is over 8 GiB", "give a smaller shape")
     bound = None
+    if rest.lstrip().startswith(","):
+        first, second = (one.strip() for one in (text.removesuffix(rest), rest.lstrip(", ")))
+        raise InputsError(
+            f"--inputs {text}: is of several arguments",
+            f"write it once for each: --inputs '{first}' --inputs '{second}'",
+        )
     if rest:
         limit = re.fullmatch(r"<\s*(\d+)", rest.strip())
         if limit is None or int(limit[1]) < 1 or fill or dtype not in _INTEGERS:

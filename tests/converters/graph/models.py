@@ -725,6 +725,100 @@ class Swapped(nn.Module):
         return torch.einsum("bi,bj,bi->bij", below, above, x) + above.cos()[:, None]
 
 
+class Refined(nn.Module):
+    """Goes on from its own result, turn by turn, and gives what each turn found."""
+
+    def __init__(self, turns: int = 5) -> None:
+        super().__init__()
+        self.turns = turns
+        self.update = TwoOutputs()
+
+    def forward(self, x):
+        state, guess, guesses = x.tanh(), x, []
+        for _ in range(self.turns):
+            state, change = self.update(state, guess)
+            guess = guess + change
+            found = guess.sin() * 2
+            guesses.append(found)
+        return tuple(guesses)
+
+
+class TwoOutputs(nn.Module):
+    """A state and a change of something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, state, guess):
+        state = torch.tanh(self.fc(state) + guess)
+        return state, state.cos()
+
+
+@dataclass
+class Shift:
+    """What a module gives that is no tuple."""
+
+    shift: torch.Tensor
+    scale: torch.Tensor
+
+
+class Modulation(nn.Module):
+    """Gives one or two objects that hold tensors."""
+
+    def __init__(self, width: int, twice: bool) -> None:
+        super().__init__()
+        self.twice = twice
+        self.count = 4 if twice else 2
+        self.lin = nn.Linear(width, self.count * width)
+
+    def forward(self, vec):
+        out = self.lin(vec)[:, None].chunk(self.count, dim=-1)
+        return Shift(*out[:2]), Shift(*out[2:]) if self.twice else None
+
+
+class Modulated(nn.Module):
+    """Two forms of a class that differ in how many objects they give."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.mod = Modulation(width, True)
+        self.last_mod = Modulation(width, False)
+        self.lin = nn.Linear(width, width)
+
+    def forward(self, x, vec):
+        one, two = self.mod(vec)
+        x = self.lin((1 + one.scale) * x + one.shift)
+        x = (1 + two.scale) * x.tanh() + two.shift
+        mod, _ = self.last_mod(vec)
+        return mod.scale * x + mod.shift
+
+
+class Stored(nn.Module):
+    """Made of an object that it does not keep."""
+
+    def __init__(self, sizes) -> None:
+        super().__init__()
+        self.encoder = StoredPart(sizes.width, sizes)
+        self.head = nn.Linear(sizes.width, sizes.classes)
+
+    def forward(self, x):
+        return self.head(self.encoder(x))
+
+
+class StoredPart(nn.Module):
+    """Takes one size by itself, the others with the object."""
+
+    def __init__(self, width: int, sizes) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size=(sizes.features, width)))
+        nn.init.normal_(self.weight)
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.inner(x @ self.weight)
+
+
 def plain_sequence() -> nn.Module:
     """A model that is a Sequential, and holds others."""
     return nn.Sequential(nn.Linear(4, 6), nn.Sequential(nn.GELU(), nn.Linear(6, 5)), nn.Tanh())
@@ -880,3 +974,31 @@ class Backwards(nn.Module):
             before, now = now, torch.tanh(before * x[i])
             ys.append(now)
         return torch.stack(ys) + ys[1]
+
+
+class Quiet(nn.Module):
+    """Calls a module where autocast is off, and gives an object that holds tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Mlp(4, 6)
+
+    def forward(self, x):
+        with torch.autocast("cuda", enabled=False):
+            y = self.inner(x)
+        return Shift(y, y.sin())
+
+
+class Routed(nn.Module):
+    """Counts tokens of each expert as floats, and marks chosen places along an axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(4, 5)
+
+    def forward(self, x, ids):
+        scores = self.gate(x)
+        chosen = scores.topk(2, dim=-1)[1]
+        mask = torch.zeros_like(scores).scatter_(-1, chosen, 1)
+        tokens = torch.histc(ids.float(), bins=5, min=0, max=4)
+        return mask * scores * tokens

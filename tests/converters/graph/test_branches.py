@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 import pytest
 import torch
 
-from converters.graph.writing.forms.branches import Form, Together, asserted, together
+from converters.graph.expression import code
+from converters.graph.writing.forms.asserted import asserted
+from converters.graph.writing.forms.branches import Together, together
+from converters.graph.writing.forms.form import Form
 from converters.graph.writing.model import Class, Method
 
 
@@ -73,6 +77,35 @@ def test_a_value_that_is_read_later_keeps_its_name() -> None:
     first = form(f"x: bias = k(x); y, _ = m(x); {LONG}z = y + bias; z")
     second = form(f"x: bias = k(x); y, bias = m(x); {LONG}z = y + bias; z")
     assert together([first, second], set(), {}) is None
+
+
+def test_results_that_nothing_tells_apart_stay() -> None:
+    forms = [
+        form(f"x: {LONG}(d, e)", labels=("", "")),
+        form(f"x: {LONG}(c, d, e)", labels=("", "", "")),
+    ]
+    assert together(forms, set(), {}) is None
+
+
+def test_what_one_form_is_given_and_another_sets_is_given() -> None:
+    """`self.size = self.config.a // self.config.b` in one constructor, a field of the other."""
+    first, second = (form(f"x: {LONG}y = e * self.size; y") for _ in range(2))
+    given = Form(
+        replace(first.cls, fields={"size": "int"}),
+        first.modules,
+        ({"size": code("self.config.c")},),
+    )
+    second.cls.setup.extend(ast.parse("self.size = self.config.a // self.config.b").body)
+    found = together([given, second], set(), {"a": 8, "b": 2, "c": 3})
+    assert found is not None
+    assert found.cls.fields == {"size": "int"}
+    assert not found.cls.setup
+    assert [ast.unparse(one["size"]) for each in found.fields for one in each] == [
+        "self.config.c",
+        "self.config.a // self.config.b",
+    ]
+    second.cls.setup[:] = ast.parse("self.size = measured(x)").body
+    assert together([given, second], set(), {}) is None
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import is_dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -77,6 +79,23 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
         [{"x": real(2, 5, 24)}, {"x": real(3, 7, 24)}],
     ),
     "swapped": (models.Swapped, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
+    "modulated": (
+        models.Modulated,
+        [{"x": real(2, 5, 6), "vec": real(2, 6)}, {"x": real(3, 4, 6), "vec": real(3, 6)}],
+    ),
+    "stored": (
+        lambda: models.Stored(SimpleNamespace(width=7, classes=3, features=5)),
+        [{"x": real(2, 5)}, {"x": real(3, 5)}],
+    ),
+    "routed": (
+        models.Routed,
+        [
+            {"x": real(2, 4), "ids": torch.tensor([[0, 4, 2, 2], [4, 3, 5, -1]])},
+            {"x": real(3, 4), "ids": torch.tensor([[1, 1, 1, 7], [-2, 0, 0, 9], [0, 0, 0, 0]])},
+        ],
+    ),
+    "refined": (models.Refined, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
+    "quiet": (models.Quiet, [{"x": real(2, 4)}, {"x": real(3, 4)}]),
     "plain sequence": (models.plain_sequence, [{"input": real(2, 4)}, {"input": real(3, 4)}]),
     "two towers": (
         models.TwoTowers,
@@ -114,7 +133,10 @@ def test_it_computes_what_torch_does(name: str, load: Callable[[Port], Any]) -> 
     flax, weights = load(written), variables(model, written, inputs[0])
     for given in inputs:
         with torch.no_grad():
-            wanted = jax.tree.map(lambda one: one.numpy(), model(**given))
+            given_back = model(**given)
+        if is_dataclass(given_back):
+            given_back = vars(given_back)
+        wanted = jax.tree.map(lambda one: one.numpy(), given_back)
         arrays = {key: jnp.asarray(value.numpy()) for key, value in given.items()}
         with jax.default_matmul_precision("highest"):
             found = jax.jit(lambda w, a: flax.apply(w, **a))(weights, arrays)
@@ -376,3 +398,46 @@ def test_sizes_come_from_what_the_original_calls_args() -> None:
 def test_results_of_a_function_keep_their_names_in_whatever_order() -> None:
     text = made("swapped")[2].modeling
     assert "above, below = both_ways(" in text
+
+
+def test_tensors_of_an_object_bear_its_name_and_that_of_the_attribute() -> None:
+    text = made("modulated")[2].modeling
+    assert "one_shift, one_scale, two_shift, two_scale = self.mod(vec)" in text
+    assert "mod_shift, mod_scale = self.last_mod(vec)" in text
+
+
+def test_sizes_come_from_an_object_that_no_module_keeps() -> None:
+    written = made("stored")[2]
+    assert "(self.config.features, self.config.width))" in written.modeling
+    assert "self.inner = nn.Dense(self.config.width)" in written.modeling
+    assert "self.head = nn.Dense(self.config.classes)" in written.modeling
+    for said in ("features: int = 5", "width: int = 7", "classes: int = 3"):
+        assert said in written.config
+
+
+def test_statements_that_are_written_again_and_again_are_a_loop() -> None:
+    """The first turn goes on from something else, the last gives a state that nothing reads."""
+    source = made("refined")[2].modeling
+    assert (
+        "        guesses: list[jax.Array] = []\n"
+        "        for _ in range(3):\n"
+        "            guesses.append(jnp.sin(guess) * 2)\n"
+        "            state, change = self.update(state, guess)\n"
+        "            guess = guess + change\n"
+    ) in source
+    assert "return (*guesses, found_4, found_5)" in source
+
+
+def test_a_region_without_autocast_leaves_no_trace() -> None:
+    source = made("quiet")[2].modeling
+    assert "y = self.inner(x)" in source
+    assert "{'shift': y, 'scale': " in source
+
+
+def test_experts_are_counted_and_chosen_without_functions_of_ours() -> None:
+    source = made("routed")[2].modeling
+    assert "tokens = jax.nn.one_hot(ids.reshape(-1), 5).sum(axis=0)" in source
+    assert (
+        "jnp.put_along_axis(jnp.zeros_like(scores), chosen_1, 1, axis=-1, inplace=False)" in source
+    )
+    assert not re.findall("^def ", source, re.M)

@@ -40,6 +40,7 @@ def test_forms(text: str, spec: object) -> None:
         (["x=float32[2,-1]"], "is no shape"),
         (["x=float32[2,0]"], "is no shape"),
         (["x=float32[2]<7"], "is no upper bound"),
+        (["x=float32[2], y=float32[3]"], "--inputs 'x=float32\\[2\\]' --inputs 'y=float32\\[3\\]'"),
         (["x=int8[2]<1000"], "over int8"),
         (["x=twos:int64[2]"], "twos: is not known"),
         (["x=2,3"], "no dtype with a shape"),

@@ -330,6 +330,12 @@ def meshgrid(tensors: Any, indexing: str) -> ast.expr:
     return code("jnp.meshgrid({*tensors}, indexing={indexing})", tensors=tensors, indexing=indexing)
 
 
+@op("aten.meshgrid.default", samples=(sample([real(2), real(3)]), sample([integers(2)])))
+def meshgrid_of_rows(tensors: Any) -> ast.expr:
+    """`torch.meshgrid` that is not told an order: "ij"."""
+    return meshgrid(tensors, "ij")
+
+
 @op("aten.cartesian_prod.default", samples=(sample([real(2), real(3)]), sample([real(3)])))
 def cartesian_prod(tensors: Any) -> ast.expr:
     """Every combination of the elements."""

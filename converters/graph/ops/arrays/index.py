@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from converters.graph.expression import call, code, method
+from converters.graph.expression import Hole, call, code, method
 from converters.graph.ops.parts import at, axis_name, axis_of, cast, demand, known, part
 from converters.graph.ops.registry import Tensor, integers, op, real, sample, truths, values
 
@@ -348,6 +348,12 @@ def _scatter(x: Any, dim: int, index: Any, value: Any, how: str = "set") -> ast.
         if any(cut):
             sides = {place: part(None, index.shape[place]) for place, one in enumerate(cut) if one}
             value = at(value, value.ndim, sides)
+    axis = axis_of(dim, x.ndim)
+    sides = zip(x.shape, index.shape, strict=True)
+    if how == "set" and all(place == axis or _same(*one) for place, one in enumerate(sides)):
+        return call(
+            "jnp.put_along_axis", x, index, value, axis=axis_name(dim, x.ndim), inplace=False
+        )
     return call(
         "scatter",
         x,
@@ -356,6 +362,14 @@ def _scatter(x: Any, dim: int, index: Any, value: Any, how: str = "set") -> ast.
         axis=axis_name(dim, x.ndim),
         **({} if how == "set" else {"how": how}),
     )
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two sides are the same, whatever the inputs."""
+    if known(one) or known(other):
+        return bool(known(one) and known(other) and one == other)
+    first, second = one.code, other.code
+    return isinstance(first, Hole) and isinstance(second, Hole) and first.value == second.value
 
 
 _ROWS = values([[0, 2, 1, 0], [1, 0, 2, 2]])

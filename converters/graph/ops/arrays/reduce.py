@@ -566,7 +566,12 @@ def trace(x: Any) -> ast.expr:
     ),
 )
 def histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> ast.expr:  # noqa: A002
-    """How many values fall into bins of equal widths."""
+    """How many values fall into bins of equal widths; integers are counted where each has a bin."""
+    if not x.dtype.is_floating_point:
+        if known(min) and min == 0 and max == bins - 1:
+            flat = x if x.ndim == 1 else method(x, "reshape", -1)
+            return code("jax.nn.one_hot({x}, {bins}).sum(axis=0)", x=flat, bins=bins)
+        x = cast(x, torch.float32)
     if known(min) and known(max) and min == max == 0:
         return call("count_in_bins", x, bins, method(x, "min"), method(x, "max"))
     return call("count_in_bins", x, bins, min, max)

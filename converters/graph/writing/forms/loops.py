@@ -60,7 +60,7 @@ def _rolled(
             made[0] = [_Renamed(old, new).visit(one) for one in made[0]]
             before = [ast.Assign([ast.Name(new, ast.Store())], ast.Name(old, ast.Load()))]
         forms = {"\n".join(map(ast.dump, turn)) for turn in made}
-        if len(forms) == 1 and _goes_on(made[0]):
+        if len(forms) == 1 and goes_on(made[0]):
             return [*body[:low], *before, _loop(made[0], lists), *body[high:]], set(lists)
     return body, set()
 
@@ -88,7 +88,7 @@ def _carried(
     return (old, new) if new in targets else None
 
 
-def _goes_on(turn: Sequence[ast.stmt]) -> bool:
+def goes_on(turn: Sequence[ast.stmt]) -> bool:
     """Whether a turn reads what it gives: else a loop would do the same again and again."""
     stored: set[str] = set()
     for statement in turn:

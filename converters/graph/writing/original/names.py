@@ -289,6 +289,19 @@ def _part(name: str, rest: Sequence[str | int], forward: Any) -> str:
     return "_".join((name, *map(str, rest)))
 
 
+def part_of(targets: Sequence[str], label: str) -> str:
+    """What a value of an object is called that a call gives: `a, b = f(x)`, "[0].scale" → "a_scale".
+
+    "" where the label names no attribute.
+    """
+    first, *rest = label_path(label) or ("",)
+    if not targets or "." not in label:
+        return ""
+    if not isinstance(first, int) or len(targets) == 1:
+        return clean("_".join(map(str, (targets[0], first, *rest))))
+    return clean("_".join(map(str, (targets[first], *rest)))) if first < len(targets) else ""
+
+
 def parts_of(name: str, forward: Any) -> tuple[str, ...]:
     """What the parts of a tuple are called where it is taken apart: in a forward, else in its file."""
     function = inspect.unwrap(forward)

@@ -36,7 +36,10 @@ _NO_SETTING = re.compile(r"idx|index|_id$|token_id|layer_id|training|_version")
 # By what a number may be another one that was kept in float32.
 _ROUNDING = 1.2e-7
 # What the object with the sizes is called.
-_CONFIGURATIONS = ("config", "cfg", "args", "hparams", "params", "opt", "options")
+_CONFIGURATIONS = (
+    *("config", "cfg", "args", "hparams", "params", "opt", "options"),
+    *("configs", "conf", "hps", "hp", "h"),
+)
 # How far a number is followed.
 _DEPTH = 24
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
@@ -141,7 +144,7 @@ class Settings:
             for node in ast.walk(expression):
                 if not isinstance(node, ast.Call):
                     continue
-                sides = node.args
+                sides = node.args or [one.value for one in node.keywords if one.arg == "size"]
                 if len(sides) == 1 and isinstance(sides[0], ast.Tuple | ast.List):
                     sides = sides[0].elts
                 if len(sides) > axis:
@@ -376,6 +379,8 @@ class Settings:
                 below = f"{path}.{child}".lstrip(".")
                 held = getattr(self.modules[below], name, None)
                 return self._attribute(below, name, value, depth) if _is(held, value) else None
+            case ast.Attribute(value=ast.Name(id=holder), attr=name) if self._config(path) is None:
+                return self._of_object(path, holder, name, value, index)
             case ast.Attribute(attr=name):
                 return self._configured(path, name, value, index)
             case ast.Name(id=name):
@@ -460,6 +465,20 @@ class Settings:
         config = self._config(path)
         return _element_of(f"{self._prefix(config)}{name}", _get(config, name), value, index)
 
+    def _of_object(
+        self, path: str, holder: str, name: str, value: int | float, index: int | None
+    ) -> _Said | None:
+        """An attribute of an object that the model's constructor is given, which no module keeps."""
+        if holder not in constructors.arguments(_class(self.modules[path])):
+            return None
+        made = self._made(path)
+        if made is None:
+            return self._of_root(name, value, index)
+        for one in self._given(path, made, holder):
+            if isinstance(one, ast.Name):
+                return self._of_object(made.above, one.id, name, value, index)
+        return None
+
     def _config(self, path: str) -> Any:
         while True:
             found = _configuration(self.modules[path])
@@ -538,6 +557,9 @@ class Settings:
             one = None if index is None else _element(tuple(node.elts), index)
             return None if one is None else self._evaluated(path, one, depth + 1)
         assert isinstance(node, ast.IfExp)
+        test = self._evaluated(path, node.test, depth + 1)
+        if isinstance(test, bool):
+            return self._evaluated(path, node.body if test else node.orelse, depth + 1, index)
         found = [self._evaluated(path, one, depth + 1, index) for one in (node.body, node.orelse)]
         found = [one for one in found if isinstance(one, int | float)]
         return found[0] if len(set(found)) == 1 else None
