@@ -514,3 +514,29 @@ def test_an_evaluation_loop_around_another_has_no_step_of_its_own(tmp_path: Path
     text, _ = after(tmp_path, script)
     assert text.count(STEP) == 1
     assert f"                {STEP}\n                    x = x.to" in text
+
+
+def test_an_average_of_the_weights_makes_no_evaluation_of_the_loop_around(tmp_path: Path) -> None:
+    """An average kept by hand, in `no_grad` within the training loop: the loop over epochs got a step too."""
+    script = """
+        import torch
+        from copy import deepcopy
+
+
+        def train(net, optimizer):
+            net.cuda()
+            average = deepcopy(net)
+            for epoch in range(2):
+                for _ in range(5):
+                    x = torch.randn(8, 8).cuda()
+                    loss = net(x).mean()
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    with torch.no_grad():
+                        for a, b in zip(average.parameters(), net.parameters()):
+                            a.mul_(0.99).add_(b, alpha=0.01)
+        """
+    text, _ = after(tmp_path, script)
+    assert text.count(STEP) == 1
+    assert f"            {STEP}\n                x = torch" in text
