@@ -50,3 +50,88 @@ def test_what_is_logged_is_read_by_all() -> None:
 """
     )
     assert done.findings == ()
+
+
+VALIDATED = b"""\
+import os
+
+import torch
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+ddp = "RANK" in os.environ
+if ddp:
+    torch.distributed.init_process_group("nccl")
+    rank = int(os.environ["RANK"])
+    master = rank == 0
+else:
+    rank, master = 0, True
+model = torch.nn.Linear(4, 4).cuda()
+raw = model
+model = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(raw.parameters(), lr=0.1)
+
+
+@torch.no_grad()
+def validate():
+    losses = []
+    for _ in range(3):
+        x = torch.randn(2, 4).cuda()
+        losses.append(F.mse_loss(raw(x), x).item())
+    return sum(losses) / 3
+
+
+@torch.no_grad()
+def sample():
+    return raw(torch.zeros(1, 4).cuda()).argmax(1).tolist()
+
+
+for step in range(10):
+    if step % 5 == 0 and master:
+        val = validate()
+        print(f"{val:.4f}")
+        print(sample())
+    x = torch.randn(2, 4).cuda()
+    loss = F.mse_loss(model(x), x)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_all_run_a_function_that_computes_and_reads() -> None:
+    """Before the first step it ended the broadcast of the weights on one replica only; nothing was said."""
+    done = rewrite_source(parse(VALIDATED, Path("train.py")))
+    text = done.data.decode()
+    assert (
+        """\
+    if step % 5 == 0:
+        with shims.together(tells=master):
+            val = validate()
+            if master:
+                print(f"{val:.4f}")
+            sample_read = sample()
+            if master:
+                print(sample_read)
+"""
+        in text
+    )
+    assert done.findings == ()
+
+
+def test_a_save_beside_an_evaluation_stays_and_is_told() -> None:
+    script = VALIDATED.replace(
+        b"        print(sample())\n",
+        b"        best = max(best, val)\n"
+        b"        torch.save({'w': raw.state_dict(), 'b': best}, open_at(step))\n",
+    ).replace(b"for step in range(10)", b"best = 0.0\nfor step in range(10)")
+    done = rewrite_source(parse(script, Path("train.py")))
+    text = done.data.decode()
+    assert (
+        "with shims.together(tells=master):\n            val = validate()\n            if master:"
+        in text
+    )
+    assert "torch.save({" in text
+    assert [note.rule for note in done.findings] == ["save"]
+    again = rewrite_source(parse(done.data, Path("train_xla.py")))
+    assert again.data == done.data

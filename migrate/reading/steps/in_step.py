@@ -101,6 +101,22 @@ class Steps:
         """Whether `node` runs inside of a step."""
         return self.when(node) is When.STEP
 
+    def between(self, node: cst.CSTNode) -> bool:
+        """Whether `node` runs between steps: a loop of its function that is around it trains in its turns."""
+        if self.when(node) is When.STEP:
+            return False
+        effects = self._context.effects
+        for above in self._context.ancestors(node):
+            if isinstance(above, cst.FunctionDef):
+                return False
+            if isinstance(above, cst.For | cst.While) and (
+                effects.is_step_loop(above)
+                or any(map(effects.is_step_loop, nodes_of(above.body, cst.For | cst.While)))  # type: ignore[arg-type]
+                or any(map(effects.has_steps, nodes_of(above.body, cst.Call)))
+            ):
+                return True
+        return False
+
     @cached_property
     def entered(self) -> frozenset[int]:
         """The ids of the nodes of what steps of other files run, of all below them, and of all above."""

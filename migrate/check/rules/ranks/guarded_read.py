@@ -278,6 +278,30 @@ class GuardedRead(Hazard):
                         torch_xla.sync()  # XLA305 warning
             """
         ),
+        example(
+            """
+            import torch
+
+
+            @torch.no_grad()
+            def accuracy(model, held_out):
+                right = torch.zeros((), device="cuda")
+                for x, y in held_out:
+                    right += (model(x.cuda()).argmax(1) == y.cuda()).sum()
+                return right.item()
+
+
+            def train(model, loader, held_out, optimizer, rank):
+                model.cuda()
+                for epoch in range(10):
+                    for x, y in loader:
+                        loss = model(x.cuda(), y.cuda())
+                        loss.backward()
+                        optimizer.step()
+                    if rank == 0:
+                        print(accuracy(model, held_out))  # XLA305 warning
+            """
+        ),
     )
     mended = example(
         """
@@ -310,6 +334,7 @@ class GuardedRead(Hazard):
         if guard is None:
             if isinstance(node, cst.Call):
                 yield from self._handed_on(node, facts)
+                yield from self._evaluated(node, facts)
             return
         for read in found:
             hits = list(self._reads(read, node, guard, facts))
@@ -329,7 +354,7 @@ class GuardedRead(Hazard):
             yield self.hit(node, message)
         elif (made := _computed_after(read, node, facts)) is not None:
             yield self._pending(node, made, guard, facts)
-        elif _computes(read) and facts.steps.when(node) in (When.EVERY_STEP, When.SOMETIMES):
+        elif _computes(read) and facts.steps.between(node):
             message = (
                 f"computed and read in some replicas only (line {line}): graphs part before the next "
                 "collective; compute and read in all, print in one"
@@ -350,6 +375,17 @@ class GuardedRead(Hazard):
             if guard is not None:
                 yield self._pending(call, made, guard, facts)
                 return
+
+    def _evaluated(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield the call of a function that computes and reads, which some replicas only make."""
+        guard = facts.guards.around(call)
+        if guard is not None and evaluates(call, facts):
+            line = facts.context.position(guard).line
+            message = (
+                f"computes and reads in some replicas only (line {line}): graphs part before the next "
+                "collective; run it in all, print in one"
+            )
+            yield self.hit(call, message, Severity.WARNING)
 
     def _pending(self, at: cst.CSTNode, made: cst.CSTNode, guard: Guard, facts: Facts) -> Hit:
         """Return what is to be said of a read at `at`, below `guard`, of what all computed at `made`."""
@@ -402,6 +438,39 @@ class GuardedRead(Hazard):
             "others do not have; make it in all, or on the CPU"
         )
         yield self.hit(node, message, Severity.WARNING)
+
+
+def evaluates(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call`, between steps, runs a function that computes on the device and reads what it has."""
+    if not facts.steps.between(call):
+        return False
+    functions = facts.context.called(call)
+    if not functions:  # of another file
+        given = (arg.value for arg in call.args)
+        return facts.context.effects.reads(call) and any(
+            facts.values.kind(one) is Kind.MODEL for one in given
+        )
+    return any(_reads_its_own(one, facts) for one in functions[:3])
+
+
+def _reads_its_own(function: cst.FunctionDef, facts: Facts) -> bool:
+    """Whether `function` reads something that it has computed on the device."""
+    for node in nodes_of(function.body, cst.Call):
+        guard = facts.guards.around(node)
+        if guard is not None and facts.context.function_around(guard) is function:
+            continue
+        for read in _read(node, facts):
+            if not facts.values.on_device(read):
+                continue
+            inner = read
+            while isinstance(inner, cst.Subscript):
+                inner = inner.value
+            given = facts.bindings.given(inner) if isinstance(inner, cst.Name) else ()
+            if _computes(read) or any(
+                one.value is not None and _computes(one.value) for one in given
+            ):
+                return True
+    return False
 
 
 def _moved_before(model: cst.BaseExpression, at: cst.Call, facts: Facts) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from migrate.check.rules.ranks.guarded_read import evaluates
 from migrate.reading.facts import Facts
 from migrate.reading.flow.pending_values import in_text
 from migrate.reading.flow.reads import is_log
@@ -276,12 +277,17 @@ class _Branch:
     ) -> None:
         if any(value is one for one, _ in found):
             return
+        if isinstance(value, cst.Call) and code(value.func).endswith(".state_dict"):
+            return  # what is in it has been computed
         if isinstance(value, cst.Call | cst.Subscript | cst.BinaryOperation | cst.Comparison):
             if _is_read(value) and self._computes(_receiver(value)):
                 found.append((value, ""))
                 return
             if self._facts.values.on_device(value) and not isinstance(value, cst.Comparison):
                 found.append((value, ".cpu()"))
+                return
+            if isinstance(value, cst.Call) and evaluates(value, self._facts):
+                found.append((value, ""))
                 return
             if isinstance(value, cst.BinaryOperation) and in_text(value):
                 self._given(value.right, found, in_log=in_log)
@@ -319,6 +325,8 @@ class _Branch:
                 continue
             if values.on_device(call) or values.kind(call.func) is Kind.MODEL:
                 return True
+            if evaluates(call, self._facts):
+                return not is_log(call, self._context)
             if any(values.on_device(arg.value) for arg in call.args):
                 return not is_log(call, self._context)
         value = getattr(small, "value", None)
