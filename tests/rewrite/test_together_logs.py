@@ -135,3 +135,76 @@ def test_a_save_beside_an_evaluation_stays_and_is_told() -> None:
     assert [note.rule for note in done.findings] == ["save"]
     again = rewrite_source(parse(done.data, Path("train_xla.py")))
     assert again.data == done.data
+
+
+def test_what_all_compute_after_the_step_is_read_by_all() -> None:
+    """An accuracy in the text that one replica prints: it was told only, and twice."""
+    script = SCRIPT.split(b"        if rank == 0")[0] + (
+        b"        acc = (out.argmax(1) == y).float().mean()\n"
+        b"        rms = loss.sqrt()\n"
+        b"        if rank == 0 and step % 10 == 0:\n"
+        b"            print(f'acc {acc:.3f}')\n"
+        b"            print('rms', rms.cpu().numpy())\n"
+        b"        if rank == 0:\n"
+        b"            for name, p in model.named_parameters():\n"
+        b"                writer.add_histogram(name, p.data.cpu().numpy(), step)\n"
+    )
+    done = rewrite_source(parse(script, Path("train.py")))
+    text = done.data.decode()
+    assert text[text.index("        if step % 10 == 0:") :] == (
+        """\
+        if step % 10 == 0:
+            with shims.together(tells=rank == 0):
+                acc_read = acc.cpu()
+                if rank == 0:
+                    print(f'acc {acc_read:.3f}')
+                rms_read = rms.cpu().numpy()
+                if rank == 0:
+                    print('rms', rms_read)
+        if rank == 0:
+            for name, p in model.named_parameters():
+                writer.add_histogram(name, p.data.cpu().numpy(), step)
+"""
+    )
+    assert done.findings == ()
+
+
+EVALUATED = b"""\
+import torch
+import torch.distributed as dist
+
+
+def accuracy(out, y):
+    return (out.argmax(1) == y).float().mean()
+
+
+def train(model, loader, held_out, optimizer, meter):
+    model = torch.nn.parallel.DistributedDataParallel(model.cuda())
+    for epoch in range(3):
+        for x, y in loader:
+            loss = model(x.cuda(), y.cuda())
+            loss.backward()
+            optimizer.step()
+        if dist.get_rank() == 0:
+            meter.reset()
+            with torch.no_grad():
+                for x, y in held_out:
+                    x, y = x.cuda(), y.cuda()
+                    out = model(x)
+                    good = accuracy(out, y)
+                    meter.update(good.item(), len(x))
+            print(meter)
+"""
+
+
+def test_all_run_the_steps_of_an_evaluation_in_place() -> None:
+    """Barlow Twins: the first replica's evaluation had steps of its own, and nothing was said."""
+    done = rewrite_source(parse(EVALUATED, Path("train.py")))
+    text = done.data.decode()
+    block = text[text.index("        with shims.together(") :]
+    assert "with torch_xla.step():" in block
+    assert (
+        "if dist.get_rank() == 0:\n                        meter.update(good.item(), len(x))"
+        in block
+    )
+    assert done.findings == ()
