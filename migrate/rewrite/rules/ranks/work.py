@@ -10,7 +10,7 @@ import libcst as cst
 
 from migrate.check.rules.ranks.guarded_read import computed_after, evaluates
 from migrate.reading.facts import Facts
-from migrate.reading.flow.pending_values import in_text
+from migrate.reading.flow.pending_values import in_text, is_description
 from migrate.reading.flow.reads import is_log
 from migrate.reading.replicas.first_replica import Rest, on_first
 from migrate.reading.replicas.options import same_on_all
@@ -251,6 +251,8 @@ class _Branch:
             if isinstance(node, cst.FormattedStringExpression):
                 self._given(node.expression, found, in_log=True)
                 continue
+            if is_description(node):
+                continue  # `len(x)`
             for arg in node.args:
                 self._given(arg.value, found, in_log=is_log(node, self._context))
         if not found:
