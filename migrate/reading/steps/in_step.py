@@ -13,7 +13,7 @@ from migrate.reading.script import Script
 from migrate.reading.steps.effects import BOTH
 from migrate.reading.steps.loops import Loop, batch_names
 from migrate.reading.steps.outside import Outside
-from migrate.reading.steps.spans import Span, Trained
+from migrate.reading.steps.spans import Span, Trained, given_batches
 from migrate.reading.tree.tree import code, nodes, nodes_of
 from migrate.reading.values.values import is_forward
 from migrate.reading.values.words import CACHE, EVALUATION, NO_GRADIENTS, SAVE
@@ -230,8 +230,7 @@ class Steps:
             self._take(function.body, origin, marked)
         elif self._context.effects.of(function.body) & BOTH == BOTH:
             # A function that is the whole step: what stands below the update is not in it.
-            names = [p.name.value for p in function.params.params]
-            self._take_steps(function.body, names, origin)
+            self._take_steps(function.body, given_batches(function), origin)
         else:
             self._take(function.body, origin)
 
