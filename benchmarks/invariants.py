@@ -520,6 +520,31 @@ def numbers_lost(pair: Pair) -> Iterator[Broken]:
                 yield Broken(pair.name, node.lineno, f"{name} was a number")
 
 
+def steps_in_steps(pair: Pair) -> Iterator[Broken]:
+    """Yield the steps of the result that stand in another one, which the original had not."""
+    theirs = len(list(_inner_steps(pair.before)))
+    for block in list(_inner_steps(pair.after))[theirs:]:
+        yield Broken(pair.name, block.lineno, "a step in a step")
+
+
+def _inner_steps(code: Code) -> Iterator[ast.With]:
+    """Yield the blocks of a step below another one of the same function."""
+    for block in ast.walk(code.tree):
+        if not isinstance(block, ast.With) or not _is_step(block, code):
+            continue
+        above = code.above.get(block)
+        while above is not None and not isinstance(above, ast.FunctionDef | ast.Lambda):
+            if isinstance(above, ast.With) and _is_step(above, code):
+                yield block
+                break
+            above = code.above.get(above)
+
+
+def _is_step(block: ast.With, code: Code) -> bool:
+    calls = (i.context_expr for i in block.items if isinstance(i.context_expr, ast.Call))
+    return any(code.dotted(call.func) in ("torch_xla.step", "shims.step") for call in calls)
+
+
 MYPY = (
     *("-m", "mypy", "--follow-imports=skip", "--ignore-missing-imports", "--check-untyped-defs"),
     *("--allow-redefinition", "--no-error-summary", "--show-error-codes", "--hide-error-context"),

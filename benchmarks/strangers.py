@@ -44,6 +44,7 @@ from invariants import (
     compiles,
     cuda_left,
     numbers_lost,
+    steps_in_steps,
     unbound,
     under_a_rank,
     unresolved,
@@ -130,7 +131,10 @@ def judged(folder: Path, into: Path) -> Row:
     row.broken["ranks"] = _told(under_a_rank(pairs))
     row.broken["imports"] = _told(unresolved(pairs))
     silence = in_silence(Checkout(folder), done)
-    row.broken["loops"] = [f"{name}:{line}: nothing is said" for name, line in silence.loops]
+    row.broken["loops"] = [
+        *(f"{name}:{line}: nothing is said" for name, line in silence.loops),
+        *_told(broken for pair in pairs for broken in steps_in_steps(pair)),
+    ]
     return row
 
 

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import NoReturn, get_args
 
 from shims import activate, choice
 from shims._started import ranks as _ranks
@@ -23,9 +23,16 @@ path) lists the CUDA calls that it made, with their lines.
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments in one line, as for all other bad input."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"shims: {message}; `{self.prog} --help` says more\n")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return the exit code: the script's own, or 2 for bad input."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m shims",
         description="Run an unedited CUDA script on the backend that is here.",
         epilog=_EPILOG,

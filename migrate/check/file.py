@@ -93,6 +93,8 @@ def not_checked(
     parts = message.split(":", 2)
     if len(parts) == 3 and parts[0].isdigit() and parts[1].isdigit():
         line, column, message = int(parts[0]), int(parts[1]), parts[2].strip()
+    elif len(parts) > 1 and parts[0].isdigit():
+        line, message = int(parts[0]), message.partition(":")[2].strip()
     text = f"{message}: nothing in this file is checked"
     name = "not-python"
     return (Finding(path, line, column, line, column + 1, UNREADABLE, name, severity, text),)

@@ -269,7 +269,8 @@ def _continued(draft: Draft, found: Plan, later: Set[str]) -> Draft:
     data, lost = _applied(found)
     edits = (*_notes(found, found.edits), *lost)
     notes = _at_origin(draft, found.context.source, edits)
-    more = _at_origin(draft, found.context.source, _notes(found, findings))
+    notes_left = _at_origin(draft, found.context.source, _notes(found, findings))
+    more = [note for note in notes_left if note not in draft.findings]  # each turn finds it again
     return replace(
         draft,
         data=data,

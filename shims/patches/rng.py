@@ -112,6 +112,11 @@ class Generators:
                 device.set_state(host.get_state())
                 host.set_state(before)
 
+    @property
+    def all(self) -> tuple[torch.Generator, ...]:
+        """Those of all devices, as `torch.cuda.default_generators` has them."""
+        return tuple(self._generators)
+
     def manual_seed(self, seed: int) -> None:
         """Seed the current device."""
         self[None].manual_seed(int(seed))
@@ -212,6 +217,10 @@ def patches(devices: Devices, generators: Any) -> Iterator[Patch]:
 
         for module in (torch.cuda, torch.cuda.random):
             yield patch(module, name, answer, "the generator of the device")
+
+    if isinstance(generators, Generators):
+        said = "the generators of the devices"
+        yield patch(torch.cuda, "default_generators", generators.all, said)
 
     def get_device_states(*args: Any) -> tuple[list[int], list[torch.Tensor]]:
         return [devices.current], [generators.get_rng_state()]

@@ -12,6 +12,7 @@ from benchmarks.invariants import (
     compiles,
     cuda_left,
     numbers_lost,
+    steps_in_steps,
     unbound,
     under_a_rank,
     unresolved,
@@ -252,3 +253,18 @@ def test_files_that_no_longer_compile() -> None:
     assert compiles(NAME, b"x = 1\n", b"x = = 1\n").line == 1
     assert compiles(NAME, b"x = 1\n", b"x = 2\n") is None
     assert compiles(NAME, b"print 1\n", b"print 1\n") is None
+
+
+def test_a_step_in_a_step_is_broken() -> None:
+    around = "import torch_xla\nwith torch_xla.step():\n"
+    inner = "    with torch_xla.step():\n        loss()\n"
+    assert lines(steps_in_steps(pair("loss()\n", f"{around}    pass\n{inner}"))) == [4]
+    assert lines(steps_in_steps(pair("loss()\n", f"{around}    pass\n"))) == []
+    assert (
+        lines(
+            steps_in_steps(
+                pair("loss()\n", f"{around}    def one():\n{inner.replace('    ', ' ' * 8)}")
+            )
+        )
+        == []
+    )

@@ -246,3 +246,11 @@ def test_a_link_that_leads_nowhere_is_one_file_of_many(others: int, tmp_path: Pa
     assert (told.path, told.severity) == (link, Severity.WARNING)
     assert told.message == "no such file or directory: nothing in this file is checked"
     assert hazard.path.name == "train.py"
+
+
+def test_a_byte_that_is_no_text_is_found_at_its_line(tmp_path: Path) -> None:
+    """The line stood in the message, beside a 1 of our own."""
+    (tmp_path / "old.py").write_bytes(b'import torch\nx = "\xe9"\n')
+    (found,) = check_paths([tmp_path], Config()).findings
+    assert found.line == 2
+    assert found.message.startswith("byte 0xe9 is not valid utf-8")

@@ -8,6 +8,7 @@ from pathlib import Path
 import libcst as cst
 import pytest
 
+from migrate.reading.replicas.first_replica import on_first
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.script import Script
 from migrate.reading.tree.source import parse
@@ -237,3 +238,26 @@ def test_a_method_called_under_guards_only() -> None:
                     self._save()
     """
     assert isinstance(around(script), cst.FunctionDef)
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        "if ddp:\n    first = rank == 0\nelse:\n    rank, first = 0, True",
+        "first = rank == 0 if ddp else True",
+        "first = not dist.is_initialized() or dist.get_rank() == 0",
+        "first = not rank",
+        "first = is_main_process()",
+    ],
+)
+def test_a_name_for_the_outcome_of_a_test_of_the_rank(bound: str) -> None:
+    """`if ddp: first = rank == 0`, `else: first = True` was no test of the rank to us."""
+    assert around(f"{bound}\nif first:\n    here()") is not None
+
+
+def test_a_name_for_all_but_the_first_lets_not_the_first_pass() -> None:
+    script = HEAD + "others = rank != 0\nif others:\n    here()\n"
+    context = Script(parse(script.encode(), Path("script.py")))
+    (test,) = [one.test for one in nodes_of(context.module, cst.If)]
+    assert context.guards.asks(test)
+    assert on_first(test, context) is None

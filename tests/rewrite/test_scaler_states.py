@@ -92,3 +92,26 @@ def test_torch_loads_no_empty_state_and_the_condition_that_is_advised_helps() ->
     with pytest.raises(RuntimeError, match="source state dict is empty"):
         scaler.load_state_dict(state)
     assert not state
+
+
+def test_the_scale_of_a_wrapper_of_the_script_is_one() -> None:
+    """Swin's wrapper, in one file with the training: the first step ended in a KeyError."""
+    script = cleandoc(
+        """
+        import torch
+
+
+        class NativeScaler:
+            def __init__(self):
+                self._scaler = torch.cuda.amp.GradScaler()
+
+            def state_dict(self):
+                return self._scaler.state_dict()
+
+
+        loss_scaler = NativeScaler()
+        print(f"{loss_scaler.state_dict()['scale']:.1f}")
+        """
+    )
+    done = rewrite_source(parse(script.encode(), Path("train.py")))
+    assert "{loss_scaler.state_dict().get('scale', 1.0):.1f}" in done.data.decode()

@@ -514,3 +514,80 @@ def test_an_evaluation_loop_around_another_has_no_step_of_its_own(tmp_path: Path
     text, _ = after(tmp_path, script)
     assert text.count(STEP) == 1
     assert f"                {STEP}\n                    x = x.to" in text
+
+
+def test_an_average_of_the_weights_makes_no_evaluation_of_the_loop_around(tmp_path: Path) -> None:
+    """An average kept by hand, in `no_grad` within the training loop: the loop over epochs got a step too."""
+    script = """
+        import torch
+        from copy import deepcopy
+
+
+        def train(net, optimizer):
+            net.cuda()
+            average = deepcopy(net)
+            for epoch in range(2):
+                for _ in range(5):
+                    x = torch.randn(8, 8).cuda()
+                    loss = net(x).mean()
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    with torch.no_grad():
+                        for a, b in zip(average.parameters(), net.parameters()):
+                            a.mul_(0.99).add_(b, alpha=0.01)
+        """
+    text, _ = after(tmp_path, script)
+    assert text.count(STEP) == 1
+    assert f"            {STEP}\n                x = torch" in text
+
+
+CLIPPED = """
+    import torch
+    from torch import nn
+
+
+    class Update:
+        def __call__(self, loss, optimizer, parameters, {clip}):
+            loss.backward()
+            if {test}:
+                {clipping}
+            optimizer.step()
+
+
+    def train(model, optimizer, loader):
+        model.cuda()
+        update = Update()
+        for x in loader:
+            loss = model(x.cuda()).mean()
+            update(loss, optimizer, model.parameters(), 5.0)
+            optimizer.zero_grad()
+    """
+
+
+@pytest.mark.parametrize(
+    ("clip", "test", "clipping"),
+    [
+        ("clip=None", "clip", "nn.utils.clip_grad_norm_(parameters, clip)"),
+        ("max_norm", "max_norm > 0", "nn.utils.clip_grad_norm_(parameters, max_norm)"),
+        ("limit=0.0", "limit", "nn.utils.clip_grad_value_(parameters, limit)"),
+        ("limit: float", "limit", "[p.grad.clamp_(-limit, limit) for p in parameters]"),
+    ],
+)
+def test_gradients_are_clipped_before_the_update(
+    tmp_path: Path, clip: str, test: str, clipping: str
+) -> None:
+    """`if clip:` was taken for a read of a tensor: the clipping went below the step, behind the update."""
+    text, left = after(tmp_path, CLIPPED.format(clip=clip, test=test, clipping=clipping))
+    assert text.index("backward()") < text.index(clipping) < text.index("optimizer.step()")
+    assert f"        {STEP}\n            loss = model" in text
+    assert not left
+
+
+def test_what_clips_stays_though_it_reads(tmp_path: Path) -> None:
+    source = CLIPPED.format(
+        clip="threshold", test="threshold", clipping="nn.utils.clip_grad_norm_(parameters, 1.0)"
+    )
+    text, left = after(tmp_path, source)
+    assert text.index("clip_grad_norm_") < text.index("optimizer.step()")
+    assert any("each step waits for it" in one for one in left)

@@ -50,3 +50,161 @@ def test_what_is_logged_is_read_by_all() -> None:
 """
     )
     assert done.findings == ()
+
+
+VALIDATED = b"""\
+import os
+
+import torch
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+ddp = "RANK" in os.environ
+if ddp:
+    torch.distributed.init_process_group("nccl")
+    rank = int(os.environ["RANK"])
+    master = rank == 0
+else:
+    rank, master = 0, True
+model = torch.nn.Linear(4, 4).cuda()
+raw = model
+model = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(raw.parameters(), lr=0.1)
+
+
+@torch.no_grad()
+def validate():
+    losses = []
+    for _ in range(3):
+        x = torch.randn(2, 4).cuda()
+        losses.append(F.mse_loss(raw(x), x).item())
+    return sum(losses) / 3
+
+
+@torch.no_grad()
+def sample():
+    return raw(torch.zeros(1, 4).cuda()).argmax(1).tolist()
+
+
+for step in range(10):
+    if step % 5 == 0 and master:
+        val = validate()
+        print(f"{val:.4f}")
+        print(sample())
+    x = torch.randn(2, 4).cuda()
+    loss = F.mse_loss(model(x), x)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_all_run_a_function_that_computes_and_reads() -> None:
+    """Before the first step it ended the broadcast of the weights on one replica only; nothing was said."""
+    done = rewrite_source(parse(VALIDATED, Path("train.py")))
+    text = done.data.decode()
+    assert (
+        """\
+    if step % 5 == 0:
+        with shims.together(tells=master):
+            val = validate()
+            if master:
+                print(f"{val:.4f}")
+            sample_read = sample()
+            if master:
+                print(sample_read)
+"""
+        in text
+    )
+    assert done.findings == ()
+
+
+def test_a_save_beside_an_evaluation_stays_and_is_told() -> None:
+    script = VALIDATED.replace(
+        b"        print(sample())\n",
+        b"        best = max(best, val)\n"
+        b"        torch.save({'w': raw.state_dict(), 'b': best}, open_at(step))\n",
+    ).replace(b"for step in range(10)", b"best = 0.0\nfor step in range(10)")
+    done = rewrite_source(parse(script, Path("train.py")))
+    text = done.data.decode()
+    assert (
+        "with shims.together(tells=master):\n            val = validate()\n            if master:"
+        in text
+    )
+    assert "torch.save({" in text
+    assert [note.rule for note in done.findings] == ["save"]
+    again = rewrite_source(parse(done.data, Path("train_xla.py")))
+    assert again.data == done.data
+
+
+def test_what_all_compute_after_the_step_is_read_by_all() -> None:
+    """An accuracy in the text that one replica prints: it was told only, and twice."""
+    script = SCRIPT.split(b"        if rank == 0")[0] + (
+        b"        acc = (out.argmax(1) == y).float().mean()\n"
+        b"        rms = loss.sqrt()\n"
+        b"        if rank == 0 and step % 10 == 0:\n"
+        b"            print(f'acc {acc:.3f}')\n"
+        b"            print('rms', rms.cpu().numpy())\n"
+        b"        if rank == 0:\n"
+        b"            for name, p in model.named_parameters():\n"
+        b"                writer.add_histogram(name, p.data.cpu().numpy(), step)\n"
+    )
+    done = rewrite_source(parse(script, Path("train.py")))
+    text = done.data.decode()
+    assert text[text.index("        if step % 10 == 0:") :] == (
+        """\
+        if step % 10 == 0:
+            with shims.together(tells=rank == 0):
+                acc_read = acc.cpu()
+                if rank == 0:
+                    print(f'acc {acc_read:.3f}')
+                rms_read = rms.cpu().numpy()
+                if rank == 0:
+                    print('rms', rms_read)
+        if rank == 0:
+            for name, p in model.named_parameters():
+                writer.add_histogram(name, p.data.cpu().numpy(), step)
+"""
+    )
+    assert done.findings == ()
+
+
+EVALUATED = b"""\
+import torch
+import torch.distributed as dist
+
+
+def accuracy(out, y):
+    return (out.argmax(1) == y).float().mean()
+
+
+def train(model, loader, held_out, optimizer, meter):
+    model = torch.nn.parallel.DistributedDataParallel(model.cuda())
+    for epoch in range(3):
+        for x, y in loader:
+            loss = model(x.cuda(), y.cuda())
+            loss.backward()
+            optimizer.step()
+        if dist.get_rank() == 0:
+            meter.reset()
+            with torch.no_grad():
+                for x, y in held_out:
+                    x, y = x.cuda(), y.cuda()
+                    out = model(x)
+                    good = accuracy(out, y)
+                    meter.update(good.item(), len(x))
+            print(meter)
+"""
+
+
+def test_all_run_the_steps_of_an_evaluation_in_place() -> None:
+    """Barlow Twins: the first replica's evaluation had steps of its own, and nothing was said."""
+    done = rewrite_source(parse(EVALUATED, Path("train.py")))
+    text = done.data.decode()
+    block = text[text.index("        with shims.together(") :]
+    assert "with torch_xla.step():" in block
+    assert (
+        "if dist.get_rank() == 0:\n                        meter.update(good.item(), len(x))"
+        in block
+    )
+    assert done.findings == ()

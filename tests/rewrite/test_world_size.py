@@ -408,3 +408,53 @@ def test_a_count_that_other_functions_read_is_asked_by_the_worker(before: str, b
 def test_a_count_that_nothing_reads_goes(body: str) -> None:
     done = run("rank, args", body, KEPT, "args = 1\ndef worker2(args):\n    print(args.epochs)")
     assert "world_size" not in done.data.decode()
+
+
+DISTRIBUTED = """
+args.ngpus = torch.cuda.device_count()
+args.world_size = args.ngpus * args.nodes
+args.distributed = args.world_size > 1
+if args.distributed:
+    mp.spawn(worker, nprocs=args.ngpus, args=(args,))
+else:
+    {otherwise}worker(0, args)
+"""
+
+
+def test_whether_there_are_several_may_be_kept_on_the_arguments() -> None:
+    """`args.distributed` went to the worker, and the `if` above the launch went on reading it."""
+    done = run("rank, args", "print(args.distributed)", DISTRIBUTED.format(otherwise=""))
+    assert "if args" not in done.data.decode()
+    assert "args.distributed = args.world_size > 1" in done.data.decode().partition("__main__")[0]
+    assert not done.findings
+
+
+def test_whether_there_are_several_stays_where_the_launching_function_asks() -> None:
+    otherwise = "print('alone')\n    "
+    done = run("rank, args", "print(args.distributed)", DISTRIBUTED.format(otherwise=otherwise))
+    assert "if args.distributed" in done.data.decode()
+    assert "args.distributed = args.world_size > 1" in done.data.decode().partition("__main__")[2]
+    assert any("device_count" in note.message or "ngpus" in note.message for note in done.findings)
+
+
+def test_a_number_in_a_dictionary_that_is_written_out_is_asked_of_the_runtime() -> None:
+    main = (
+        'options = {"batch": 64, "gpus": torch.cuda.device_count()}\n'
+        'mp.spawn(worker, nprocs=options["gpus"], args=(options,))'
+    )
+    done = run("rank, options", 'print(options["batch"] // options["gpus"])', main)
+    assert 'options = {"batch": 64}' in done.data.decode()
+    assert 'options["gpus"] = xr.world_size()' in done.data.decode()
+    assert not done.findings
+
+
+def test_two_numbers_in_a_dictionary_go_at_once() -> None:
+    main = (
+        "n = torch.cuda.device_count()\n"
+        'options = {"gpus": n, "batch": 64, "world_size": n}\n'
+        "mp.spawn(worker, nprocs=n, args=(options,))"
+    )
+    done = run("rank, options", 'print(options["world_size"] + options["gpus"])', main)
+    assert 'options = {"batch": 64}' in done.data.decode()
+    assert 'options["gpus"] = xr.world_size()' in done.data.decode()
+    assert 'options["world_size"] = xr.world_size()' in done.data.decode()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from shims.__main__ import main
 from shims._started.script import Start, find_start
 from tests.waiting import LIMIT
 
@@ -197,3 +198,12 @@ def test_one_import_does_the_same(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:2] == ["parent 1", "child cuda:0"]
+
+
+def test_wrong_flags_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--ranks", "abc", "train.py"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith("shims: argument --ranks: invalid int value: 'abc'")

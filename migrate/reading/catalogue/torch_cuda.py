@@ -147,6 +147,12 @@ STATE_OF_ONE = (
 )
 STATE_OF_ALL = (
     *_random(
+        "default_generators",
+        "torch_xla.manual_seed",
+        "shims.manual_seed",
+        does="is empty on XLA",
+    ),
+    *_random(
         "get_rng_state_all",
         f"{XM}.get_rng_state()",
         "shims.rng_state(), of this replica",

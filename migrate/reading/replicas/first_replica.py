@@ -71,7 +71,11 @@ def _passes_first(part: cst.BaseExpression, context: Script) -> bool:
     if isinstance(part, cst.Comparison):
         return _equals_zero(part)
     if isinstance(part, cst.Call | cst.Name | cst.Attribute):
-        return not context.guards.is_index(part)
+        values = context.bound_values(part) if isinstance(part, cst.Name) else ()
+        tests = (value for value in values if isinstance(value, cst.Comparison))
+        return not context.guards.is_index(part) and all(
+            _passes_first(value, context) for value in tests if context.guards.asks(value)
+        )
     return False
 
 

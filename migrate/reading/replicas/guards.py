@@ -231,12 +231,22 @@ class Guards:
         """Whether the script assigns to `name` the outcome of a comparison that asks for the rank."""
         if isinstance(name, cst.Attribute):
             last = name.attr.value
-            asked = any(
-                isinstance(value, cst.Comparison) and self.asks(value)
-                for _, value in self._context.attributes.get(last, ())
-            )
+            asked = any(self._tells(value) for _, value in self._context.attributes.get(last, ()))
             return asked or last in self._context.calls.first
-        _, value = self._context.bound_to(name)
+        return any(map(self._tells, self._context.bound_values(name)))
+
+    def _tells(self, value: cst.CSTNode | None) -> bool:
+        """Whether `value` is the outcome of a comparison that asks for the rank, or holds one."""
+        if isinstance(value, cst.BooleanOperation):
+            return self._tells(value.left) or self._tells(value.right)
+        if isinstance(value, cst.UnaryOperation):
+            return isinstance(value.operator, cst.Not) and (
+                self._tells(value.expression) or self.is_index(value.expression)
+            )
+        if isinstance(value, cst.IfExp):
+            return self._tells(value.body) or self._tells(value.orelse)
+        if isinstance(value, cst.Call):
+            return self._is_call_for_first(value)
         return isinstance(value, cst.Comparison) and self.asks(value)
 
     def _left_before(self, statements: Sequence[cst.CSTNode], node: cst.CSTNode) -> cst.If | None:

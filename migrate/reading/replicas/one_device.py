@@ -30,7 +30,8 @@ def one_device(call: cst.Call, context: Parsed) -> tuple[cst.If, cst.Call] | Non
     instead = _only_call(node.orelse.body) if isinstance(node.orelse, cst.Else) else None
     if _only_call(node.body) is not call or instead is None:
         return None
-    if not _asks_for_more(node.test, bound["nprocs"].value):
+    asked = _meant(node, context)
+    if asked is None or not _asks_for_more(asked, bound["nprocs"].value, context):
         return None
     passed = [element.value for element in elements(bound["args"])] if "args" in bound else []
     given = [arg.value for arg in instead.args]
@@ -56,11 +57,45 @@ def _only_call(body: cst.BaseSuite) -> cst.Call | None:
     return value if isinstance(value, cst.Call) else None
 
 
-def _asks_for_more(test: cst.BaseExpression, count: cst.BaseExpression) -> bool:
+def _meant(node: cst.If, context: Parsed) -> cst.BaseExpression | None:
+    """Return the comparison that `node` asks for: in place, or `args.distributed` that is assigned above.
+
+    None where something else may have set it.
+    """
+    if isinstance(node.test, cst.Comparison):
+        return node.test
+    value = _only_value(node.test, context)
+    inside = value is not None and context.function_around(value) is context.function_around(node)
+    return value if inside else None
+
+
+def _only_value(place: cst.BaseExpression, context: Parsed) -> cst.BaseExpression | None:
+    """Return what is assigned to a variable or an attribute, if one statement does."""
+    found = [
+        assign.value
+        for assign in context.all_of(cst.Assign)
+        if any(target.target.deep_equals(place) for target in assign.targets)
+    ]
+    if not isinstance(place, cst.Name | cst.Attribute) or len(found) != 1:
+        return None
+    return found[0]
+
+
+def _asks_for_more(test: cst.BaseExpression, count: cst.BaseExpression, context: Parsed) -> bool:
+    """Whether `test` asks for more than one of `count`, or of a product with it: of all hosts."""
     if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
         return False
     asked = test.comparisons[0]
-    return test.left.deep_equals(count) and any(
+    if not any(
         code(asked.comparator) == number and isinstance(asked.operator, operator)
         for number, operator in MORE_THAN_ONE
-    )
+    ):
+        return False
+    left = test.left
+    if not left.deep_equals(count) and isinstance(left, cst.Name | cst.Attribute):
+        left = _only_value(left, context) or left
+    while isinstance(left, cst.BinaryOperation) and isinstance(left.operator, cst.Multiply):
+        if left.right.deep_equals(count):
+            return True
+        left = left.left
+    return left.deep_equals(count)

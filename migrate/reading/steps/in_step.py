@@ -13,7 +13,7 @@ from migrate.reading.script import Script
 from migrate.reading.steps.effects import BOTH
 from migrate.reading.steps.loops import Loop, batch_names
 from migrate.reading.steps.outside import Outside
-from migrate.reading.steps.spans import Span, Trained
+from migrate.reading.steps.spans import Span, Trained, given_batches
 from migrate.reading.tree.tree import code, nodes, nodes_of
 from migrate.reading.values.values import is_forward
 from migrate.reading.values.words import CACHE, EVALUATION, NO_GRADIENTS, SAVE
@@ -100,6 +100,22 @@ class Steps:
     def inside(self, node: cst.CSTNode) -> bool:
         """Whether `node` runs inside of a step."""
         return self.when(node) is When.STEP
+
+    def between(self, node: cst.CSTNode) -> bool:
+        """Whether `node` runs between steps: a loop of its function that is around it trains in its turns."""
+        if self.when(node) is When.STEP:
+            return False
+        effects = self._context.effects
+        for above in self._context.ancestors(node):
+            if isinstance(above, cst.FunctionDef):
+                return False
+            if isinstance(above, cst.For | cst.While) and (
+                effects.is_step_loop(above)
+                or any(map(effects.is_step_loop, nodes_of(above.body, cst.For | cst.While)))  # type: ignore[arg-type]
+                or any(map(effects.has_steps, nodes_of(above.body, cst.Call)))
+            ):
+                return True
+        return False
 
     @cached_property
     def entered(self) -> frozenset[int]:
@@ -214,8 +230,7 @@ class Steps:
             self._take(function.body, origin, marked)
         elif self._context.effects.of(function.body) & BOTH == BOTH:
             # A function that is the whole step: what stands below the update is not in it.
-            names = [p.name.value for p in function.params.params]
-            self._take_steps(function.body, names, origin)
+            self._take_steps(function.body, given_batches(function), origin)
         else:
             self._take(function.body, origin)
 

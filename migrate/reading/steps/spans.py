@@ -6,6 +6,7 @@ The rule that puts steps in `with torch_xla.step():` arranges what it finds here
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,12 +18,15 @@ from migrate.reading.steps.accumulation import micro_batches
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import BOTH, Effect
 from migrate.reading.steps.loops import Loop, batch_names
-from migrate.reading.tree.tree import nodes
+from migrate.reading.tree.tree import code, nodes
 from migrate.reading.tree.walk import children
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
+# What a parameter is annotated with that no tensor is given to, and what those for clipping are called.
+NUMBER = re.compile(r"\b(int|float|bool|str)\b")
+CLIP = re.compile(r"(.*_)?clip(_.*)?|clipping|max_(grad_)?norm|(grad|gradient)_norm", re.IGNORECASE)
 Inner = tuple[cst.IndentedBlock, list[str]]
 
 
@@ -84,7 +88,7 @@ class Trained:
         if not all(effects.of(callee.body) & BOTH == BOTH for callee in callees):
             return []
         return [
-            (callee.body, [p.name.value for p in callee.params.params])
+            (callee.body, given_batches(callee))
             for callee in callees
             if isinstance(callee.body, cst.IndentedBlock)
         ]
@@ -115,6 +119,21 @@ class Trained:
         start = next(i for i in range(at + 1, len(self.body.statements)) if _updates(self.body, i))
         ends = tuple(end for end in self.body.ends() if end > at)
         return micro, Span(self.body, (), start, ends)
+
+
+def given_batches(function: cst.FunctionDef) -> list[str]:
+    """Return the parameters of a function that is a whole step in which a batch may be.
+
+    None is in one that says itself that it is a number, a switch or a text, or that gradients are clipped by.
+    """
+    return [
+        one.name.value
+        for one in function.params.params
+        if not isinstance(one.default, cst.BaseNumber | cst.BaseString)
+        and code(one.default or one.name) not in ("True", "False")
+        and not (one.annotation and NUMBER.search(code(one.annotation.annotation)))
+        and not CLIP.fullmatch(one.name.value)
+    ]
 
 
 def _updates(body: Body, index: int) -> bool:

@@ -12,7 +12,7 @@ import libcst as cst
 from migrate.reading.flow.dataflow import Flow, flow
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.outside import Outside, why_outside
-from migrate.reading.tree.tree import base_name, nodes, nodes_of
+from migrate.reading.tree.tree import base_name, last_part, nodes, nodes_of, targets
 from migrate.reading.values.device_values import DeviceValues
 from migrate.reading.values.devices import moves
 from migrate.reading.values.words import AVERAGES
@@ -20,6 +20,9 @@ from migrate.reading.values.words import AVERAGES
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
+EDITS_GRADIENTS = re.compile(
+    r"_*clip_(grad|norm|value)\w*|(clip|scale|unscale|sync|reduce|average)_grad\w*|unscale_"
+)
 IN_PLACE = re.compile("(add|addcdiv|addcmul|copy|lerp|mul|sub|div|zero)_")
 
 
@@ -69,6 +72,18 @@ class Statement:
             isinstance(call.func, cst.Attribute) and call.func.attr.value == "zero_grad"
             for call in nodes_of(self.node, cst.Call)
         )
+
+    @cached_property
+    def edits_gradients(self) -> bool:
+        """Whether it clips, unscales or changes gradients: what the update makes of them hangs on it."""
+        for call in nodes_of(self.node, cst.Call):
+            name = last_part(call.func)
+            if EDITS_GRADIENTS.fullmatch(name):
+                return True
+            in_place = name.endswith("_") and isinstance(call.func, cst.Attribute)
+            if in_place and any(map(_is_grad, nodes_of(call.func, cst.Attribute))):
+                return True
+        return any(_is_grad(target) for target in targets(self.node))
 
     @cached_property
     def averages(self) -> bool:
@@ -130,6 +145,10 @@ def _edits_tensors(node: cst.CSTNode) -> bool:
         and IN_PLACE.fullmatch(call.func.attr.value) is not None
         for call in nodes_of(node, cst.Call)
     )
+
+
+def _is_grad(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Attribute) and node.attr.value == "grad"
 
 
 def _walks_parameters(node: cst.CSTNode) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
+from migrate.counts import many
 from migrate.report.text.findings import Findings, count
 from migrate.report.text.tables import plain_table
 from migrate.rewrite.results import Note, Rewrite
@@ -31,7 +32,7 @@ def rewrite_summary(done: Rewrite, written: Path | None) -> Iterator[RenderableT
         return
     if done.changed:
         target = f" → {escape(str(written))}" if written else ""
-        yield f"[bold]{name}{target}[/bold]: {len(done.edits)} edits"
+        yield f"[bold]{name}{target}[/bold]: {many(len(done.edits), 'edit')}"
         yield _edits(done.edits)
     yield from findings_summary(done)
     if done.elsewhere:

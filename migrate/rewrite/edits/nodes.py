@@ -87,8 +87,8 @@ def keyword_arg(name: str, value: cst.BaseExpression) -> cst.Arg:
 
 
 def without(value: cst.BaseExpression, index: int) -> cst.BaseExpression:
-    """Return the tuple or list `value` without one element; a tuple of one keeps its comma."""
-    assert isinstance(value, cst.Tuple | cst.List)
+    """Return the tuple, list or dictionary `value` without one element; a tuple of one keeps its comma."""
+    assert isinstance(value, cst.Tuple | cst.List | cst.Dict)
     kept = list(value.elements)
     last_comma = kept[-1].comma
     del kept[index]

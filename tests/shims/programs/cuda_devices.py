@@ -158,6 +158,8 @@ def check_generators():
     assert torch.equal(torch.rand(4, device="cuda:1"), first)
     assert len(torch.cuda.get_rng_state_all()) == 2
     assert torch.cuda.initial_seed() == 3
+    # An IndexError where torch has no driver.
+    assert torch.equal(torch.cuda.default_generators[1].get_state(), torch.cuda.get_rng_state(1))
     for reentrant in (False, True):
         start = torch.ones(1000, device="cuda", requires_grad=True)
         out = checkpoint(nn.functional.dropout, start * 1, use_reentrant=reentrant)

@@ -8,6 +8,7 @@ from typing import TypeGuard
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.rules.ranks.guarded_read import evaluates
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.wrapped import is_wrapped
 from migrate.reading.tree.tree import bind, code, dotted, nodes_of
@@ -171,6 +172,8 @@ class GuardedForward(Hazard):
             if not is_wrapped(inner, facts.context) or not _runs(node, arg, facts):
                 continue
             if inner is not value:
+                if evaluates(node, facts):
+                    continue  # XLA305 speaks of it
                 message = f"runs in some replicas only (line {line}): the others wait meanwhile"
                 yield self.hit(node, message, Severity.INFO)
             else:

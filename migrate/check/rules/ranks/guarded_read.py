@@ -12,10 +12,11 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
 from migrate.reading.facts import Facts
 from migrate.reading.flow.pending import parameters
+from migrate.reading.flow.pending_values import HOLDS
 from migrate.reading.flow.reads import is_log
 from migrate.reading.names.bindings import Given, How
 from migrate.reading.replicas.guards import Guard
-from migrate.reading.steps.in_step import When
+from migrate.reading.steps.in_step import When, is_step
 from migrate.reading.tree.tree import code, keyword, nodes_of
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import METER_METHODS, READ_METHODS, SYNCS
@@ -278,6 +279,30 @@ class GuardedRead(Hazard):
                         torch_xla.sync()  # XLA305 warning
             """
         ),
+        example(
+            """
+            import torch
+
+
+            @torch.no_grad()
+            def accuracy(model, held_out):
+                right = torch.zeros((), device="cuda")
+                for x, y in held_out:
+                    right += (model(x.cuda()).argmax(1) == y.cuda()).sum()
+                return right.item()
+
+
+            def train(model, loader, held_out, optimizer, rank):
+                model.cuda()
+                for epoch in range(10):
+                    for x, y in loader:
+                        loss = model(x.cuda(), y.cuda())
+                        loss.backward()
+                        optimizer.step()
+                    if rank == 0:
+                        print(accuracy(model, held_out))  # XLA305 warning
+            """
+        ),
     )
     mended = example(
         """
@@ -310,6 +335,7 @@ class GuardedRead(Hazard):
         if guard is None:
             if isinstance(node, cst.Call):
                 yield from self._handed_on(node, facts)
+                yield from self._evaluated(node, facts)
             return
         for read in found:
             hits = list(self._reads(read, node, guard, facts))
@@ -327,9 +353,9 @@ class GuardedRead(Hazard):
                 f"read in some replicas only (line {line}), inside the step: graphs part, all hang"
             )
             yield self.hit(node, message)
-        elif (made := _computed_after(read, node, facts)) is not None:
+        elif (made := computed_after(read, node, facts)) is not None:
             yield self._pending(node, made, guard, facts)
-        elif _computes(read) and facts.steps.when(node) in (When.EVERY_STEP, When.SOMETIMES):
+        elif _is_made_in(guard, read, facts) and facts.steps.between(node):
             message = (
                 f"computed and read in some replicas only (line {line}): graphs part before the next "
                 "collective; compute and read in all, print in one"
@@ -342,7 +368,7 @@ class GuardedRead(Hazard):
         for index, arg in enumerate(call.args) if functions and _guard(call, facts) is None else ():
             if arg.star or not isinstance(arg.value, cst.Name):
                 continue
-            made = _computed_after(arg.value, call, facts)
+            made = computed_after(arg.value, call, facts)
             if made is None:
                 continue
             guards = (_reads_parameter(one, index, arg.keyword, facts) for one in functions[:3])
@@ -350,6 +376,17 @@ class GuardedRead(Hazard):
             if guard is not None:
                 yield self._pending(call, made, guard, facts)
                 return
+
+    def _evaluated(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield the call of a function that computes and reads, which some replicas only make."""
+        guard = facts.guards.around(call)
+        if guard is not None and (evaluates(call, facts) or _is_step_of_some(call, facts)):
+            line = facts.context.position(guard).line
+            message = (
+                f"computes and reads in some replicas only (line {line}): graphs part before the next "
+                "collective; run it in all, print in one"
+            )
+            yield self.hit(call, message, Severity.WARNING)
 
     def _pending(self, at: cst.CSTNode, made: cst.CSTNode, guard: Guard, facts: Facts) -> Hit:
         """Return what is to be said of a read at `at`, below `guard`, of what all computed at `made`."""
@@ -402,6 +439,60 @@ class GuardedRead(Hazard):
             "others do not have; make it in all, or on the CPU"
         )
         yield self.hit(node, message, Severity.WARNING)
+
+
+def evaluates(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call`, between steps, runs a function that computes on the device and reads what it has."""
+    if not facts.steps.between(call):
+        return False
+    functions = facts.context.called(call)
+    if not functions:  # of another file
+        given = (arg.value for arg in call.args)
+        return facts.context.effects.reads(call) and any(
+            facts.values.kind(one) is Kind.MODEL for one in given
+        )
+    return any(_reads_its_own(one, facts) for one in functions[:3])
+
+
+def _is_step_of_some(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call` begins a step, `with torch_xla.step():`, of an evaluation between training steps."""
+    block = facts.context.parent(facts.context.parent(call))
+    if not isinstance(block, cst.With) or not is_step(block, facts.context):
+        return False
+    loop = next(
+        (a for a in facts.context.ancestors(block) if isinstance(a, cst.For | cst.While)), None
+    )
+    if loop is None or facts.context.effects.of(block.body):
+        return False
+    return facts.steps.between(loop)
+
+
+def _reads_its_own(function: cst.FunctionDef, facts: Facts) -> bool:
+    """Whether `function` reads something that it has computed on the device."""
+    for node in nodes_of(function.body, cst.Call):
+        guard = facts.guards.around(node)
+        if guard is not None and facts.context.function_around(guard) is function:
+            continue
+        for read in _read(node, facts):
+            if facts.values.on_device(read) and _is_made_in(function, read, facts):
+                return True
+    return False
+
+
+def _is_made_in(block: cst.CSTNode, read: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `block` computes what is read in it, in the read itself or in a statement before."""
+    if _computes(read):
+        return True
+    inner = read
+    while isinstance(inner, cst.Subscript):
+        inner = inner.value
+    given = facts.bindings.given(inner) if isinstance(inner, cst.Name) else ()
+    return any(
+        one.value is not None
+        and _computes(one.value)
+        and any(above is block for above in facts.context.ancestors(one.value))
+        for one in given
+    )
 
 
 def _moved_before(model: cst.BaseExpression, at: cst.Call, facts: Facts) -> bool:
@@ -493,7 +584,7 @@ def _is_text(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.SimpleString | cst.ConcatenatedString | cst.FormattedString)
 
 
-def _computed_after(
+def computed_after(
     read: cst.BaseExpression, at: cst.CSTNode, facts: Facts
 ) -> cst.BaseExpression | None:
     """Where all replicas compute, after a step, a name that is read; None if none is still pending."""
@@ -594,6 +685,8 @@ def _computes(value: cst.BaseExpression) -> bool:
     inner = value
     while isinstance(inner, cst.Call) and method(inner) in ("detach", "data"):
         inner = inner.func.value if isinstance(inner.func, cst.Attribute) else inner
+    if isinstance(inner, cst.Call) and HOLDS.fullmatch(method(inner) or ""):
+        return False  # what an object holds: `model.parameters()`
     return isinstance(inner, cst.Call | cst.BinaryOperation | cst.UnaryOperation | cst.Comparison)
 
 

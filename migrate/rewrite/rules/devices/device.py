@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.accelerators.asked import OTHERS
-from migrate.reading.tree.tree import bind, code, dotted, keyword
+from migrate.reading.tree.tree import bind, code, dotted, elements, keyword
 from migrate.reading.values.devices import (
     ACCELERATOR,
     CURRENT,
@@ -143,7 +143,7 @@ class Device(Rule):
             from torch import device as Device
 
             parser = argparse.ArgumentParser()
-            parser.add_argument('--device', default='cuda', help='where to train')
+            parser.add_argument('--device', default='cuda', choices=['cpu', 'cuda'], help='where to train')
             parser.add_argument('--gpu', type=int)
             args = parser.parse_args()
 
@@ -172,7 +172,7 @@ class Device(Rule):
             from torch import device as Device
 
             parser = argparse.ArgumentParser()
-            parser.add_argument('--device', default='xla', help='where to train')
+            parser.add_argument('--device', default='xla', choices=['cpu', 'xla'], help='where to train')
             parser.add_argument('--gpu', type=int)
             args = parser.parse_args()
 
@@ -310,6 +310,9 @@ class Device(Rule):
                 default = keyword(node, "default")
                 if default is not None:
                     yield from self._spelled(default.value, context)
+                choices = keyword(node, "choices")
+                for one in elements(choices) if choices is not None else ():
+                    yield from self._spelled(one.value, context)
         elif not name.startswith(OTHERS):
             for arg in node.args:
                 named = arg.keyword is not None and arg.keyword.value == "device"

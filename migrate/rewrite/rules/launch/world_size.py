@@ -10,7 +10,7 @@ from migrate.reading.replicas.one_device import one_device
 from migrate.reading.replicas.process_loops import holds
 from migrate.reading.tree.tree import code, elements, nodes
 from migrate.rewrite.edits.branch import removed_with_comment
-from migrate.rewrite.edits.nodes import insert_first, with_args
+from migrate.rewrite.edits.nodes import insert_first, with_args, without
 from migrate.rewrite.rule import Edit, Rule
 from migrate.rewrite.rules.collectives.init_process_group import in_rendezvous_argument
 from migrate.rewrite.rules.launch.launching import (
@@ -121,8 +121,8 @@ class WorldSize:
         """
         worker = self._launched()
         asked = [f"{target} = {self._ask(target)}" for target in self._shared.in_worker()]
-        for line in self._shared.derived:
-            asked += line.in_worker(worker, self._ask("world_size"))
+        for derived in self._shared.derived:
+            asked += derived.in_worker(worker, self._ask("world_size"))
         seeds = [] if worker is None else self._seeds()
         gone: list[cst.CSTNode] = []
         position: int | None = None
@@ -137,13 +137,22 @@ class WorldSize:
         if worker is not None and (asked or seeds or position is not None):
             yield self._worker_edit(worker, asked, seeds, position, gone)
         names = {"world_size", *_last_names(self._count)}
-        for assign in self._shared.gone():
-            message = f"`{code(assign)}` goes: not known before the launch"
-            yield removed_with_comment(self._rule, assign, names, message, self._context)
-        for one in self._shared.derived:
-            message = f"`{_head(one.statement)}` goes to the worker, which knows the number"
+        elements: dict[cst.CSTNode | None, list[cst.DictElement]] = {}
+        for one in self._shared.gone():
+            if isinstance(one.node, cst.DictElement):
+                elements.setdefault(self._context.parent(one.node), []).append(one.node)
+                continue
+            message = f"`{code(one.node)}` goes: not known before the launch"
+            yield removed_with_comment(self._rule, one.node, names, message, self._context)
+        for around, taken in elements.items():
+            yield self._without_elements(cst.ensure_type(around, cst.Dict), taken)
+        for derived in self._shared.derived:
+            message = f"`{_head(derived.statement)}` goes to the worker, which knows the number"
             yield self._rule.edit(
-                one.statement, lambda _: cst.RemoveFromParent(), message, consumes=[one.statement]
+                derived.statement,
+                lambda _: cst.RemoveFromParent(),
+                message,
+                consumes=[derived.statement],
             )
         for assign in self._ranks:
             message = f"`{code(assign)}` goes: the worker's index is the rank"
@@ -207,6 +216,18 @@ class WorldSize:
 
             message = f"`{code(call.args[position])}` is asked of the runtime, not passed"
             yield self._rule.edit(call, replace, message, consumes=[call.args[position]])
+
+    def _without_elements(self, around: cst.Dict, taken: Sequence[cst.DictElement]) -> Edit:
+        """Take the elements `taken` out of the dictionary `around`."""
+        indices = [i for i, one in enumerate(around.elements) if any(one is t for t in taken)]
+
+        def replace(updated: cst.CSTNode) -> cst.CSTNode:
+            for index in reversed(indices):  # by their places: other edits may have changed them
+                updated = without(cst.ensure_type(updated, cst.Dict), index)
+            return updated
+
+        message = f"`{', '.join(map(code, taken))}` goes: not known before the launch"
+        return self._rule.edit(around, replace, message, consumes=list(taken))
 
     def _goes_anyway(self, use: cst.CSTNode) -> bool:
         """Whether the mention is in code that the rewrite drops: the rendezvous, a sum for the rank."""

@@ -15,7 +15,7 @@ from migrate.reading.tree.tree import bind, code, keyword, string_value
 from migrate.reading.values.words import words
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.rules.precision.scaler_states import empty_states
+from migrate.rewrite.rules.precision.scaler_states import empty_states, takes_scale
 from migrate.rewrite.rules.precision.scalers import (
     Change,
     Removal,
@@ -261,7 +261,7 @@ class GradScaler(Rule):
         yield from edits(self, changes, "a scaler", context)
         for save in empty_states(disabled, SCALERS, context):
             above = context.parent(save)
-            if isinstance(above, cst.Subscript) and _is_scale(above):
+            if takes_scale(above):
                 yield self._scale(above)
                 continue
             if isinstance(above, cst.Attribute):
@@ -418,13 +418,3 @@ def _position_of_enabled(call: cst.Call, name: str | None) -> int | None:
     if len(call.args) > index and all(arg.keyword is None for arg in call.args[: index + 1]):
         return index
     return None
-
-
-def _is_scale(node: cst.Subscript) -> bool:
-    """Whether `node` takes the scale: `scaler.state_dict()["scale"]`."""
-    index = node.slice[0].slice
-    return (
-        len(node.slice) == 1
-        and isinstance(index, cst.Index)
-        and string_value(index.value) == "scale"
-    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import TypeGuard
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code
+from migrate.reading.tree.tree import code, string_value
 from migrate.reading.values.words import SCALER
 from migrate.rewrite.workspace import Workspace
 
@@ -38,6 +39,16 @@ def empty_states(
                     yield call
             elif holder.value in names and (value is None or _makes(value, made)):
                 yield call
+            elif SCALER.fullmatch(holder.value) and takes_scale(context.parent(call)):
+                yield call  # one that a class of the script, or of another file, keeps
+
+
+def takes_scale(node: cst.CSTNode | None) -> TypeGuard[cst.Subscript]:
+    """Whether `node` takes the scale: `scaler.state_dict()["scale"]`."""
+    if not isinstance(node, cst.Subscript) or len(node.slice) != 1:
+        return False
+    index = node.slice[0].slice
+    return isinstance(index, cst.Index) and string_value(index.value) == "scale"
 
 
 def _is_off(call: cst.Call) -> bool:

@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.reading.tree.tree import code, nodes
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.rules.random.seeds import AVAILABLE, in_worker
-from migrate.rewrite.rules.ranks.kept import kept_on
+from migrate.rewrite.rules.ranks.kept import Counted, kept_on
 from migrate.rewrite.workspace import Workspace
 
 PURE = frozenset({"float", "int", "len", "max", "min", "round"})
@@ -45,7 +45,8 @@ def derived_of(
     call: cst.Call,
     counts: Callable[[cst.BaseExpression], bool],
     objects: Mapping[str, str],
-    counted: Sequence[cst.Assign],
+    counted: Sequence[Counted],
+    besides: Sequence[cst.CSTNode],
 ) -> list[Derived]:
     """Return what is computed before the launch `call`, as `h.batch_size = h.batch_size // h.num_gpus`.
 
@@ -57,8 +58,9 @@ def derived_of(
         counts: whether an expression has the number of processes in it.
         objects: the names of what the call passes, each with the worker's name for it.
         counted: the assignments of the number itself.
+        besides: code that does not survive.
     """
-    targets = [assign.targets[0].target for assign in counted]
+    targets = [assign.target for assign in counted]
 
     def has_count(value: cst.BaseExpression) -> bool:
         return counts(value) or any(
@@ -69,7 +71,7 @@ def derived_of(
     made: list[cst.BaseExpression] = []
     for line in _before(call, context):
         small = line.body[0]
-        if any(small is one for one in counted):
+        if any(small is one.node for one in counted):
             continue
         if isinstance(small, cst.Assign | cst.AugAssign):
             target = small.targets[0].target if isinstance(small, cst.Assign) else small.target
@@ -92,7 +94,31 @@ def derived_of(
             if told is None:
                 return []
             found.append(Derived(line, told, told=True))
-    return found
+    return [] if _is_asked(made, call, besides, context) else found
+
+
+def _is_asked(
+    made: Sequence[cst.BaseExpression],
+    call: cst.Call,
+    besides: Sequence[cst.CSTNode],
+    context: Workspace,
+) -> bool:
+    """Whether an `if` or alike of the launching function asks for one of `made`, in code that survives."""
+    around = context.function_around(call)
+    gone = {id(node) for root in besides for node in nodes(root)}
+    for node in context.all_of(cst.If, cst.While, cst.IfExp, cst.Assert, cst.For, cst.WithItem):
+        asked = (
+            node.iter
+            if isinstance(node, cst.For)
+            else node.item
+            if isinstance(node, cst.WithItem)
+            else node.test  # type: ignore[attr-defined]
+        )
+        if id(asked) in gone or context.function_around(node) is not around:
+            continue
+        if any(_speaks_of(asked, one) for one in made):
+            return True
+    return False
 
 
 def _before(call: cst.Call, context: Workspace) -> Iterator[cst.SimpleStatementLine]:

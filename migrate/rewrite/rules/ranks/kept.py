@@ -24,6 +24,28 @@ class Kept:
     steps: int = 1
 
 
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """A number of processes that is given a place on an object.
+
+    Attributes:
+        node: the assignment `args.gpus = n`, or `"gpus": n` of a dictionary.
+        target: the place, as `args.gpus` or `options["gpus"]`.
+        value: what is given.
+    """
+
+    node: cst.Assign | cst.DictElement
+    target: cst.BaseExpression
+    value: cst.BaseExpression
+
+    @property
+    def place(self) -> Kept:
+        """The place on the object, as `kept_on` says it."""
+        place = kept_on(self.target)
+        assert place is not None
+        return place
+
+
 def kept_on(node: cst.CSTNode | None) -> Kept | None:
     """Return the place that `node` reads or assigns; None where it is none, or an index tells which."""
     word, inner = _last_step(node)

@@ -15,7 +15,7 @@ from migrate.reading.tree.tree import code, nodes, nodes_of
 from migrate.reading.values.devices import is_device_count
 from migrate.reading.values.words import LOGGING_METHODS
 from migrate.rewrite.rules.ranks.derived_counts import derived_of
-from migrate.rewrite.rules.ranks.kept import Kept, kept_on
+from migrate.rewrite.rules.ranks.kept import Counted, Kept, kept_on
 from migrate.rewrite.workspace import Workspace
 
 COUNTS = re.compile(r"world_size|nprocs?|n?gpus?|num_gpus|n?gpus_per_node|nproc_per_node")
@@ -60,23 +60,25 @@ class SharedCounts:
                 self.objects[element.value.value] = parameters[position].name.value
         self._besides = {id(node) for root in besides for node in nodes(root)}
         self._assigned = list(self._find())
-        self.derived = derived_of(context, call, self._counts, self.objects, self._assigned)
+        self.derived = derived_of(
+            context, call, self._counts, self.objects, self._assigned, besides
+        )
         self._moved = {id(node) for one in self.derived for node in nodes(one.statement)}
 
-    def _find(self) -> Iterator[cst.Assign]:
+    def _find(self) -> Iterator[Counted]:
         around = self._context.function_around(self._call)
         for node in self._context.all_of(cst.Assign):
-            if len(node.targets) != 1:
+            if len(node.targets) != 1 or self._context.function_around(node) is not around:
                 continue
-            place = kept_on(node.targets[0].target)
-            if (
-                place is not None
-                and place.root in self.objects
-                and (COUNTS.fullmatch(place.word) or self._is_count(node.value))
-                and self._context.function_around(node) is around
-                and self._counts(node.value)
-            ):
-                yield node
+            for one in _given(node):
+                place = kept_on(one.target)
+                if (
+                    place is not None
+                    and place.root in self.objects
+                    and (COUNTS.fullmatch(place.word) or self._is_count(one.value))
+                    and self._counts(one.value)
+                ):
+                    yield one
 
     def _is_count(self, value: cst.BaseExpression) -> bool:
         """Whether `value` is a count of devices and no more, whatever it is called; there may be another."""
@@ -95,9 +97,9 @@ class SharedCounts:
             for node in nodes(value)
         )
 
-    def _reads(self, assign: cst.Assign) -> list[cst.CSTNode]:
+    def _reads(self, assign: Counted) -> list[cst.CSTNode]:
         """Return where the script reads what `assign` assigns, by whatever name the object has there."""
-        place = _place(assign)
+        place = assign.place
         objects = {place.root, self.objects[place.root]}
         return [
             node
@@ -109,7 +111,7 @@ class SharedCounts:
     def _kept(self) -> dict[str, list[tuple[str, cst.CSTNode]]]:
         """The reads of what any object keeps, by its word, each with the name of the object."""
         found: dict[str, list[tuple[str, cst.CSTNode]]] = defaultdict(list)
-        words = {_place(assign).word for assign in self._assigned}
+        words = {assign.place.word for assign in self._assigned}
         for node in self._context.all_of(cst.Attribute, cst.Subscript, cst.Call) if words else ():
             place = kept_on(node)
             is_target = isinstance(self._context.parent(node), cst.AssignTarget)
@@ -132,8 +134,8 @@ class SharedCounts:
         """Return the places, as the worker calls them, that a replica reads."""
         found = []
         for assign in self._assigned:
-            place = _place(assign)
-            target = code(assign.targets[0].target)
+            place = assign.place
+            target = code(assign.target)
             name = self.objects[place.root] + target.removeprefix(place.root)
             reads = [read for read in self._reads(assign) if self._in_replica(read)]
             moved = any(id(read) in self._moved for read in self._reads(assign))
@@ -145,10 +147,10 @@ class SharedCounts:
         """Whether `target`, one of `in_worker`, counts one host's devices: the hosts multiply it."""
         place = kept_on(cst.parse_expression(target))
         counts = [
-            assign.targets[0].target
+            assign.target
             for assign in self._assigned
             if place is not None
-            and _place(assign).word == place.word
+            and assign.place.word == place.word
             and self._is_count(assign.value)
         ]
         products = [
@@ -216,29 +218,36 @@ class SharedCounts:
             node is read for assign in self._assigned for read in self._reads(assign)
         )
 
-    def _unread(self, assign: cst.Assign) -> bool:
+    def _unread(self, assign: Counted) -> bool:
         """Whether nothing before the launch reads it, but for the launch and its own value."""
         inside = {id(node) for node in (*nodes(self._call), *nodes(assign.value))}
         inside |= self._moved | self._besides
         for read in self._reads(assign):
             if id(read) not in inside and not self._in_replica(read) and not self._joins(read):
-                here, there = self._context.position(assign), self._context.position(read)
+                here, there = self._context.position(assign.node), self._context.position(read)
                 if (there.line, there.column) > (here.line, here.column):
                     return False
         return True
 
-    def gone(self) -> Iterator[cst.Assign]:
+    def gone(self) -> Iterator[Counted]:
         """Yield the assignments that nothing before the launch reads."""
         for assign in self._assigned:
-            alone = is_device_count(assign.value, self._context) and (
-                self._count is not None and assign.targets[0].target.deep_equals(self._count)
+            alone = (
+                isinstance(assign.node, cst.Assign)
+                and is_device_count(assign.value, self._context)
+                and (self._count is not None and assign.target.deep_equals(self._count))
             )
             if self._unread(assign) and not alone:
                 yield assign
 
 
-def _place(assign: cst.Assign) -> Kept:
-    """Return the place that `assign`, one of those that were found, assigns."""
-    place = kept_on(assign.targets[0].target)
-    assert place is not None
-    return place
+def _given(node: cst.Assign) -> Iterator[Counted]:
+    """Yield the places that an assignment to one target gives a value: one, or those of a dictionary."""
+    target = node.targets[0].target
+    if not isinstance(node.value, cst.Dict) or not isinstance(target, cst.Name):
+        yield Counted(node, target, node.value)
+        return
+    for element in node.value.elements:
+        if isinstance(element, cst.DictElement) and isinstance(element.key, cst.SimpleString):
+            index = cst.SubscriptElement(cst.Index(element.key))
+            yield Counted(element, cst.Subscript(target, [index]), element.value)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from migrate.check.rules.ranks.guarded_read import computed_after, evaluates
 from migrate.reading.facts import Facts
-from migrate.reading.flow.pending_values import in_text
+from migrate.reading.flow.pending_values import in_text, is_description
 from migrate.reading.flow.reads import is_log
 from migrate.reading.replicas.first_replica import Rest, on_first
 from migrate.reading.replicas.options import same_on_all
@@ -250,6 +251,8 @@ class _Branch:
             if isinstance(node, cst.FormattedStringExpression):
                 self._given(node.expression, found, in_log=True)
                 continue
+            if is_description(node):
+                continue  # `len(x)`
             for arg in node.args:
                 self._given(arg.value, found, in_log=is_log(node, self._context))
         if not found:
@@ -276,24 +279,36 @@ class _Branch:
     ) -> None:
         if any(value is one for one, _ in found):
             return
+        if isinstance(value, cst.Call) and code(value.func).endswith(".state_dict"):
+            return  # what is in it has been computed
         if isinstance(value, cst.Call | cst.Subscript | cst.BinaryOperation | cst.Comparison):
-            if _is_read(value) and self._computes(_receiver(value)):
+            if _is_read(value) and self._is_pending(_receiver(value)):
                 found.append((value, ""))
                 return
             if self._facts.values.on_device(value) and not isinstance(value, cst.Comparison):
                 found.append((value, ".cpu()"))
                 return
+            if isinstance(value, cst.Call) and evaluates(value, self._facts):
+                found.append((value, ""))
+                return
             if isinstance(value, cst.BinaryOperation) and in_text(value):
                 self._given(value.right, found, in_log=in_log)
                 return
         elif isinstance(value, cst.Name) and self._facts.values.on_device(value):
-            # What the step has computed is there already when it is logged; what the branch computes is not.
-            if not in_log or value.value in self._local:
+            # What the step has computed is there already when it is logged; what all compute after it, or
+            # the branch computes, is not.
+            if not in_log or value.value in self._local or self._is_pending(value):
                 found.append((value, ".cpu()"))
             return
         if isinstance(value, cst.Dict | cst.Tuple | cst.List):
             for element in value.elements:
                 self._given(element.value, found, in_log=in_log)
+
+    def _is_pending(self, value: cst.BaseExpression | None) -> bool:
+        """Whether `value` is computed where it stands, or by all replicas after the step."""
+        if isinstance(value, cst.Name):
+            return computed_after(value, value, self._facts) is not None
+        return self._computes(value)
 
     def _computes(self, value: cst.BaseExpression | None) -> bool:
         inner = value
@@ -319,6 +334,8 @@ class _Branch:
                 continue
             if values.on_device(call) or values.kind(call.func) is Kind.MODEL:
                 return True
+            if evaluates(call, self._facts):
+                return not is_log(call, self._context)
             if any(values.on_device(arg.value) for arg in call.args):
                 return not is_log(call, self._context)
         value = getattr(small, "value", None)

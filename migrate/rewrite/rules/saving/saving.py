@@ -291,7 +291,22 @@ class Saving:
             return f"`{code(different[0])}` may differ between the replicas"
         if self._context.guards.around(guard) is not None:
             return "under two tests of the rank"
+        if self._is_together(guard):
+            return f"under `if {code(guard.test)}:`"
         return None
+
+    def _is_together(self, guard: cst.If) -> bool:
+        """Whether `guard` is what `together` has left to the first replica of a branch that was its own.
+
+        In the branch as it was, the save could not go out.
+        """
+        return any(
+            isinstance(item.item, cst.Call)
+            and self._context.qualified_name(item.item.func) == "shims.together"
+            for above in self._context.ancestors(guard)
+            if isinstance(above, cst.With)
+            for item in above.items
+        )
 
     def _unit(self, guard: cst.If, statement: cst.CSTNode) -> cst.CSTNode:
         """Return what goes out of `guard` with `statement`: itself, or an `if` around it that only saves.
@@ -358,7 +373,8 @@ class Saving:
         body = guarded.guard.body.body
         out = lifted(body, lambda s: id(s) in wanted, alone)
         if out is None:
-            return Way(obstacle="a test of the rank computes its arguments with side effects")
+            test = code(guarded.guard.test)
+            return Way(obstacle=f"what it is given is made with side effects below `if {test}:`")
         for root in (*out, *guarded.rest.others):
             for name in used(root, alone):
                 if self._is_unset(name):

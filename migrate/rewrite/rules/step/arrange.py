@@ -115,6 +115,7 @@ def _core(found: Arrangement) -> set[int]:
     for index in range(found.last, found.first - 1, -1):
         statement = body.statements[index]
         trains = statement.effect or statement.averages or statement.clears_gradients
+        trains = trains or statement.edits_gradients
         on_state = statement.outside is None and overlap(statement.flow.used, body.state)
         if trains or on_state or overlap(statement.flow.written, needed):
             core.add(index)

@@ -53,6 +53,9 @@ def evaluation_step(loop: cst.For, context: Workspace) -> Step | Undecided | Non
         return None
     if context.effects.of(loop.body) != Effect.NONE or not _without_gradients(loop, context):
         return None
+    within = nodes_of(loop.body, cst.For | cst.While)  # type: ignore[arg-type]
+    if any(context.effects.is_step_loop(one) for one in within):
+        return None  # around a training loop
     if has_sync(loop, context) or _in_a_model(loop, context) or _in_a_step(loop, context):
         return None
     inner = (one for one in nodes_of(loop.body, cst.For) if any(_models(one.body)))
@@ -155,8 +158,9 @@ def _models(node: cst.CSTNode) -> Iterator[tuple[cst.Call, bool]]:
 
 
 def _without_gradients(loop: Loop, context: Workspace) -> bool:
-    """Whether the loop runs without gradients, or its function has called `model.eval()`."""
-    items = [item.item for block in nodes_of(loop, cst.With) for item in block.items]
+    """Whether a forward in the loop runs without gradients, or its function has called `model.eval()`."""
+    blocks = (block for block in nodes_of(loop, cst.With) if any(_models(block.body)))
+    items = [item.item for block in blocks for item in block.items]
     for above in context.ancestors(loop):
         if isinstance(above, cst.With):
             items.extend(item.item for item in above.items)

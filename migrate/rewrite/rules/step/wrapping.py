@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from migrate.counts import many
 from migrate.reading.flow.reads import Reads
 from migrate.reading.steps.outside import Outside
 from migrate.reading.tree.tree import code, nodes
@@ -170,7 +171,9 @@ class Wrapping:
             )
 
     def _message(self) -> str:
-        message = f"{self._inside} statements in `with {self.context.vocabulary.say('step')}:`"
+        message = (
+            f"{many(self._inside, 'statement')} in `with {self.context.vocabulary.say('step')}:`"
+        )
         if self.moved:
             message += f"; {', '.join(self.moved)} moved to the device"
         return "; ".join([message, *self._notes])
