@@ -11,6 +11,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.script import Script
 from migrate.reading.tree.source import parse
 from migrate.reading.tree.tree import nodes_of
+from migrate.reading.values.host import is_on_the_cpu
 from migrate.reading.values.kind import Kind
 
 LOOP = """
@@ -50,6 +51,37 @@ def called(call: cst.Call) -> str:
 )
 def test_each_kind(text: str, kind: Kind) -> None:
     assert kinds(text) == [kind]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (
+            f"scaler = torch.amp.GradScaler('cuda')\n{LOOP}\n    asked(scaler.scale(loss))",
+            Kind.ON_DEVICE,
+        ),
+        ("from functools import partial\nf = partial(torch.add, 1)\nasked(f)", Kind.UNKNOWN),
+        (
+            f"import functools\n{LOOP}\n    asked(functools.reduce(max, [loss, loss]))",
+            Kind.ON_DEVICE,
+        ),
+        (f"import itertools\n{LOOP}\n    asked(itertools.chain([loss]))", Kind.ON_DEVICE),
+        (f"{LOOP}\n    asked(torch.as_tensor(loss))", Kind.ON_DEVICE),
+        ("asked(torch.as_tensor(3))", Kind.HOST),
+        ("asked(torch.load('a.pt', map_location='cpu'))", Kind.HOST),
+        ("asked(torch.load('a.pt', map_location=torch.device('cuda')))", Kind.UNKNOWN),
+    ],
+)
+def test_what_only_hands_on_is_where_that_is(text: str, kind: Kind) -> None:
+    assert kinds(text) == [kind]
+
+
+@pytest.mark.parametrize("made", ["torch.hann_window(3)", "torch.zeros(3)", "torch.tensor([3])"])
+def test_what_is_made_of_numbers_is_on_the_host_by_both_answers(made: str) -> None:
+    script = Script(parse(f"import torch\nx = {made}\n".encode(), Path("script.py")))
+    (call,) = nodes_of(script.module, cst.Call)
+    assert is_on_the_cpu(call, script)
+    assert kinds(f"asked({made})") == [Kind.HOST]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.launching import joining_of, launching_of
+from migrate.reading.calls.models import models_of
 from migrate.reading.calls.registries import Hidden, registries_of
 from migrate.reading.calls.saves import Saved, saves_of
 from migrate.reading.calls.scopes import ModuleScope, Region, Scope
@@ -85,6 +86,7 @@ class ModuleCalls:
         after_move: the optimizers that are made after another function has moved a model.
         training: the calls that run a function in which a loop trains.
         moving: the calls that run a function that moves something to an accelerator.
+        models: the names, attributes, items and calls that are modules of torch.
         launches: whether running the file calls a function, of whatever file, that starts the replicas.
     """
 
@@ -119,6 +121,7 @@ class ModuleCalls:
     acting: frozenset[End] = frozenset()
     meeting: frozenset[End] = frozenset()
     unset: frozenset[str] = frozenset()
+    models: frozenset[End] = frozenset()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -196,6 +199,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         frozenset(_running(analysis, scope, acting_of(analysis))),
         frozenset(_running(analysis, scope, meeting_of(analysis))),
         unset_attributes(analysis),
+        frozenset(_end(node, scope.module) for node in models_of(analysis, scope)),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from migrate.reading.calls.scopes import Class, Function, Scope
 from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import FOLLOWED, SCHEDULER
+from migrate.reading.values.words import FOLLOWED, MAKES_MODEL, SCHEDULER
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,8 @@ def class_around(scope: Scope | None) -> Class | None:
 
 def result_of(called: External) -> Values:
     """Return what calling `called` gives, where that is followed."""
-    return frozenset([Result(called.name)]) if FOLLOWED.search(called.name) else NOTHING
+    followed = FOLLOWED.search(called.name) or MAKES_MODEL.match(called.name)
+    return frozenset([Result(called.name)]) if followed else NOTHING
 
 
 def handed_back(called: External, values: Values) -> Values:

@@ -6,6 +6,7 @@ from migrate.reading.catalogue import torch_other
 from migrate.reading.catalogue.entry import names
 
 SPAWN = names(*torch_other.SPAWN)
+SPAWN_PARAMETERS = ("fn", "args", "nprocs", "join", "daemon", "start_method")
 # Holds the model of a replica.
 DDP = names(*torch_other.DDP)
 # Runs a whole file in each replica.
