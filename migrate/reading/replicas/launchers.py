@@ -24,5 +24,6 @@ PROCESS = frozenset(
         "torch.multiprocessing.Process",
     }
 )
+STARTS = LAUNCHERS | PROCESS
 # What is handed to one of these runs in a job of a cluster: the script only asks for the job.
 SUBMITTERS = frozenset({"submitit"})
