@@ -106,6 +106,13 @@ def test_what_another_file_makes(tmp_path: Path, way: str) -> None:
     assert kinds(tmp_path, {"use.py": MADE[way]}) == [Kind.MODEL]
 
 
+def test_parts_of_a_librarys_are_not_followed(tmp_path: Path) -> None:
+    walk = (
+        "from nets import bought\nm = bought()\nwhile m:\n    m = m.next\n    m = m.other\nasked(m)"
+    )
+    assert kinds(tmp_path, {"use.py": walk}) == [Kind.MODEL]
+
+
 def test_what_another_file_passes(tmp_path: Path) -> None:
     main = "from nets import build\nfrom use import run\nrun(build(True), 3)"
     use = "def run(f, x):\n    y = f(x)\n    asked(f)\n    asked(y)"

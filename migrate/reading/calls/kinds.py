@@ -39,6 +39,10 @@ class Result:
     name: str
 
 
+# What a library makes; of its parts nothing is followed: `x = x.next` would have no end.
+MODULE = Result("torch.nn.Module")
+
+
 @dataclass(frozen=True)
 class Device:
     """A device, or the name or the index of one.
@@ -97,8 +101,9 @@ def class_around(scope: Scope | None) -> Class | None:
 
 def result_of(called: External) -> Values:
     """Return what calling `called` gives, where that is followed."""
-    followed = FOLLOWED.search(called.name) or MAKES_MODEL.match(called.name)
-    return frozenset([Result(called.name)]) if followed else NOTHING
+    if MAKES_MODEL.match(called.name):
+        return frozenset([MODULE])
+    return frozenset([Result(called.name)]) if FOLLOWED.search(called.name) else NOTHING
 
 
 def handed_back(called: External, values: Values) -> Values:

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from migrate.reading.calls.kinds import Instance, Result, Value
+from migrate.reading.calls.kinds import MODULE, Instance, Value
 from migrate.reading.calls.scopes import ModuleScope, Scope
-from migrate.reading.values.words import MAKES_MODEL, MODULE_BASE
+from migrate.reading.values.words import MODULE_BASE
 
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
@@ -42,8 +42,6 @@ def _in_call(call: ast.Call) -> Iterator[ast.expr]:
 
 
 def _is_one(value: Value, analysis: Analysis) -> bool:
-    if isinstance(value, Result):
-        return MAKES_MODEL.match(value.name) is not None
     if not isinstance(value, Instance):
-        return False
+        return value == MODULE
     return any(MODULE_BASE.match(base) for base in analysis.evaluator.external_bases(value.of))

@@ -152,7 +152,7 @@ MODULE_METHODS = words("eval train to cuda cpu half float double bfloat16 apply 
 MODULE_TENSORS = words("parameters buffers named_parameters named_buffers")
 # What gives a module when it is called; and what classes of modules derive from.
 MAKES_MODEL = re.compile(
-    r"torchvision\.models\.|timm\.(models\.)?create_model$|torch\.compile$"
+    r"torchvision\.models\.[\w.]+$|timm\.(models\.)?create_model$|torch\.compile$"
     r"|torch\.nn\.(?!utils\.|init\.|Parameter$|parameter\.)(\w+\.)*[A-Z]\w*$"
 )
 MODULE_BASE = re.compile(r"torch\.nn\.|torchvision\.models\.|timm\.models\.|(.*\.)?\w*Module$")
