@@ -17,7 +17,7 @@ from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.launching import joining_of, launching_of
-from migrate.reading.calls.models import models_of
+from migrate.reading.calls.makers import models_of
 from migrate.reading.calls.registries import Hidden, registries_of
 from migrate.reading.calls.saves import Saved, saves_of
 from migrate.reading.calls.scopes import ModuleScope, Region, Scope
