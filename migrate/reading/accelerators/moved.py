@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from migrate.reading.accelerators.asked import is_module
 from migrate.reading.accelerators.programs import programs_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.callers import callers_of
 from migrate.reading.calls.kinds import External
-from migrate.reading.calls.makers import is_module
 from migrate.reading.calls.scopes import Function, ModuleScope, Scope
 from migrate.reading.values.words import MODEL, TORCH_OPTIMIZER
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
-from migrate.reading.accelerators.asked import devices_of, spelled_devices
+from migrate.reading.accelerators.asked import devices_of, models_of, spelled_devices
 from migrate.reading.accelerators.halves import halves_of
 from migrate.reading.accelerators.led import led_of
 from migrate.reading.accelerators.moved import moved_of
@@ -17,7 +17,6 @@ from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.launching import joining_of, launching_of
-from migrate.reading.calls.makers import models_of
 from migrate.reading.calls.registries import Hidden, registries_of
 from migrate.reading.calls.saves import Saved, saves_of
 from migrate.reading.calls.scopes import ModuleScope, Region, Scope
