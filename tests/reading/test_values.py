@@ -195,3 +195,22 @@ def test_an_index_under_another_name_is_one(text: str, asks: bool) -> None:
     """Tests of the rank knew the index by the names that scripts give it, devices by where it is from."""
     source = f"import os\nimport torch\nimport torch.distributed as dist\n{text}\n".encode()
     assert Script(parse(source, Path("script.py"))).guards.any is asks
+
+
+OF_A = "class A:\n    def run(self, x):\n        asked(x)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (f"{OF_A}A().run(torch.ones(3).cuda())", Kind.ON_DEVICE),
+        (f"{OF_A}a = A()\na.run(torch.ones(3).cuda())", Kind.ON_DEVICE),
+        (
+            f"{OF_A}class B:\n    def run(self, x): ...\n"
+            "    def go(self):\n        self.run(torch.ones(3).cuda())",
+            Kind.UNKNOWN,  # another class's method of that name
+        ),
+    ],
+)
+def test_what_a_method_is_passed(text: str, kind: Kind) -> None:
+    assert kinds(text) == [kind]
