@@ -67,6 +67,8 @@ def test_each_kind(text: str, kind: Kind) -> None:
         ),
         (f"import itertools\n{LOOP}\n    asked(itertools.chain([loss]))", Kind.ON_DEVICE),
         (f"{LOOP}\n    asked(torch.as_tensor(loss))", Kind.ON_DEVICE),
+        (f"{LOOP}\n    asked(torch.as_tensor(x, device='cuda'))", Kind.ON_DEVICE),
+        (f"{LOOP}\n    asked(torch.as_tensor(loss, device='cpu'))", Kind.HOST),
         ("asked(torch.as_tensor(3))", Kind.HOST),
         ("asked(torch.load('a.pt', map_location='cpu'))", Kind.HOST),
         ("asked(torch.load('a.pt', map_location=torch.device('cuda')))", Kind.UNKNOWN),

@@ -565,7 +565,8 @@ class Values:
         if "clip_grad_norm" in name:
             return Kind.ON_DEVICE
         kinds = {self.kind(arg.value) for arg in call.args}
-        if last in v.MADE_OF_TENSORS and not kinds & TENSORS:
+        placed = keyword(call, "device") is not None or not kinds & TENSORS
+        if last in v.MADE_OF_TENSORS and placed:
             return self.by_itself(call) or Kind.HOST
         if kinds == {Kind.HOST} and _of_parts(call):
             return Kind.HOST  # torch.cat([times, torch.zeros(1)])

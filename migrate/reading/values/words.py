@@ -155,7 +155,9 @@ MAKES_MODEL = re.compile(
     r"torchvision\.models\.[\w.]+$|timm\.(models\.)?create_model$|torch\.compile$"
     r"|torch\.nn\.(?!utils\.|init\.|Parameter$|parameter\.)(\w+\.)*[A-Z]\w*$"
 )
-MODULE_BASE = re.compile(r"torch\.nn\.|torchvision\.models\.|timm\.models\.|(.*\.)?\w*Module$")
+MODULE_BASE = re.compile(
+    r"torch\.nn\.|torchvision\.models\.|timm\.models\.|(?!.*DataModule).*Module"
+)
 
 # What a loop goes over that yields batches.
 LOADER = re.compile(
