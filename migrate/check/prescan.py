@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
+from migrate.reading.catalogue import catalogue
+from migrate.reading.tree.prescan import seen_by
 
-# Every hazard needs one of these in the file: a name of the library, of CUDA or of NCCL, or a method that
-# only matters in a file that also names torch.
-WORDS = re.compile(
-    rb"torch|cuda|CUDA|nccl|apex|triton|flash_attn|bitsandbytes|nvidia|pynvml|py3nvml|cupy|numba"
-    rb"|XLA_USE_BF16|XLA_DOWNCAST_BF16|xformers|transformer_engine|deepspeed|horovod|tensorrt|GPUtil"
-    rb"|approx_max_k|approx_min_k|migrate: ignore"
+# Every hazard needs one of these in the file: a name of the library, of CUDA or of NCCL, a name of which the
+# catalogue has a hazard, or a method that only matters in a file that also names torch.
+WORDS = seen_by(
+    rb"torch|cuda|CUDA|nccl|nvidia|XLA_USE_BF16|XLA_DOWNCAST_BF16|migrate: ignore",
+    (entry for entry in catalogue.IMPORTS.values() if entry.code),
 )
 
 

@@ -257,6 +257,7 @@ def refusals(answered: set[str]) -> Iterator[Patch]:
 _RULES = {
     "ExternalStream": "cuda-streams",
     "caching_allocator_enable": "cuda-memory",
+    "change_current_allocator": "cuda-memory",
     "clock": "cuda-memory",
     "get_per_process": "cuda-memory",
     "host_memory": "cuda-memory",

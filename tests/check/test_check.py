@@ -14,6 +14,8 @@ from migrate.check.hazard import Severity
 from migrate.check.prescan import may_hold_hazards
 from migrate.check.project import check_paths, python_files
 from migrate.cli import commands
+from migrate.reading.catalogue import catalogue
+from migrate.reading.tree.prescan import concerns_rules
 from migrate.reading.tree.source import UnreadableScriptError
 
 ERROR = "import torch.distributed as dist\n\ndist.init_process_group('nccl')\n"
@@ -129,6 +131,18 @@ class TestFiles:
         names = [str(p.relative_to(tmp_path)) for p in python_files(tmp_path, Config())]
         assert names == ["a.py", "b/c.py"]
         assert len(list(python_files(tmp_path / ".hidden", Config()))) == 1
+
+    def test_a_file_that_imports_what_the_catalogue_has_is_looked_at(self) -> None:
+        entries = catalogue.IMPORTS.values()
+        hazards = [one.name for one in entries if one.code]
+        rules = [one.name for one in entries if one.code or one.rule]
+        assert len(hazards) > 100
+        assert [name for name in hazards if not may_hold_hazards(f"import {name}".encode())] == []
+        assert [name for name in rules if not concerns_rules(f"import {name}".encode())] == []
+
+    def test_a_library_alone_is_a_hazard(self, tmp_path: Path) -> None:
+        written(tmp_path, "from mamba_ssm import Mamba\n\nblock = Mamba(8)\n")
+        assert "XLA410" in run(tmp_path).stdout
 
     def test_a_file_that_names_nothing_of_ours_is_not_parsed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

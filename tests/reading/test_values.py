@@ -11,6 +11,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.script import Script
 from migrate.reading.tree.source import parse
 from migrate.reading.tree.tree import nodes_of
+from migrate.reading.values.host import is_on_the_cpu
 from migrate.reading.values.kind import Kind
 
 LOOP = """
@@ -50,6 +51,39 @@ def called(call: cst.Call) -> str:
 )
 def test_each_kind(text: str, kind: Kind) -> None:
     assert kinds(text) == [kind]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (
+            f"scaler = torch.amp.GradScaler('cuda')\n{LOOP}\n    asked(scaler.scale(loss))",
+            Kind.ON_DEVICE,
+        ),
+        ("from functools import partial\nf = partial(torch.add, 1)\nasked(f)", Kind.UNKNOWN),
+        (
+            f"import functools\n{LOOP}\n    asked(functools.reduce(max, [loss, loss]))",
+            Kind.ON_DEVICE,
+        ),
+        (f"import itertools\n{LOOP}\n    asked(itertools.chain([loss]))", Kind.ON_DEVICE),
+        (f"{LOOP}\n    asked(torch.as_tensor(loss))", Kind.ON_DEVICE),
+        (f"{LOOP}\n    asked(torch.as_tensor(x, device='cuda'))", Kind.ON_DEVICE),
+        (f"{LOOP}\n    asked(torch.as_tensor(loss, device='cpu'))", Kind.HOST),
+        ("asked(torch.as_tensor(3))", Kind.HOST),
+        ("asked(torch.load('a.pt', map_location='cpu'))", Kind.HOST),
+        ("asked(torch.load('a.pt', map_location=torch.device('cuda')))", Kind.UNKNOWN),
+    ],
+)
+def test_what_only_hands_on_is_where_that_is(text: str, kind: Kind) -> None:
+    assert kinds(text) == [kind]
+
+
+@pytest.mark.parametrize("made", ["torch.hann_window(3)", "torch.zeros(3)", "torch.tensor([3])"])
+def test_what_is_made_of_numbers_is_on_the_host_by_both_answers(made: str) -> None:
+    script = Script(parse(f"import torch\nx = {made}\n".encode(), Path("script.py")))
+    (call,) = nodes_of(script.module, cst.Call)
+    assert is_on_the_cpu(call, script)
+    assert kinds(f"asked({made})") == [Kind.HOST]
 
 
 @pytest.mark.parametrize(
@@ -163,3 +197,22 @@ def test_an_index_under_another_name_is_one(text: str, asks: bool) -> None:
     """Tests of the rank knew the index by the names that scripts give it, devices by where it is from."""
     source = f"import os\nimport torch\nimport torch.distributed as dist\n{text}\n".encode()
     assert Script(parse(source, Path("script.py"))).guards.any is asks
+
+
+OF_A = "class A:\n    def run(self, x):\n        asked(x)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (f"{OF_A}A().run(torch.ones(3).cuda())", Kind.ON_DEVICE),
+        (f"{OF_A}a = A()\na.run(torch.ones(3).cuda())", Kind.ON_DEVICE),
+        (
+            f"{OF_A}class B:\n    def run(self, x): ...\n"
+            "    def go(self):\n        self.run(torch.ones(3).cuda())",
+            Kind.UNKNOWN,  # another class's method of that name
+        ),
+    ],
+)
+def test_what_a_method_is_passed(text: str, kind: Kind) -> None:
+    assert kinds(text) == [kind]

@@ -1,4 +1,4 @@
-"""The expressions of a file of which the rules may ask what device they are."""
+"""The expressions of a file of which the rules may ask what they are: which device, or a module."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.devices import kind_of
-from migrate.reading.calls.kinds import Device, External
+from migrate.reading.calls.kinds import MODULE, Device, External, Instance, Value
 from migrate.reading.calls.scopes import Binding, ModuleScope, Scope
 from migrate.reading.values.kind import Kind
+from migrate.reading.values.words import MODULE_BASE
 
 # Methods and functions that take a device.
 TAKE = frozenset({"to", "cuda", "device", "to_empty", "set_device", "set_default_device", "str"})
@@ -39,6 +40,22 @@ def devices_of(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr,
                 kind = kind_of(evaluator.values(part, scope))
                 if kind is not Kind.UNKNOWN:
                     yield part, kind
+
+
+def is_module(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
+    """Whether all that `node` may be, as far as that is known, are modules."""
+    values = analysis.evaluator.values(node, scope)
+    return bool(values) and all(_is_one(value, analysis) for value in values)
+
+
+def models_of(analysis: Analysis, top: ModuleScope) -> Iterator[ast.expr]:
+    """Yield the expressions of a file that make, call, ask or hand on a module."""
+    for root in top.all_roots:
+        for region in analysis.regions(root):
+            for call, scope in region.calls:
+                for node in (call, *_in_call(call)):
+                    if is_module(node, scope, analysis):
+                        yield node
 
 
 @lru_cache(maxsize=2)
@@ -107,3 +124,20 @@ def _parts(node: ast.expr) -> Iterator[Asked]:
             yield from _parts(inner)
         case ast.Name() | ast.Attribute() | ast.Subscript() | ast.Call():
             yield node
+
+
+def _in_call(call: ast.Call) -> Iterator[ast.expr]:
+    """Yield what is called, what that is an attribute of, and what is handed to it."""
+    for node in (call.func, *call.args, *(one.value for one in call.keywords)):
+        inner: ast.expr = node
+        while isinstance(inner, ast.Attribute | ast.Subscript):
+            yield inner
+            inner = inner.value
+        if isinstance(inner, ast.Name):
+            yield inner
+
+
+def _is_one(value: Value, analysis: Analysis) -> bool:
+    if not isinstance(value, Instance):
+        return value == MODULE
+    return any(MODULE_BASE.match(base) for base in analysis.evaluator.external_bases(value.of))

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from migrate.reading.accelerators.asked import is_module
 from migrate.reading.accelerators.programs import programs_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.callers import callers_of
-from migrate.reading.calls.kinds import External, Instance
-from migrate.reading.calls.scopes import Class, Function, ModuleScope, Scope
-from migrate.reading.values.words import MODEL, MODEL_MAKERS, TORCH_OPTIMIZER
+from migrate.reading.calls.kinds import External
+from migrate.reading.calls.scopes import Function, ModuleScope, Scope
+from migrate.reading.values.words import MODEL, TORCH_OPTIMIZER
 
 
 @dataclass(frozen=True)
@@ -76,15 +77,7 @@ class Moved:
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) if MODEL.fullmatch(name):
                 return True
-        evaluator = self.analysis.evaluator
-        made = node.func if isinstance(node, ast.Call) else node  # `Net().to(device)`
-        for value in evaluator.values(made, scope):
-            of = value.of if isinstance(value, Instance) else value
-            if isinstance(of, Class) and any(".nn." in b for b in evaluator.external_bases(of)):
-                return True
-            if isinstance(of, External) and of.name.startswith(("torch.nn.", *MODEL_MAKERS)):
-                return True
-        return False
+        return is_module(node, scope, self.analysis)
 
     def _calls(self, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
         for root in scope.roots:

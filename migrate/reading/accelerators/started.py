@@ -10,10 +10,9 @@ from migrate.reading.calls.kinds import External
 from migrate.reading.calls.scopes import ModuleScope, Region
 from migrate.reading.catalogue import libraries, torch_distributed, torch_other
 from migrate.reading.catalogue.entry import names
-from migrate.reading.replicas.launchers import DDP, LAUNCHERS, PROCESS, SPAWN, SUBMITTERS
+from migrate.reading.replicas.launchers import DDP, STARTS, SUBMITTERS
 
 MEANS_SEVERAL = names(*torch_distributed.INIT) | DDP | names(*torch_other.SAMPLERS)
-STARTS = LAUNCHERS | SPAWN | PROCESS
 # They start the replicas, or hand the script to what does.
 BY_OTHERS = names(*libraries.LAUNCHERS) | SUBMITTERS
 

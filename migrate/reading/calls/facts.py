@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
-from migrate.reading.accelerators.asked import devices_of, spelled_devices
+from migrate.reading.accelerators.asked import devices_of, models_of, spelled_devices
 from migrate.reading.accelerators.halves import halves_of
 from migrate.reading.accelerators.led import led_of
 from migrate.reading.accelerators.moved import moved_of
@@ -85,6 +85,7 @@ class ModuleCalls:
         after_move: the optimizers that are made after another function has moved a model.
         training: the calls that run a function in which a loop trains.
         moving: the calls that run a function that moves something to an accelerator.
+        models: the names, attributes, items and calls that are modules of torch.
         launches: whether running the file calls a function, of whatever file, that starts the replicas.
     """
 
@@ -119,6 +120,7 @@ class ModuleCalls:
     acting: frozenset[End] = frozenset()
     meeting: frozenset[End] = frozenset()
     unset: frozenset[str] = frozenset()
+    models: frozenset[End] = frozenset()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -196,6 +198,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         frozenset(_running(analysis, scope, acting_of(analysis))),
         frozenset(_running(analysis, scope, meeting_of(analysis))),
         unset_attributes(analysis),
+        frozenset(_end(node, scope.module) for node in models_of(analysis, scope)),
     )
 
 

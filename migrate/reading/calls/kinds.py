@@ -7,7 +7,7 @@ from pathlib import Path
 
 from migrate.reading.calls.scopes import Class, Function, Scope
 from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import FOLLOWED, SCHEDULER
+from migrate.reading.values.words import FOLLOWED, MAKES_MODEL, SCHEDULER
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,10 @@ class Result:
     """What calling something external gave: `Result('torch.optim.SGD')` is an optimizer."""
 
     name: str
+
+
+# What a library makes; of its parts nothing is followed: `x = x.next` would have no end.
+MODULE = Result("torch.nn.Module")
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,8 @@ def class_around(scope: Scope | None) -> Class | None:
 
 def result_of(called: External) -> Values:
     """Return what calling `called` gives, where that is followed."""
+    if MAKES_MODEL.match(called.name):
+        return frozenset([MODULE])
     return frozenset([Result(called.name)]) if FOLLOWED.search(called.name) else NOTHING
 
 

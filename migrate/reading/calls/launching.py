@@ -21,9 +21,10 @@ from migrate.reading.replicas.rank_tests import last_part
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
 
+# A process of plain `multiprocessing` that another file starts is none that trains: it may read data.
 STARTS = LAUNCHERS | {"torch.multiprocessing.Process"}
 # What a file without any of them does not call.
-WORDS = (b"spawn", b"launch", b"start_processes", b"Process")
+WORDS = frozenset(name.rpartition(".")[2].encode() for name in STARTS)
 SEEDS = names(*torch_cuda.SEEDS) | {"torch_xla.manual_seed"}
 JOINS = "init_process_group"
 

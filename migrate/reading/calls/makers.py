@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from migrate.reading.calls.kinds import class_around
-from migrate.reading.calls.scopes import Binding, Scope
+from migrate.reading.calls.scopes import Scope
 from migrate.reading.values.words import MODULE_METHODS
+
+if TYPE_CHECKING:
+    from migrate.reading.calls.values import Evaluator
 
 
 def same_as(node: ast.expr) -> ast.expr | None:
@@ -17,7 +20,9 @@ def same_as(node: ast.expr) -> ast.expr | None:
     return None
 
 
-def made_by(model: ast.expr, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
+def made_by(
+    model: ast.expr, scope: Scope, evaluator: Evaluator
+) -> Iterator[tuple[ast.Call, Scope]]:
     """Yield the calls that may have made `model`, and where they stand."""
     seen: set[int] = set()
     waiting: list[tuple[ast.expr, Scope]] = [(model, scope)]
@@ -35,25 +40,20 @@ def made_by(model: ast.expr, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
             case ast.IfExp(body=one, orelse=other):
                 waiting += [(one, at), (other, at)]
             case ast.Name() | ast.Attribute():
-                waiting += _values(node, at)
+                waiting += _values(node, at, evaluator)
 
 
-def bound_to(node: ast.expr, scope: Scope) -> Iterator[ast.expr]:
+def bound_to(node: ast.expr, scope: Scope, evaluator: Evaluator) -> Iterator[ast.expr]:
     """Yield `node`, and what it is bound to where it is a name."""
     yield node
     if isinstance(node, ast.Name):
-        yield from (value for value, _ in _values(node, scope))
+        yield from (value for value, _ in _values(node, scope, evaluator))
 
 
-def _values(node: ast.Name | ast.Attribute, scope: Scope) -> list[tuple[ast.expr, Scope]]:
-    """Return what is assigned to a name, or to an attribute of `self`, and where."""
-    found: list[Binding] = []
-    if isinstance(node, ast.Name):
-        around: Scope | None = scope
-        while around is not None and not found:
-            found = around.bindings.get(node.id, [])
-            around = around.parent
-    elif isinstance(node.value, ast.Name) and node.value.id == "self":
-        owner = class_around(scope)
-        found = owner.attributes.get(node.attr, []) if owner is not None else []
-    return [(one.value, one.scope) for one in found if one.value is not None]
+def _values(
+    node: ast.Name | ast.Attribute, scope: Scope, evaluator: Evaluator
+) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield what is assigned to a name or an attribute, and where."""
+    for one in evaluator.origins(node, scope):
+        if one.value is not None:
+            yield one.value, one.scope

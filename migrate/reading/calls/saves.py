@@ -27,14 +27,13 @@ from migrate.reading.replicas.rank_tests import (
     parents,
 )
 from migrate.reading.values.decided import ruled_out
-from migrate.reading.values.words import LOADS, RANK_NAME, TORCH_SAVES
+from migrate.reading.values.words import KEEPING, LOADS, RANK_NAME, READ_METHODS, TORCH_SAVES
 
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
 
 SAVES = TORCH_SAVES | {"shims.save"}
 PARAMETERS = frozenset({"obj", "f", "_use_new_zipfile_serialization"})
-ON_CPU = frozenset({"cpu", "numpy", "tolist", "item"})
 OPENS = frozenset({"open", "BytesIO", "NamedTemporaryFile", "BlobFile"})
 
 
@@ -127,7 +126,7 @@ class Saves:
         named = any(isinstance(value, External) and value.name in SAVES for value in values)
         saved = call.args[0] if call.args else None
         while isinstance(saved, ast.Call) and isinstance(saved.func, ast.Attribute):
-            if saved.func.attr in ON_CPU:
+            if saved.func.attr in READ_METHODS:
                 return False
             saved = saved.func.value
         return named and not (isinstance(saved, ast.Name) and _is_loaded_on_host(saved.id, scope))
@@ -156,7 +155,7 @@ def _is_loaded_on_host(name: str, scope: Scope) -> bool:
         put: list[ast.expr] = []
         if isinstance(node, ast.Assign) and any(_is_item(one, name) for one in node.targets):
             put = [node.value]
-        elif isinstance(node, ast.Call) and last_part(node.func) in ("setdefault", "update"):
+        elif isinstance(node, ast.Call) and last_part(node.func) in KEEPING:
             of = node.func.value if isinstance(node.func, ast.Attribute) else None
             put = [*node.args, *(k.value for k in node.keywords)] if _root(of) == name else []
         if any(isinstance(n, ast.Name) and n.id != name for value in put for n in ast.walk(value)):

@@ -155,16 +155,17 @@ class Ties:
     def _is_made_by_name(self, move: ast.Call, scope: Scope) -> bool:
         """Whether what `move` moves is of a class that is chosen while the script runs."""
         assert isinstance(move.func, ast.Attribute)
+        evaluator = self._analysis.evaluator
         seen: set[Function] = set()
         waiting: list[tuple[ast.expr, Scope]] = [(move.func.value, scope)]
         while waiting:
-            for made, at in made_by(*waiting.pop()):
+            for made, at in made_by(*waiting.pop(), evaluator):
                 functions = [f for f in self._running(made) if f not in seen]
                 seen.update(functions)
                 waiting += [(returned, f) for f in functions for returned in f.returns]
                 if not self._running(made) and any(
                     isinstance(called, ast.Subscript | ast.Call)
-                    for called in bound_to(made.func, at)
+                    for called in bound_to(made.func, at, evaluator)
                 ):
                     return True
         return False
@@ -242,7 +243,7 @@ class Ties:
                 yield tie
         for value in self._analysis.evaluator.values(model, scope):
             yield from self._of_value(value, move, scope)
-        for made, _ in made_by(model, scope):
+        for made, _ in made_by(model, scope, self._analysis.evaluator):
             for function in self._running(made):
                 yield from self._within(function)
             yield from self._of_library(made)

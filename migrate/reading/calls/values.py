@@ -15,6 +15,7 @@ from pathlib import Path
 from migrate.reading.calls import devices
 from migrate.reading.calls.families import Families
 from migrate.reading.calls.kinds import (
+    MODULE,
     NOTHING,
     Device,
     External,
@@ -242,7 +243,7 @@ class Evaluator(Families):
                 return self._exported(path, name)
             case External(dotted):
                 return frozenset([External(f"{dotted}.{name}")])
-            case Result(dotted):
+            case Result(dotted) if value != MODULE:
                 return frozenset([External(f"{dotted}().{name}")])
         return NOTHING
 

@@ -24,7 +24,10 @@ _told = Family("torch.cuda", RAISES, CALLS, "cuda-memory")
 IGNORED = (
     *_quiet("empty_cache caching_allocator_enable", "remove it"),
     *_quiet("reset_accumulated_host_memory_stats reset_peak_host_memory_stats", "remove it"),
-    *_told("init ipc_collect reset_accumulated_memory_stats set_sync_debug_mode", "remove it"),
+    *_told(
+        "change_current_allocator init ipc_collect reset_accumulated_memory_stats set_sync_debug_mode",
+        "remove it",
+    ),
     *_told("reset_max_memory_allocated reset_max_memory_cached", "remove it"),
     *_told("reset_peak_memory_stats set_per_process_memory_fraction", "remove it"),
     *Family("torch.accelerator", NOTHING, rule="cuda-memory")("empty_cache", "remove it"),

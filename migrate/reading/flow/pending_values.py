@@ -32,6 +32,7 @@ from migrate.reading.values.words import (
     DESCRIBING,
     DESCRIBING_METHODS,
     HOST_SAVES,
+    KEEPING,
     READ_METHODS,
     RUNS_PENDING,
 )
@@ -66,7 +67,6 @@ SYNCS_OF_CUDA = names(*torch_cuda.WAITS) | {"torch.distributed.barrier"}
 # Methods that give the same memory, or what the object holds.
 HOLDS = re.compile(rf"{VIEWS.pattern}|buffers|items|named_parameters|parameters|values")
 HANDING_ON = frozenset({"enumerate", "iter", "list", "reversed", "sorted", "tuple", "zip"})
-KEEPING = frozenset({"append", "extend", "insert", "add", "update", "appendleft", "setdefault"})
 
 
 def is_collective(call: cst.Call, facts: Facts) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import libcst as cst
 
 from migrate.reading.names.parsed import Parsed
-from migrate.reading.tree.tree import bind, is_attribute_of_self
+from migrate.reading.tree.tree import bind, last_part
 
 Owner = cst.FunctionDef | cst.Module
 Place = tuple[int, int]
@@ -102,7 +102,7 @@ class Bindings:
         names = [parameter.name.value for parameter in function.params.params]
         is_method = names[:1] == ["self"]
         for call in self._calls.get(function.name.value, ()):
-            if isinstance(call.func, cst.Attribute) != is_method:
+            if not any(one is function for one in self._context.called(call)):
                 continue
             bound = bind(call, names[1:] if is_method else names)
             if bound is not None and name in bound:
@@ -135,10 +135,7 @@ class Bindings:
             self.used[id(self.owner(node)), node.value.value].add(node.attr.value)
 
     def _add_call(self, node: cst.Call) -> None:
-        if isinstance(node.func, cst.Name):
-            self._calls[node.func.value].append(node)
-        elif is_attribute_of_self(node.func):
-            self._calls[node.func.attr.value].append(node)
+        self._calls[last_part(node.func)].append(node)
 
     def _add_comprehension(self, node: cst.BaseComp) -> None:
         clause: cst.CompFor | None = node.for_in

@@ -17,7 +17,7 @@ import libcst as cst
 
 from migrate.reading.catalogue import libraries, torch_distributed, torch_other
 from migrate.reading.catalogue.entry import names
-from migrate.reading.replicas.launchers import DDP, LAUNCHERS, PROCESS, SCRIPT, SPAWN, SUBMITTERS
+from migrate.reading.replicas.launchers import DDP, PROCESS, SCRIPT, STARTS, SUBMITTERS
 from migrate.reading.replicas.one_device import one_device
 from migrate.reading.tree.tree import (
     base_name,
@@ -89,9 +89,8 @@ class Launch:
         return Style.MAIN
 
     def _starts_itself(self) -> bool:
-        names = LAUNCHERS | SPAWN | PROCESS
         return self._context.calls.launches or any(
-            self._context.qualified_name(node.func) in names
+            self._context.qualified_name(node.func) in STARTS
             for node in self._context.all_of(cst.Call)
         )
 
@@ -228,7 +227,7 @@ class Launch:
         """Yield the functions of the script that it starts in processes of their own."""
         for call in self._calls:
             name = self._context.qualified_name(call.func)
-            if name in LAUNCHERS | SPAWN | PROCESS:
+            if name in STARTS:
                 given = keyword(call, "target" if name in PROCESS else "fn")
                 if given is None and name not in PROCESS and call.args:
                     given = call.args[0]

@@ -6,6 +6,7 @@ from migrate.reading.catalogue import torch_other
 from migrate.reading.catalogue.entry import names
 
 SPAWN = names(*torch_other.SPAWN)
+SPAWN_PARAMETERS = ("fn", "args", "nprocs", "join", "daemon", "start_method")
 # Holds the model of a replica.
 DDP = names(*torch_other.DDP)
 # Runs a whole file in each replica.
@@ -23,5 +24,6 @@ PROCESS = frozenset(
         "torch.multiprocessing.Process",
     }
 )
+STARTS = LAUNCHERS | PROCESS
 # What is handed to one of these runs in a job of a cluster: the script only asks for the job.
 SUBMITTERS = frozenset({"submitit"})

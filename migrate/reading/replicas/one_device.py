@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.replicas.launchers import SPAWN
+from migrate.reading.replicas.launchers import SPAWN, SPAWN_PARAMETERS
 from migrate.reading.tree.tree import bind, code, elements
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
 
-PARAMETERS = ("fn", "args", "nprocs", "join", "daemon", "start_method")
 MORE_THAN_ONE = {("1", cst.GreaterThan), ("2", cst.GreaterThanEqual), ("1", cst.NotEqual)}
 
 
@@ -23,7 +22,7 @@ def one_device(call: cst.Call, context: Parsed) -> tuple[cst.If, cst.Call] | Non
     """
     if context.qualified_name(call.func) not in SPAWN:
         return None
-    bound = bind(call, PARAMETERS)
+    bound = bind(call, SPAWN_PARAMETERS)
     node = context.parent(context.parent(context.statement_around(call)))
     if bound is None or not {"fn", "nprocs"} <= bound.keys() or not isinstance(node, cst.If):
         return None

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import base_name, code, keyword, last_part, nodes_of
-from migrate.reading.values.words import LOADS, MADE_ON_HOST
+from migrate.reading.tree.tree import base_name, code, last_part, nodes_of
+from migrate.reading.values.kind import Kind
+from migrate.reading.values.values import place_of_load
+from migrate.reading.values.words import KEEPING
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
-
-PUTS = frozenset({"setdefault", "update"})
 
 
 def is_on_the_cpu(value: cst.BaseExpression, context: Script) -> bool:
@@ -22,7 +22,7 @@ def is_on_the_cpu(value: cst.BaseExpression, context: Script) -> bool:
         owner, made = context.bound_to(value)
         if made is None or isinstance(made, cst.Param | cst.Name):
             return False
-        if isinstance(made, cst.Call) and _place_of_load(made) is not None:
+        if isinstance(made, cst.Call) and place_of_load(made) is not None:
             # A checkpoint: what is put into it stays where it is.
             inside = owner if isinstance(owner, cst.FunctionDef) else context.module
             if not all(_is_of_itself(item, value.value) for item in _items(value.value, inside)):
@@ -37,24 +37,11 @@ def is_on_the_cpu(value: cst.BaseExpression, context: Script) -> bool:
         return False
     if isinstance(value.func, cst.Attribute) and value.func.attr.value == "cpu":
         return not value.args
-    place = _place_of_load(value)
-    if place is not None:
-        return context.values.is_surely_cpu(place)
-    if context.qualified_name(value.func) not in MADE_ON_HOST:
+    if context.values.made(value) is not Kind.HOST or any(arg.star for arg in value.args):
         return False
-    device = keyword(value, "device")
-    elsewhere = device is not None and not context.values.is_surely_cpu(device.value)
-    if elsewhere or any(arg.star for arg in value.args):
-        return False
-    # `torch.tensor(x)` is where the tensor x is.
+    # What `torch.tensor(x)` makes is where the tensor x is.
     of_data = code(value.func).endswith("ensor") and value.args
     return not of_data or _is_of_the_host(value.args[0].value)
-
-
-def _place_of_load(call: cst.Call) -> cst.BaseExpression | None:
-    """Return where `call` loads to, if it is `torch.load(path, map_location=…)` or alike."""
-    place = keyword(call, "map_location")
-    return place.value if place is not None and LOADS.search(last_part(call.func)) else None
 
 
 def _items(name: str, root: cst.CSTNode) -> Iterator[cst.BaseExpression]:
@@ -65,7 +52,7 @@ def _items(name: str, root: cst.CSTNode) -> Iterator[cst.BaseExpression]:
                 yield assign.value
     for call in nodes_of(root, cst.Call):
         of = call.func.value if isinstance(call.func, cst.Attribute) else None
-        if of is not None and last_part(call.func) in PUTS and base_name(of) == name:
+        if of is not None and last_part(call.func) in KEEPING and base_name(of) == name:
             yield from (arg.value for arg in call.args)
 
 

@@ -8,13 +8,12 @@ import libcst as cst
 
 from migrate.reading.tree.tree import bind
 from migrate.reading.values.host import is_on_the_cpu
+from migrate.reading.values.words import READ_METHODS
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
 
-# Methods after which a tensor, or what holds some, is on the host: `model.cpu().state_dict()`.
-READ = frozenset({"cpu", "item", "numpy", "tolist"})
 PARAMETERS = ("obj", "f", "pickle_module", "pickle_protocol", "_use_new_zipfile_serialization")
 
 
@@ -26,7 +25,7 @@ def is_of_host(call: cst.Call, context: Script) -> bool:
         return value is not None
     inner = value
     while isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute):
-        if inner.func.attr.value in READ:
-            return True
+        if inner.func.attr.value in READ_METHODS:
+            return True  # also of what holds tensors: `model.cpu().state_dict()`
         inner = inner.func.value
     return is_on_the_cpu(value, context)

@@ -101,6 +101,8 @@ class Values:
             self._pending.discard(key)
         if isinstance(node, cst.Subscript | cst.Call) and found in (Kind.UNKNOWN, Kind.HOST):
             found = self._in_the_project(node, found)
+        if found is Kind.UNKNOWN and self._is_model_of_project(node):
+            found = Kind.MODEL
         self._known[key] = found
         return found
 
@@ -195,6 +197,18 @@ class Values:
             return Kind.ON_DEVICE
         return None
 
+    def made(self, call: cst.Call) -> Kind | None:
+        """Return where the tensors are that `call` makes of numbers, or loads; None if not plain."""
+        place = place_of_load(call)
+        if place is not None:
+            return Kind.HOST if self.is_surely_cpu(place) else None
+        name = self._context.qualified_name(call.func) or ""
+        if not name.startswith("torch.") or name.rpartition(".")[2] not in v.MADE_ON_HOST:
+            return None
+        if name.startswith("torch.cuda."):
+            return Kind.ON_DEVICE
+        return self.by_itself(call) or Kind.HOST
+
     def given_to(self, node: cst.Name | cst.Attribute) -> list[cst.BaseExpression]:
         """Return what the script assigns to the name or attribute `node`, defaults included."""
         if isinstance(node, cst.Name):
@@ -237,6 +251,11 @@ class Values:
             return here
         found = devices.get(self._context.place(node), here)
         return here if found is Kind.CPU else found
+
+    def _is_model_of_project(self, node: cst.CSTNode) -> bool:
+        """Whether other functions and files say that `node` is a module."""
+        models = self._context.calls.models
+        return bool(models) and isinstance(node, ASKED) and self._context.place(node) in models
 
     def _named(self, node: cst.CSTNode) -> str | None:
         """Return the imported name that `node` stands for; after a dot where it is of the project."""
@@ -498,7 +517,7 @@ class Values:
         if name in self.bindings.classes:
             bases = [base.value for base in self.bindings.classes[name].bases]
             named = [self._context.qualified_name(base) or code(base) for base in bases]
-            is_module = any(one.startswith("torch.nn.") or "Module" in one for one in named)
+            is_module = any(v.MODULE_BASE.match(one) for one in named)
             return Kind.MODEL if is_module else Kind.UNKNOWN
         if not self._context.bindings(call.func):
             if name in v.HOST_BUILTINS:
@@ -518,10 +537,11 @@ class Values:
         """Return what an imported function returns."""
         root, _, _ = name.partition(".")
         last = name.rpartition(".")[2]
-        if root in v.HOST_ROOTS:
-            deep = name in ("copy.deepcopy", "copy.copy") and call.args
-            return self.kind(call.args[0].value) if deep else Kind.HOST
-        if name.startswith(v.MODEL_MAKERS):
+        if v.HANDING_ON.fullmatch(name):
+            return joined(self.kind(arg.value) for arg in call.args)
+        if root in v.HOST_ROOTS:  # of functools: a function, of which it is not known what it gives
+            return Kind.UNKNOWN if root == "functools" else Kind.HOST
+        if v.MAKES_MODEL.match(name):
             return Kind.MODEL
         if name in DEVICE_LOADERS:
             return Kind.DEVICE_LOADER
@@ -531,17 +551,13 @@ class Values:
             return self._as_loader(call)  # tqdm(loader)
         if v.TORCH_OPTIMIZER.fullmatch(name):
             return Kind.OPTIMIZER
-        if last in v.FACTORIES:
-            on_device = name.startswith("torch.cuda.") or self.by_itself(call) is Kind.ON_DEVICE
-            return Kind.ON_DEVICE if on_device else Kind.HOST
+        made = self.made(call)
+        if made is not None:
+            return made
         if last == "Parameter":
             return Kind.ON_DEVICE
-        if name == "torch.compile" or last in ("DistributedDataParallel", "DataParallel"):
-            return Kind.MODEL
         if last in v.PLAIN or name.startswith(v.PLAIN_MODULES):
             return Kind.HOST
-        if name.startswith("torch.nn.") and last[:1].isupper():
-            return Kind.MODEL
         if name.startswith("torch.nn.utils.rnn"):
             return held(self.kind(arg.value) for arg in call.args[:1])
         if name.startswith(("torch.nn.utils.", "torch.nn.init.")) and "clip_grad" not in name:
@@ -549,6 +565,9 @@ class Values:
         if "clip_grad_norm" in name:
             return Kind.ON_DEVICE
         kinds = {self.kind(arg.value) for arg in call.args}
+        placed = keyword(call, "device") is not None or not kinds & TENSORS
+        if last in v.MADE_OF_TENSORS and placed:
+            return self.by_itself(call) or Kind.HOST
         if kinds == {Kind.HOST} and _of_parts(call):
             return Kind.HOST  # torch.cat([times, torch.zeros(1)])
         return joined(kinds & TENSORS) if kinds & TENSORS else Kind.UNKNOWN
@@ -569,6 +588,8 @@ class Values:
             return self._moved(method, base, call)
         if is_host_method(call):
             return Kind.HOST
+        if method == "scale" and v.SCALER.fullmatch(_last_name(func.value)):
+            return held(self.kind(arg.value) for arg in call.args)
         if base in TENSORS or base is Kind.HOST:
             return base
         if self.kind(func) is Kind.MODEL:  # self.layer(x), model.module(x)
@@ -686,6 +707,12 @@ def is_host_method(call: cst.Call) -> bool:
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in v.TO_HOST:
         return False
     return call.func.attr.value != "type" or not call.args
+
+
+def place_of_load(call: cst.Call) -> cst.BaseExpression | None:
+    """Return where `call` loads to, if it is `torch.load(path, map_location=…)` or alike."""
+    place = keyword(call, "map_location")
+    return place.value if place is not None and v.LOADS.search(last_part(call.func)) else None
 
 
 def device_argument(call: cst.Call) -> cst.Arg | None:

@@ -32,6 +32,8 @@ DESCRIBING_METHODS = words(
     "size dim numel stride element_size get_device is_contiguous is_floating_point nelement ndimension "
     "storage_offset is_complex is_shared is_pinned"
 )
+# Methods of collections that keep what they are given.
+KEEPING = words("add append appendleft extend insert setdefault update")
 # Methods that give a value of the host, or a tensor there; `x.type(…)` with an argument converts.
 TO_HOST = READ_METHODS | DESCRIBING_METHODS | words("data_ptr type keys __len__")
 # Python's functions that look at a tensor's values: each waits for the device.
@@ -52,21 +54,15 @@ IN_A_FORWARD = ONLY_TENSORS | words(
     "half cpu device"
 )
 
-# torch functions that make a tensor, on the CPU where no device is named.
-FACTORIES = words(
-    "arange as_tensor empty eye from_numpy frombuffer full linspace logspace ones rand randint randn "
-    "randperm tensor zeros empty_strided tril_indices triu_indices normal complex load hann_window "
-    "hamming_window HalfTensor FloatTensor LongTensor IntTensor ByteTensor BoolTensor DoubleTensor "
-    "Tensor asarray"
+# torch functions that make a tensor, on the CPU where no device is named; `torch.tensor(x)` of a tensor x
+# is where that is.
+MADE_ON_HOST = words(
+    "arange empty empty_strided eye from_numpy frombuffer full hamming_window hann_window linspace logspace "
+    "ones rand randint randn randperm tensor tril_indices triu_indices zeros BoolTensor ByteTensor "
+    "DoubleTensor FloatTensor HalfTensor IntTensor LongTensor Tensor"
 )
-# Of these, what is on the CPU for certain; `torch.tensor(x)` is, where x is none.
-MADE_ON_HOST = frozenset(
-    f"torch.{name}"
-    for name in words(
-        "arange empty eye from_numpy full linspace ones rand randint randn randperm tensor zeros BoolTensor "
-        "ByteTensor DoubleTensor FloatTensor IntTensor LongTensor Tensor"
-    )
-)
+# Of these the result is where the tensors are that they are given; of numbers, on the CPU.
+MADE_OF_TENSORS = words("as_tensor asarray complex normal")
 # `torch.load`, and what projects make of it, by the last part of the name.
 LOADS = re.compile(r"(^|_)load$")
 # torch functions whose result is no tensor.
@@ -103,6 +99,10 @@ PLAIN_MODULES = (
 HOST_ROOTS = words(
     "numpy math random os sys time json re pathlib itertools functools collections logging argparse "
     "scipy pandas PIL cv2 datetime copy glob shutil subprocess typing string operator statistics"
+)
+# Of these the result is, or holds, what they are given.
+HANDING_ON = re.compile(
+    r"copy\.(copy|deepcopy)|functools\.reduce|itertools\.\w+|random\.(choices?|sample)|typing\.cast"
 )
 HOST_BUILTINS = words(
     "int float bool str len range repr isinstance hasattr callable type id hash ord chr open input print "
@@ -150,7 +150,14 @@ AVERAGES = re.compile(
 # These give back the module that they are called on.
 MODULE_METHODS = words("eval train to cuda cpu half float double bfloat16 apply requires_grad_")
 MODULE_TENSORS = words("parameters buffers named_parameters named_buffers")
-MODEL_MAKERS = ("torchvision.models.", "timm.create_model", "timm.models.create_model")
+# What gives a module when it is called; and what classes of modules derive from.
+MAKES_MODEL = re.compile(
+    r"torchvision\.models\.[\w.]+$|timm\.(models\.)?create_model$|torch\.compile$"
+    r"|torch\.nn\.(?!utils\.|init\.|Parameter$|parameter\.)(\w+\.)*[A-Z]\w*$"
+)
+MODULE_BASE = re.compile(
+    r"torch\.nn\.|torchvision\.models\.|timm\.models\.|(?!.*DataModule).*Module"
+)
 
 # What a loop goes over that yields batches.
 LOADER = re.compile(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.reading.replicas.launch import is_guard
-from migrate.reading.replicas.launchers import SPAWN
+from migrate.reading.replicas.launchers import SPAWN, SPAWN_PARAMETERS
 from migrate.reading.replicas.one_device import one_device
 from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import bind, code, elements
@@ -19,7 +19,6 @@ from migrate.rewrite.rules.launch.indirect_launch import indirect_launch
 from migrate.rewrite.rules.launch.world_size import WorldSize
 from migrate.rewrite.workspace import Workspace
 
-PARAMETERS = ("fn", "args", "nprocs", "join", "daemon", "start_method")
 MULTIPROCESSING = ("multiprocessing", "torch.multiprocessing")
 GET_CONTEXT = ("multiprocessing.get_context", "torch.multiprocessing.get_context")
 INHERITED = words(
@@ -252,7 +251,7 @@ class MpSpawn(Rule):
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in SPAWN:
             return
-        bound = bind(node, PARAMETERS)
+        bound = bind(node, SPAWN_PARAMETERS)
         if bound is None or "fn" not in bound:
             yield from self.report(
                 node,

@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.reading.catalogue import catalogue, torch_xla
 from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_xla import GONE_TO
+from migrate.reading.replicas.launchers import SPAWN_PARAMETERS
 from migrate.reading.tree.tree import bind, code
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -156,7 +157,7 @@ class OldTorchXla(Rule):
         return self.edit(call, replace, f"{code(call)} → {function}()", consumes=gone)
 
     def _spawn(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
-        bound = bind(call, ("fn", "args", "nprocs", "join", "daemon", "start_method"))
+        bound = bind(call, SPAWN_PARAMETERS)
         options = {} if bound is None else {n: bound[n] for n in ("join", "daemon") if n in bound}
         count = None if bound is None else bound.get("nprocs")
         if bound is None or any(

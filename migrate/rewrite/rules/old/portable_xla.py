@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from migrate.reading.replicas.launchers import SPAWN_PARAMETERS
 from migrate.reading.tree.tree import bind, code
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule
@@ -34,7 +35,7 @@ WITH_ARGUMENTS = {
     "torch_xla.utils.checkpoint.checkpoint": "checkpoint_activations",
 }
 LAUNCHES = frozenset({"torch_xla.launch", "torch_xla.distributed.xla_multiprocessing.spawn"})
-LAUNCHED = ("fn", "args", "nprocs", "join", "daemon", "start_method", "debug_single_process")
+LAUNCHED = (*SPAWN_PARAMETERS, "debug_single_process")
 BACKEND = "torch_xla.distributed.xla_backend"
 
 

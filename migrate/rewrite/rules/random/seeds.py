@@ -11,7 +11,7 @@ from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_cuda import SEEDS
 from migrate.reading.catalogue.torch_other import CPU_SEEDS
 from migrate.reading.replicas.launch import Style
-from migrate.reading.replicas.launchers import LAUNCHERS, PROCESS, SPAWN
+from migrate.reading.replicas.launchers import LAUNCHERS, PROCESS, SPAWN, SPAWN_PARAMETERS
 from migrate.reading.tree.tree import bind, code, elements, nodes_of
 from migrate.rewrite.workspace import Workspace
 
@@ -33,8 +33,6 @@ ELSEWHERE = (
     "seeds in the process that launches the replicas, where XLA must not be touched, and they do not "
     "inherit it: call it in the worker, and seed XLA there"
 )
-
-PARAMETERS = ("fn", "args", "nprocs", "join", "daemon", "start_method")
 
 
 # Calls that give another value each time.
@@ -159,7 +157,7 @@ def _launch(node: cst.Call, context: Workspace) -> tuple[cst.FunctionDef, Mappin
     ]
     if len(calls) != 1 or context.qualified_name(calls[0].func) not in SPAWN:
         return None
-    bound = bind(calls[0], PARAMETERS)
+    bound = bind(calls[0], SPAWN_PARAMETERS)
     if bound is None or "fn" not in bound:
         return None
     if "join" in bound and code(bound["join"].value) != "True":

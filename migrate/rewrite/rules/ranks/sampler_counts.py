@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.reading.catalogue import torch_other
 from migrate.reading.catalogue.entry import names
-from migrate.reading.replicas.launchers import PROCESS, SPAWN
+from migrate.reading.replicas.launchers import PROCESS, SPAWN, SPAWN_PARAMETERS
 from migrate.reading.tree.tree import bind, elements, nodes
 from migrate.reading.values.devices import is_device_count
 from migrate.reading.values.environment import environment_name
@@ -26,7 +26,6 @@ ASKED = frozenset(
         "torch_xla.runtime.global_device_count",
     }
 )
-_SPAWN = ("fn", "args", "nprocs", "join", "daemon", "start_method")
 
 
 def own_count(call: cst.Call, context: Workspace) -> cst.Arg | None:
@@ -76,7 +75,7 @@ def _worker_asks(value: cst.Attribute, context: Workspace) -> bool:
         name = context.qualified_name(call.func)
         if name not in SPAWN | PROCESS:
             continue
-        parameters = ("group", "target", "name", "args") if name in PROCESS else _SPAWN
+        parameters = ("group", "target", "name", "args") if name in PROCESS else SPAWN_PARAMETERS
         bound = bind(call, parameters) or {}
         target = bound.get("target" if name in PROCESS else "fn")
         if target is None or "args" not in bound or not isinstance(target.value, cst.Name):

@@ -26,6 +26,7 @@ from migrate.reading.tree.walk import children
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import (
     IN_A_FORWARD,
+    KEEPING,
     LOG_METHODS,
     METER_METHODS,
     READ_METHODS,
@@ -58,7 +59,6 @@ BUILTINS = words(
     "round set sorted str sum tuple tqdm type zip"
 )
 OF_MODE = words("eval train")
-KEEPING = words("add append extend insert setdefault update")
 OF_TEXT = words("format join split strip items keys values get copy")
 TENSOR_METHODS = (
     IN_A_FORWARD | READ_METHODS | words("argmax argmin topk softmax sigmoid abs eq sqrt pow")
