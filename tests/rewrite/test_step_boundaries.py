@@ -591,3 +591,28 @@ def test_what_clips_stays_though_it_reads(tmp_path: Path) -> None:
     text, left = after(tmp_path, source)
     assert text.index("clip_grad_norm_") < text.index("optimizer.step()")
     assert any("each step waits for it" in one for one in left)
+
+
+def test_a_key_that_is_compared_with_a_text_is_no_read(tmp_path: Path) -> None:
+    """CenterNet: the move of a batch in parts was taken for a read, the forward left out of the step."""
+    source = """
+        import torch
+
+
+        def run_epoch(model, optimizer, loader, phase, device):
+            model.cuda()
+            for batch in loader:
+                for k in batch:
+                    if k != "meta":
+                        batch[k] = batch[k].to(device="cuda", non_blocking=True)
+                output, loss = model(batch)
+                loss = loss.mean()
+                if phase == "train":
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+        """
+    text, left = after(tmp_path, source)
+    assert "output, loss = model(batch)" in block(text)
+    assert "backward()" in block(text)
+    assert not left

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from migrate.reading.tree.source import parse
+from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.story import rewrite_source
 
 SCRIPT = b"""\
@@ -208,3 +209,58 @@ def test_all_run_the_steps_of_an_evaluation_in_place() -> None:
         in block
     )
     assert done.findings == ()
+
+
+ENGINE = """\
+import torch
+from torch.nn import functional as F
+
+
+def train_one_epoch(model, opt, loader, device):
+    for x, y in loader:
+        x, y = x.to(device), y.to(device)
+        loss = F.cross_entropy(model(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+
+
+@torch.no_grad()
+def evaluate(model, loader, device):
+    total = 0.0
+    for x, y in loader:
+        x, y = x.to(device), y.to(device)
+        total += F.cross_entropy(model(x), y).item()
+    return total
+"""
+MAIN = """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from engine import evaluate, train_one_epoch
+
+
+def work(rank, loader, opt, model):
+    device = torch.device("cuda", rank)
+    model = DDP(model.to(device), device_ids=[rank])
+    for epoch in range(2):
+        train_one_epoch(model, opt, loader, device)
+        if rank == 0:
+            loss = evaluate(model.module, loader, device)
+            print(epoch, loss)
+"""
+
+
+def test_all_run_an_evaluation_of_another_file(tmp_path: Path) -> None:
+    """The loop that trains is in the other file, too: neither a word nor an edit."""
+    (tmp_path / "engine.py").write_text(ENGINE)
+    (tmp_path / "train.py").write_text(MAIN)
+    done = rewrite_folder(tmp_path, processes=1)
+    file = next(one for one in done.files if one.name == Path("train.py"))
+    assert """\
+        with shims.together(tells=rank == 0):
+            loss = evaluate(model.module, loader, device)
+            if rank == 0:
+                print(epoch, loss)
+""" in file.after.decode()

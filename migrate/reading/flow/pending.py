@@ -13,6 +13,7 @@ import libcst as cst
 
 from migrate.reading.facts import Facts
 from migrate.reading.flow import pending_values as v
+from migrate.reading.flow.reads import in_text
 from migrate.reading.steps.in_step import is_step
 from migrate.reading.tree.tree import base_name, is_dotted_name, nodes_of
 from migrate.reading.values.kind import Kind
@@ -329,7 +330,7 @@ class Walk:
             return self._call(node)
         if isinstance(node, cst.FormattedStringExpression):
             return self._shown(node, node.expression)
-        if isinstance(node, cst.BinaryOperation) and v.in_text(node):
+        if isinstance(node, cst.BinaryOperation) and in_text(node):
             return self._shown(node, node.right)
         if isinstance(node, cst.IfExp):
             return self._of_condition(node)

@@ -174,12 +174,6 @@ def kept_in(call: cst.Call, facts: Facts) -> str | None:
     return base_name(call.func.value) if in_place or method in KEEPING else None
 
 
-def in_text(node: cst.BinaryOperation) -> bool:
-    """Whether `node` is `"…" % values`."""
-    text = isinstance(node.left, cst.SimpleString | cst.ConcatenatedString | cst.FormattedString)
-    return text and isinstance(node.operator, cst.Modulo)
-
-
 RETURNED_ELSEWHERE = frozenset(TENSORS) - {"reduce", "gather", "scatter", "broadcast"}
 # What reads the values, or ends the graph, in the function itself.
 ENDS = frozenset(

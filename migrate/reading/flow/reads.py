@@ -53,6 +53,18 @@ def _named_logger(receiver: cst.BaseExpression) -> bool:
     return any(LOGGER.fullmatch(name) for name in names)
 
 
+def in_text(node: cst.BinaryOperation) -> bool:
+    """Whether `node` is `"…" % values`, or a text with another behind it."""
+    return isinstance(node.operator, cst.Modulo | cst.Add) and _is_text(node.left)
+
+
+def _is_text(node: cst.BaseExpression) -> bool:
+    """Whether `node` is a text, or one that is repeated or put together: `("%f " * 2)`."""
+    if isinstance(node, cst.BinaryOperation):
+        return _is_text(node.left) or _is_text(node.right)
+    return isinstance(node, cst.BaseString)
+
+
 class Reads:
     """Finds the places where the host waits for the device.
 
@@ -102,10 +114,7 @@ class Reads:
         if isinstance(node, cst.FormattedStringExpression):
             return mentions(node.expression)
         if isinstance(node, cst.BinaryOperation):
-            text = isinstance(
-                node.left, cst.SimpleString | cst.ConcatenatedString | cst.FormattedString
-            )
-            return text and isinstance(node.operator, cst.Modulo) and mentions(node.right)
+            return in_text(node) and mentions(node.right)
         return isinstance(node, cst.Call) and self._call_reads(node)
 
     def _call_reads(self, call: cst.Call) -> bool:

@@ -84,6 +84,8 @@ class DeviceValues:
             identity = (cst.Is, cst.IsNot, cst.In, cst.NotIn)
             if isinstance(node.comparisons[0].operator, identity):
                 return False
+            if any(isinstance(one.comparator, cst.BaseString) for one in node.comparisons):
+                return False  # `key != "meta"`
         if isinstance(node, cst.Lambda | cst.BaseStatement | cst.BaseSuite):
             return False
         return any(self.mentions(child) for child in children(node))

@@ -13,7 +13,7 @@ from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
 from migrate.reading.facts import Facts
 from migrate.reading.flow.pending import parameters
 from migrate.reading.flow.pending_values import HOLDS
-from migrate.reading.flow.reads import is_log
+from migrate.reading.flow.reads import in_text, is_log
 from migrate.reading.names.bindings import Given, How
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.steps.in_step import When, is_step
@@ -571,17 +571,10 @@ def _parts(value: cst.BaseExpression) -> Iterable[cst.BaseExpression]:
             yield element.value
     elif isinstance(value, cst.Call) and (code(value.func) == "dict" or method(value) == "format"):
         yield from (arg.value for arg in value.args)
-    elif isinstance(value, cst.BinaryOperation) and _is_text(value.left):
+    elif isinstance(value, cst.BinaryOperation) and in_text(value):
         yield from _parts(value.right)
     else:
         yield value
-
-
-def _is_text(node: cst.BaseExpression) -> bool:
-    """Whether `node` is a text, or one that is repeated or put together."""
-    if isinstance(node, cst.BinaryOperation):
-        return _is_text(node.left) or _is_text(node.right)
-    return isinstance(node, cst.SimpleString | cst.ConcatenatedString | cst.FormattedString)
 
 
 def computed_after(

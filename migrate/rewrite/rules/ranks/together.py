@@ -294,7 +294,7 @@ def _parts(guard: cst.If, facts: Facts) -> tuple[list[Hit], bool]:
     context = facts.context
     function = context.function_around(guard)
     trains = function is not None and bool(context.effects.of(function))
-    if not trains and not facts.steps.found:
+    if not trains and not facts.steps.found and not facts.steps.between(guard):
         return [], False
     nodes = [one for kind in hazard.nodes for one in nodes_of(guard.body, kind)]
     hits = [hit for node in nodes for hit in hazard.find(node, facts)]

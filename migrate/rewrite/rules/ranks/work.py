@@ -10,8 +10,8 @@ import libcst as cst
 
 from migrate.check.rules.ranks.guarded_read import computed_after, evaluates
 from migrate.reading.facts import Facts
-from migrate.reading.flow.pending_values import in_text, is_description
-from migrate.reading.flow.reads import is_log
+from migrate.reading.flow.pending_values import is_description
+from migrate.reading.flow.reads import in_text, is_log
 from migrate.reading.replicas.first_replica import Rest, on_first
 from migrate.reading.replicas.options import same_on_all
 from migrate.reading.tree.tree import (
