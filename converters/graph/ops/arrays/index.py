@@ -349,8 +349,8 @@ def _scatter(x: Any, dim: int, index: Any, value: Any, how: str = "set") -> ast.
             sides = {place: part(None, index.shape[place]) for place, one in enumerate(cut) if one}
             value = at(value, value.ndim, sides)
     axis = axis_of(dim, x.ndim)
-    sides = zip(x.shape, index.shape, strict=True)
-    if how == "set" and all(place == axis or _same(*one) for place, one in enumerate(sides)):
+    pairs = enumerate(zip(x.shape, index.shape, strict=True))
+    if how == "set" and all(place == axis or _same(*one) for place, one in pairs):
         return call(
             "jnp.put_along_axis", x, index, value, axis=axis_name(dim, x.ndim), inplace=False
         )
