@@ -79,7 +79,9 @@ def without_changes(graph: fx.Graph) -> None:
         source = node.args[0] if node.args else None
         if not _OVER.match(name_of(node.target)) or not isinstance(source, fx.Node):
             continue
-        if not _is_alone(source, node):
+        before = [one for one in source.users if order[one] < order[node]]
+        kinds = {getattr(one.meta.get("val"), "dtype", None) for one in node.all_input_nodes}
+        if len(kinds) > 1 or not all(map(_is_fresh, (source, *before))):
             continue
         target: Any = node.target
         packet = getattr(torch.ops.aten, target._schema.name.removeprefix("aten::")[:-1])
@@ -89,12 +91,6 @@ def without_changes(graph: fx.Graph) -> None:
                 user.replace_input_with(source, node)
 
 
-def _is_alone(source: fx.Node, node: fx.Node) -> bool:
-    """Whether a tensor is made by an operator, shares memory with none, and has the changer's dtype."""
-    if source.op != "call_function":
-        return False
-    made = [source, *(one for one in source.users if one is not node and one.op != "output")]
-    kinds = {one.meta["val"].dtype for one in node.all_input_nodes}
-    return len(kinds) == 1 and all(
-        _FRESH.match(name_of(one.target)) or _OVER.match(name_of(one.target)) for one in made
-    )
+def _is_fresh(node: fx.Node) -> bool:
+    """Whether what a node gives shares memory with nothing that was there before."""
+    return node.op == "call_function" and _FRESH.match(name_of(node.target)) is not None
