@@ -60,3 +60,37 @@ def without_checks(graph: fx.Graph) -> None:
         if _CHECK.match(name_of(node.target)) and not node.users:
             graph.erase_node(node)
     graph.eliminate_dead_code()
+
+
+# Operators whose result is a tensor of its own, and what these are when they write over their first argument.
+_FRESH = re.compile(
+    r"aten\.(add|sub|mul|div|batch_norm|group_norm|layer_norm|instance_norm|conv\dd|linear|matmul|relu|silu|"
+    r"hardtanh|hardswish|hardsigmoid|leaky_relu|elu|sigmoid|tanh|cat|stack)\.|tpu_migrate\.mark\."
+)
+_OVER = re.compile(
+    r"aten\.(add|sub|mul|relu|silu|hardtanh|hardswish|hardsigmoid|leaky_relu|elu|sigmoid|tanh)_\."
+)
+
+
+def without_changes(graph: fx.Graph) -> None:
+    """Have what changes a tensor in place give a new one, where no other tensor shares its memory."""
+    order = {node: number for number, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        source = node.args[0] if node.args else None
+        if not _OVER.match(name_of(node.target)) or not isinstance(source, fx.Node):
+            continue
+        before = [one for one in source.users if order[one] < order[node]]
+        kinds = {getattr(one.meta.get("val"), "dtype", None) for one in node.all_input_nodes}
+        if len(kinds) > 1 or not all(map(_is_fresh, (source, *before))):
+            continue
+        target: Any = node.target
+        packet = getattr(torch.ops.aten, target._schema.name.removeprefix("aten::")[:-1])
+        node.target = getattr(packet, target._overloadname)
+        for user in list(source.users):
+            if order[user] > order[node]:
+                user.replace_input_with(source, node)
+
+
+def _is_fresh(node: fx.Node) -> bool:
+    """Whether what a node gives shares memory with nothing that was there before."""
+    return node.op == "call_function" and _FRESH.match(name_of(node.target)) is not None

@@ -36,7 +36,12 @@ from converters.graph.recording.detours import (
     unaware,
     values_known,
 )
-from converters.graph.recording.nodes import frames_of, numbers_read, without_checks
+from converters.graph.recording.nodes import (
+    frames_of,
+    numbers_read,
+    without_changes,
+    without_checks,
+)
 from converters.graph.recording.reading import read_inputs
 from converters.graph.recording.ties import Ties
 from converters.slow_paths import slow_paths
@@ -306,6 +311,7 @@ class ReadError(RuntimeError):
 def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The program without changes in place; one that has none need not be recorded a second time."""
     without_checks(program.graph)
+    without_changes(program.graph)
     if any(_changes(node.target) for node in program.graph.nodes):
         return program.run_decompositions({})
     return program

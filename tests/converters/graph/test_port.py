@@ -87,6 +87,8 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], list[Inputs]]] = {
         lambda: models.Stored(SimpleNamespace(width=7, classes=3, features=5)),
         [{"x": real(2, 5)}, {"x": real(3, 5)}],
     ),
+    "changes": (lambda: models.Changes(False), [{"x": real(2, 4)}, {"x": real(3, 4)}]),
+    "changes a view": (lambda: models.Changes(True), [{"x": real(2, 4)}, {"x": real(3, 4)}]),
     "routed": (
         models.Routed,
         [

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 
 from converters.graph.recording.detours import masks_by_index, values_known
 from converters.graph.recording.reading import read_inputs
+from converters.graph.recording.trace import trace
 from tests.converters.graph import models
 
 
@@ -58,3 +62,19 @@ def test_the_limits_of_constants_are_set_back() -> None:
     with values_known(True):
         assert before[0] < fake_tensor.CONSTANT_NUMEL_LIMIT
     assert before == (fake_tensor.CONSTANT_NUMEL_LIMIT, proxy_tensor.CONSTANT_NUMEL_LIMIT)
+
+
+@pytest.mark.parametrize("viewed", [False, True])
+def test_what_is_changed_in_place_is_recorded_once_where_nothing_shares_its_memory(
+    viewed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = []
+    before = torch.export.ExportedProgram.run_decompositions
+
+    def counted(self: torch.export.ExportedProgram, *given: Any) -> torch.export.ExportedProgram:
+        again.append(given)
+        return before(self, *given)
+
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", counted)
+    trace(models.Changes(viewed).eval(), {"x": torch.randn(3, 4)})
+    assert bool(again) == viewed
