@@ -120,23 +120,23 @@ class TestFiles:
         assert done.stderr == "shims: 9999 replicas asked for; 1 to 64\n"
 
     @pytest.mark.parametrize(
-        ("content", "said"),
+        ("content", "line", "said"),
         [
-            (bytes(range(256)), "is not valid utf-8"),
-            (b"\x00\x01\x02" * 50, "null bytes"),
-            (b"def f(:\n    pass\n", "invalid syntax"),
-            (b"print 1\n", "Missing parentheses"),
+            (b"one\n\x80", 2, "is not valid utf-8"),
+            (b"\x00\x01\x02" * 50, 1, "null bytes"),
+            (b"def f(:\n    pass\n", 1, "invalid syntax"),
+            (b"print 1\n", 1, "Missing parentheses"),
         ],
     )
     def test_check_does_not_say_that_what_it_cannot_read_is_fine(
-        self, tmp_path: Path, content: bytes, said: str
+        self, tmp_path: Path, content: bytes, line: int, said: str
     ) -> None:
         path = tmp_path / "garbage.py"
         path.write_bytes(content)
         done = run("check", path)
         assert done.exit_code == 1
         assert said in done.stdout
-        assert f"{path}:1:" in done.stdout
+        assert f"{path}:{line}:" in done.stdout
         assert run("check", path, "--ignore", "XLA000").exit_code == 0
 
 

@@ -132,7 +132,8 @@ def train(model, loader, optimizer):
         optimizer.step()
         acc = (out.argmax(1) == y.cuda()).float().mean()
         if dist.get_rank() == 0:
-            print(acc.item())
+            for number in range(int(acc.item())):
+                print(number)
 """
     (note,) = rewrite_source(parse(source, Path("train.py"))).findings
     assert (note.rule, note.line) == ("together", 14)

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from migrate.counts import many
+from migrate.reading.flow.dataflow import overlap
 from migrate.reading.flow.reads import Reads
 from migrate.reading.steps.outside import Outside
+from migrate.reading.steps.statement import Statement
 from migrate.reading.tree.tree import code, nodes
 from migrate.rewrite.rule import Edit, Finding, Run, Wrap
 from migrate.rewrite.rules.step.arrange import Arrangement, exits, feedback
-from migrate.rewrite.rules.step.detached_read import Read
+from migrate.rewrite.rules.step.detached_read import Read, as_read
 from migrate.rewrite.rules.step.layout import CutTail, Layout, new, original, renamed
-from migrate.rewrite.rules.step.nested import nested_reads
 from migrate.rewrite.workspace import Workspace
 
 
@@ -109,7 +110,7 @@ class Wrapping:
 
     def _nested(self, part: Arrangement, layout: Layout, index: int, start: int) -> None:
         """Take what can leave the compound statement at `index` out of it, and report the rest."""
-        reads = nested_reads(part, index)
+        reads = _nested_reads(part, index)
         end = part.body.tails.get(index)
         for read in reads:
             self._after(layout, read)
@@ -228,3 +229,32 @@ def _head(node: cst.BaseStatement) -> str:
     if isinstance(node, cst.If):
         return f"if {code(node.test)}"
     return code(node.body[0]) if isinstance(node, cst.SimpleStatementLine) else code(node)[:60]
+
+
+def _nested_reads(found: Arrangement, index: int) -> list[Read]:
+    """Return the reads `value = tensor.item()` below `with` at `index` that can be made after the block."""
+    statement = found.body.statements[index]
+    if not isinstance(statement.node, cst.With):
+        return []
+    lines = _lines(statement.node)
+    reads = []
+    for at, line in enumerate(lines):
+        read = as_read(line)
+        if read is None or not found.body.values.mentions(read.tensor):
+            continue
+        later = [Statement(s, statement.values, statement.context) for s in lines[at + 1 :]]
+        used = {n for s in (*later, *found.after(index)) for n in s.flow.used | s.flow.assigned}
+        if not overlap([read.name], used):
+            reads.append(read)
+    return reads
+
+
+def _lines(block: cst.With) -> list[cst.BaseStatement]:
+    """Return the statements that certainly run in a `with`, those of `with` blocks in it included."""
+    lines: list[cst.BaseStatement] = []
+    for statement in block.body.body:
+        if isinstance(statement, cst.With):
+            lines.extend(_lines(statement))
+        elif isinstance(statement, cst.BaseStatement):
+            lines.append(statement)
+    return lines
