@@ -24,6 +24,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from shims._started import stand_in
+
 LARGE = 64 << 20
 COPIED = 512 << 20
 ENTRIES = 20_000
@@ -41,14 +43,14 @@ class Place:
 
     Args:
         root: an empty folder, in which the mirror lies.
-        script: the script that will run.
+        script: the script that will run; one that stands for another is as if it lay in that one's folder.
         here: its working directory.
     """
 
     def __init__(self, root: Path, script: Path, here: Path) -> None:
         self._root = root.resolve()
         self._here = here.resolve()
-        self._script_folder = script.resolve().parent
+        self._script_folder = (stand_in.stands_for(script) or script).resolve().parent
         self._linked: dict[Path, tuple[int, int]] = {}
         self._copied = self._entries = 0
         self._owned = tuple(_owned(self._script_folder, self._here))

@@ -25,7 +25,6 @@ from migrate.prove.recording import records
 from migrate.prove.recording.records import RankRecord
 from migrate.prove.run import Side, run_script
 from migrate.prove.settings import Settings
-from shims._started import stand_in
 
 DEFAULT = Settings()
 # Below the folder of a recording: what XLA did in the rewrite.
@@ -225,7 +224,7 @@ class Runs:
         home.mkdir()
         folder.mkdir()
         path = self.script if side == "original" else self.rewritten
-        place = Place(home, stand_in.stands_for(path) or path, Path.cwd())
+        place = Place(home, path, Path.cwd())
         before(place)
         ranks, seconds = record_run(
             path,

@@ -109,7 +109,7 @@ def _place(folder: Path, script: Path) -> Place:
     mirror = folder / _MIRROR
     shutil.rmtree(mirror, ignore_errors=True)
     mirror.mkdir()
-    return Place(mirror, stand_in.stands_for(script) or script, Path.cwd())
+    return Place(mirror, script, Path.cwd())
 
 
 def _lasting(hlo: bytes, script: Path, folder: Path) -> bytes:
