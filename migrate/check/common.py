@@ -85,7 +85,7 @@ class ImportHazard(Listed):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one import statement."""
         for name in facts.imported(node):
-            if facts.is_local(name):
+            if facts.context.calls.is_local(name):
                 return
             entry = catalogue.of_import(name)
             if entry is not None and entry.code == self.code:

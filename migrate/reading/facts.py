@@ -52,11 +52,6 @@ class Facts:
             return self.context.values
         return Values(self.context, self.context.ranks, self.entries)
 
-    def is_local(self, name: str) -> bool:
-        """Whether the dotted `name`, as imported, is a module of the user's project, or a part of one."""
-        local = self.context.calls.local
-        return any(f"{name}.".startswith(f"{module}.") for module in local)
-
     def imported(self, statement: cst.CSTNode) -> list[str]:
         """Return the dotted names that an import statement imports; none for another node."""
         if id(statement) not in self._imported:

@@ -13,6 +13,7 @@ from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.facts import ModuleCalls, calls_of_file
 from migrate.reading.facts import facts_of
+from migrate.reading.notebook.cells import join
 from migrate.reading.notebook.text import SUFFIX, parse_notebook
 from migrate.reading.project.progress import Tell, silent
 from migrate.reading.project.project import Project
@@ -26,7 +27,7 @@ from migrate.rewrite.left.after import left_for, left_in_functions
 from migrate.rewrite.left.answered import without_answered
 from migrate.rewrite.left.configurations import in_configurations
 from migrate.rewrite.left.order import in_order
-from migrate.rewrite.notebook import check_notebook, rewrite_notebook
+from migrate.rewrite.notebook import in_cells
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.results import FileRewrite, FolderRewrite, Note
 from migrate.rewrite.story import Draft, first_turn, next_turn, with_hazards
@@ -137,6 +138,10 @@ class _Job:
     again: bool  # whether it may be looked at again with what steps of other files run in it
     draft: Draft | None = None  # what the turns so far have made of it
 
+    @property
+    def is_notebook(self) -> bool:
+        return self.path.suffix == SUFFIX
+
 
 @dataclass(frozen=True)
 class _Done:
@@ -183,23 +188,17 @@ def _tried(turn: Callable[[_Job], _Done], job: _Job) -> _Done:
 
 @deep
 def _first(job: _Job) -> _Done:
-    if job.path.suffix == SUFFIX:
-        notebook = parse_notebook(job.data, job.path)
-        done = rewrite_notebook(notebook, calls=job.calls, options=job.options, check=False)
-        draft = Draft(job.path, job.data, done.data, done.edits, done.findings)
-        return _Done(_file(job, draft), draft if done.changed else None)
-    source = parse(job.data, job.path)
+    data = job.data
+    if job.is_notebook:
+        data = join(parse_notebook(data, job.path)).code.encode()
+    source = parse(data, job.path)
     return _after(job, *first_turn(source, calls=job.calls, options=job.options))
 
 
 @deep
 def _next(job: _Job) -> _Done:
-    draft = job.draft
-    assert draft is not None
-    if job.path.suffix == SUFFIX:  # only seen not to change again
-        check_notebook(draft.data, job.path, calls=job.calls, options=job.options)
-        return _Done(_file(job, draft))
-    return _after(job, *next_turn(draft, calls=job.calls, options=job.options))
+    assert job.draft is not None
+    return _after(job, *next_turn(job.draft, calls=job.calls, options=job.options))
 
 
 def _after(job: _Job, draft: Draft, script: Workspace) -> _Done:
@@ -214,15 +213,23 @@ def _looked_at(job: _Job, draft: Draft, script: Workspace) -> _Done:
         return _Done(_file(job, draft), draft)
     if draft.led:
         return _Done(_file(job, draft))
-    if job.again:
-        keep(script)
     facts = facts_of(script)
     file = _file(job, with_hazards(draft, facts))
+    if job.is_notebook:
+        return _Done(file)
+    if job.again:
+        keep(script)
     return _Done(file, leaving=left_for(facts, job.name.as_posix(), draft.before, draft.data))
 
 
 def _file(job: _Job, draft: Draft) -> FileRewrite:
-    return FileRewrite(job.name, job.data, draft.data, draft.edits, draft.findings)
+    """Return a file as far as it is; a notebook that is not settled is the code of its cells, joined."""
+    data, edits, findings = draft.data, draft.edits, draft.findings
+    if job.is_notebook and draft.settled:
+        notebook = parse_notebook(job.data, job.path)
+        done = in_cells(notebook, data, edits, findings, job.options)
+        data, edits, findings = done.data, done.edits, done.findings
+    return FileRewrite(job.name, job.data, data, edits, findings)
 
 
 def _with_functions(

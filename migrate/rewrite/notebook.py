@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from migrate.errors import MigrateError
-from migrate.reading.calls.facts import ModuleCalls
-from migrate.reading.notebook.cells import RULE, Cells, NotMappedError, join
+from migrate.reading.notebook.cells import RULE, Cells, NotMappedError, code_of, join
 from migrate.reading.notebook.shell import shell_advice
-from migrate.reading.notebook.text import WRITES, Cell, Notebook, parse_notebook, written_scripts
+from migrate.reading.notebook.text import WRITES, Cell, Notebook, written_scripts
 from migrate.reading.tree.prescan import concerns_rules
 from migrate.reading.tree.source import NotPythonError, parse
 from migrate.rewrite.options import DEFAULT, Options
@@ -18,58 +16,57 @@ from migrate.rewrite.results import Note, Rewrite
 from migrate.rewrite.story import NotStableError, check_stable, rewrite_source
 
 
-def rewrite_notebook(
-    notebook: Notebook,
-    *,
-    calls: ModuleCalls | None = None,
-    options: Options = DEFAULT,
-    check: bool = True,
-) -> Rewrite:
+def rewrite_notebook(notebook: Notebook, *, options: Options = DEFAULT) -> Rewrite:
     """Return the rewritten form of `notebook`.
+
+    Raises:
+        RuleConflictError, NotStableError: a defect of the rules.
+    """
+    source = parse(join(notebook).code.encode(), notebook.path)
+    done = rewrite_source(source, options=options)
+    return in_cells(notebook, done.data, done.edits, done.findings, options)
+
+
+def in_cells(
+    notebook: Notebook,
+    code: bytes,
+    edits: Sequence[Note],
+    findings: Sequence[Note],
+    options: Options = DEFAULT,
+) -> Rewrite:
+    """Return the rewritten form of `notebook`, given what has become of its cells, joined.
+
+    The scripts that cells write are rewritten here.
 
     Args:
         notebook: as read.
-        calls: what its calls run, where its project is known already.
+        code: the joined cells as the rules have left them.
+        edits, findings: at the lines of the joined cells.
         options: the form of the output.
-        check: whether to see that a second run would change nothing.
 
     Raises:
         RuleConflictError, NotStableError: a defect of the rules.
     """
     cells = join(notebook)
-    source = parse(cells.code.encode(), notebook.path)
-    done = rewrite_source(source, calls=calls, options=options, check=False)
     try:
-        sources = cells.sources(done.data.decode())
+        sources = cells.sources(code.decode())
     except NotMappedError:
         what = f"{notebook.path}: the rewritten code cannot be told apart into cells"
         raise NotStableError(what, "please report this with the notebook") from None
-    edits = [_in_cell(note, cells) for note in done.edits]
-    findings = [_in_cell(note, cells) for note in done.findings]
-    findings += _unread(cells)
-    findings += [Note(line, 1, RULE, why, number) for number, line, why in shell_advice(notebook)]
+    made = [_in_cell(note, cells) for note in edits]
+    left = [_in_cell(note, cells) for note in findings]
+    left += _unread(cells)
+    left += [Note(line, 1, RULE, why, number) for number, line, why in shell_advice(notebook)]
     for cell, script in written_scripts(notebook):
-        written, made, left = _written(cell, script, notebook, options)
+        written, of_script, left_of_script = _written(cell, script, notebook, options)
         sources |= written
-        edits += made
-        findings += left
+        made += of_script
+        left += left_of_script
     data = notebook.with_sources(sources)
-    if check and data != notebook.data:
-        check_notebook(data, notebook.path, options=options)
-    return Rewrite(notebook, data, _in_order(edits), _in_order(findings))
-
-
-def check_notebook(
-    data: bytes, path: Path, *, calls: ModuleCalls | None = None, options: Options = DEFAULT
-) -> None:
-    """See that `data`, a rewritten form of the notebook at `path`, would not change again.
-
-    Raises:
-        NotStableError: it would.
-    """
-    notebook = parse_notebook(data, path)
-    cells = join(notebook)
-    check_stable(cells.code.encode(), path, calls=calls, options=options)
+    again = code_of(data, notebook.path)
+    if again != code:  # blank lines around a cell are the notebook's own
+        check_stable(again, notebook.path, options=options)
+    return Rewrite(notebook, data, _in_order(made), _in_order(left))
 
 
 def _written(

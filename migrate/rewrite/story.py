@@ -60,7 +60,6 @@ def rewrite_source(
     *,
     calls: ModuleCalls | None = None,
     options: Options = DEFAULT,
-    check: bool = True,
 ) -> Rewrite:
     """Return the rewritten form of `source`.
 
@@ -69,7 +68,6 @@ def rewrite_source(
         rules: all of them by default.
         calls: what its calls run, where its project is known already.
         options: the form of the output.
-        check: whether to see that a second run would change nothing.
 
     Raises:
         RuleConflictError, NotStableError: a defect of the rules.
@@ -78,10 +76,7 @@ def rewrite_source(
     if draft.led:
         return Rewrite(source, draft.data, (), draft.findings)
     while not draft.settled:
-        if check:
-            draft, script = next_turn(draft, rules, options=options)
-        else:
-            draft, script = _unchecked_turn(draft, rules, options)
+        draft, script = next_turn(draft, rules, options=options)
     elsewhere: tuple[Path, ...] = ()
     if rules is None:
         facts = facts_of(script)
@@ -247,19 +242,6 @@ def with_hazards(draft: Draft, facts: Facts) -> Draft:
 def _in_turns(rules: Sequence[Rule]) -> tuple[list[Rule], list[Rule]]:
     """Return the rules that look at the script, and those that look at what these have made of it."""
     return [rule for rule in rules if not rule.after], [rule for rule in rules if rule.after]
-
-
-def _unchecked_turn(
-    draft: Draft, rules: Sequence[Rule] | None, options: Options
-) -> tuple[Draft, Workspace]:
-    """Return what the rules that look at a rewritten script make of it, and what is known of it."""
-    script = Workspace(parse(draft.data, draft.path), None, options)
-    later = _in_turns(all_rules() if rules is None else rules)[1]
-    if draft.turns > 1:
-        return replace(draft, settled=True), script
-    return _continued(
-        draft, _plan(script, later, rest=False), {rule.name for rule in later}
-    ), script
 
 
 def _continued(draft: Draft, found: Plan, later: Set[str]) -> Draft:

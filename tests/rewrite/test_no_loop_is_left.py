@@ -45,7 +45,7 @@ def left(data: bytes, path: Path) -> list[int]:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_loop_that_trains_has_its_step_or_a_finding(name: str) -> None:
     path = EXAMPLES / name if name.endswith(".py") else Path("script.py")
-    done = rewrite_source(parse(SCRIPTS[name], path), check=False)
+    done = rewrite_source(parse(SCRIPTS[name], path))
     said = [note for note in done.findings if note.rule == "step"]
     assert not left(done.data, path) or said
 

@@ -127,6 +127,12 @@ class ModuleCalls:
         """Whether a loop of the file runs on an accelerator, whatever file moves there what it uses."""
         return bool(self.marked) or any(self.on_accelerator.values())
 
+    def is_local(self, name: str) -> bool:
+        """Whether the dotted `name`, as imported, is a module of the user's project, or a part of one."""
+        while name and name not in self.local:
+            name = name.rpartition(".")[0]
+        return bool(name)
+
 
 def calls_of_script(script: Path, data: bytes) -> ModuleCalls:
     """Return what the calls of `script`, whose content is `data`, run, its local modules included."""

@@ -121,10 +121,10 @@ class Pending:
         return self._ran[id(root)]
 
     def _concerned(self) -> bool:
-        if "shims" in self.facts.names.roots:
-            return False  # its collectives run at once outside of a step
         if not self.facts.guards.any:
             return False
+        if "shims" in self.facts.names.roots:
+            return False  # its collectives run at once outside of a step
         return any(
             v.is_collective(call, self.facts) or v.makes_a_collective(call, self.facts)
             for call in self.facts.calls

@@ -184,7 +184,7 @@ WORD = re.compile(rb"\b(%s)\b" % b"|".join(name.encode() for name in sorted(RETU
 
 def makes_a_collective(call: cst.Call, facts: Facts) -> bool:
     """Whether `call` runs a function of another file that returns while a collective is pending."""
-    here = facts.context.source.path.resolve()
+    here = facts.context.file
     return any(
         one.path != here and one.line in _lines(one.path) for one in facts.context.run_by(call)
     )

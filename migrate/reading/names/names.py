@@ -27,18 +27,13 @@ class Names:
                     self.roots.add(_root(node.module))
         self._names: dict[int, str] = {}
         for use in context.all_of(cst.Name, cst.Attribute):
-            name_of_use = context.qualified_name(use)
-            if name_of_use is not None and _root(use) in bound:
+            imported = context.named(use)
+            if imported is not None and _root(use) in bound:
                 above = context.parent(use)
                 if not isinstance(
                     above, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.AsName
                 ):
-                    self._names[id(use)] = self._seen(name_of_use, context)
-
-    def _seen(self, name: str, context: Parsed) -> str:
-        """Return `name`, after a dot where a module of the project has taken the name of a library."""
-        own = any(name.startswith(f"{module}.") for module in context.calls.local)
-        return f".{name}" if own else name
+                    self._names[id(use)] = imported
 
     def of(self, node: cst.CSTNode | None) -> str | None:
         """Return the imported dotted name that `node` stands for; None for a part of a longer one.

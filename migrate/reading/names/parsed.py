@@ -60,6 +60,17 @@ class Parsed:
         """
         return self._names.get(id(node))
 
+    def named(self, node: cst.CSTNode | None) -> str | None:
+        """Return the same, after a dot where a module of the project has taken the name of a library."""
+        name = self._names.get(id(node))
+        return self._apart.get(name) if name is not None else None
+
+    @cached_property
+    def _apart(self) -> dict[str, str]:
+        """The imported names, those of modules of the project after a dot."""
+        is_local = self.calls.is_local
+        return {name: f".{name}" if is_local(name) else name for name in {*self._names.values()}}
+
     @cached_property
     def _names(self) -> dict[int, str]:
         """The imported name of each expression that stands for one, by its id."""
@@ -86,12 +97,12 @@ class Parsed:
 
     def called(self, call: cst.Call) -> list[cst.FunctionDef]:
         """Return the functions and methods of this script that `call` runs."""
-        here = self._place
+        here = self.file
         found = (self.function_at(one.line) for one in self.run_by(call) if one.path == here)
         return [function for function in found if function is not None]
 
     @cached_property
-    def _place(self) -> Path:
+    def file(self) -> Path:
         """The file, links resolved: what others call it."""
         return self.source.path.resolve()
 

@@ -31,7 +31,7 @@ def leaving(
         name: what the file is called where a finding in the other file says where it is called from.
         origin_of: gives the line that is told for a line of the script.
     """
-    here = facts.context.source.path.resolve()
+    here = facts.context.file
     for call, origin in facts.steps.calls:
         for definition in facts.context.run_by(call):
             if definition.path == here:

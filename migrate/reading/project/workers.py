@@ -154,15 +154,14 @@ def keep(script: Script) -> None:
     Files are worked at in the same order again: to make room by what was kept first would lose each just
     before it is asked for.
     """
-    path = script.source.path.resolve()
-    _kept.pop(path, None)
+    _kept.pop(script.file, None)
     if sum(len(one.source.data) for one in _kept.values()) < _room:
-        _kept[path] = script
+        _kept[script.file] = script
 
 
 def let_go(script: Script) -> None:
     """Forget what is known of a script that is done with, unless it is kept."""
-    if _kept.get(script.source.path.resolve()) is not script:
+    if _kept.get(script.file) is not script:
         script.forget()
 
 

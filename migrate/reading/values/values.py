@@ -257,14 +257,6 @@ class Values:
         models = self._context.calls.models
         return bool(models) and isinstance(node, ASKED) and self._context.place(node) in models
 
-    def _named(self, node: cst.CSTNode) -> str | None:
-        """Return the imported name that `node` stands for; after a dot where it is of the project."""
-        name = self._context.qualified_name(node)
-        own = name is not None and any(
-            name.startswith(f"{module}.") for module in self._context.calls.local
-        )
-        return f".{name}" if own else name
-
     def _of(self, node: cst.CSTNode) -> Kind:
         rule = _RULES.get(type(node))
         return rule(self, node) if rule is not None else Kind.UNKNOWN
@@ -385,7 +377,7 @@ class Values:
             found = self._of_binding(binding)
         elif (parameter := self.bindings.parameter(node)) is not None:
             found = self._of_parameter(*parameter)
-        elif (name := self._named(node)) is not None:
+        elif (name := self._context.named(node)) is not None:
             return Kind.HOST if name.split(".")[0] in v.HOST_ROOTS else Kind.UNKNOWN
         named = found is Kind.UNKNOWN and v.MODEL.fullmatch(node.value)
         return Kind.MODEL if named else found
@@ -476,7 +468,7 @@ class Values:
         named = self._device_of_call(call)
         if named is not None:
             return named
-        name = self._named(call.func)
+        name = self._context.named(call.func)
         if name is not None:
             return self._of_function(name, call)
         if isinstance(call.func, cst.Name):

@@ -93,7 +93,7 @@ def left_of(
 
 def run_elsewhere(facts: Facts) -> tuple[Path, ...]:
     """Return the other files of the project whose functions the steps of a script call, in order."""
-    context, here = facts.context, facts.context.source.path.resolve()
+    context, here = facts.context, facts.context.file
     paths = {one.path: None for call, _ in facts.steps.calls for one in context.run_by(call)}
     return tuple(path for path in paths if path != here)
 

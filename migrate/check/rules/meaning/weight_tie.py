@@ -114,7 +114,7 @@ class WeightTie(Hazard):
             if not ties.moves:
                 return
             end = facts.context.end(node)
-            here = facts.context.source.path.resolve()
+            here = facts.context.file
             shared = [
                 tie
                 for tie in ties.moves.get((end.line, end.column), ())

@@ -153,8 +153,7 @@ class GuardedCollective(Hazard):
     def _elsewhere(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield the call of a function of another file that makes a collective."""
         context = facts.context
-        here = context.source.path.resolve()
-        ran = [one for one in context.run_by(node) if one.path.resolve() != here]
+        ran = [one for one in context.run_by(node) if one.path != context.file]
         guard = context.guards.around(node.func)
         if not ran or not isinstance(guard, cst.If):
             return

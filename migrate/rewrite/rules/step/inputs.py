@@ -106,10 +106,9 @@ def _function_given(mention: cst.Name, context: Workspace) -> tuple[bool, cst.Fu
         return True, context.functions[call.func.value]
     for definition in context.run_by(call):
         if definition.name not in FORWARDS:
-            is_here = definition.path == context.source.path.resolve()
+            is_here = definition.path == context.file
             return True, context.function_at(definition.line) if is_here else None
-    imported = context.qualified_name(call.func) or ""
-    return any(imported.startswith(f"{module}.") for module in context.calls.local), None
+    return context.calls.is_local(context.qualified_name(call.func) or ""), None
 
 
 def _rebound(root: cst.CSTNode, context: Workspace) -> Iterator[str]:
