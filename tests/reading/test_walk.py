@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABCMeta
 from collections.abc import Iterator
 from textwrap import dedent
 
@@ -102,3 +103,13 @@ def test_code_is_what_is_no_white_space() -> None:
     module = cst.parse_module(EVERYTHING)
     expected = [id(node) for node in slowly(module) if not isinstance(node, walk.WHITE)]
     assert [id(node) for node in walk.code_nodes(module)] == expected
+
+
+def test_of_which_kind_a_node_is_as_abstract_classes_answer() -> None:
+    kinds = {*walk.with_subclasses(cst.CSTNode)}
+    assert {type(kind) for kind in kinds} == {walk._Plain}
+    seen = {type(node): node for node in walk.nodes(cst.parse_module(EVERYTHING))}
+    assert len(seen) > 50
+    for node in seen.values():
+        for kind in kinds:
+            assert isinstance(node, kind) is ABCMeta.__instancecheck__(kind, node)

@@ -15,7 +15,7 @@ from migrate.reading.calls.facts import Definition, ModuleCalls, calls_of_script
 from migrate.reading.names.imported_names import ImportedNames
 from migrate.reading.names.scopes import Binding, Uses
 from migrate.reading.tree.source import Source
-from migrate.reading.tree.tree import dotted, targets
+from migrate.reading.tree.tree import TARGETED, assigned_by, dotted
 from migrate.reading.tree.walk import order
 
 Node = TypeVar("Node", bound=cst.CSTNode)
@@ -200,7 +200,7 @@ class Parsed:
     @cached_property
     def targets(self) -> Sequence[cst.BaseExpression]:
         """What the script assigns to, tuples taken apart: names, attributes, subscripts."""
-        return list(targets(self.module))
+        return [target for node in self.all_of(*TARGETED) for target in assigned_by(node)]
 
     @cached_property
     def attributes(self) -> Mapping[str, list[tuple[cst.Attribute, cst.BaseExpression | None]]]:

@@ -17,22 +17,21 @@ from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.kinds import External
 from migrate.reading.replicas.rank_tests import last_part, parents
 from migrate.reading.values.meetings import OBJECTS, OF_XLA, TENSORS
-from migrate.reading.values.words import LOG_METHODS, LOGGER, LOGGING_METHODS, words
+from migrate.reading.values.words import (
+    ACTING_MODULES,
+    ACTS,
+    ACTS_OR_OF_TEXT,
+    LOG_METHODS,
+    LOGGER,
+    LOGGING_METHODS,
+    ONLY_ASKS,
+    words,
+)
 
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
     from migrate.reading.calls.scopes import Function, Scope
 
-# Modules whose functions act, whatever they are called.
-MODULES = words("dist logging mlflow shutil subprocess tdist wandb")
-ASKS = words("get_rank get_world_size is_available is_initialized getLogger")
-# Functions and methods that act, of whatever.
-ACTS = words(
-    "backward barrier dump exit imsave imwrite input kill load_state_dict makedirs mkdir popen quit "
-    "removedirs rename replace rmdir rmtree save save_image savefig savetxt save_pretrained savez symlink "
-    "system to_csv touch unlink urlretrieve write write_text write_bytes writelines writerow"
-)
-OF_TEXT = words("replace")
 WRITES = frozenset("wax+")
 # What all replicas come to together: of torch, torch_xla, MPI.
 MEETINGS = frozenset((*TENSORS, *OBJECTS, *OF_XLA, "barrier")) | words(
@@ -49,14 +48,14 @@ def acts(call: ast.Call) -> bool:
     if name == "open":
         return not _only_reads(call)
     if isinstance(func, ast.Name):
-        return name in ACTS - OF_TEXT
-    if not isinstance(func, ast.Attribute) or name in ASKS:
+        return name in ACTS - ACTS_OR_OF_TEXT
+    if not isinstance(func, ast.Attribute) or name in ONLY_ASKS:
         return False
     root = func.value
     while isinstance(root, ast.Attribute):
         root = root.value
     of = root.id if isinstance(root, ast.Name) else ""
-    if of in MODULES or (name in ACTS and (name not in OF_TEXT or of == "os")):
+    if of in ACTING_MODULES or (name in ACTS and (name not in ACTS_OR_OF_TEXT or of == "os")):
         return True
     if of == "os" and name == "remove":
         return True

@@ -102,9 +102,10 @@ class Steps:
         return self.when(node) is When.STEP
 
     def between(self, node: cst.CSTNode) -> bool:
-        """Whether `node` runs between steps: a loop of its function that is around it trains in its turns."""
-        if self.when(node) is When.STEP:
-            return False
+        """Whether `node` runs between steps: in a training loop, or in a loop that trains in its turns."""
+        when = self.when(node)
+        if when is not When.ELSEWHERE:
+            return when is not When.STEP
         effects = self._context.effects
         for above in self._context.ancestors(node):
             if isinstance(above, cst.FunctionDef):

@@ -13,11 +13,8 @@ from pathlib import Path
 import libcst as cst
 
 from migrate.errors import MigrateError
-from migrate.reading.tree.kinds import ask_plainly
 from migrate.reading.tree.positions import Positions
 from migrate.reading.tree.unwarned import compiled, syntax_tree
-
-ask_plainly()  # of all trees that are read here
 
 _OPENING = b"([{"
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"()[]{}")

@@ -14,7 +14,7 @@ from migrate.reading.tree.walk import nodes as nodes
 from migrate.reading.tree.walk import nodes_of as nodes_of
 
 _EMPTY = cst.Module(body=[])
-TARGETED = frozenset(
+TARGETED: frozenset[type[cst.CSTNode]] = frozenset(
     {
         cst.AssignTarget,
         cst.AugAssign,
@@ -31,8 +31,12 @@ def targets(root: cst.CSTNode) -> Iterator[cst.BaseExpression]:
     """Yield what is assigned to at and below `root`, tuples taken apart: names, attributes, subscripts."""
     for node in code_nodes(root):
         if type(node) in TARGETED:
-            target = getattr(node, "target", None) or node.name  # type: ignore[attr-defined]
-            yield from _flat(target)
+            yield from assigned_by(node)
+
+
+def assigned_by(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """Yield what `node`, of a type in TARGETED, assigns to, tuples taken apart."""
+    yield from _flat(getattr(node, "target", None) or node.name)  # type: ignore[attr-defined]
 
 
 def _flat(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

@@ -1,11 +1,16 @@
-"""Walk a concrete syntax tree without making it anew.
+"""Walk a concrete syntax tree, and ask of which kind its nodes are, without libcst's detours.
 
-libcst's own `children` goes through the code that replaces them, which makes a copy of the node for each
+Its own `children` goes through the code that replaces them, which makes a copy of the node for each
 question: it took half of the time of a rewrite.
+
+Its nodes are abstract classes, of which Python must take it that another class may have been registered as
+a subclass: `isinstance` is a call of Python code then, which keeps what it finds in weak sets. Nothing is
+ever registered with them, so the plain answer is the same, in 160 ns instead of 520 (Python 3.11).
 """
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Callable, Iterator
 from functools import cache
 from operator import attrgetter
@@ -30,6 +35,30 @@ WHITE_FIELDS = frozenset(
     {"footer", "header", "leading_lines", "leading_whitespace", "trailing_whitespace"}
 )
 WHITE_PREFIXES = ("whitespace", "lines_after_")
+
+
+class _Plain(ABCMeta):
+    """What libcst's nodes are classes of, with `isinstance` as other classes have it."""
+
+    __instancecheck__ = type.__instancecheck__
+
+
+def with_subclasses(kind: type) -> Iterator[type]:
+    """Yield `kind` and all classes below it, one more than once where it has several bases."""
+    yield kind
+    subclasses: list[type] = type.__subclasses__(kind)
+    for below in subclasses:
+        yield from with_subclasses(below)
+
+
+def ask_plainly() -> None:
+    """Let `isinstance` look at the classes of a node alone, for all kinds of nodes that there are."""
+    for kind in {*with_subclasses(cst.CSTNode)}:
+        if type(kind) is ABCMeta:
+            type.__setattr__(kind, "__class__", _Plain)
+
+
+ask_plainly()
 
 
 class _Fields(cst.CSTVisitor):

@@ -229,6 +229,16 @@ TORCH_SAVES = frozenset(
 )
 HOST_SAVES = frozenset({"torch.save", "numpy.save", "numpy.savez"})  # they wait for what they write
 
+# Modules whose functions act on the world (write files, log, meet others), whatever they are called;
+# functions and methods that do, of whatever, but for one that is also of text; and what only asks.
+ACTING_MODULES = words("dist logging mlflow shutil subprocess tdist wandb")
+ACTS = words(
+    "backward barrier dump exit imsave imwrite input kill load_state_dict makedirs mkdir popen quit "
+    "removedirs rename replace rmdir rmtree save save_image savefig savetxt save_pretrained savez symlink "
+    "system to_csv touch unlink urlretrieve write write_text write_bytes writelines writerow"
+)
+ACTS_OR_OF_TEXT = words("replace")
+ONLY_ASKS = words("get_rank get_world_size is_available is_initialized getLogger")
 # What ends the program.
 EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort"})
 # What tells the time: a loop that asks for it measures something.
@@ -322,6 +332,8 @@ PARALLEL_RANK_NAME = re.compile(
     r"(_model)?(_parallel)?_rank",
     re.IGNORECASE,
 )
+# Which of the hosts this is, or which replica: `args.nr`, `node_rank`, `machine`.
+HOST_NAME = re.compile(r"(^|_)(nr|node|rank|machine|host|procid|nodeid)(_|$)")
 # The same as RANK_NAME where it is compared, but where alone it says whether there is a device at all.
 GPU_NAME = re.compile(r"_*(local_)?gpu(_id|_idx|_index)?", re.IGNORECASE)
 # The answer of a function that scripts define for it.

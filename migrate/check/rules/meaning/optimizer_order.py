@@ -92,9 +92,9 @@ class OptimizerOrder(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one construction with a move of the same model below it."""
         assert isinstance(node, cst.Call)
-        if facts.values.kind(node) is not Kind.OPTIMIZER:
-            return
         models = set(_models(node))
+        if not models or facts.values.kind(node) is not Kind.OPTIMIZER:
+            return
         here = facts.context.position(node)
         around = facts.context.function_around(node) or facts.context.module
         lines: dict[bool, list[int]] = {True: [], False: []}

@@ -400,7 +400,7 @@ class GuardedRead(Hazard):
     def _synchronised(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield a sync between steps under a condition of the rank."""
         guard = facts.guards.around(node)
-        if guard is None or facts.steps.when(node) not in (When.EVERY_STEP, When.SOMETIMES):
+        if guard is None or not facts.steps.between(node):
             return
         line = facts.context.position(guard).line
         message = (

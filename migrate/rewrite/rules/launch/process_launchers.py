@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import code, nodes_of, string_value, targets
+from migrate.reading.tree.tree import code, nodes_of, string_value
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 
@@ -108,7 +108,7 @@ def _names_a_launcher(call: cst.Call) -> bool:
 
 def _sets_a_rank(context: Workspace) -> bool:
     """Whether the script sets a rank, or which GPUs are seen, in an environment."""
-    for target in targets(context.module):
+    for target in context.targets:
         if isinstance(target, cst.Subscript) and len(target.slice) == 1:
             index = target.slice[0].slice
             if isinstance(index, cst.Index) and string_value(index.value) in GIVEN:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import libcst as cst
@@ -10,6 +9,7 @@ import libcst as cst
 from migrate.reading.replicas.launchers import DDP
 from migrate.reading.tree.tree import bind, code
 from migrate.reading.values.devices import device_argument
+from migrate.reading.values.words import DEVICE_NAME
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
@@ -34,7 +34,6 @@ PARAMETERS = (
     "skip_all_reduce_unused_params",
 )
 DEVICES = frozenset({"device_ids", "output_device"})
-NAMES_A_DEVICE = re.compile(r"(^|_)dev(ice)?$")
 
 
 class Ddp(Rule):
@@ -263,7 +262,7 @@ def _moves_to_a_named_device(context: Workspace) -> bool:
             continue
         named = arg.value.func if isinstance(arg.value, cst.Call) else arg.value
         last = named.attr if isinstance(named, cst.Attribute) else named
-        if isinstance(last, cst.Name) and NAMES_A_DEVICE.search(last.value):
+        if isinstance(last, cst.Name) and DEVICE_NAME.fullmatch(last.value):
             return True
     return False
 

@@ -7,11 +7,10 @@ import re
 import libcst as cst
 
 from migrate.reading.tree.tree import last_part
+from migrate.reading.values.words import HOST_NAME
 from migrate.rewrite.rules.ranks.kept import kept_on
 from migrate.rewrite.workspace import Workspace
 
-# Told by the last part of the name: `args.nr`, `node_rank`, `args.rank`, `machine`.
-NODE = re.compile(r"(^|_)(nr|node|rank|machine|host|procid|nodeid)(_|$)")
 DEVICES = re.compile(r"gpu|nproc|num_proc|device|per_node|local_size|local_world_size")
 
 
@@ -31,7 +30,7 @@ def added_index(
         names = (_last_word(other.left), _last_word(other.right))
         for one, two in (names, names[::-1]):
             if DEVICES.search(two) and one:
-                return index, NODE.search(one) is not None
+                return index, HOST_NAME.search(one) is not None
     return None
 
 
