@@ -779,3 +779,47 @@ def test_a_device_that_is_put_on_the_configuration(way: str, tmp_path: Path) -> 
     train = train.replace("MAIN", OPTIONS[way])
     done = rewrite_folder(written(tmp_path, {**HYDRA, "train.py": train}), processes=1)
     assert after(done, "train.py").count("with torch_xla.step():") == 1
+
+
+def test_a_rank_that_another_file_takes_from_the_environment_is_set(tmp_path: Path) -> None:
+    train = """
+        import argparse
+
+        import torch.distributed as dist
+        from launch import init_distributed_mode
+
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--rank", type=int, default=0)
+
+
+        def main():
+            args = parser.parse_args()
+            {call}
+            dist.init_process_group("nccl")
+            print(args.rank)
+
+
+        if __name__ == "__main__":
+            main()
+    """
+    launch = """
+        import os
+
+
+        def init_distributed_mode(args):
+            args.rank = int(os.environ["RANK"])
+
+
+        class Log:
+            def __init__(self, args):
+                self.rank = args.rank
+    """
+    said = {}
+    for call in ("init_distributed_mode(args)", "print(args)"):
+        folder = tmp_path / call.partition("(")[0]
+        files = {"train.py": textwrap.dedent(train).format(call=call), "launch.py": launch}
+        done = rewrite_folder(written(folder, files), processes=1)
+        file = next(file for file in done.files if file.name == Path("train.py"))
+        said[call] = [note.message for note in file.findings if note.rule == "rank-arguments"]
+    assert said["init_distributed_mode(args)"] == []
+    assert "nobody passes --rank" in said["print(args)"][0]

@@ -301,3 +301,11 @@ class TestTurns:
             for seed in (1, 2)
         }
         assert len(printed) == 1
+
+
+def test_a_file_of_another_framework_stays_as_it_is(tmp_path: Path) -> None:
+    paddle = "import paddle\n\n\ndef gather(inputs):\n    return inputs.cuda(0)\n"
+    (tmp_path / "metrics.py").write_text(paddle)
+    (tmp_path / "train.py").write_text(paddle.replace("paddle", "torch"))
+    done = rewrite_folder(tmp_path, processes=1)
+    assert [file.name.name for file in done.files if file.changed] == ["train.py"]

@@ -198,3 +198,20 @@ class TestInputs:
 
     def test_counters_are_no_inputs(self) -> None:
         assert reports(self.script("i", "x = batch(i).cuda()", "range(3)")) == []
+
+
+def test_what_the_loop_goes_over_is_not_moved_where_the_model_is_given_something_else() -> None:
+    script = """
+        @torch.no_grad()
+        def predict(model, clips, boxes):
+            model.cuda()
+            model.eval()
+            for number, found in boxes.items():
+                inputs = clips.at(number).cuda()
+                box = torch.tensor(found[0]).float().cuda()
+                preds = model(inputs, box)
+                found[1] = preds.cpu()
+    """
+    text = run(script).data.decode()
+    assert "found.to(" not in text
+    assert "number.to(" not in text

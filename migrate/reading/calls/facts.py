@@ -86,6 +86,7 @@ class ModuleCalls:
         training: the calls that run a function in which a loop trains.
         moving: the calls that run a function that moves something to an accelerator.
         models: the names, attributes, items and calls that are modules of torch.
+        options_set: what any file of the project assigns to the options that this one parses.
         launches: whether running the file calls a function, of whatever file, that starts the replicas.
     """
 
@@ -121,6 +122,7 @@ class ModuleCalls:
     meeting: frozenset[End] = frozenset()
     unset: frozenset[str] = frozenset()
     models: frozenset[End] = frozenset()
+    options_set: frozenset[str] = frozenset()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -205,6 +207,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         frozenset(_running(analysis, scope, meeting_of(analysis))),
         unset_attributes(analysis),
         frozenset(_end(node, scope.module) for node in models_of(analysis, scope)),
+        analysis.evaluator.options_set.get(scope.module.path, frozenset()),
     )
 
 

@@ -10,6 +10,7 @@ import ast
 import builtins
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Set
+from functools import cached_property
 from pathlib import Path
 
 from migrate.reading.calls import devices
@@ -188,6 +189,17 @@ class Evaluator(Families):
             if any(_same(value, one) for one in self.values(receiver, binding.scope))
         )
         return frozenset(one for one in found if isinstance(one, Device | Options))
+
+    @cached_property
+    def options_set(self) -> dict[Path, frozenset[str]]:
+        """What the project assigns to the options of a command line, by the file that parses them."""
+        found: dict[Path, set[str]] = defaultdict(set)
+        for name, assigned in self._assigned.items():
+            for receiver, binding in assigned:
+                for value in self.values(receiver, binding.scope):
+                    if isinstance(value, Options):
+                        found[value.path].add(name)
+        return {path: frozenset(names) for path, names in found.items()}
 
     def at_key(self, container: ast.expr, key: str, scope: Scope) -> Values:
         """Return what `container[key]` may be."""

@@ -28,9 +28,20 @@ WORDS = seen_by(
 )
 
 
+# Their tensors have a `cuda` and a `to` as well, which are nobody's business here.
+OTHER_FRAMEWORKS = re.compile(
+    rb"^[ \t]*(import|from)[ \t]+(cupy|jittor|megengine|mindspore|oneflow|paddle)\b", re.MULTILINE
+)
+
+
 def concerns_rules(data: bytes) -> bool:
-    """Return whether `data`, a Python file, holds a word of any rule; without one it stays as it is."""
-    return WORDS.search(data) is not None
+    """Return whether `data`, a Python file, holds a word of any rule; without one it stays as it is.
+
+    A file of another framework does, in which nothing is of torch.
+    """
+    if WORDS.search(data) is None:
+        return False
+    return b"torch" in data or OTHER_FRAMEWORKS.search(data) is None
 
 
 class Worded(Protocol):

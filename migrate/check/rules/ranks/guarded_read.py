@@ -303,6 +303,26 @@ class GuardedRead(Hazard):
                         print(accuracy(model, held_out))  # XLA305 warning
             """
         ),
+        example(
+            """
+            from mels import spectrogram
+
+
+            def listen(generator, x, writer):
+                mel = spectrogram(generator.module.infer(x))
+                writer.add_image("mel", mel[0].cpu().numpy())
+
+
+            def train(generator, loader, optimizer, held_out, writer, rank):
+                generator.cuda()
+                for x in loader:
+                    loss = generator(x.cuda()).mean()
+                    loss.backward()
+                    optimizer.step()
+                    if rank == 0:
+                        listen(generator, held_out, writer)  # XLA305 warning
+            """
+        ),
     )
     mended = example(
         """
@@ -474,9 +494,15 @@ def _reads_its_own(function: cst.FunctionDef, facts: Facts) -> bool:
         if guard is not None and facts.context.function_around(guard) is function:
             continue
         for read in _read(node, facts):
-            if facts.values.on_device(read) and _is_made_in(function, read, facts):
+            if _is_there(read, node, facts) and _is_made_in(function, read, facts):
                 return True
     return False
+
+
+def _is_there(read: cst.BaseExpression, node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether what is read at `node` is on the device; of the unknown, whether it is fetched from one."""
+    kind = facts.values.kind(read)
+    return kind is Kind.ON_DEVICE or (kind is Kind.UNKNOWN and method(node) == "cpu")
 
 
 def _is_made_in(block: cst.CSTNode, read: cst.BaseExpression, facts: Facts) -> bool:

@@ -412,7 +412,7 @@ def _told_by_launcher(call: cst.Call, context: Workspace) -> tuple[str, str] | N
     else:
         ranks = (_declared(one) for one in context.all_of(cst.Call))
         fits = flag in OF_THE_WORLD and default == "1" and ("--rank", "0") in ranks
-    if not fits or flag[2:] in context.attributes:
+    if not fits or flag[2:] in context.attributes or flag[2:] in context.calls.options_set:
         return None
     return flag, "RANK" if flag == "--rank" else "WORLD_SIZE"
 

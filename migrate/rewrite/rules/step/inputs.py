@@ -32,7 +32,8 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
     if moved & set(names) or (step.body.block is not step.loop.body and moved):
         return []  # where the script moves some of them it knows why it leaves the others
     unmoved = [name for name in names if name in used]
-    if not unmoved:
+    fed = _fed(block, context)
+    if not unmoved or (fed and fed <= moved):
         return []
     sources = list(_made_of(context.parent(step.body.block), context))
     if any(_is_no_model(move, context) for source in sources for move in moves(source, context)):
@@ -123,6 +124,13 @@ def _given_to_mover(root: cst.CSTNode, context: Workspace) -> Iterator[str]:
     for call in nodes_of(root, cst.Call):
         if context.effects.moves(call) and not context.effects.of(call):
             yield from (name.value for arg in call.args for name in nodes_of(arg, cst.Name))
+
+
+def _fed(block: Iterable[cst.CSTNode], context: Workspace) -> set[str]:
+    """Return the names that the models are called with."""
+    calls = (call for part in block for call in nodes_of(part, cst.Call))
+    fed = (call.args for call in calls if context.values.kind(call.func) is Kind.MODEL)
+    return {name.value for args in fed for arg in args for name in nodes_of(arg.value, cst.Name)}
 
 
 def _targets(assign: cst.Assign) -> Iterator[str | None]:
