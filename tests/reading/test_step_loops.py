@@ -521,6 +521,43 @@ class TestRegistries:
         assert list(found.hidden) == [5]
         assert "`model.learn` trains in Classifier" in found.hidden[5]
 
+    @pytest.mark.parametrize(
+        "made",
+        [
+            """
+            for module in [classifier]:
+                model_cls = getattr(module, options['kind'], None)
+                if model_cls is not None:
+                    break
+            model = model_cls(options)
+            return model
+            """,
+            """
+            made = KINDS[options['kind']]
+            return made(options)
+            """,
+            """
+            made = MODELS.get(options['kind'])
+            model = made(options)
+            return model
+            """,
+        ],
+    )
+    def test_a_class_that_is_found_first_and_called_then(self, tmp_path: Path, made: str) -> None:
+        """NAFNet, Restormer and what else was made of an old BasicSR: nothing was said of their loops."""
+        body = textwrap.indent(textwrap.dedent(made), "    ")
+        classifier = self.FILES["models/classifier.py"].replace("@MODELS.register()", "")
+        files = {
+            **self.FILES,
+            "models/__init__.py": f"from models import classifier\ndef build(options):{body}",
+            "models/classifier.py": classifier,
+            "setup.py": "",
+        }
+        written(tmp_path, files)
+        found = facts_of(tmp_path / "train.py")
+        assert list(found.hidden) == [5]
+        assert "`model.learn` trains in Classifier" in found.hidden[5]
+
     def test_a_class_named_by_a_string(self) -> None:
         source = """
             loss = tools.construct_class_by_name(**options)

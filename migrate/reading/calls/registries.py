@@ -178,7 +178,7 @@ class Registries:
                 values = [returned]
                 if isinstance(returned, ast.Name):
                     values = [b.value for b in made.bindings.get(returned.id, ()) if b.value]
-                if any(_calls_what_it_finds(value) for value in values):
+                if any(_calls_what_it_finds(value, made) for value in values):
                     return True
         return False
 
@@ -222,16 +222,24 @@ def registries_of(analysis: Analysis) -> Registries:
     return Registries(analysis)
 
 
-def _calls_what_it_finds(value: ast.expr) -> bool:
-    """Whether `value` is `REGISTRY.get(name)(…)`, `CLASSES[name](…)`, `getattr(module, name)(…)`."""
+def _calls_what_it_finds(value: ast.expr, function: Function) -> bool:
+    """Whether `value` is `REGISTRY.get(name)(…)`, or calls a name of `function` for what is found so."""
     if not isinstance(value, ast.Call):
         return False
-    match value.func:
+    called = value.func
+    if isinstance(called, ast.Attribute):
+        return called.attr == "build"  # mmcv's: MODELS.build(config)
+    if isinstance(called, ast.Name):
+        return any(_is_found(b.value) for b in function.bindings.get(called.id, ()))
+    return _is_found(called)
+
+
+def _is_found(value: ast.expr | None) -> bool:
+    """Whether `value` is `REGISTRY.get(name)`, `CLASSES[name]` or `getattr(module, name)`."""
+    match value:
         case ast.Call(func=ast.Attribute(attr="get")) | ast.Subscript():
             return True
         case ast.Call(func=ast.Name(id="getattr" | "eval" | "locate")):
-            return True
-        case ast.Attribute(attr="build"):  # mmcv's: MODELS.build(config)
             return True
     return False
 
