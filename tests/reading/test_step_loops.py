@@ -541,11 +541,23 @@ class TestRegistries:
             model = made(options)
             return model
             """,
+            """
+            model = find(options['kind'])
+            instance = model(options)
+            return instance
+
+            def find(kind):
+                model = None
+                for name, one in importlib.import_module(kind).__dict__.items():
+                    if name == kind:
+                        model = one
+                return model
+            """,
         ],
     )
     def test_a_class_that_is_found_first_and_called_then(self, tmp_path: Path, made: str) -> None:
         """NAFNet, Restormer and what else was made of an old BasicSR: nothing was said of their loops."""
-        body = textwrap.indent(textwrap.dedent(made), "    ")
+        body = textwrap.indent(textwrap.dedent(made), "    ").replace("    def find", "def find")
         classifier = self.FILES["models/classifier.py"].replace("@MODELS.register()", "")
         files = {
             **self.FILES,

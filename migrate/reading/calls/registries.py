@@ -32,6 +32,8 @@ TRAINS = re.compile(
 )
 # What it may be called where the loop itself does the other half: `loss.accumulate_gradients()`.
 HALF = re.compile("backward|grad|loss|optimi|step|train")
+# How a name is bound that may stand for any class: assigned, gone through by a loop.
+VARIABLE = frozenset({"value", "item", "element"})
 # A class that only such a string names: 'training.loss.StyleGAN2Loss'.
 DOTTED = re.compile(r"[A-Za-z_][\w]*(?:\.[A-Za-z_]\w*)+")
 
@@ -178,8 +180,26 @@ class Registries:
                 values = [returned]
                 if isinstance(returned, ast.Name):
                     values = [b.value for b in made.bindings.get(returned.id, ()) if b.value]
-                if any(_calls_what_it_finds(value, made) for value in values):
+                if any(self._calls_what_it_finds(value, made) for value in values):
                     return True
+        return False
+
+    def _calls_what_it_finds(self, value: ast.expr, function: Function) -> bool:
+        """Whether `value` is `REGISTRY.get(name)(…)`, or calls a variable of which nothing is known."""
+        if not isinstance(value, ast.Call):
+            return False
+        called = value.func
+        if isinstance(called, ast.Name):
+            bound = function.bindings.get(called.id, ())
+            is_variable = bool(bound) and all(b.kind in VARIABLE for b in bound)
+            return is_variable and not self.analysis.evaluator.values(called, function) - {UNKNOWN}
+        match called:
+            case ast.Call(func=ast.Attribute(attr="get")) | ast.Subscript():
+                return True
+            case ast.Call(func=ast.Name(id="getattr" | "eval" | "locate")):
+                return True
+            case ast.Attribute(attr="build"):  # mmcv's: MODELS.build(config)
+                return True
         return False
 
     @cached_property
@@ -220,28 +240,6 @@ class Registries:
 def registries_of(analysis: Analysis) -> Registries:
     """Return the methods that train of the classes made by name; found once, for all files."""
     return Registries(analysis)
-
-
-def _calls_what_it_finds(value: ast.expr, function: Function) -> bool:
-    """Whether `value` is `REGISTRY.get(name)(…)`, or calls a name of `function` for what is found so."""
-    if not isinstance(value, ast.Call):
-        return False
-    called = value.func
-    if isinstance(called, ast.Attribute):
-        return called.attr == "build"  # mmcv's: MODELS.build(config)
-    if isinstance(called, ast.Name):
-        return any(_is_found(b.value) for b in function.bindings.get(called.id, ()))
-    return _is_found(called)
-
-
-def _is_found(value: ast.expr | None) -> bool:
-    """Whether `value` is `REGISTRY.get(name)`, `CLASSES[name]` or `getattr(module, name)`."""
-    match value:
-        case ast.Call(func=ast.Attribute(attr="get")) | ast.Subscript():
-            return True
-        case ast.Call(func=ast.Name(id="getattr" | "eval" | "locate")):
-            return True
-    return False
 
 
 def _registers(decorator: ast.expr) -> bool:
