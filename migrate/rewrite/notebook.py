@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from migrate.errors import MigrateError
-from migrate.reading.notebook.cells import RULE, Cells, NotMappedError, code_of, join
+from migrate.reading.notebook.cells import RULE, Cells, NotMappedError, join
 from migrate.reading.notebook.shell import shell_advice
-from migrate.reading.notebook.text import WRITES, Cell, Notebook, written_scripts
+from migrate.reading.notebook.text import WRITES, Cell, Notebook, parse_notebook, written_scripts
 from migrate.reading.tree.prescan import concerns_rules
 from migrate.reading.tree.source import NotPythonError, parse
 from migrate.rewrite.options import DEFAULT, Options
@@ -63,7 +63,7 @@ def in_cells(
         made += of_script
         left += left_of_script
     data = notebook.with_sources(sources)
-    again = code_of(data, notebook.path)
+    again = join(parse_notebook(data, notebook.path)).code.encode()
     if again != code:  # blank lines around a cell are the notebook's own
         check_stable(again, notebook.path, options=options)
     return Rewrite(notebook, data, _in_order(made), _in_order(left))

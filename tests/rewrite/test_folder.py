@@ -13,11 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from migrate.cli import commands
-from migrate.reading.tree.source import Source, parse
+from migrate.reading.tree.source import NotPythonError, Source, parse
 from migrate.rewrite import folder as folder_module
 from migrate.rewrite import story as story_module
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.left import after as after_module
+from migrate.rewrite.story import rewrite
 from migrate.rewrite.write import NotWritableError, WouldOverwriteError, write_folder
 
 MAIN = """\
@@ -309,3 +310,23 @@ def test_a_file_of_another_framework_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(paddle.replace("paddle", "torch"))
     done = rewrite_folder(tmp_path, processes=1)
     assert [file.name.name for file in done.files if file.changed] == ["train.py"]
+
+
+def test_a_file_for_a_newer_python_is_told_and_left_as_it_is(tmp_path: Path) -> None:
+    """libcst reads it, and what its calls run is not known: its loop was left without a step, silently."""
+    script = (
+        "import torch\n\n\ndef main(model, loader, optimizer, args):\n"
+        '    print(f"to {str(args["dir"])}")\n    model.cuda()\n    for x in loader:\n'
+        "        loss = model(x.cuda()).mean()\n        loss.backward()\n        optimizer.step()\n"
+    )
+    (tmp_path / "train.py").write_text(script)
+    (file,) = rewrite_folder(tmp_path, processes=1).files
+    if sys.version_info >= (3, 12):
+        assert b"with torch_xla.step():" in file.after
+        return
+    assert not file.changed
+    assert file.problem is not None
+    assert "train.py:5:" in file.problem
+    assert "newer Python than Python 3.11" in file.problem
+    with pytest.raises(NotPythonError):
+        rewrite(tmp_path / "train.py")

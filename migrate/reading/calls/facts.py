@@ -87,6 +87,7 @@ class ModuleCalls:
         moving: the calls that run a function that moves something to an accelerator.
         models: the names, attributes, items and calls that are modules of torch.
         options_set: what any file of the project assigns to the options that this one parses.
+        unread: whether the file was not read, so that nothing is known of it.
         launches: whether running the file calls a function, of whatever file, that starts the replicas.
     """
 
@@ -123,6 +124,7 @@ class ModuleCalls:
     unset: frozenset[str] = frozenset()
     models: frozenset[End] = frozenset()
     options_set: frozenset[str] = frozenset()
+    unread: bool = False
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -152,7 +154,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
     """
     scope = analysis.scopes.get(path.resolve())
     if scope is None:
-        return ModuleCalls()
+        return ModuleCalls(unread=True)
     loops = [region for region in _regions(analysis, scope) if region in analysis.step_loops]
     effects: dict[End, Effect] = {}
     definitions: dict[End, tuple[Definition, ...]] = {}

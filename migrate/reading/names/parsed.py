@@ -14,7 +14,7 @@ from libcst.metadata import CodePosition
 from migrate.reading.calls.facts import Definition, ModuleCalls, calls_of_script
 from migrate.reading.names.imported_names import ImportedNames
 from migrate.reading.names.scopes import Binding, Uses
-from migrate.reading.tree.source import Source
+from migrate.reading.tree.source import Source, require_this_python
 from migrate.reading.tree.tree import TARGETED, assigned_by, dotted
 from migrate.reading.tree.walk import order
 
@@ -47,9 +47,15 @@ class Parsed:
 
     @cached_property
     def calls(self) -> ModuleCalls:
-        """What the calls of the script run, also in other files of its project."""
+        """What the calls of the script run, also in other files of its project.
+
+        Raises:
+            NotPythonError: the script is for a newer Python than this one, which cannot follow its calls.
+        """
         if self._calls is None:
             self._calls = calls_of_script(self.source.path, self.source.data)
+        if self._calls.unread:
+            require_this_python(self.source)
         return self._calls
 
     def qualified_name(self, node: cst.CSTNode | None) -> str | None:
@@ -61,7 +67,7 @@ class Parsed:
         return self._names.get(id(node))
 
     def named(self, node: cst.CSTNode | None) -> str | None:
-        """Return the same, after a dot where a module of the project has taken the name of a library."""
+        """Return the imported dotted name of `node`; after a dot where it is of a module of the project."""
         name = self._names.get(id(node))
         return self._apart.get(name) if name is not None else None
 

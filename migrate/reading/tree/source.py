@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import sys
 import tokenize
 from dataclasses import dataclass
 from functools import cached_property
@@ -176,6 +177,20 @@ def require_python(data: bytes, path: Path) -> None:
     except (SyntaxError, ValueError) as error:
         line, column, message = _place(error)
         raise NotPythonError(f"{path}:{line}:{column}: {message}", "mend this line first") from None
+
+
+def require_this_python(source: Source) -> None:
+    """See that the Python that runs this, which libcst knows newer ones than, can compile a script.
+
+    Raises:
+        NotPythonError: with the position that Python names.
+    """
+    try:
+        require_python(source.data, source.path)
+    except NotPythonError as error:
+        this = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+        remedy = f"if the script is for a newer Python than {this}, run migrate with that"
+        raise NotPythonError(error.what, remedy) from None
 
 
 def decoded(data: bytes, path: Path) -> str:
