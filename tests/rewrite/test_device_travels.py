@@ -823,3 +823,46 @@ def test_a_rank_that_another_file_takes_from_the_environment_is_set(tmp_path: Pa
         said[call] = [note.message for note in file.findings if note.rule == "rank-arguments"]
     assert said["init_distributed_mode(args)"] == []
     assert "nobody passes --rank" in said["print(args)"][0]
+
+
+def test_what_a_loader_of_another_file_moves_is_not_moved_again(tmp_path: Path) -> None:
+    """efficientdet-pytorch: its loader moves dictionaries too, which have no `to`."""
+    train = """
+        import torch
+        from data import create_loader
+
+
+        def main(model, dataset, optimizer):
+            model.cuda()
+            loader = make_loader(dataset)
+            train(model, loader, optimizer)
+
+
+        def make_loader(dataset):
+            loader = create_loader(dataset, 8)
+            return loader
+
+
+        def train(model, loader, optimizer):
+            for x, target in loader:
+                loss = model(x, target).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    """
+    data = """
+        import torch
+
+
+        def create_loader(dataset, size):
+            mean = torch.zeros(3).cuda()
+            for x, target in torch.utils.data.DataLoader(dataset, size):
+                yield x.cuda() - mean, {k: v.cuda() for k, v in target.items()}
+    """
+    done = rewrite_folder(written(tmp_path, {"train.py": train, "data.py": data}), processes=1)
+    text = after(done, "train.py")
+    assert "with torch_xla.step():" in text
+    assert "target.to(" not in text
+    assert findings(done, "train.py") == [
+        "x, target: see that the device to which they are moved is 'xla'"
+    ]

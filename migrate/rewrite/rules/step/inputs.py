@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.reading.names.bindings import passed_for
 from migrate.reading.tree.tree import base_name, nodes_of, targets
 from migrate.reading.values.devices import moves
 from migrate.reading.values.kind import LOADERS, Kind
@@ -42,7 +43,11 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
     converted = any(
         _is_no_model(call, context) for source in sources for call in _conversions(source)
     )
-    if converted or _receivers(_conversions(step.body.block)) & set(names):
+    if (
+        converted
+        or _receivers(_conversions(step.body.block)) & set(names)
+        or _comes_moved(step, context)
+    ):
         return f"{listed}: see that the device to which they are moved is {context.vocabulary.device_said}"
     if callees := context.effects.callees(block):
         if any(next(moves(callee.body, context), None) for callee in callees):
@@ -79,6 +84,30 @@ def _made_of(loop: cst.CSTNode | None, context: Workspace) -> Iterator[cst.BaseE
                 if given.value is not None and id(given) not in seen:
                     seen.add(id(given))
                     waiting.append(given.value)
+
+
+def _comes_moved(step: Step, context: Workspace) -> bool:
+    """Whether what the loop goes over was made by a function, of whatever file, that moves something."""
+    loop = context.parent(step.body.block)
+    if not context.calls.moving or not isinstance(loop, cst.For):
+        return False
+    bindings = context.values.bindings
+    waiting: list[cst.BaseExpression] = [loop.iter]
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        for call in nodes_of(value, cst.Call):
+            if context.place(call) in context.calls.moving:
+                return True
+            for function in context.called(call):
+                waiting += bindings.returns.get(id(function), [])
+        for name in nodes_of(value, cst.Name):
+            waiting += (one.value for one in bindings.given(name) if one.value is not None)
+            waiting += passed_for(name, context)
+    return False
 
 
 def _given(
