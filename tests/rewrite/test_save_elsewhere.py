@@ -275,3 +275,44 @@ def test_a_checkpoint_that_was_loaded_on_the_host_may_be_saved_by_one(
     assert "torch.save(kept, path)" in after["cluster.py"]
     found = [note.message for _, note in done.left_to_do]
     assert any("must be called on all ranks" in message for message in found) == is_said
+
+
+@pytest.mark.parametrize("said", ["hvd.rank() == 0", "size > 1"])
+def test_a_flag_for_the_first_that_a_class_is_made_with(tmp_path: Path, said: str) -> None:
+    """once-for-all: its manager, made with `is_root=(hvd.rank() == 0)`, saved on one replica and hung."""
+    manager = """\
+        import torch
+
+
+        class Manager:
+            def __init__(self, net, first=False):
+                self.net = net
+                self.first = first
+                self.net.cuda()
+
+            def save(self, path):
+                if self.first:
+                    state = self.net.state_dict()
+                    torch.save(state, path)
+
+            def train(self, loader, optimizer):
+                for x in loader:
+                    self.net(x.cuda()).sum().backward()
+                    optimizer.step()
+    """
+    main = f"""\
+        import horovod.torch as hvd
+
+        from manager import Manager
+
+        size = hvd.size()
+        manager = Manager(make(), first=({said}))
+        manager.save("net.pt")
+    """
+    (tmp_path / "manager.py").write_text(textwrap.dedent(manager))
+    (tmp_path / "main.py").write_text(textwrap.dedent(main))
+    done, text = rewritten(tmp_path)
+    guarded = "        if self.first:\n" in text["manager.py"]
+    notes = [n for file in done.files for n in file.findings if file.name.name == "manager.py"]
+    told = any(note.rule == "save" for note in notes)
+    assert (told or not guarded) == (said == "hvd.rank() == 0")

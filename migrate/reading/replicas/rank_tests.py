@@ -14,6 +14,7 @@ from migrate.reading.values.words import FIRST_NAME, RANK_FUNCTION, RANK_NAME
 
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
+    from migrate.reading.calls.scopes import Binding
     from migrate.reading.project.project import Module
 
 
@@ -121,9 +122,17 @@ def _is_else(name: str, analysis: Analysis) -> bool:
         bindings = [binding for _, binding in scope.assigned.get(name, ())]
         for made in scope.classes:
             bindings += made.attributes.get(name, ())
-        if any(one.value is None or not is_for_first(one.value) for one in bindings):
+        others = (one.value for one in bindings if not _is_parameter(one, name))
+        if any(value is None or not is_for_first(value) for value in others):
             return True
     return False
+
+
+def _is_parameter(binding: Binding, name: str) -> bool:
+    """Whether what is bound is the parameter `name`: `self.chief = chief`."""
+    value = binding.value
+    parameters = getattr(binding.scope, "parameters", ())
+    return isinstance(value, ast.Name) and value.id == name and name in parameters
 
 
 def _property(node: ast.AST, module: Module) -> Iterator[str]:
