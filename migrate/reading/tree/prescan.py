@@ -30,7 +30,7 @@ WORDS = seen_by(
 
 # Their tensors have a `cuda` and a `to` as well, which are nobody's business here.
 OTHER_FRAMEWORKS = re.compile(
-    rb"^[ \t]*(import|from)[ \t]+(cupy|jittor|megengine|mindspore|oneflow|paddle)\b", re.MULTILINE
+    rb"^[ \t]*(import|from)[ \t]+(jittor|megengine|mindspore|oneflow|paddle)\b", re.MULTILINE
 )
 
 
