@@ -63,9 +63,10 @@ def in_cells(
         made += of_script
         left += left_of_script
     data = notebook.with_sources(sources)
-    again = join(parse_notebook(data, notebook.path)).code.encode()
-    if again != code:  # blank lines around a cell are the notebook's own
-        check_stable(again, notebook.path, options=options)
+    if data != notebook.data:
+        again = join(parse_notebook(data, notebook.path)).code.encode()
+        if again != code:  # blank lines around a cell are the notebook's own
+            check_stable(again, notebook.path, options=options)
     return Rewrite(notebook, data, _in_order(made), _in_order(left))
 
 

@@ -36,7 +36,8 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
     fed = _fed(block, context)
     if not unmoved or (fed and fed <= moved):
         return []
-    sources = list(_made_of(context.parent(step.body.block), context))
+    loop = context.parent(step.body.block)
+    sources = list(_made_of(loop, context))
     if any(_is_no_model(move, context) for source in sources for move in moves(source, context)):
         return []
     listed = ", ".join(unmoved)
@@ -46,7 +47,7 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
     if (
         converted
         or _receivers(_conversions(step.body.block)) & set(names)
-        or _comes_moved(step, context)
+        or _comes_moved(loop, context)
     ):
         return f"{listed}: see that the device to which they are moved is {context.vocabulary.device_said}"
     if callees := context.effects.callees(block):
@@ -86,9 +87,11 @@ def _made_of(loop: cst.CSTNode | None, context: Workspace) -> Iterator[cst.BaseE
                     waiting.append(given.value)
 
 
-def _comes_moved(step: Step, context: Workspace) -> bool:
-    """Whether what the loop goes over was made by a function, of whatever file, that moves something."""
-    loop = context.parent(step.body.block)
+def _comes_moved(loop: cst.CSTNode | None, context: Workspace) -> bool:
+    """Whether what a loop goes over was made by a function, of whatever file, that moves something.
+
+    Loaders and what callers pass are followed too, where `_made_of` stops: it looks for moves in plain sight.
+    """
     if not context.calls.moving or not isinstance(loop, cst.For):
         return False
     bindings = context.values.bindings
