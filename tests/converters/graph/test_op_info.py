@@ -6,6 +6,7 @@ or made by the entry's name (operators that torch takes apart), is a sample.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import defaultdict
 from collections.abc import Mapping
@@ -25,7 +26,8 @@ pytest.importorskip("expecttest")  # torch.testing needs it
 from torch.testing._internal.common_methods_invocations import op_db
 
 DTYPES = (torch.float32, torch.int64, torch.bool)
-# Calls of one operator with one dtype, elements of a tensor, samples of an entry: more prove nothing more.
+# Calls of one operator with one dtype (those on a number counted apart: many are refused for want of an axis),
+# elements of a tensor, samples of an entry: more prove nothing more.
 CALLS, ELEMENTS, SAMPLES = 3, 2000, 12
 
 # Operator → why some of its samples do not agree. Strict: one of them must.
@@ -57,8 +59,7 @@ class _Seen(TorchDispatchMode):
             return
         key, fits = _key((args, kwargs))
         known = self.calls[name]
-        kind = key.split("torch.", 2)[1].split("[")[0] if "torch." in key else ""
-        if fits and key not in known and sum(kind in one for one in known) < CALLS:
+        if fits and key not in known and sum(_kind(one) == _kind(key) for one in known) < CALLS:
             known[key] = (_copy(args), _copy(kwargs))
 
 
@@ -76,6 +77,12 @@ def _key(value: Any) -> tuple[str, bool]:
     fits = value is None or isinstance(value, str | bool | int | float | torch.dtype)
     wide = value in (torch.float64, torch.complex128, torch.float16, torch.bfloat16)
     return repr(value), (fits and not wide) or isinstance(value, torch.device)
+
+
+def _kind(key: str) -> str:
+    """The dtype of a call's first tensor, "[]" behind it where that has no axes."""
+    first = re.search(r"torch\.\w+\[\]?", key)
+    return first.group() if first else ""
 
 
 def _copy(value: Any) -> Any:

@@ -14,6 +14,7 @@ from converters.graph.ops.registry import Tensor, integers, op, real, sample, tr
 
 _END = 2**62
 _NO_AXES = "an index along an axis of a tensor without axes"
+_OF_TRUTHS = "sums of truths"
 
 
 def _bounds(x: Any, dim: int, start: Any, end: Any, step: Any) -> ast.Slice | None:
@@ -180,6 +181,7 @@ def index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> as
     values = cast(values, x.dtype)
     masks = _masks(indices)
     if not masks:
+        demand(x.dtype != torch.bool or not accumulate, _OF_TRUTHS)
         return _set(x, _index(x, indices), values, "add" if accumulate else "set")
     given = [one for one in indices if one is not None]
     demand(len(given) == 1 and given[0].dtype == torch.bool, "a mask among other indices")
@@ -248,7 +250,7 @@ def index_select(x: Any, dim: int, index: Any) -> ast.expr:
 def _indexed(name: str, how: str) -> None:
     def write(x: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> ast.expr:
         demand(x.ndim, _NO_AXES)
-        demand(x.dtype != torch.bool or how == "set", "sums of truths")
+        demand(x.dtype != torch.bool or how == "set", _OF_TRUTHS)
         given = source if alpha == 1 else code("{alpha} * {source}", alpha=alpha, source=source)
         return _set(x, at(x, x.ndim, {dim: index.code}), given, how)
 
@@ -456,7 +458,7 @@ def scatter_reduce(
     """Values put together where an index says."""
     demand(x.ndim > 0, "scatter of a tensor without axes")
     demand(x.dtype.is_floating_point or reduce != "mean", "the mean of integers")
-    demand(x.dtype != torch.bool or reduce != "sum", "sums of truths")
+    demand(x.dtype != torch.bool or reduce != "sum", _OF_TRUTHS)
     axis = axis_name(dim, x.ndim)
     src_ = _fitting(src, index, 0) if src.ndim else src
     if getattr(src.shape[0], "hint", src.shape[0]) != getattr(
@@ -492,11 +494,17 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> ast.expr:
     samples=(
         sample(real(3, 4), values(0, 5, 7), real(3)),
         sample(real(3, 4), integers(5, high=12), real(5), True),
+        sample(real(3, 4), integers(2, 3, high=12), real(6), True),
+        sample(real(), integers(high=1), real(1)),
     ),
 )
 def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> ast.expr:
     """Elements written by their number in the whole."""
-    demand(x.dtype != torch.bool or not accumulate, "sums of truths")
+    demand(x.dtype != torch.bool or not accumulate, _OF_TRUTHS)
+    if index.ndim != 1:
+        index = code("{index}.reshape(-1)", index=index)
+    if source.ndim != 1:
+        source = code("{source}.reshape(-1)", source=source)
     return code(
         "{x}.reshape(-1).at[{index}].add({source}).reshape({x}.shape)"
         if accumulate

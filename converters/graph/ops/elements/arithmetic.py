@@ -210,13 +210,13 @@ def pow_scalar(x: Any, exponent: Any) -> ast.expr:
         sample(2.5, real(2, 3)),
         sample(10000, real(3)),
         sample(2, integers(3)),
+        sample(2, values(-1, 0, 3)),
         sample(2.0, integers(3)),
     ),
 )
-def scalar_pow(x: Any, exponent: Any) -> ast.expr:
+def scalar_pow(x: Any, exponent: Any, out: Result) -> ast.expr:
     """`x ** exponent` of a number."""
-    x, exponent = operands(x, exponent)
-    return code("{x} ** {exponent}", x=x, exponent=exponent)
+    return _power(x, exponent, out)
 
 
 @op(
@@ -226,11 +226,19 @@ def scalar_pow(x: Any, exponent: Any) -> ast.expr:
         sample(integers(3), integers(3, high=4)),
         sample(integers(3, low=1), real(3)),
         sample(positive(2, 3), positive()),
+        sample(values(-2, -1, -1, 0, 1, 2), values(-1, -2, -3, -1, -4, -2)),
     ),
 )
-def pow_tensor(x: Any, exponent: Any) -> ast.expr:
+def pow_tensor(x: Any, exponent: Any, out: Result) -> ast.expr:
     """`x ** exponent` of two tensors."""
+    return _power(x, exponent, out)
+
+
+def _power(x: Any, exponent: Any, out: Result) -> ast.expr:
     x, exponent = operands(x, exponent)
+    signed = not out.dtype.is_floating_point and not out.dtype.is_complex
+    if signed and exponent.dtype not in (torch.bool, torch.uint8):  # it may be below zero
+        return call("integer_power", x, exponent)
     return code("{x} ** {exponent}", x=x, exponent=exponent)
 
 

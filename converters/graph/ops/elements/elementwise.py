@@ -82,10 +82,15 @@ _function("special_entr", function="jax.scipy.special.entr", samples=_POSITIVE[:
 @op(
     "aten.logit.default",
     "aten.special_logit.default",
-    samples=(sample(within(0.1, 0.9, 2, 3)), sample(values(0.0, 0.3, 1.0), 0.1)),
+    samples=(
+        sample(within(0.1, 0.9, 2, 3)),
+        sample(values(0.0, 0.3, 1.0), 0.1),
+        sample(values(0, 1), 0.1),
+    ),
 )
-def logit(x: Any, eps: float | None = None) -> ast.expr:
+def logit(x: Any, eps: float | None = None, *, out: Result) -> ast.expr:
     """`log(x / (1 - x))`."""
+    x = inexact(x, out)
     if eps is not None:
         x = call("jnp.clip", x, eps, code("1 - {eps}", eps=eps))
     return call("jax.scipy.special.logit", x)

@@ -9,3 +9,9 @@ import jax.numpy as jnp
 def divide_towards_zero(x: jax.Array, y: jax.Array | int) -> jax.Array:
     """The quotient of integers without its fraction: -7 / 2 is -3."""
     return jnp.sign(x) * jnp.sign(y) * (jnp.abs(x) // jnp.abs(y))
+
+
+def integer_power(x: jax.Array | int, exponent: jax.Array) -> jax.Array:
+    """`x ** exponent` of integers without its fraction: 2 ** -1 is 0, (-1) ** -1 is -1."""
+    power = x ** jnp.abs(exponent)
+    return jnp.where((exponent < 0) & (jnp.abs(x) != 1), 0, power)

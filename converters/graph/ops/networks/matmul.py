@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from converters.graph.expression import call, code, method
-from converters.graph.ops.parts import demand, known, tupled
+from converters.graph.ops.parts import demand, tupled
 from converters.graph.ops.registry import Tensor, integers, op, real, sample, truths, values
 
 _BFLOAT = torch.bfloat16
@@ -114,7 +114,9 @@ def _added(x: Any, product: ast.expr, beta: Any, alpha: Any) -> ast.expr:
     plain = beta in (0, 1) and alpha == 1
     whole = x.dtype != torch.bool and isinstance(beta, int) and isinstance(alpha, int)
     demand(real_ or plain or whole, "integers times numbers with fractions, cut off")
-    if known(beta) and beta == 0:
+    if (
+        isinstance(beta, int | float) and beta == 0
+    ):  # then what is in `x` does not matter, NaN neither
         return code("{p}", p=_times(product, alpha))
     return code("{x} + {p}", x=_times(x, beta), p=_times(product, alpha))
 
@@ -166,7 +168,13 @@ def addmv(x: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> ast.e
     return _added(x, code("{a} @ {b}", a=mat, b=vec), beta, alpha)
 
 
-@op("aten.addr.default", samples=(sample(real(2, 3), real(2), real(3)),))
+@op(
+    "aten.addr.default",
+    samples=(
+        sample(real(2, 3), real(2), real(3)),
+        sample(values(torch.nan), real(2), real(3), beta=0.0, alpha=0.5, gradient=False, why="NaN"),
+    ),
+)
 def addr(x: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> ast.expr:
     """`beta * x + alpha * outer(vec1, vec2)`."""
     return _added(x, call("jnp.outer", vec1, vec2), beta, alpha)
