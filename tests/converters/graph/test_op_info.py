@@ -26,8 +26,8 @@ pytest.importorskip("expecttest")  # torch.testing needs it
 from torch.testing._internal.common_methods_invocations import op_db
 
 DTYPES = (torch.float32, torch.int64, torch.bool)
-# Calls of one operator with one dtype (those on a number counted apart: many are refused for want of an axis),
-# elements of a tensor, samples of an entry: more prove nothing more.
+# Calls of one operator with one dtype (tensors without axes counted apart, as many refuse these), elements of
+# a tensor, samples of an entry: more prove nothing more.
 CALLS, ELEMENTS, SAMPLES = 3, 2000, 12
 
 # Operator → why some of its samples do not agree. Strict: one of them must.

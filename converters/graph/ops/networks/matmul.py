@@ -114,9 +114,7 @@ def _added(x: Any, product: ast.expr, beta: Any, alpha: Any) -> ast.expr:
     plain = beta in (0, 1) and alpha == 1
     whole = x.dtype != torch.bool and isinstance(beta, int) and isinstance(alpha, int)
     demand(real_ or plain or whole, "integers times numbers with fractions, cut off")
-    if (
-        isinstance(beta, int | float) and beta == 0
-    ):  # then what is in `x` does not matter, NaN neither
+    if isinstance(beta, int | float) and beta == 0:  # nothing of `x` counts then, NaN neither
         return code("{p}", p=_times(product, alpha))
     return code("{x} + {p}", x=_times(x, beta), p=_times(product, alpha))
 
