@@ -60,7 +60,9 @@ class Followed:
     ) -> None:
         self._files = files
         self._named = {path.resolve(): path for group in named.values() for path in group}
-        source = sum(path.stat().st_size for path in files if path.exists())
+        # Of a notebook most is pictures.
+        scripts = (path for path in files if path.suffix == ".py" and path.exists())
+        source = sum(path.stat().st_size for path in scripts)
         self.workers = Workers(len(files), processes, source)
         self._calls: dict[Path, ModuleCalls] = {}
         self._entries: dict[Path, dict[int, Entry]] = {}

@@ -76,7 +76,7 @@ def rewrite_folder(
     calls = {path: calls_of_file(first, path) for path in concerned}
     entered = entered_by_steps(first)
     first.evaluator.let_go()  # little is asked of it from now on
-    source = sum(map(len, contents.values()))
+    source = sum(len(scope.module.data) for scope in first.scopes.values())
     with Workers(len(concerned), processes, source) as workers:
 
         def job(path: Path, draft: Draft | None = None) -> _Job:

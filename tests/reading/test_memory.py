@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
 from pathlib import Path
 
@@ -15,11 +16,13 @@ from migrate.reading.calls.facts import calls_of_file
 from migrate.reading.facts import Facts
 from migrate.reading.project.project import Project
 from migrate.reading.project.reach import entered_by_steps
-from migrate.reading.project.workers import LARGE, Workers, keep, kept, let_go
+from migrate.reading.project.workers import MEMORY, OF_CALLS, Workers, keep, kept, let_go
 from migrate.reading.script import Script
 from migrate.reading.tree.memory import SELDOM, seldom_collected
-from migrate.reading.tree.source import UnreadableScriptError, parse
+from migrate.reading.tree.source import Source, UnreadableScriptError, parse
 from migrate.rewrite import file
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.left import after
 
 
 def test_only_in_the_block() -> None:
@@ -90,7 +93,7 @@ def test_what_a_step_of_another_file_runs_is_worth_keeping(tmp_path: Path) -> No
 
 def test_of_a_large_project_no_tree_is_kept(tmp_path: Path) -> None:
     script = Script(parse(TRAINING, tmp_path / "train.py"))
-    for source, stays in ((LARGE, None), (LARGE - 1, script)):
+    for source, stays in ((MEMORY // OF_CALLS, None), (MEMORY // OF_CALLS // 2, script)):
         with Workers(1, 1, source):
             keep(script)
             assert kept(tmp_path / "train.py", TRAINING) is stays
@@ -105,3 +108,30 @@ def test_what_was_let_go_of_is_found_again(tmp_path: Path) -> None:
     analysis.evaluator.let_go()
     assert [calls_of_file(analysis, path) for path in files] == before
     assert before[0].step_loops
+
+
+def test_pictures_of_a_notebook_do_not_make_a_project_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = {"image/png": "A" * (MEMORY // OF_CALLS)}
+    shown = {"output_type": "display_data", "data": picture, "metadata": {}}
+    cell = {"cell_type": "code", "source": "import torch\n", "outputs": [shown], "metadata": {}}
+    notebook = {
+        "cells": [cell | {"execution_count": 1}],
+        "metadata": {},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    (tmp_path / "shown.ipynb").write_text(json.dumps(notebook))
+    (tmp_path / "train.py").write_bytes(TRAINING)
+    model = tmp_path / "model.py"
+    model.write_bytes(b"import torch\n" + LOSS)  # a rule is asked of it, and its tree kept
+    parsed: list[Path] = []
+
+    def counted(data: bytes, path: Path) -> Source:
+        parsed.append(path)
+        return parse(data, path)
+
+    monkeypatch.setattr(after, "parse", counted)
+    rewrite_folder(tmp_path, processes=1)
+    assert model.resolve() not in parsed

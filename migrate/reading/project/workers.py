@@ -18,10 +18,10 @@ from migrate.reading.tree.memory import collect_seldom
 
 # Fewer files than that are worked at in this process: starting others takes longer.
 WORTH_A_POOL = 8
-# Bytes of source whose trees a process keeps; a tree takes about 300 times that.
-MOST_KEPT = 400_000
-# Bytes of source of a project of which none is kept: what is known of its calls fills the memory.
-LARGE = 4_000_000
+# Bytes of memory for the trees that a process keeps, and for what is known of the project's calls.
+MEMORY = 500_000_000
+# Bytes of memory that a byte of source takes: in a tree that is kept, in what is known of a project's calls.
+OF_A_TREE, OF_CALLS = 300, 100
 
 
 class OfFile(Protocol):
@@ -140,12 +140,12 @@ def _begin(source: int) -> None:
 
 
 _kept: dict[Path, Script] = {}
-_room = MOST_KEPT
+_room = 0  # bytes of source whose trees this process may keep
 
 
 def _make_room(source: int) -> None:
     global _room
-    _room = MOST_KEPT if source < LARGE else 0
+    _room = max(0, MEMORY - OF_CALLS * source) // OF_A_TREE
 
 
 def keep(script: Script) -> None:
