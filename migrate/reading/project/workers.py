@@ -140,7 +140,7 @@ def _begin(source: int) -> None:
 
 
 _kept: dict[Path, Script] = {}
-_room = 0  # bytes of source whose trees this process may keep
+_room = MEMORY // OF_A_TREE  # bytes of source whose trees this process may keep
 
 
 def _make_room(source: int) -> None:

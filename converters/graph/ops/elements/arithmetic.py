@@ -236,8 +236,8 @@ def pow_tensor(x: Any, exponent: Any, out: Result) -> ast.expr:
 
 def _power(x: Any, exponent: Any, out: Result) -> ast.expr:
     x, exponent = operands(x, exponent)
-    signed = not out.dtype.is_floating_point and not out.dtype.is_complex
-    if signed and exponent.dtype not in (torch.bool, torch.uint8):  # it may be below zero
+    whole = not out.dtype.is_floating_point and not out.dtype.is_complex
+    if whole and exponent.dtype not in (torch.bool, torch.uint8):  # it may be below zero
         return call("integer_power", x, exponent)
     return code("{x} ** {exponent}", x=x, exponent=exponent)
 
