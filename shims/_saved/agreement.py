@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shims._shared import world
+from shims._shared import gloo_threads, world
 from shims.errors import ShimError
 
 
@@ -37,6 +37,7 @@ class Agreement:
             )
         # A group of its own, so that its messages never mix with the program's, on the CPU, so
         # that a decision neither waits for the device nor becomes part of a graph.
+        gloo_threads.let_go_at_exit()
         self._group = dist.new_group(backend="gloo")
 
     def poll(self, wish: bool) -> bool:

@@ -13,6 +13,7 @@ from functools import reduce
 import torch
 import torch.distributed as dist
 
+from shims._shared import gloo_threads
 from shims._simulated import calls as _calls
 from shims._simulated import refusals
 from shims._simulated.calls import Call, at
@@ -84,6 +85,7 @@ class Collectives:
         self.size = size
         self._watch = watch
         self._reads = watch.reads
+        gloo_threads.let_go_at_exit()
         self._gloo = dist.ProcessGroupGloo(store, rank, size, options)
 
     def agree(

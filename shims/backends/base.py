@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.utils.checkpoint
 from torch.nn.parallel import DistributedDataParallel
 
+from shims._shared import gloo_threads
 from shims.api_errors import NotOnDeviceError
 from shims.backends import processes
 
@@ -72,6 +73,7 @@ class Backend(ABC):
         if alone or not processes.in_environment():
             # Nobody started other ranks: a group of one, for which no port is opened.
             options |= {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        gloo_threads.let_go_at_exit()
         dist.init_process_group(self.group_backend, **options)
 
     def rank(self) -> int:

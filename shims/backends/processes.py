@@ -14,6 +14,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 from shims import activate
+from shims._shared import gloo_threads
 from shims.api_errors import LaunchError
 
 RANKS = "MIGRATE_RANKS"
@@ -69,6 +70,7 @@ def run(
         place: what the rank finds in its environment while it runs, see `place_of_one`; None where that
             is there already.
     """
+    gloo_threads.let_go_at_exit()
     with environment({name: str(value) for name, value in (place or {}).items()}):
         fn(rank, *args)
         # Not after an exception: NCCL would wait here for ranks that still compute.
