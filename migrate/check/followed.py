@@ -66,6 +66,7 @@ class Followed:
         self.workers = Workers(len(files), processes, source)
         self._calls: dict[Path, ModuleCalls] = {}
         self._entries: dict[Path, dict[int, Entry]] = {}
+        self._unread: dict[Path, None] = {}
         concerned = set(files)
         for root, members in _by_root(named).items():
             if not concerned.isdisjoint(members):
@@ -97,8 +98,15 @@ class Followed:
                 jobs.append(Job(path, Known(self._calls.get(here), entries, whole)))
         return sorted(jobs, key=lambda job: not job.known.whole)
 
+    def unread(self, wanted: Callable[[Path], bool]) -> list[Path]:
+        """Return the files that others import, that could not be read, that are `wanted` and not checked."""
+        done = {path.resolve() for path in self._files}
+        unread = (self._named.get(here, _shown(here)) for here in self._unread if here not in done)
+        return [path for path in unread if wanted(path)]
+
     def _follow(self, root: Path, files: Sequence[Path]) -> None:
         analysis = Analysis(_project(root, files))
+        self._unread |= dict.fromkeys(analysis.project.unread_imports)
         for path in analysis.scopes:
             self._calls[path] = calls_of_file(analysis, path)
 

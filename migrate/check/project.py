@@ -56,20 +56,28 @@ def check_paths(paths: Sequence[Path], config: Config, progress: Tell = silent) 
     worth = [file for file in files if _worth_parsing(file)]
     # Of what the user names, nothing is said that was not read.
     others = [file for file in files if file in named and file not in worth]
-    unreadable = tuple(one for file in others for one in check_readable(file, config))
     if not worth:
-        return Checked(len(files), unreadable)
+        return Checked(len(files), _unreadable(others, config))
+
+    def wanted(path: Path) -> bool:
+        return not _excluded(path, config)
+
     if len(worth) > FEW:
         progress(f"reading {len(worth)} files")
     with Followed(worth, named, _processes(worth)) as followed:
-        jobs = followed.jobs(lambda path: not _excluded(path, config))
+        jobs = followed.jobs(wanted)
+        others += [path for path in followed.unread(wanted) if path not in others]
         told = progress if len(worth) > FEW else silent
         work = partial(_check, config=config, named=frozenset(named))
         found = followed.workers.run(work, jobs, told, "checking")
     return Checked(
         len(files) + sum(not job.known.whole for job in jobs),
-        unreadable + tuple(finding for one in found for finding in one),
+        _unreadable(others, config) + tuple(finding for one in found for finding in one),
     )
+
+
+def _unreadable(files: Sequence[Path], config: Config) -> tuple[Finding, ...]:
+    return tuple(one for file in files for one in check_readable(file, config))
 
 
 def _check(job: Job, config: Config, named: Set[Path]) -> tuple[Finding, ...]:

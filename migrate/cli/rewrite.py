@@ -80,7 +80,7 @@ def rewrite(
                 show_diff(done.diff(target))
             # With --diff, stdout is a patch and nothing else.
             show(*rewrite_summary(done, target if writes else None), err=diff)
-    left = any(done.needs_hands or (check and done.changed) for done in rewrites)
+    left = any(done.needs_hands or done.unread or (check and done.changed) for done in rewrites)
     sys.exit(FINDINGS if left else FINE)
 
 

@@ -22,7 +22,7 @@ from migrate.reading.project.workers import Workers, keep, let_go
 from migrate.reading.tree.depth import deep
 from migrate.reading.tree.memory import seldom_collected
 from migrate.reading.tree.prescan import concerns_rules
-from migrate.reading.tree.source import UnreadableScriptError, parse
+from migrate.reading.tree.source import UnreadableScriptError, parse, why_unread
 from migrate.rewrite.left.after import left_for, left_in_functions
 from migrate.rewrite.left.answered import without_answered
 from migrate.rewrite.left.configurations import in_configurations
@@ -97,17 +97,32 @@ def rewrite_folder(
             path.resolve(): one.leaving for path, one in done.items() if one.leaving is not None
         }
         files = _with_functions(folder, first, last, files, calls, contents, left, workers)
+        files = _with_unread(folder, first.project, files, contents)
     if any(file.changed for file in files):
         files = sorted(
             [*files, *in_configurations(folder, files_of(folder))], key=lambda file: file.name
         )
+    named = {folder / file.name for file in files}
     return FolderRewrite(
         folder,
         tuple(files),
-        sum(path.suffix != SUFFIX for path in set(paths) - set(concerned)),
+        sum(path.suffix != SUFFIX for path in set(paths) - named),
         tuple(path.relative_to(folder) for path in paths if path.suffix == SUFFIX),
         in_order(files, first.project),
     )
+
+
+def _with_unread(
+    folder: Path, project: Project, files: Sequence[FileRewrite], contents: Mapping[Path, bytes]
+) -> list[FileRewrite]:
+    """Return `files` with those that concern no rule, but that others import, and that cannot be read."""
+    known, unread = {file.name for file in files}, project.unread_imports
+    more = [
+        FileRewrite(path.relative_to(folder), data, data, problem=why_unread(path))
+        for path, data in contents.items()
+        if path.relative_to(folder) not in known and path.resolve() in unread
+    ]
+    return sorted([*files, *more], key=lambda file: file.name)
 
 
 def _starts_training(path: Path, analysis: Analysis) -> bool:

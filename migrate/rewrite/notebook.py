@@ -24,7 +24,8 @@ def rewrite_notebook(notebook: Notebook, *, options: Options = DEFAULT) -> Rewri
     """
     source = parse(join(notebook).code.encode(), notebook.path)
     done = rewrite_source(source, options=options)
-    return in_cells(notebook, done.data, done.edits, done.findings, options)
+    made = in_cells(notebook, done.data, done.edits, done.findings, options)
+    return replace(made, unread=done.unread)
 
 
 def in_cells(

@@ -59,6 +59,7 @@ class Rewrite:
         data: what it is now.
         edits, findings: what was done, and what is left to do by hand.
         elsewhere: other files whose functions its steps call; nothing is said of what they do.
+        unread: why files that it imports could not be read; what they do is not known.
     """
 
     source: Source | Notebook
@@ -66,6 +67,7 @@ class Rewrite:
     edits: tuple[Note, ...]
     findings: tuple[Note, ...]
     elsewhere: tuple[Path, ...] = ()
+    unread: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:

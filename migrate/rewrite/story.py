@@ -15,7 +15,7 @@ from migrate.reading.facts import Facts, facts_of
 from migrate.reading.flow.pending_values import COLLECTIVE
 from migrate.reading.tree.depth import deep
 from migrate.reading.tree.origins import origins
-from migrate.reading.tree.source import NotPythonError, Source, decoded, parse, read
+from migrate.reading.tree.source import NotPythonError, Source, decoded, parse, read, why_unread
 from migrate.reading.tree.tree import nodes_of
 from migrate.rewrite.apply import apply
 from migrate.rewrite.edits.one_cell import within_cells
@@ -82,7 +82,8 @@ def rewrite_source(
         facts = facts_of(script)
         draft = with_hazards(draft, facts)
         elsewhere = run_elsewhere(facts)
-    return Rewrite(source, draft.data, draft.edits, draft.findings, elsewhere)
+    unread = tuple(filter(None, map(why_unread, script.calls.unread_imports)))
+    return Rewrite(source, draft.data, draft.edits, draft.findings, elsewhere, unread)
 
 
 @dataclass(frozen=True)

@@ -330,3 +330,37 @@ def test_a_file_for_a_newer_python_is_told_and_left_as_it_is(tmp_path: Path) -> 
     assert "newer Python than Python 3.11" in file.problem
     with pytest.raises(NotPythonError):
         rewrite(tmp_path / "train.py")
+
+
+UNREAD = 'def place(args):\n    print "to", args\n    return args.place\n'
+READS = """\
+import torch
+from helper import place
+
+
+def main(model, loader, optimizer, args):
+    model.to(place(args))
+    for x in loader:
+        loss = model(x.to(place(args))).mean()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_an_imported_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    """What it returns is not known; it names nothing of torch, so that nobody looked at it."""
+    (tmp_path / "helper.py").write_text(UNREAD)
+    (tmp_path / "train.py").write_text(READS)
+    (tmp_path / "template.py").write_text(UNREAD)  # imported by nobody
+    why = f"{tmp_path / 'helper.py'}:2:"
+    done = rewrite_folder(tmp_path, processes=1)
+    assert done.scripts == 3
+    assert [file.problem.startswith(why) for file in done.problems] == [True]
+    (unread,) = rewrite(tmp_path / "train.py").unread
+    assert unread.startswith(why)
+    told = CliRunner().invoke(commands, ["rewrite", str(tmp_path / "train.py"), "--check"])
+    assert why in told.stdout
+    assert told.exit_code == 1
+    checked = CliRunner().invoke(commands, ["check", str(tmp_path / "train.py")])
+    assert f"{why}5: XLA000" in checked.stdout
+    assert checked.exit_code == 1

@@ -88,6 +88,8 @@ class ModuleCalls:
         models: the names, attributes, items and calls that are modules of torch.
         options_set: what any file of the project assigns to the options that this one parses.
         unread: whether the file was not read, so that nothing is known of it.
+        unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
+            that could not be read.
         launches: whether running the file calls a function, of whatever file, that starts the replicas.
     """
 
@@ -125,6 +127,7 @@ class ModuleCalls:
     models: frozenset[End] = frozenset()
     options_set: frozenset[str] = frozenset()
     unread: bool = False
+    unread_imports: tuple[Path, ...] = ()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -210,6 +213,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         unset_attributes(analysis),
         frozenset(_end(node, scope.module) for node in models_of(analysis, scope)),
         analysis.evaluator.options_set.get(scope.module.path, frozenset()),
+        unread_imports=tuple(analysis.project.unread_imports) if alone else (),
     )
 
 

@@ -55,7 +55,7 @@ class Parsed:
         if self._calls is None:
             self._calls = calls_of_script(self.source.path, self.source.data)
         if self._calls.unread:
-            require_this_python(self.source)
+            require_this_python(self.source.data, self.source.path)
         return self._calls
 
     def qualified_name(self, node: cst.CSTNode | None) -> str | None:

@@ -153,6 +153,11 @@ class Project:
                 found.setdefault(imported, set()).add(path)
         return found
 
+    @property
+    def unread_imports(self) -> list[Path]:
+        """The files that others of the project import and that could not be read."""
+        return [path for path in self.unread if path in self.importers]
+
     def imported_by(self, importer: Path, nodes: Iterable[ast.AST]) -> Iterator[Path]:
         """Yield the files of the project that the import statements among `nodes` of a file import."""
         for node in nodes:

@@ -179,18 +179,29 @@ def require_python(data: bytes, path: Path) -> None:
         raise NotPythonError(f"{path}:{line}:{column}: {message}", "mend this line first") from None
 
 
-def require_this_python(source: Source) -> None:
+def require_this_python(data: bytes, path: Path) -> None:
     """See that the Python that runs this, which libcst knows newer ones than, can compile a script.
 
     Raises:
         NotPythonError: with the position that Python names.
     """
     try:
-        require_python(source.data, source.path)
+        require_python(data, path)
     except NotPythonError as error:
         this = f"Python {sys.version_info.major}.{sys.version_info.minor}"
         remedy = f"if the script is for a newer Python than {this}, run migrate with that"
         raise NotPythonError(error.what, remedy) from None
+
+
+def why_unread(path: Path) -> str:
+    """Return why the script at `path` cannot be followed, in one line; empty where it can."""
+    try:
+        data = read_bytes(path)
+        decoded(data, path)
+        require_this_python(data, path)
+    except MigrateError as error:
+        return str(error)
+    return ""
 
 
 def decoded(data: bytes, path: Path) -> str:

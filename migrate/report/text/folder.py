@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from migrate.counts import many
 from migrate.reading.notebook.text import SUFFIX
 from migrate.report.text.findings import Findings, count
 from migrate.report.text.rewrite import finding_as_json, note_as_json
@@ -34,7 +35,8 @@ def folder_summary(done: FolderRewrite, written: Path | None) -> Iterator[Render
     if done.edits_by_rule or done.findings_by_rule:
         yield from _rules(done)
     if done.problems:
-        yield f"[red]{len(done.problems)} files could not be rewritten and are as they were[/red]"
+        files = many(len(done.problems), "file")
+        yield f"[red]{files} could not be rewritten, left unchanged[/red]"
         yield from (f"  {escape(file.problem)}" for file in done.problems)
     if done.left_to_do:
         notes = [note for _, note in done.left_to_do]

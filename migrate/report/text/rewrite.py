@@ -27,6 +27,9 @@ def rewrite_summary(done: Rewrite, written: Path | None) -> Iterator[RenderableT
         written: where it was written; None if nothing was.
     """
     name = escape(str(done.path))
+    if done.unread:
+        yield f"[red]{name}: what it imports and what could not be read is not known[/red]"
+        yield from (f"  {escape(why)}" for why in done.unread)
     if not done.changed and not done.findings:
         yield f"{name}: nothing to migrate"
         return
@@ -67,6 +70,7 @@ def rewrite_as_json(done: Rewrite, written: Path | None) -> dict[str, Any]:
         "written": str(written) if written and done.changed else None,
         "edits": [note_as_json(note) for note in done.edits],
         "findings": [finding_as_json(note) for note in done.findings],
+        "unread": list(done.unread),
     }
 
 
