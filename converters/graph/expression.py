@@ -167,9 +167,8 @@ def _parsed(text: str, names: tuple[str, ...]) -> ast.expr:
 def _copy(tree: Any) -> Any:
     if isinstance(tree, ast.AST):
         made = type(tree).__new__(type(tree))
-        ast.AST.__init__(made)
-        for field in tree._fields:
-            setattr(made, field, _copy(getattr(tree, field, None)))
+        # Given all at once: Python 3.13 warns of a node without its fields.
+        ast.AST.__init__(made, **{name: _copy(getattr(tree, name, None)) for name in tree._fields})
         return made
     return [_copy(one) for one in tree] if isinstance(tree, list) else tree
 

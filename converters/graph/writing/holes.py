@@ -56,9 +56,8 @@ def _copy_holes(tree: Any) -> Any:
         return Hole(tree.value)
     if isinstance(tree, ast.AST):
         made = type(tree).__new__(type(tree))
-        ast.AST.__init__(made)
-        for name in tree._fields:
-            setattr(made, name, _copy_holes(getattr(tree, name, None)))
+        copies = {name: _copy_holes(getattr(tree, name, None)) for name in tree._fields}
+        ast.AST.__init__(made, **copies)
         return commented(made, of(tree))
     return [_copy_holes(one) for one in tree] if isinstance(tree, list) else tree
 
