@@ -28,7 +28,7 @@ class Workspace(Script):
     ) -> None:
         super().__init__(source, calls)
         self.options = options
-        self.imports = Imports(self.module)
+        self.imports = Imports(self.module, self._stars)
         self.definitions = Definitions(self.module)
 
     @cached_property

@@ -866,3 +866,15 @@ def test_what_a_loader_of_another_file_moves_is_not_moved_again(tmp_path: Path) 
     assert findings(done, "train.py") == [
         "x, target: see that the device to which they are moved is 'xla'"
     ]
+
+
+def test_a_module_that_a_star_brings_is_not_imported_once_more(tmp_path: Path) -> None:
+    (tmp_path / "common.py").write_text(
+        "import torch\nfrom torch import nn\n\n\nclass Tied(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.into = nn.Embedding(5, 4)\n"
+        "        self.out = nn.Linear(4, 5, bias=False)\n        self.out.weight = self.into.weight\n"
+    )
+    (tmp_path / "train.py").write_text("from common import *\n\nmodel = Tied()\nmodel.cuda()\n")
+    after = {f.name.name: f.after.decode() for f in rewrite_folder(tmp_path, processes=1).files}
+    assert "\ntorch.__future__.set_swap_module_params_on_conversion(True)" in after["train.py"]
+    assert "import torch as" not in after["train.py"]

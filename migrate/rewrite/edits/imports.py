@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -35,10 +35,16 @@ class Binding:
 
 
 class Imports:
-    """The imports that the rules ask for, resolved against those that the script has."""
+    """The imports that the rules ask for, resolved against those that the script has.
 
-    def __init__(self, module: cst.Module) -> None:
-        self._existing = {binding.target: binding.name for binding in bindings(module)}
+    Args:
+        module: the script.
+        stars: what the names stand for that `from module import *` brings.
+    """
+
+    def __init__(self, module: cst.Module, stars: Mapping[str, str]) -> None:
+        self._existing = {target: name for name, target in stars.items()}
+        self._existing |= {binding.target: binding.name for binding in bindings(module)}
         self._module = module
         self._added: dict[str, str] = {}
         self._registers = False

@@ -11,10 +11,10 @@ from migrate.reading.values.devices import LOADERS, Kind
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.saving.save_calls import is_open_file
+from migrate.rewrite.rules.saving.whole_modules import left_on_host
 from migrate.rewrite.workspace import Workspace
 
 PARAMETERS = ("f", "map_location", "weights_only")
-MOVE = "what is used without load_state_dict has to be moved to 'xla'"
 
 
 class MapLocation(Rule):
@@ -27,7 +27,7 @@ class MapLocation(Rule):
     `map_location` at all in a script that trains on a GPU. `load_state_dict` copies the values to where
     the parameters are. The same goes for `torch.hub.load_state_dict_from_url`.
 
-    **Reported.** A `map_location` that cannot be read.
+    **Reported.** A `map_location` that cannot be read; a whole module that is loaded, used, and not moved.
 
     Source: torch_xla 2.9 (measured: 'xla' and 'cuda' raise; a function raises with tensors saved from XLA).
     """
@@ -106,6 +106,18 @@ class MapLocation(Rule):
             """,
             "map_location='cpu'",
         ),
+        reported(
+            """
+            import torch
+
+
+            def test(path, loader):
+                model = torch.load(path, weights_only=False)
+                model.eval()
+                return [model(x.cuda()) for x in loader]
+            """,
+            "`model` is a module, loaded to the CPU",
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -124,6 +136,17 @@ class MapLocation(Rule):
         position = LOADERS.get(context.qualified_name(node.func) or "")
         if position is None:
             return
+        found = list(self._loaded(node, position, context))
+        yield from found
+        module = left_on_host(node, context) if found else None
+        if module is not None and isinstance(found[0], Edit):
+            device = context.vocabulary.device_said
+            message = f"`{code(module)}` is a module, loaded to the CPU: move it to {device}"
+            yield from self.report(module, message)
+
+    def _loaded(
+        self, node: cst.Call, position: int, context: Workspace
+    ) -> Iterable[Edit | Finding]:
         arg = keyword(node, "map_location")
         if arg is None and len(node.args) > position:
             positional = node.args[position]
@@ -140,7 +163,7 @@ class MapLocation(Rule):
                 yield self.edit(
                     node,
                     lambda call: with_args(call, [*call.args, cpu]),
-                    f"map_location='cpu': a checkpoint of a GPU does not load without; {MOVE}",
+                    f"map_location='cpu': a checkpoint of a GPU does not load without; {_move(context)}",
                 )
         else:
             yield from self._told(node, arg.value, context)
@@ -157,7 +180,7 @@ class MapLocation(Rule):
         elif _says_where(value, context):
             yield self._cpu(value, context)
         else:
-            message = f"map_location={code(value)}: only 'cpu' loads beside XLA; {MOVE}"
+            message = f"map_location={code(value)}: only 'cpu' loads beside XLA; {_move(context)}"
             yield from self.report(call, message)
 
     def _by_shims(self, call: cst.Call, context: Workspace) -> Edit:
@@ -179,13 +202,20 @@ class MapLocation(Rule):
             return with_args(updated, args).with_changes(func=function)
 
         gone = [arg for name, arg in bound.items() if name not in dict(kept)]
-        message = f"{code(call.func)} → shims.load, to the CPU; {MOVE}"
+        message = f"{code(call.func)} → shims.load, to the CPU; {_move(context)}"
         return self.edit(call, replace, message, consumes=[call.func, *gone])
 
     def _cpu(self, value: cst.BaseExpression, context: Workspace) -> Edit:
         cpu = context.string("cpu", like=value)
-        message = f"map_location {code(value)} → 'cpu': XLA is no place to load to; {MOVE}"
+        message = (
+            f"map_location {code(value)} → 'cpu': XLA is no place to load to; {_move(context)}"
+        )
         return self.edit(value, lambda _: cpu, message, consumes=[value])
+
+
+def _move(context: Workspace) -> str:
+    device = context.vocabulary.device_said
+    return f"what is used without load_state_dict has to be moved to {device}"
 
 
 def _loads_by_shims(call: cst.Call, context: Workspace) -> bool:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.replicas.launchers import DDP
 from migrate.reading.tree.tree import bind, code, nodes_of, targets
 from migrate.reading.values.saved import PARAMETERS
 from migrate.reading.values.words import COUNTERS
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rules.saving.own_paths import names_replica_at_times
+from migrate.rewrite.rules.saving.whole_modules import is_module
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -21,8 +21,6 @@ NAMES = {"obj": "data", "f": "file_or_path"}
 # What gives something that loads without running code.
 PLAIN_METHODS = frozenset({"cpu", "item", "state_dict", "tolist"})
 PLAIN_CALLS = frozenset({"float", "int", "len", "str", "vars"})
-# Methods that only a module has, among what scripts save.
-OF_MODULES = frozenset({"parameters", "named_parameters", "train", "eval", "zero_grad"})
 
 
 def by_hand(context: Workspace) -> str:
@@ -53,7 +51,7 @@ def refused(call: cst.Call, context: Workspace) -> str | None:
             "a save of its own with `master_only=False` where each does"
         )
     for value in _held(bound["obj"].value) if "obj" in bound else ():
-        if _is_module(value, context):
+        if is_module(value, context):
             return (
                 f"saves the module `{code(value)}` itself, whose tensors stay on the device: "
                 f"save its state_dict() with {by_hand(context)} on all ranks"
@@ -166,20 +164,3 @@ def _held(saved: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
     yield saved
     for element in saved.elements if isinstance(saved, cst.Dict) else ():
         yield element.value
-
-
-def _is_module(saved: cst.BaseExpression, context: Workspace) -> bool:
-    """Whether the script uses `saved` as a module: asks for its parameters, wraps it in DDP."""
-    if not isinstance(saved, cst.Name | cst.Attribute):
-        return False
-    if isinstance(saved, cst.Name):
-        _, value = context.bound_to(saved)
-        if isinstance(value, cst.Call) and context.qualified_name(value.func) in DDP:
-            return True
-    around = context.function_around(saved) or context.module
-    return any(
-        isinstance(call.func, cst.Attribute)
-        and call.func.attr.value in OF_MODULES
-        and call.func.value.deep_equals(saved)
-        for call in nodes_of(around, cst.Call)
-    )

@@ -1,0 +1,104 @@
+"""Modules that a script saves or loads as they are, not by their state dict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.replicas.launchers import DDP
+from migrate.reading.tree.tree import bind, code, is_attribute_of_self
+from migrate.reading.values.devices import is_move, moves
+
+if TYPE_CHECKING:
+    from migrate.rewrite.workspace import Workspace
+
+Variable = cst.Name | cst.Attribute
+# Methods that only a module has, among what scripts save and load.
+OF_MODULES = frozenset({"parameters", "named_parameters", "train", "eval", "zero_grad"})
+
+
+def is_module(node: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether the script uses what `node` names as a module: calls it, asks for its parameters, wraps it."""
+    if not isinstance(node, Variable):
+        return False
+    if isinstance(node, cst.Name):
+        _, value = context.bound_to(node)
+        if isinstance(value, cst.Call) and context.qualified_name(value.func) in DDP:
+            return True
+    return any(_as_module(use, context) for use in _uses(node, context))
+
+
+def left_on_host(load: cst.Call, context: Workspace) -> Variable | None:
+    """Return what holds a module that `load`, a call of torch.load, gives, and that nothing moves later.
+
+    `None` where it is no module, as far as the script shows, or is moved.
+    """
+    node: cst.CSTNode = load
+    while True:
+        above = context.parent(node)
+        if isinstance(above, cst.Call) and above.func is node and is_move(above, context):
+            return None
+        of_it = isinstance(above, cst.Subscript | cst.Attribute) and above.value is node
+        if not of_it and not (isinstance(above, cst.Call) and above.func is node):
+            break
+        assert above is not None
+        node = above
+    if not isinstance(above, cst.Assign) or len(above.targets) != 1:
+        return None
+    target = above.targets[0].target
+    if not isinstance(target, Variable) or not is_module(target, context):
+        return None
+    line = context.position(load).line
+    later = (one for one in _uses(target, context) if context.position(one).line > line)
+    return None if any(_moves(use, context) for use in later) else target
+
+
+def _uses(node: Variable, context: Workspace) -> Iterator[Variable]:
+    """Yield the mentions of the variable or attribute `node`, itself among them."""
+    for use in context.mentions(node):
+        if isinstance(node, cst.Name):
+            mine, its = context.bindings(node), context.bindings(use)
+            if mine and its and mine[0].node is its[0].node:
+                yield use
+        elif not is_attribute_of_self(node) or (
+            context.class_around(use) is context.class_around(node)
+        ):
+            yield use
+
+
+def _as_module(use: Variable, context: Workspace) -> bool:
+    if context.place(use) in context.calls.models:
+        return True
+    above = context.parent(use)
+    if isinstance(above, cst.Attribute) and above.value is use:
+        return above.attr.value in OF_MODULES and isinstance(context.parent(above), cst.Call)
+    return isinstance(above, cst.Call) and above.func is use
+
+
+def _moves(use: Variable, context: Workspace) -> bool:
+    """Whether the call around `use` moves it, or hands it to a function that does, or that may."""
+    above = context.parent(use)
+    call = context.parent(above)
+    if not isinstance(call, cst.Call):
+        return False
+    if not isinstance(above, cst.Arg):
+        return call.func is above and is_move(call, context)
+    if context.place(call) not in context.calls.moving:
+        return False
+    here = context.called(call)
+    return not here or any(_moves_parameter(function, call, above, context) for function in here)
+
+
+def _moves_parameter(
+    function: cst.FunctionDef, call: cst.Call, arg: cst.Arg, context: Workspace
+) -> bool:
+    names = [param.name.value for param in function.params.params]
+    method = names[:1] == ["self"] and isinstance(call.func, cst.Attribute)
+    bound = bind(call, names[method:])
+    given = {name for name, one in bound.items() if one is arg} if bound is not None else set(names)
+    return any(
+        isinstance(move.func, cst.Attribute) and code(move.func.value) in given
+        for move in moves(function.body, context)
+    )
