@@ -22,7 +22,10 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _ALIASES = re.compile(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}")
 _OP_NAME, _FRAME = re.compile(r'op_name="([^"]*)"'), re.compile(r"stack_frame_id=(\d+)")
 _LINE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
-_PLACE = re.compile(r'"?(/[^":\s]+\.py)"?:(\d+)')
+# A path may hold a blank where it stands in quotation marks, as in MLIR, or at the start of a line.
+_PLACE = re.compile(
+    r"""(?:"(/[^"\n]+\.py)"|^[ \t]*(/[^":\n]+\.py)|(/[^":\s]+\.py)):(\d+)""", re.MULTILINE
+)
 # Frames of a framework say little: the model's line is the innermost outside of them.
 _FRAMEWORK = re.compile(
     r"/(site|dist)-packages/(torch|torch_xla|jax|jaxlib|flax|optax)/|<frozen |^"
@@ -272,7 +275,8 @@ def _closing(line: str, start: int) -> int:
 
 def place_in(text: str) -> str:
     """The first `file.py:line` of the user's in a message or a location of the compiler; "" without one."""
-    return next(users(f"{file}:{line}" for file, line in _PLACE.findall(text)), "")
+    found = _PLACE.findall(text)
+    return next(users(f"{''.join(file)}:{line}" for *file, line in found), "")
 
 
 def users(places: Iterable[str]) -> Iterator[str]:

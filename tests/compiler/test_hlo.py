@@ -77,6 +77,14 @@ def test_a_place_in_a_message_of_the_compiler() -> None:
     assert place_in("nothing") == ""
 
 
+def test_a_place_in_a_folder_with_a_blank_in_its_name() -> None:
+    said = "at:\n  /home/a user/net.py:17:21 [f]"
+    assert (
+        place_in(said) == place_in('loc("/home/a user/net.py":17:21)') == "/home/a user/net.py:17"
+    )
+    assert place_in("see /home/user/net.py:17: it") == "/home/user/net.py:17"
+
+
 def test_what_the_compiler_puts_in_has_the_line_of_its_user_or_of_what_it_takes() -> None:
     body = """  %a = f32[8]{0:T(128)} parameter(0)
   %before = f32[8]{0:T(128)} copy(%a)

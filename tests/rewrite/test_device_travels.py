@@ -878,3 +878,40 @@ def test_a_module_that_a_star_brings_is_not_imported_once_more(tmp_path: Path) -
     after = {f.name.name: f.after.decode() for f in rewrite_folder(tmp_path, processes=1).files}
     assert "\ntorch.__future__.set_swap_module_params_on_conversion(True)" in after["train.py"]
     assert "import torch as" not in after["train.py"]
+
+
+OWN_CUDA = """
+    import torch
+    from torch import nn
+
+
+    class Sampler(object):
+        def __init__(self, probs):
+            self.probs = probs
+
+        def cuda(self):
+            self.probs = self.probs.cuda()
+
+
+    class Memory(nn.Module):
+        def __init__(self, size):
+            super().__init__()
+            self.sampler = Sampler(torch.ones(size))
+            self.sampler.cuda()
+
+
+    sampler = Sampler(torch.ones(3))
+    sampler.cuda()
+    memory = Memory(3).cuda()
+"""
+
+
+def test_a_method_of_the_projects_own_is_called_as_before(tmp_path: Path) -> None:
+    """It has a `cuda`, and no `to`."""
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(OWN_CUDA))
+    text = rewrite(script).data.decode()
+    assert 'self.probs = self.probs.to("xla")' in text
+    assert "self.sampler.cuda()" in text
+    assert "\nsampler.cuda()" in text
+    assert 'memory = Memory(3).to("xla")' in text

@@ -23,6 +23,33 @@ def train(model, loader, optimizer):
     return model
 """
     done = rewrite_source(parse(script.encode(), Path("script.py")))
-    assert done.data.decode() == (
-        'def train(model, loader, optimizer):\n    model = model.to("xla")\n    return model\n'
-    )
+    text = done.data.decode()
+    assert text.startswith("import torch\n\n\ndef train(model, loader, optimizer):\n")
+    assert text.endswith('    model = model.to("xla")\n    return model\n')
+    assert "torch_xla" not in text
+
+
+def test_what_goes_with_an_argument_is_not_told() -> None:
+    script = """\
+import torch
+
+
+def wait(rank):
+    torch.distributed.barrier(device_ids=[rank % torch.cuda.device_count()])
+"""
+    done = rewrite_source(parse(script.encode(), Path("script.py")))
+    assert b'xm.rendezvous("wait")' in done.data
+    assert done.findings == ()
+
+
+def test_a_key_is_no_device() -> None:
+    script = """\
+import torch
+
+
+def place(config, x):
+    return x.cuda() if config["cuda"] else x
+"""
+    done = rewrite_source(parse(script.encode(), Path("script.py")))
+    assert b'return x.to("xla") if config["cuda"] else x' in done.data
+    assert done.findings == ()

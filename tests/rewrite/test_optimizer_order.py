@@ -114,3 +114,17 @@ def train(rank, model):
     return model.cuda(rank)
 """
     assert ON not in run(script).data.decode()
+
+
+@pytest.mark.parametrize("teacher_first", [False, True])
+def test_a_model_that_is_given_and_wrapped_below_its_move_keeps_its_weights(
+    teacher_first: bool,
+) -> None:
+    moves = ["    model = model.cuda(rank)\n", "    if ema:\n        model_ema.cuda(rank)\n"]
+    script = "def wrap(model, model_ema, optimizer, rank, ema):\n"
+    script += "".join(reversed(moves) if teacher_first else moves)
+    done = run(script + "    model = DDP(model, device_ids=[rank])\n    return model, optimizer\n")
+    text = done.data.decode()
+    assert f'    {ON}    model = model.to("xla")\n' in text
+    # One that is not always made leaves the switch to the other.
+    assert text.count(ON) == 1 + teacher_first

@@ -19,6 +19,7 @@ from migrate.reading.tree.tree import (
 from migrate.reading.tree.walk import children
 from migrate.reading.values.devices import moves
 from migrate.reading.values.kind import Kind
+from migrate.reading.values.values import asks_no_value
 from migrate.reading.values.words import CALLED_MODEL, COUNTER, DESCRIBES
 
 if TYPE_CHECKING:
@@ -80,12 +81,8 @@ class DeviceValues:
             return name in self.names or self.mentions(node.value)
         if isinstance(node, cst.Call):
             return self._call(node)
-        if isinstance(node, cst.Comparison):
-            identity = (cst.Is, cst.IsNot, cst.In, cst.NotIn)
-            if isinstance(node.comparisons[0].operator, identity):
-                return False
-            if any(isinstance(one.comparator, cst.BaseString) for one in node.comparisons):
-                return False  # `key != "meta"`
+        if isinstance(node, cst.Comparison) and asks_no_value(node):
+            return False
         if isinstance(node, cst.Lambda | cst.BaseStatement | cst.BaseSuite):
             return False
         return any(self.mentions(child) for child in children(node))

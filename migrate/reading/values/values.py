@@ -175,7 +175,9 @@ class Values:
         if not isinstance(call.func, cst.Attribute):
             return False
         if call.func.attr.value == "cuda":
-            return self._context.qualified_name(call.func) is None and not self._is_own(call.func)
+            # One that the project defines itself does as it says there.
+            own = any(one.name == "cuda" for one in self._context.run_by(call))
+            return self._context.qualified_name(call.func) is None and not own
         if call.func.attr.value != "to":
             return False
         arg = device_argument(call)
@@ -320,11 +322,8 @@ class Values:
         return held([self.kind(node.elt)])
 
     def _of_comparison(self, node: cst.Comparison) -> Kind:
-        for target in node.comparisons:
-            if isinstance(target.operator, cst.Is | cst.IsNot | cst.In | cst.NotIn):
-                return Kind.HOST
-            if isinstance(target.comparator, cst.BaseString):
-                return Kind.HOST
+        if asks_no_value(node):
+            return Kind.HOST
         compared = (node.left, *(target.comparator for target in node.comparisons))
         return held(self.kind(side) for side in compared)
 
@@ -609,19 +608,15 @@ class Values:
         values = self.bindings.returns.get(id(function), [])
         return joined(self.kind(value) for value in values)
 
-    def _is_own(self, method: cst.Attribute) -> bool:
-        """Whether `C().cuda` is a method of a class of the script that inherits from nothing."""
-        made: cst.CSTNode | None = method.value
-        if isinstance(made, cst.Name):
-            made = self._context.bound_to(made)[1]
-        name = made.func if isinstance(made, cst.Call) else None
-        return isinstance(name, cst.Name) and any(
-            function.name.value == method.attr.value
-            for one in self._context.module.body
-            if isinstance(one, cst.ClassDef) and one.name.value == name.value and not one.bases
-            for function in one.body.body
-            if isinstance(function, cst.FunctionDef)
-        )
+
+def asks_no_value(comparison: cst.Comparison) -> bool:
+    """Whether a bool comes of it without a look at a tensor: `x is y`, `x != None`, `key == "meta"`."""
+    return any(
+        isinstance(target.operator, cst.Is | cst.IsNot | cst.In | cst.NotIn)
+        or isinstance(target.comparator, cst.BaseString)
+        or (isinstance(target.comparator, cst.Name) and target.comparator.value == "None")
+        for target in comparison.comparisons
+    )
 
 
 def _of_parts(call: cst.Call) -> bool:

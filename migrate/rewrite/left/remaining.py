@@ -64,7 +64,7 @@ def _advice(node: cst.CSTNode, context: Workspace) -> str | None:
             return BACKEND if context.portable else "'nccl': the backend on XLA is 'xla'"
         if value in ENVIRONMENT and not context.portable and _is_environment_key(node, context):
             return f"{value}: {ENVIRONMENT[value]}"
-    if names_cuda(node):
+    if names_cuda(node) and not isinstance(context.parent(node), cst.Index):  # config["cuda"]
         said = DEVICE if context.portable else "the device on XLA is 'xla'"
         return f"{code(node)}: {said}"
     return None

@@ -66,6 +66,8 @@ class ControlFlow(Hazard):
                         x = x * scale
                     if self.training and x.requires_grad and len(x) > 1:
                         x = x + 1
+                    if x != None:
+                        x = x * 2
                     return x if x.dtype == torch.float32 else x.float()
 
 

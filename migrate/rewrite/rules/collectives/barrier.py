@@ -224,9 +224,7 @@ class Barrier(Rule):
             return updated.with_changes(func=cst.parse_expression(rendezvous), args=[argument])
 
         message = "barrier, which does nothing on XLA → rendezvous"
-        # A call in `device_ids=` may be another rule's to edit, before it goes with the argument.
-        ids = [arg for arg in node.args if next(nodes_of(arg, cst.Call), None) is None]
-        return self.edit(node, replace, message, consumes=[node.func, *ids])
+        return self.edit(node, replace, message, consumes=[node.func, *node.args])
 
 
 def _refused(node: cst.Call, bound: dict[str, cst.Arg] | None, context: Workspace) -> str | None:

@@ -179,7 +179,8 @@ class OptimizerOrder(Rule):
             yield self.edit(line, lambda updated: around_move(updated, comment, context), message)
         elif _is_move_below_an_optimizer(node, context) and not _swaps_above(context):
             line = context.statement_around(node)
-            if isinstance(line, cst.SimpleStatementLine) and _has_torch(context):
+            switches = not _is_switched_above(node, context) and _has_torch(context)
+            if isinstance(line, cst.SimpleStatementLine) and switches:
                 message = f"{SWAP}(True): the optimizer was made before this"
                 yield self.edit(
                     line, lambda updated: around_move(updated, COMMENT, context), message
@@ -375,11 +376,29 @@ def _is_move_below_an_optimizer(node: cst.Call, context: Workspace) -> bool:
     if function is None or not MODEL.fullmatch(model.value) or not is_move(node, context):
         return False
     given = [parameter.name.value for parameter in function.params.params]
-    owner, value = context.bound_to(model)
+    if not any(OPTIMIZER.fullmatch(name) for name in given):
+        return False
+    # Below the move it may be bound once more: `model = DDP(model)`.
+    here = context.position(node).line
+    before = [one for one in context.bindings(model) if context.position(one.node).line < here]
     return (
-        owner is function
-        and isinstance(value, cst.Param)
-        and any(OPTIMIZER.fullmatch(name) for name in given)
+        len(before) == 1
+        and isinstance(before[0].node, cst.Param)
+        and before[0].scope.node is function
+    )
+
+
+def _is_switched_above(node: cst.Call, context: Workspace) -> bool:
+    """Whether a move above `node`, which runs where it does, has the switch on, which stays so."""
+    if context.calls.ties.loads:
+        return False
+    function, here = context.function_around(node), context.position(node).line
+    around = [id(one) for one in context.ancestors(node)]
+    return any(
+        context.position(move).line < here
+        and id(context.parent(context.statement_around(move))) in around
+        and _is_move_below_an_optimizer(move, context)
+        for move in moves(function or context.module, context)
     )
 
 
