@@ -215,3 +215,32 @@ def test_what_the_loop_goes_over_is_not_moved_where_the_model_is_given_something
     text = run(script).data.decode()
     assert "found.to(" not in text
     assert "number.to(" not in text
+
+
+def test_of_a_function_that_is_a_step_only_what_gets_the_batch_is_moved() -> None:
+    """`model, optimizer, … = model.to('xla'), optimizer.to('xla'), …` stood in the step of gcn."""
+    script = """
+        import torch
+
+
+        def train(epoch, model, optimizer, given, target):
+            started = time.time()
+            optimizer.zero_grad()
+            loss = (model(*given) - target).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            print(epoch, started)
+
+
+        def main(pair, labels):
+            model = torch.nn.Linear(3, 3).to('cuda')
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for epoch in range(3):
+                train(epoch, model, optimizer, pair, labels)
+    """
+    assert step_lines(script) == [
+        "optimizer.zero_grad()",
+        "loss = (model(*given) - target).pow(2).mean()",
+        "loss.backward()",
+        "optimizer.step()",
+    ]

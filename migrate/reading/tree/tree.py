@@ -76,6 +76,17 @@ def keyword(call: cst.Call, name: str) -> cst.Arg | None:
     return None
 
 
+def parameters_of(function: cst.FunctionDef, call: cst.Call) -> list[str]:
+    """Return the parameters of `function` for which `call`, which runs it, passes something: not `self`."""
+    given = (
+        *function.params.posonly_params,
+        *function.params.params,
+        *function.params.kwonly_params,
+    )
+    names = [one.name.value for one in given]
+    return names[names[:1] == ["self"] and isinstance(call.func, cst.Attribute) :]
+
+
 def bind(call: cst.Call, parameters: Sequence[str]) -> dict[str, cst.Arg] | None:
     """Return which argument goes to which of `parameters`, names in the order of the signature.
 

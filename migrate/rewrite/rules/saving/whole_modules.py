@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.replicas.launchers import DDP
-from migrate.reading.tree.tree import bind, code, is_attribute_of_self
+from migrate.reading.tree.tree import bind, code, is_attribute_of_self, parameters_of
 from migrate.reading.values.devices import is_move, moves
 
 if TYPE_CHECKING:
@@ -94,9 +94,8 @@ def _moves(use: Variable, context: Workspace) -> bool:
 def _moves_parameter(
     function: cst.FunctionDef, call: cst.Call, arg: cst.Arg, context: Workspace
 ) -> bool:
-    names = [param.name.value for param in function.params.params]
-    method = names[:1] == ["self"] and isinstance(call.func, cst.Attribute)
-    bound = bind(call, names[method:])
+    names = parameters_of(function, call)
+    bound = bind(call, names)
     given = {name for name, one in bound.items() if one is arg} if bound is not None else set(names)
     return any(
         isinstance(move.func, cst.Attribute) and code(move.func.value) in given

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.names.bindings import passed_for
-from migrate.reading.tree.tree import base_name, nodes_of, targets
+from migrate.reading.steps.loops import batch_names
+from migrate.reading.tree.tree import base_name, bind, nodes_of, parameters_of, targets
 from migrate.reading.values.devices import moves
 from migrate.reading.values.kind import LOADERS, Kind
 from migrate.rewrite.rules.step.steps import Step
@@ -22,7 +23,7 @@ FORWARDS = frozenset({"forward", "__call__"})
 
 def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
     """Return the names of the step's inputs to move to the device, or why that is not known."""
-    names = list(step.batch)
+    names = _inputs(step, context)
     part = step.parts[0]
     block = [s.node for s in part.body.statements[part.first : part.last + 1]]
     used = {name.value for statement in block for name in nodes_of(statement, cst.Name)}
@@ -64,6 +65,25 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
     if not isinstance(step.loop, cst.For) or len(names) < 2:
         return f"is `{listed}` on the device? It is not moved in the loop"
     return unmoved
+
+
+def _inputs(step: Step, context: Workspace) -> list[str]:
+    """Return the names in which a batch comes: of a function that is a step, the parameters given one."""
+    function = context.parent(step.body.block)
+    if not isinstance(function, cst.FunctionDef):
+        return list(step.batch)
+    batch = set(batch_names(step.loop, context))
+    found: set[str] = set()
+    for call in nodes_of(step.loop.body, cst.Call):
+        if not any(one is function for one in context.called(call)):
+            continue
+        bound = bind(call, parameters_of(function, call))
+        if bound is None:
+            return list(step.batch)
+        for name, arg in bound.items():
+            if any(one.value in batch for one in nodes_of(arg.value, cst.Name)):
+                found.add(name)
+    return [name for name in step.batch if name in found]
 
 
 def _made_of(loop: cst.CSTNode | None, context: Workspace) -> Iterator[cst.BaseExpression]:
