@@ -668,3 +668,52 @@ def test_a_search_of_settings_is_no_half_of_a_step(tmp_path: Path) -> None:
     found = facts_of(tmp_path / "train.py")
     assert found.step_loops == {7}
     assert list(found.hidden) == [3]
+
+
+# Of ACEsuit/mace, made small: each turn gave longer names of what `ipex.optimize` gives, 100,000 of them.
+CONVERTED = """
+    import ipex
+    import torch
+
+
+    def to_fast(source, device):
+        target = source.__class__(3, 3).to(device)
+        copy(source.double(), target.to(device))
+        return target
+
+
+    def to_slow(source, device):
+        target = source.__class__(3, 3).to(device)
+        copy(source.double(), target.double().to(device))
+        return target
+
+
+    def copy(source, target):
+        target.load_state_dict(source.to("cpu").state_dict())
+        return target.double().to("cpu")
+
+
+    def main(loader, device):
+        model = torch.nn.Linear(3, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer = ipex.optimize(model, optimizer=optimizer)
+        model = to_fast(model, device)
+        model = to_slow(model.to(device), device)
+        model = copy(model, model.double())
+        for x, y in loader:
+            loss = torch.nn.functional.mse_loss(model(x.cuda()), y.cuda())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+
+
+def test_what_results_of_results_give_has_an_end(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(CONVERTED))
+    analysis = Analysis(Project.of_files(tmp_path, [script]))
+    assert [loop.loop.lineno for loop in analysis.step_loops if loop.loop is not None] == [30]
+    top = analysis.scopes[script.resolve()]
+    (copied,) = (one for one in top.functions if one.name == "copy")
+    last = copied.returns[0].func.value.func.value  # `target`
+    assert 0 < len(analysis.evaluator.values(last, copied)) < 100

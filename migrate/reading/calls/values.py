@@ -46,6 +46,8 @@ Key = tuple[str, int, int]
 Parameter = tuple[Function | Class, str]
 # What depends on more of them than that is evaluated anew whenever one of all changes.
 MOST_PARAMETERS = 60
+# Of what a call on the result of a call gives, and so on; functions that call each other have no end of them.
+MOST_CALLS = 3
 ANY: Set[Parameter | None] = frozenset([None])
 
 
@@ -255,7 +257,7 @@ class Evaluator(Families):
                 return self._exported(path, name)
             case External(dotted):
                 return frozenset([External(f"{dotted}.{name}")])
-            case Result(dotted) if value != MODULE:
+            case Result(dotted) if value != MODULE and dotted.count("()") < MOST_CALLS:
                 return frozenset([External(f"{dotted}().{name}")])
         return NOTHING
 
