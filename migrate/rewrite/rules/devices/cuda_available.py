@@ -25,6 +25,9 @@ from migrate.rewrite.rules.devices.gpu_conditions import (
 )
 from migrate.rewrite.workspace import Workspace
 
+# Libraries to which an accelerator is XLA.
+OURS = frozenset({"torch", "torch_xla", "shims"})
+
 
 class CudaAvailable(Rule):
     """Answer `torch.cuda.is_available()` with yes, where the script chooses by it.
@@ -45,10 +48,10 @@ class CudaAvailable(Rule):
     **Left alone.** `torch.distributed.is_available()`, which is another question; `fused=` of an optimizer,
     which goes by another rule.
 
-    **Reported.** Every other use, as in `print(torch.cuda.is_available())`, and a choice of the backend
-    (`"nccl" if … else "gloo"`). A branch that asks CUDA for memory figures or the properties of the GPU
-    stays: nothing on XLA answers, and it is well skipped; with it stays a branch of the same function
-    that prepares for it.
+    **Reported.** Every other use, as in `print(torch.cuda.is_available())`, a choice of the backend
+    (`"nccl" if … else "gloo"`), an answer that only another library gets (`faiss.Kmeans(gpu=…)`). A branch
+    that asks CUDA for memory figures or the properties of the GPU stays: nothing on XLA answers, and it is
+    well skipped; with it stays a branch of the same function that prepares for it.
 
     Source: torch_xla 2.9 (measured: both are False beside an XLA device).
     """
@@ -214,6 +217,18 @@ class CudaAvailable(Rule):
             """,
             "is False on a TPU",
         ),
+        reported(
+            """
+            import faiss
+            import torch
+
+
+            def cluster(sample, size):
+                use_gpu = torch.cuda.is_available()
+                return faiss.Kmeans(size, 8, gpu=use_gpu).train(sample)
+            """,
+            "see that this is right for faiss",
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -255,6 +270,10 @@ class CudaAvailable(Rule):
                 return
         elif isinstance(above, cst.Assert) and above.test is condition and answer is not False:
             yield from self._assert(above, condition, answer, context)
+            return
+        elif library := _goes_to(above, context):
+            message = f"`{code(node)}` is False on a TPU: see that this is right for {library}"
+            yield from self.report(node, message)
             return
         elif isinstance(above, cst.Assign | cst.AnnAssign | cst.Return) or _is_flag(above):
             yield self._test(condition, answer, context)
@@ -337,6 +356,28 @@ def _is_flag(node: cst.CSTNode | None) -> bool:
     """Whether `node` is an argument that says how to use the device: `enabled` of autocast."""
     keyword = node.keyword if isinstance(node, cst.Arg) else None
     return keyword is not None and keyword.value in ("enabled", "non_blocking")
+
+
+def _goes_to(assign: cst.CSTNode | None, context: Workspace) -> str:
+    """Return the library that alone gets what `assign` binds, `faiss` of `Kmeans(gpu=use_gpu)`; "" if none.
+
+    It knows nothing of XLA, and would look for a GPU.
+    """
+    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+        return ""
+    target = assign.targets[0].target
+    if not isinstance(target, cst.Name):
+        return ""
+    found = set()
+    for use in context.references(target.value):
+        if use is target or context.bound_to(use)[1] is not assign.value:
+            continue
+        arg = context.parent(use)
+        call = context.parent(arg) if isinstance(arg, cst.Arg) else None
+        name = context.qualified_name(call.func) if isinstance(call, cst.Call) else None
+        root = (name or "").partition(".")[0]
+        found.add("" if context.calls.is_local(name or "") or root in OURS else root)
+    return found.pop() if len(found) == 1 else ""
 
 
 def _is_about_the_backend(choice: cst.IfExp) -> bool:
