@@ -11,7 +11,7 @@ from pathlib import Path
 
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.devices import kind_of
-from migrate.reading.calls.kinds import MODULE, Device, External, Instance, Value
+from migrate.reading.calls.kinds import MODULES, MOVES_INPUTS, Device, External, Instance, Value
 from migrate.reading.calls.scopes import Binding, ModuleScope, Scope
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import MODULE_BASE
@@ -56,6 +56,15 @@ def models_of(analysis: Analysis, top: ModuleScope) -> Iterator[ast.expr]:
                 for node in (call, *_in_call(call)):
                     if is_module(node, scope, analysis):
                         yield node
+
+
+def moved_inputs(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
+    """Yield the calls of a file of models that, on the GPU, move their inputs there themselves."""
+    for root in top.all_roots:
+        for region in analysis.regions(root):
+            for call, scope in region.calls:
+                if MOVES_INPUTS in analysis.evaluator.values(call.func, scope):
+                    yield call
 
 
 @lru_cache(maxsize=2)
@@ -139,5 +148,5 @@ def _in_call(call: ast.Call) -> Iterator[ast.expr]:
 
 def _is_one(value: Value, analysis: Analysis) -> bool:
     if not isinstance(value, Instance):
-        return value == MODULE
+        return value in MODULES
     return any(MODULE_BASE.match(base) for base in analysis.evaluator.external_bases(value.of))

@@ -8,7 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
-from migrate.reading.accelerators.asked import devices_of, models_of, spelled_devices
+from migrate.reading.accelerators.asked import (
+    devices_of,
+    models_of,
+    moved_inputs,
+    spelled_devices,
+)
 from migrate.reading.accelerators.halves import halves_of
 from migrate.reading.accelerators.led import led_of
 from migrate.reading.accelerators.moved import moved_of
@@ -86,6 +91,8 @@ class ModuleCalls:
         training: the calls that run a function in which a loop trains.
         moving: the calls that run a function that moves something to an accelerator.
         models: the names, attributes, items and calls that are modules of torch.
+        moved_inputs: the calls of models that DistributedDataParallel wraps, in whatever file, so that it
+            moves their inputs to the GPU.
         options_set: what any file of the project assigns to the options that this one parses.
         unread: whether the file was not read, so that nothing is known of it.
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
@@ -125,6 +132,7 @@ class ModuleCalls:
     meeting: frozenset[End] = frozenset()
     unset: frozenset[str] = frozenset()
     models: frozenset[End] = frozenset()
+    moved_inputs: frozenset[End] = frozenset()
     options_set: frozenset[str] = frozenset()
     unread: bool = False
     unread_imports: tuple[Path, ...] = ()
@@ -212,6 +220,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         frozenset(_running(analysis, scope, meeting_of(analysis))),
         unset_attributes(analysis),
         frozenset(_end(node, scope.module) for node in models_of(analysis, scope)),
+        frozenset(_end(call, scope.module) for call in moved_inputs(analysis, scope)),
         analysis.evaluator.options_set.get(scope.module.path, frozenset()),
         unread_imports=tuple(analysis.project.unread_imports) if alone else (),
     )

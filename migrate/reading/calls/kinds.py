@@ -41,6 +41,9 @@ class Result:
 
 # What a library makes; of its parts nothing is followed: `x = x.next` would have no end.
 MODULE = Result("torch.nn.Module")
+# A module whose forward takes its inputs to the GPU: DistributedDataParallel with device ids.
+MOVES_INPUTS = Result("torch.nn.parallel.DistributedDataParallel")
+MODULES = frozenset({MODULE, MOVES_INPUTS})
 
 
 @dataclass(frozen=True)

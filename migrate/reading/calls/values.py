@@ -16,7 +16,8 @@ from pathlib import Path
 from migrate.reading.calls import devices
 from migrate.reading.calls.families import Families
 from migrate.reading.calls.kinds import (
-    MODULE,
+    MODULES,
+    MOVES_INPUTS,
     NOTHING,
     Device,
     External,
@@ -34,6 +35,7 @@ from migrate.reading.calls.kinds import (
 )
 from migrate.reading.calls.scopes import Binding, Class, Function, ModuleScope, Scope, lambda_name
 from migrate.reading.project.project import Project, file_of
+from migrate.reading.replicas.launchers import DDP, DDP_DEVICES
 
 DEEPEST = 60
 BUILTINS = frozenset(dir(builtins))
@@ -257,7 +259,7 @@ class Evaluator(Families):
                 return self._exported(path, name)
             case External(dotted):
                 return frozenset([External(f"{dotted}.{name}")])
-            case Result(dotted) if value != MODULE and dotted.count("()") < MOST_CALLS:
+            case Result(dotted) if value not in MODULES and dotted.count("()") < MOST_CALLS:
                 return frozenset([External(f"{dotted}().{name}")])
         return NOTHING
 
@@ -519,6 +521,8 @@ class Evaluator(Families):
                         found |= self._union(self.values(r, method) for r in method.returns)
                 case External():
                     found |= result_of(called)
+                    if called.name in DDP and any(_names_devices(one) for one in call.keywords):
+                        found.add(MOVES_INPUTS)
                     if call.args:
                         back = handed_back(called, self.values(call.args[0], scope))
                         found |= _bound_to(back, len(call.args) - 1) if _binds(called) else back
@@ -574,6 +578,12 @@ def _same(one: Value, other: Value) -> bool:
     if isinstance(one, Instance) and isinstance(other, Instance):
         return one.of is other.of
     return one == other and isinstance(one, Place | Class)
+
+
+def _names_devices(given: ast.keyword) -> bool:
+    """Whether an argument of DistributedDataParallel names a device; that of a GPU, or it would name none."""
+    nothing = isinstance(given.value, ast.Constant) and given.value.value is None
+    return given.arg in DDP_DEVICES and not nothing
 
 
 def _binds(called: External) -> bool:

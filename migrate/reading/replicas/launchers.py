@@ -9,6 +9,8 @@ SPAWN = names(*torch_other.SPAWN)
 SPAWN_PARAMETERS = ("fn", "args", "nprocs", "join", "daemon", "start_method")
 # Holds the model of a replica.
 DDP = names(*torch_other.DDP)
+# Its parameters that name CUDA devices; with them its forward moves the inputs there.
+DDP_DEVICES = frozenset({"device_ids", "output_device"})
 # Runs a whole file in each replica.
 SCRIPT = "shims.launch_script"
 LAUNCHERS = SPAWN | {

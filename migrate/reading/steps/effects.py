@@ -87,6 +87,11 @@ class Effects:
         """Whether `call` runs a function, of any file, that moves something to an accelerator."""
         return bool(self._calls.moving) and self._context.place(call) in self._calls.moving
 
+    def moves_inputs(self, call: cst.Call) -> bool:
+        """Whether `call` is one of a model that moves its inputs to the GPU: DistributedDataParallel's."""
+        inputs = self._calls.moved_inputs
+        return bool(inputs) and self._context.place(call) in inputs
+
     def reads(self, call: cst.Call) -> bool:
         """Whether `call` runs a function, of any file, that reads values of tensors."""
         return bool(self._calls.reading) and self._context.place(call) in self._calls.reading

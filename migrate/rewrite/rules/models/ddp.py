@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.replicas.launchers import DDP
+from migrate.reading.replicas.launchers import DDP, DDP_DEVICES
 from migrate.reading.tree.tree import bind, code
 from migrate.reading.values.devices import device_argument
 from migrate.reading.values.words import DEVICE_NAME
@@ -33,7 +33,6 @@ PARAMETERS = (
     "device_mesh",
     "skip_all_reduce_unused_params",
 )
-DEVICES = frozenset({"device_ids", "output_device"})
 
 
 class Ddp(Rule):
@@ -181,7 +180,7 @@ class Ddp(Rule):
         view = bound.get("gradient_as_bucket_view")
         if view is not None and code(view.value) == "False":
             yield Finding(self.name, node, "gradient_as_bucket_view=False costs a copy on XLA")
-        gone = [arg for name, arg in bound.items() if name in DEVICES]
+        gone = [arg for name, arg in bound.items() if name in DDP_DEVICES]
         if view is not None and not gone:
             return
         # An argument after a removed positional one would change its meaning: it gets its name.
@@ -189,7 +188,7 @@ class Ddp(Rule):
         kept = [
             (index, names[id(arg)])
             for index, arg in enumerate(node.args)
-            if names[id(arg)] not in DEVICES
+            if names[id(arg)] not in DDP_DEVICES
         ]
 
         def replace(updated: cst.Call) -> cst.Call:
@@ -208,8 +207,10 @@ class Ddp(Rule):
     def _by_shims(self, node: cst.Call, bound: dict[str, cst.Arg], context: Workspace) -> Edit:
         """Return the edit in the portable style: `shims.ddp` chooses the devices."""
         function = cst.parse_expression(f"{context.imports.require('shims')}.ddp")
-        gone = [arg for name, arg in bound.items() if name in DEVICES]
-        kept = [(name, node.args.index(arg)) for name, arg in bound.items() if name not in DEVICES]
+        gone = [arg for name, arg in bound.items() if name in DDP_DEVICES]
+        kept = [
+            (name, node.args.index(arg)) for name, arg in bound.items() if name not in DDP_DEVICES
+        ]
         kept.sort(key=lambda pair: pair[0] != "module")
 
         def replace(updated: cst.Call) -> cst.Call:
@@ -231,7 +232,7 @@ class Ddp(Rule):
         """Take the devices out of `(DDP if distributed else Plain)(model, device_ids=[…])`."""
         if not {context.qualified_name(c) or "" for c in (choice.body, choice.orelse)} & DDP:
             return
-        gone = [arg for arg in node.args if arg.keyword and arg.keyword.value in DEVICES]
+        gone = [arg for arg in node.args if arg.keyword and arg.keyword.value in DDP_DEVICES]
         kept = [index for index, arg in enumerate(node.args) if arg not in gone]
         positional = [arg for arg in node.args if arg.keyword is None]
         if len(positional) > 1 or any(arg.star for arg in node.args):

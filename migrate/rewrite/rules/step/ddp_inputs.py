@@ -6,11 +6,9 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.replicas.launchers import DDP
-from migrate.reading.tree.tree import code, keyword
+from migrate.reading.tree.tree import code
 from migrate.reading.values.host import is_on_the_cpu
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.rules.models.ddp import DEVICES
 from migrate.rewrite.workspace import Workspace
 
 
@@ -19,7 +17,8 @@ class DdpInputs(Rule):
 
     **What it does.** With `device_ids` DDP moves the inputs of the model to the GPU. It has none on XLA, and
     a tensor of the CPU stops the model (`Expected XLA tensor`). A tensor that is made in the call of the
-    model, `ddp_model(torch.randn(20, 10))`, is moved there.
+    model, `ddp_model(torch.randn(20, 10))`, is moved there, whatever file wraps the model. The batches of a
+    loop are moved by [step](step.md) and [evaluation-loop](evaluation-loop.md).
 
     **Left alone.** Inputs that are made on a device; a model that is wrapped without device ids.
 
@@ -80,7 +79,7 @@ class DdpInputs(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield what becomes of the arguments of one call of a wrapped model."""
         assert isinstance(node, cst.Call)
-        if not isinstance(node.func, cst.Name) or not _moves_inputs(node.func, context):
+        if not context.effects.moves_inputs(node):
             return
         for arg in node.args:
             value = arg.value
@@ -97,16 +96,6 @@ class DdpInputs(Rule):
                         f"move it: {value.value}.to({context.vocabulary.device_said})"
                     )
                     yield from self.report(value, message)
-
-
-def _moves_inputs(model: cst.Name, context: Workspace) -> bool:
-    """Whether `model` is bound to DistributedDataParallel with device ids."""
-    _, wrapped = context.bound_to(model)
-    if not isinstance(wrapped, cst.Call) or context.qualified_name(wrapped.func) not in DDP:
-        return False
-    given = [keyword(wrapped, name) for name in DEVICES]
-    named = any(arg is not None and code(arg.value) != "None" for arg in given)
-    return named and context.moves_to_accelerator
 
 
 def _moved(made: cst.BaseExpression, device: cst.BaseExpression) -> cst.Call:

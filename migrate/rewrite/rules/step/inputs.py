@@ -31,9 +31,18 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
     moved = {name for place in places for name in _receivers(moves(place, context))}
     moved |= {name for place in places for name in _rebound(place, context)}
     moved |= {name for place in places for name in _given_to_mover(place, context)}
-    if moved & set(names) or (step.body.block is not step.loop.body and moved):
-        return []  # where the script moves some of them it knows why it leaves the others
     unmoved = [name for name in names if name in used]
+    mentioned = set(names)
+    if moved & set(names) or (step.body.block is not step.loop.body and moved):
+        # Where the script moves some of them it knows why it leaves the others; some to the model itself.
+        with_model = _given_to_ddp(block, context)
+        unmoved = [name for name in unmoved if name in with_model - moved]
+        mentioned = set(unmoved)
+        if unmoved and with_model & moved:
+            listed = ", ".join(unmoved)
+            return (
+                f"{listed}: DistributedDataParallel moved it to the GPU: if it is a tensor, move it"
+            )
     fed = _fed(block, context)
     if not unmoved or (fed and fed <= moved):
         return []
@@ -47,7 +56,7 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
     )
     if (
         converted
-        or _receivers(_conversions(step.body.block)) & set(names)
+        or _receivers(_conversions(step.body.block)) & mentioned
         or _comes_moved(loop, context)
     ):
         return f"{listed}: see that the device to which they are moved is {context.vocabulary.device_said}"
@@ -84,6 +93,14 @@ def _inputs(step: Step, context: Workspace) -> list[str]:
             if any(one.value in batch for one in nodes_of(arg.value, cst.Name)):
                 found.add(name)
     return [name for name in step.batch if name in found]
+
+
+def _given_to_ddp(block: Iterable[cst.CSTNode], context: Workspace) -> set[str]:
+    """Return the names that, as they are, a model is given which moves its inputs to the GPU itself."""
+    calls = (call for part in block for call in nodes_of(part, cst.Call))
+    given = (call.args for call in calls if context.effects.moves_inputs(call))
+    values = (arg.value for args in given for arg in args if not arg.star)
+    return {value.value for value in values if isinstance(value, cst.Name)}
 
 
 def _made_of(loop: cst.CSTNode | None, context: Workspace) -> Iterator[cst.BaseExpression]:

@@ -1,0 +1,74 @@
+"""Batches that DistributedDataParallel moved to the GPU, where another file wraps the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.results import FolderRewrite
+
+MAIN = """\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import trainer
+
+
+def main(rank, loader):
+    model = torch.nn.Linear(3, 3).cuda()
+    model = DDP(model{devices})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer.train(model, loader, optimizer)
+"""
+TRAINER = """\
+import torch
+
+
+def train(model, loader, optimizer):
+    for images, target in loader:
+        outputs = model({given})
+        target = target.cuda()
+        loss = torch.nn.functional.mse_loss(outputs, target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def rewritten(folder: Path, devices: str, given: str) -> tuple[str, FolderRewrite]:
+    (folder / "main.py").write_text(MAIN.format(devices=devices))
+    (folder / "trainer.py").write_text(TRAINER.format(given=given))
+    done = rewrite_folder(folder)
+    return next(one.after.decode() for one in done.files if one.name == Path("trainer.py")), done
+
+
+def messages(done: FolderRewrite) -> list[str]:
+    return [found.message for one in done.files for found in one.findings if found.rule == "step"]
+
+
+def test_a_batch_that_the_model_moved_is_moved(tmp_path: Path) -> None:
+    text, done = rewritten(tmp_path, ", device_ids=[rank]", "images")
+    assert '            images = images.to("xla")\n            outputs = model(images)' in text
+    assert not messages(done)
+
+
+@pytest.mark.parametrize("devices", ["", ", device_ids=None"])
+def test_a_model_that_moves_no_inputs_is_given_what_the_script_gives_it(
+    tmp_path: Path, devices: str
+) -> None:
+    text, done = rewritten(tmp_path, devices, "images")
+    assert "images.to(" not in text
+    assert not messages(done)
+
+
+def test_what_comes_with_a_moved_input_may_be_no_tensor_and_is_told(tmp_path: Path) -> None:
+    text, done = rewritten(tmp_path, ", device_ids=[rank]", "target, images")
+    assert "images.to(" not in text
+    assert [one for one in messages(done) if "images: DistributedDataParallel moved it" in one]
+
+
+def test_a_tensor_made_for_the_model_is_moved(tmp_path: Path) -> None:
+    text, _ = rewritten(tmp_path, ", device_ids=[rank]", "torch.ones(2, 3)")
+    assert 'model(torch.ones(2, 3).to("xla"))' in text
