@@ -24,7 +24,7 @@ from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.launching import joining_of, launching_of
 from migrate.reading.calls.registries import Hidden, registries_of
 from migrate.reading.calls.saves import Saved, saves_of
-from migrate.reading.calls.scopes import ModuleScope, Region, Scope
+from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.calls.ties import FileTies, ties_of
 from migrate.reading.project.project import Module, Project, file_of
 from migrate.reading.replicas.acting import acting_of, meeting_of
@@ -39,11 +39,17 @@ MOST_CLASSES = 3  # that a message names
 
 @dataclass(frozen=True)
 class Definition:
-    """A function or method of the project: the file, the line of its `def`, its name."""
+    """A function or method of the project.
+
+    Args:
+        path, line, name: the file, the line of its `def`, its name.
+        given: how many of its first parameters the call that runs it does not give, besides `self`.
+    """
 
     path: Path
     line: int
     name: str
+    given: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,7 @@ class ModuleCalls:
     Args:
         effects: what each call does to the training state; calls that do nothing to it are left out.
         definitions: the functions of the project that each call runs.
+        later: those that the backward pass runs for each call: of `Cls.apply(…)` the `backward`.
         step_loops: the lines of the step loops.
         marked: the lines of those that a comment `# migrate: step` marks.
         unused_marks: the lines of such comments that mark no step, with the reason.
@@ -102,6 +109,7 @@ class ModuleCalls:
 
     effects: Mapping[End, Effect] = field(default_factory=dict)
     definitions: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
+    later: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
     step_loops: frozenset[int] = frozenset()
     marked: frozenset[int] = frozenset()
     unused_marks: Mapping[int, str] = field(default_factory=dict)
@@ -169,15 +177,16 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
     loops = [region for region in _regions(analysis, scope) if region in analysis.step_loops]
     effects: dict[End, Effect] = {}
     definitions: dict[End, tuple[Definition, ...]] = {}
+    later: dict[End, tuple[Definition, ...]] = {}
     obstacles: dict[End, str] = {}
     for region in _regions(analysis, scope):
         for call, _ in region.calls:
             ran = analysis.running[call]
             end = _end(call, scope.module)
             if ran.functions:
-                definitions[end] = tuple(
-                    Definition(f.module.path, f.line, f.name) for f in ran.functions
-                )
+                definitions[end] = tuple(_definition(f, ran.given) for f in ran.functions)
+            if ran.later:
+                later[end] = tuple(_definition(f, {}) for f in ran.later)
             if ran.obstacle:
                 obstacles[end] = ran.obstacle
             elif region not in analysis.captured and (effect := analysis.effect(call)):
@@ -190,6 +199,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
     return ModuleCalls(
         effects,
         definitions,
+        later,
         lines,
         marked,
         _unused_marks(analysis, scope),
@@ -224,6 +234,11 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         analysis.evaluator.options_set.get(scope.module.path, frozenset()),
         unread_imports=tuple(analysis.project.unread_imports) if alone else (),
     )
+
+
+def _definition(function: Function, given: Mapping[Function, int]) -> Definition:
+    before = given.get(function, 0)
+    return Definition(function.module.path, function.line, function.name, before)
 
 
 def _running(analysis: Analysis, top: ModuleScope, functions: Set[Scope]) -> Iterator[End]:

@@ -81,6 +81,13 @@ class Partial:
 
 
 @dataclass(frozen=True)
+class Applied:
+    """`Cls.apply` of a class of the project that derives from torch.autograd.Function."""
+
+    of: Class
+
+
+@dataclass(frozen=True)
 class Super:
     """What `super()` is in a method of a class."""
 
@@ -88,9 +95,21 @@ class Super:
 
 
 Values = frozenset["Value"]
-Value = Function | Class | Instance | Place | External | Result | Super | Device | Options | Partial
+Value = (
+    Function
+    | Class
+    | Instance
+    | Place
+    | External
+    | Result
+    | Super
+    | Device
+    | Options
+    | Partial
+    | Applied
+)
 NOTHING: Values = frozenset()
-HANDED_BACK = (Function, Class, Instance, Result, Partial)
+HANDED_BACK = (Function, Class, Instance, Result, Partial, Applied)
 
 
 def class_around(scope: Scope | None) -> Class | None:

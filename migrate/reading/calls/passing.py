@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from migrate.reading.calls.kinds import UNKNOWN, Device, External, Partial, Values
+from migrate.reading.calls.kinds import UNKNOWN, Device, External, Values
 from migrate.reading.calls.scopes import Class, Function, Scope
 from migrate.reading.calls.training import Running
 from migrate.reading.calls.values import Evaluator
@@ -23,9 +23,8 @@ Passed = tuple[Function | Class, str, Values]
 def passed_by(ran: Running, evaluator: Evaluator) -> Iterator[Passed]:
     """Yield what a call passes: the function or data class, the parameter or field, the values."""
     called = evaluator.values(ran.call.func, ran.scope)
-    given = {value.of: value.given for value in called if isinstance(value, Partial)}
     for function in ran.functions:
-        skip = given.get(function, 0)
+        skip = ran.given.get(function, 0)
         yield from _to_function(function, ran.call.args, ran.call.keywords, ran, evaluator, skip)
     for value in called:
         if isinstance(value, Class) and evaluator.method(value, "__init__") is None:

@@ -6,15 +6,18 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from migrate.reading.calls.effect import BOTH, Effect
 from migrate.reading.calls.kinds import (
+    Applied,
     External,
     Instance,
     Partial,
     Result,
     Super,
     Value,
+    Values,
 )
 from migrate.reading.calls.scopes import Class, Function, Scope
 from migrate.reading.calls.values import Evaluator
@@ -57,6 +60,8 @@ class Running:
         call, scope: the call, and where it stands.
         effect: what it does by itself.
         functions: the functions of the project that it runs.
+        given: how many of the first parameters of such a function are not its arguments, where some are not.
+        later: the functions that the backward pass runs for it; what they do is no effect of the call.
         obstacle: why its effect cannot be put in a step, where that is so.
     """
 
@@ -64,6 +69,8 @@ class Running:
     scope: Scope
     effect: Effect = Effect.NONE
     functions: list[Function] = field(default_factory=list)
+    given: dict[Function, int] = field(default_factory=dict)
+    later: list[Function] = field(default_factory=list)
     obstacle: str = ""
 
 
@@ -73,7 +80,10 @@ def running(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Running:
     found = Running(call, scope)
     ran = {function for value in values for function in _run_by(value, evaluator)}
     # A set has another order in each process; what is said of a call must not.
-    found.functions = sorted(ran, key=lambda one: (one.module.path, one.line, one.name))
+    found.functions = sorted(ran, key=_order)
+    found.given = dict(_given_before(values, evaluator))
+    later = (evaluator.method(one.of, "backward") for one in values if isinstance(one, Applied))
+    found.later = sorted({one for one in later if one is not None}, key=_order)
     externals = {value.name for value in values if isinstance(value, External)}
     found.obstacle = next(
         (why for name in externals for what, why in OBSTACLES.items() if what.search(name)), ""
@@ -89,6 +99,20 @@ def running(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Running:
     return found
 
 
+def _order(one: Function) -> tuple[Path, int, str]:
+    return one.module.path, one.line, one.name
+
+
+def _given_before(values: Values, evaluator: Evaluator) -> Iterator[tuple[Function, int]]:
+    """Yield the functions of which a call does not give the first parameters, and how many these are."""
+    for value in values:
+        if isinstance(value, Partial):
+            yield value.of, value.given
+        elif isinstance(value, Applied) and (forward := evaluator.method(value.of, "forward")):
+            # With a `setup_context` of its own the forward takes no context.
+            yield forward, int(evaluator.method(value.of, "setup_context") is None)
+
+
 def _run_by(value: Value, evaluator: Evaluator) -> Iterator[Function]:
     match value:
         case Function():
@@ -99,6 +123,9 @@ def _run_by(value: Value, evaluator: Evaluator) -> Iterator[Function]:
             for name in ("__init__", "__post_init__"):
                 if method := evaluator.method(value, name):
                     yield method
+        case Applied(of):
+            if forward := evaluator.method(of, "forward"):
+                yield forward
         case Instance(of):
             called = evaluator.method(of, "__call__") or evaluator.method(of, "forward")
             if called is not None:

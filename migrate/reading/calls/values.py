@@ -19,6 +19,7 @@ from migrate.reading.calls.kinds import (
     MODULES,
     MOVES_INPUTS,
     NOTHING,
+    Applied,
     Device,
     External,
     Instance,
@@ -36,6 +37,7 @@ from migrate.reading.calls.kinds import (
 from migrate.reading.calls.scopes import Binding, Class, Function, ModuleScope, Scope, lambda_name
 from migrate.reading.project.project import Project, file_of
 from migrate.reading.replicas.launchers import DDP, DDP_DEVICES
+from migrate.reading.values.words import AUTOGRAD_FUNCTIONS
 
 DEEPEST = 60
 BUILTINS = frozenset(dir(builtins))
@@ -182,6 +184,9 @@ class Evaluator(Families):
             )
         return found
 
+    def _is_autograd_function(self, of: Class) -> bool:
+        return not AUTOGRAD_FUNCTIONS.isdisjoint(self.external_bases(of))
+
     def _put_on(self, value: Value, name: str) -> Values:
         """Return the devices that are assigned to `value.name`, wherever in the project that is.
 
@@ -249,7 +254,9 @@ class Evaluator(Families):
             case Instance(of, exact):
                 return self._member(of, name, exact)
             case Class():
-                return self._member(value, name, exact=True)
+                member = self._member(value, name, exact=True)
+                applied = name == "apply" and not member and self._is_autograd_function(value)
+                return frozenset([Applied(value)]) if applied else member
             case Super(of):
                 found = (
                     self._member(base, name) for base in self.bases(of) if isinstance(base, Class)
@@ -516,6 +523,9 @@ class Evaluator(Families):
                     )
                 case Partial(of):
                     found |= self._union(self.values(returned, of) for returned in of.returns)
+                case Applied(of):
+                    if method := self.method(of, "forward"):
+                        found |= self._union(self.values(r, method) for r in method.returns)
                 case Instance(of):
                     if method := self.method(of, "__call__"):
                         found |= self._union(self.values(r, method) for r in method.returns)

@@ -101,12 +101,16 @@ class Bindings:
         """Yield what calls in the script pass for the parameter `name` of `function`."""
         names = [parameter.name.value for parameter in function.params.params]
         is_method = names[:1] == ["self"]
-        for call in self._calls.get(function.name.value, ()):
-            if not any(one is function for one in self._context.called(call)):
-                continue
-            bound = bind(call, names[1:] if is_method else names)
-            if bound is not None and name in bound:
-                yield bound[name].value
+        calls = [*self._calls.get(function.name.value, ())]
+        if function.name.value == "forward":
+            calls += self._calls.get("apply", ())  # of a torch.autograd.Function
+        for call in calls:
+            for definition in self._context.run_by(call):
+                if not any(one is function for one in self._context.here([definition])):
+                    continue
+                bound = bind(call, names[is_method + definition.given :])
+                if bound is not None and name in bound:
+                    yield bound[name].value
 
     def _add_assign(self, node: cst.Assign) -> None:
         for target in node.targets:

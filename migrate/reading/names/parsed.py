@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar, overload
@@ -101,10 +101,19 @@ class Parsed:
         """
         return self.calls.definitions.get(self.place(call), ())
 
+    def run_later(self, call: cst.Call) -> tuple[Definition, ...]:
+        """Return what the backward pass of a step runs for `call`, also of other files of the project."""
+        later = self.calls.later
+        return later.get(self.place(call), ()) if later else ()
+
     def called(self, call: cst.Call) -> list[cst.FunctionDef]:
         """Return the functions and methods of this script that `call` runs."""
+        return self.here(self.run_by(call))
+
+    def here(self, definitions: Iterable[Definition]) -> list[cst.FunctionDef]:
+        """Return those of some functions of the project that are of this script."""
         here = self.file
-        found = (self.function_at(one.line) for one in self.run_by(call) if one.path == here)
+        found = (self.function_at(one.line) for one in definitions if one.path == here)
         return [function for function in found if function is not None]
 
     @cached_property

@@ -12,6 +12,7 @@ from migrate.reading.calls.facts import Definition, ModuleCalls
 from migrate.reading.calls.scopes import Function, ModuleScope, Region
 from migrate.reading.facts import Facts
 from migrate.reading.project.entries import Entry, Given
+from migrate.reading.values.kind import Kind
 
 Entries = Mapping[Path, Mapping[int, Entry]]
 Leaving = tuple[Definition, Entry]
@@ -33,10 +34,16 @@ def leaving(
     """
     here = facts.context.file
     for call, origin in facts.steps.calls:
-        for definition in facts.context.run_by(call):
-            if definition.path == here:
-                continue
-            positional = []
+        ran = [one for one in facts.context.run_by(call) if one.path != here]
+        later = [one for one in facts.context.run_later(call) if one.path != here]
+        if not ran and not later:
+            continue
+        where = origin or f"{name}:{origin_of(facts.context.position(call).line)}"
+        marked = facts.steps.in_mark(call)
+        for definition in later:  # they are given gradients
+            yield definition, Entry(definition.line, where, marked=marked)
+        for definition in ran:
+            positional = [Kind.UNKNOWN] * definition.given
             for arg in call.args:
                 if arg.star or arg.keyword is not None:
                     break
@@ -46,9 +53,7 @@ def leaving(
                 for arg in call.args
                 if arg.keyword is not None
             )
-            where = origin or f"{name}:{origin_of(facts.context.position(call).line)}"
             given = Given(tuple(positional), named)
-            marked = facts.steps.in_mark(call)
             yield definition, Entry(definition.line, where, (given,), marked)
 
 
@@ -116,7 +121,8 @@ def entered_by_steps(analysis: Analysis) -> frozenset[Path]:
         seen.add(region)
         waiting += region.inner
         for call, scope in region.calls:
-            for callee in analysis.running[call].functions:
+            ran = analysis.running[call]
+            for callee in (*ran.functions, *ran.later):
                 waiting.append(callee.region)
                 if callee.module is not scope.module:
                     found.add(callee.module.path)
@@ -134,9 +140,10 @@ def _leads_out(scope: ModuleScope, analysis: Analysis) -> bool:
         seen.add(function)
         for region in analysis.regions(function.region):
             for call, _ in region.calls:
-                for callee in analysis.running[call].functions:
+                ran = analysis.running[call]
+                for callee in (*ran.functions, *ran.later):
                     if callee.module is scope.module:
                         waiting.append(callee)
-                    elif callee.name not in ("forward", "__init__"):
+                    elif callee in ran.given or callee.name not in ("forward", "__init__"):
                         return True
     return False

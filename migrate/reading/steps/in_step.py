@@ -221,7 +221,8 @@ class Steps:
         while self._followed < len(self.calls):
             call, origin = self.calls[self._followed]
             self._followed += 1
-            for callee in self._context.called(call):
+            ran = (*self._context.run_by(call), *self._context.run_later(call))
+            for callee in self._context.here(ran):
                 self._enter(callee, origin, self.in_mark(call))
 
     def _enter(self, function: cst.FunctionDef, origin: str, marked: bool) -> None:

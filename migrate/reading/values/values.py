@@ -27,6 +27,7 @@ from migrate.reading.tree.tree import (
     is_attribute_of_self,
     keyword,
     last_part,
+    nodes_of,
     string_value,
 )
 from migrate.reading.values import words as v
@@ -341,6 +342,8 @@ class Values:
             return Kind.HOST
         if is_attribute_of_self(node):
             return self._of_self(node)
+        if name in v.KEPT_TENSORS:
+            return self._kept_for_backward(node)
         if name == "size" and not isinstance(self._context.parent(node), cst.Call):
             return Kind.HOST  # of an array or an image; a tensor is asked with a call
         base = held([self.kind(node.value)])
@@ -351,6 +354,14 @@ class Values:
         if base is Kind.MODEL:
             return Kind.MODEL if name == "module" else Kind.UNKNOWN
         return Kind.MODEL if v.MODEL.fullmatch(name) else Kind.UNKNOWN
+
+    def _kept_for_backward(self, node: cst.Attribute) -> Kind:
+        """Return what `ctx.saved_tensors` are: on the device, unless some may be of the host."""
+        around = self._context.class_around(node)
+        calls = nodes_of(around, cst.Call) if around is not None else ()
+        kept = [arg for c in calls if last_part(c.func) == "save_for_backward" for arg in c.args]
+        may_be_of_host = any(arg.star or self.kind(arg.value) is Kind.HOST for arg in kept)
+        return Kind.ON_DEVICE if kept and not may_be_of_host else Kind.UNKNOWN
 
     def _of_self(self, node: cst.Attribute) -> Kind:
         kinds = {self.kind(value) for value in self._assigned(node)}
@@ -437,7 +448,7 @@ class Values:
 
     def _of_parameter(self, function: cst.FunctionDef, parameter: cst.Param) -> Kind:
         name = parameter.name.value
-        forward = is_forward(function, self._context)
+        forward = is_forward(function, self._context) or self._is_given_gradients(function, name)
         if parameter.annotation is not None:
             annotation = code(parameter.annotation.annotation).strip("'\"")
             if "Tensor" in annotation and not annotation.startswith(("Callable", "np.")):
@@ -460,6 +471,16 @@ class Values:
         if kinds & PLACED:
             return joined(kinds)
         return Kind.TENSOR if used & v.ONLY_TENSORS else Kind.UNKNOWN
+
+    def _is_given_gradients(self, function: cst.FunctionDef, name: str) -> bool:
+        """Whether `name` is a gradient that the backward pass of a torch.autograd.Function is given."""
+        around = self._context.class_around(function)
+        if function.name.value != "backward" or around is None:
+            return False
+        bases = (self._context.qualified_name(base.value) for base in around.bases)
+        first = function.params.params[:1]
+        of_context = any(parameter.name.value == name for parameter in first)
+        return not of_context and not v.AUTOGRAD_FUNCTIONS.isdisjoint(bases)
 
     def _of_call(self, call: cst.Call) -> Kind:
         if names_cuda(call):

@@ -149,6 +149,15 @@ AVERAGES = re.compile(
 )
 # These give back the module that they are called on.
 MODULE_METHODS = words("eval train to cuda cpu half float double bfloat16 apply requires_grad_")
+# What derives from these has a forward and a backward pass of its own, and keeps tensors for the latter.
+AUTOGRAD_FUNCTIONS = frozenset(
+    {
+        "torch.autograd.Function",
+        "torch.autograd.function.Function",
+        "torch.autograd.function.InplaceFunction",
+    }
+)
+KEPT_TENSORS = words("saved_tensors saved_variables")
 MODULE_TENSORS = words("parameters buffers named_parameters named_buffers")
 # What gives a module when it is called; and what classes of modules derive from.
 MAKES_MODEL = re.compile(

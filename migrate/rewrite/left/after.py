@@ -94,7 +94,9 @@ def left_of(
 def run_elsewhere(facts: Facts) -> tuple[Path, ...]:
     """Return the other files of the project whose functions the steps of a script call, in order."""
     context, here = facts.context, facts.context.file
-    paths = {one.path: None for call, _ in facts.steps.calls for one in context.run_by(call)}
+    calls = [call for call, _ in facts.steps.calls]
+    ran = (one for call in calls for one in (*context.run_by(call), *context.run_later(call)))
+    paths = {one.path: None for one in ran}
     return tuple(path for path in paths if path != here)
 
 
