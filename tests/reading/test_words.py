@@ -17,10 +17,10 @@ MODELS = words(
     "model net network module backbone encoder decoder generator discriminator student teacher critic actor "
     "classifier criterion loss_fn loss_func loss_function netG netD net_g net_d G_net d_net model_ema "
     "model_without_ddp ddp_model my_model model1 model2 netD_2 student_net teacher_model policy_net "
-    "target_network value_network text_encoder image_decoder raw_model net_ema model_ddp"
+    "target_network value_network subnet supernet text_encoder image_decoder raw_model net_ema model_ddp"
 )
 OTHERS = words(
-    "x inputs labels models_path loss outputs noise optimizer loader network_path netlist"
+    "x inputs labels models_path loss outputs noise optimizer loader network_path netlist subnets"
 )
 LOOP = """
 import torch

@@ -616,3 +616,67 @@ def test_a_key_that_is_compared_with_a_text_is_no_read(tmp_path: Path) -> None:
     assert "output, loss = model(batch)" in block(text)
     assert "backward()" in block(text)
     assert not left
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["subnet.reset()", "candidate.eval()", "candidate.cuda(args.gpu)", "candidate.to('cuda')"],
+)
+def test_a_forward_whose_result_nobody_uses_gets_its_step(tmp_path: Path, told: str) -> None:
+    """The batch norms of a subnet are calibrated: the graph would grow over all turns of the loop."""
+    name = told.split(".")[0]
+    source = f"""
+        import torch
+
+        @torch.no_grad()
+        def calibrate(configs, supernet, loader, args):
+            for config in configs:
+                {name} = supernet.get_active_subnet(config)
+                {told}
+                for number, (images, _) in enumerate(loader):
+                    if number >= 64:
+                        break
+                    images = images.cuda(args.gpu, non_blocking=True)
+                    {name}(images)  # forward only
+    """
+    text, left = after(tmp_path, source)
+    assert not left
+    inside = [line.split()[0] for line in block(text).splitlines()]
+    assert inside == ["images", f"{name}(images)"]
+
+
+def test_a_function_that_is_called_is_no_model(tmp_path: Path) -> None:
+    source = """
+        import torch
+
+        @torch.no_grad()
+        def show(loader, plot):
+            for images, _ in loader:
+                images = images.cuda()
+                plot(images)
+    """
+    text, _ = after(tmp_path, source)
+    assert STEP not in text
+
+
+def test_what_another_file_moves_and_this_one_calls_eval_of_is_a_model(tmp_path: Path) -> None:
+    source = """
+        import torch
+
+        @torch.no_grad()
+        def score(candidate, loader, meter, device):
+            candidate.eval()
+            for images, labels in loader:
+                images, labels = images.to(device), labels.to(device)
+                outputs = candidate(images)
+                meter.update((outputs.argmax(1) == labels).sum().item())
+    """
+    main = """
+        import torch
+        from train import score
+
+        device = torch.device("cuda")
+        score(build().to(device), loader, meter, device)
+    """
+    text, _ = after(tmp_path, source, {"main.py": main})
+    assert STEP in text

@@ -20,7 +20,7 @@ from migrate.reading.calls.kinds import External, Values
 from migrate.reading.calls.order import closure
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.project.project import Module
-from migrate.reading.values.words import CALLED_MODEL, INDEX_NAME, READ_METHODS
+from migrate.reading.values.words import CALLED_MODEL, INDEX_NAME, MOVES, READ_METHODS
 
 # A file without any of them has to do with no accelerator.
 SIGNS = re.compile(rb"cuda|xla|accelerator|accelerate|\bgpu|\bGPU")
@@ -28,7 +28,7 @@ DTYPE = re.compile(
     r"dtype$|^(b?float|half|double|int|long|short|bool|complex|uint|precision)(\d|_|$)",
     re.IGNORECASE,
 )
-MOVES = frozenset({"to", "to_empty"})
+GIVEN_DEVICES = MOVES - {"cuda"}  # their first argument is one
 
 
 class Programs:
@@ -181,7 +181,7 @@ class Programs:
             return not self._analysis.running[call].functions and not self._names(call, scope)
         arg = _device_argument(call)
         if isinstance(arg, ast.Constant) and type(arg.value) is int:
-            return isinstance(function, ast.Attribute) and function.attr in MOVES
+            return isinstance(function, ast.Attribute) and function.attr in GIVEN_DEVICES
         if arg is None:
             return False
         values = self._analysis.evaluator.values(arg, scope)
@@ -232,14 +232,36 @@ EVALUATES = re.compile(rb"no_grad|inference_mode|\.eval\(")
 
 
 def may_evaluate(analysis: Analysis, region: Region, top: ModuleScope) -> bool:
-    """Whether a loop calls what by its name is a model, in a file that computes without gradients."""
+    """Whether a loop calls a model, in a file that computes without gradients.
+
+    That is by its name, or by what the file tells it.
+    """
     if EVALUATES.search(top.module.data) is None:
         return False
+    told = _told(top)
     return any(
         CALLED_MODEL.fullmatch(getattr(call.func, "attr", "") or getattr(call.func, "id", ""))
+        or (bool(told) and ast.unparse(call.func) in told)
         for one in analysis.regions(region)
         for call, _ in one.calls
         if call.args or call.keywords
+    )
+
+
+@lru_cache(maxsize=2)
+def _told(top: ModuleScope) -> frozenset[str]:
+    """Return what a file tells what only modules are told: `x.eval()`, and `x.cuda()` as a statement."""
+    nodes = top.module.nodes
+    alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    return frozenset(
+        ast.unparse(node.func.value)
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and (
+            (node.func.attr == "eval" and not node.args)
+            or (node.func.attr in MOVES and id(node) in alone)
+        )
     )
 
 
@@ -263,6 +285,6 @@ def _device_argument(call: ast.Call) -> ast.expr | None:
     named = next((k.value for k in call.keywords if k.arg == "device"), None)
     if named is not None:
         return named
-    is_to = isinstance(call.func, ast.Attribute) and call.func.attr in MOVES
+    is_to = isinstance(call.func, ast.Attribute) and call.func.attr in GIVEN_DEVICES
     first = call.args[0] if is_to and call.args else None
     return None if isinstance(first, ast.Starred) else first

@@ -114,7 +114,8 @@ FIRST_ARGUMENT = words("sum max min abs list tuple sorted reversed iter next zip
 # (`student_net`), and after it how it is wrapped or which one it is (`model_ema`, `netD_2`).
 _MODEL = (
     r"(?:\w*_)?(?:model|net|network|module|encoder|decoder|backbone|generator|discriminator|student"
-    r"|teacher|classifier|critic|actor|criterion|loss_fn|loss_func|loss_function|[gd]_?net|net_?[gd])"
+    r"|teacher|classifier|critic|actor|criterion|loss_fn|loss_func|loss_function|[gd]_?net|net_?[gd]"
+    r"|(?:sub|super)net)"
 )
 MODEL = re.compile(
     rf"{_MODEL}(?:_(?:without_ddp|ddp|dp|ema|wrapped|single|\d+))?\d*", re.IGNORECASE
@@ -158,6 +159,8 @@ AUTOGRAD_FUNCTIONS = frozenset(
     }
 )
 KEPT_TENSORS = words("saved_tensors saved_variables")
+# These move it; a tensor stays where it is, and gives another one.
+MOVES = words("to cuda to_empty")
 MODULE_TENSORS = words("parameters buffers named_parameters named_buffers")
 # What gives a module when it is called; and what classes of modules derive from.
 MAKES_MODEL = re.compile(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -13,8 +14,8 @@ from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.loops import Loop, batch_names, has_sync, numbers_of_host
 from migrate.reading.steps.outside import Outside
-from migrate.reading.tree.tree import nodes, nodes_of
-from migrate.reading.values.words import CALLED_MODEL, NO_GRADIENTS
+from migrate.reading.tree.tree import code, nodes, nodes_of
+from migrate.reading.values.words import CALLED_MODEL, MOVES, NO_GRADIENTS
 from migrate.rewrite.rules.step.arrange import Arrangement, arrange, head
 from migrate.rewrite.rules.step.steps import (
     ON_CPU,
@@ -25,6 +26,7 @@ from migrate.rewrite.rules.step.steps import (
 )
 
 if TYPE_CHECKING:
+    from migrate.reading.script import Script
     from migrate.rewrite.workspace import Workspace
 
 
@@ -45,7 +47,7 @@ def evaluation_step(loop: cst.For, context: Workspace) -> Step | Undecided | Non
     Only a loop over batches, or one that fetches them to the device, without gradients, whose forward is
     a call of a model in plain sight.
     """
-    if not isinstance(loop.body, cst.IndentedBlock) or not any(_models(loop.body)):
+    if not isinstance(loop.body, cst.IndentedBlock) or not any(_models(loop.body, context)):
         return None
     said = context.effects.on_cpu(loop)
     where = trains_on_accelerator(context) or context.effects.on_accelerator(loop)
@@ -58,7 +60,7 @@ def evaluation_step(loop: cst.For, context: Workspace) -> Step | Undecided | Non
         return None  # around a training loop
     if has_sync(loop, context) or _in_a_model(loop, context) or _in_a_step(loop, context):
         return None
-    inner = (one for one in nodes_of(loop.body, cst.For) if any(_models(one.body)))
+    inner = (one for one in nodes_of(loop.body, cst.For) if any(_models(one.body, context)))
     if any(isinstance(evaluation_step(one, context), Step) for one in inner):
         return None  # which has the step
     batch = batch_names(loop, context)
@@ -143,23 +145,48 @@ def _computes(body: Body, index: int) -> bool:
 
 
 def _runs_model(node: cst.BaseStatement, body: Body) -> bool:
-    return any(named_forward or body.values.is_state(call) for call, named_forward in _models(node))
+    return any(
+        named_forward or body.values.is_state(call)
+        for call, named_forward in _models(node, body.context)
+    )
 
 
-def _models(node: cst.CSTNode) -> Iterator[tuple[cst.Call, bool]]:
-    """Yield the calls below `node` that by their name are of a model, and whether they say `.forward`."""
+def _models(node: cst.CSTNode, context: Script) -> Iterator[tuple[cst.Call, bool]]:
+    """Yield the calls below `node` that are of a model, and whether they say `.forward`.
+
+    One is by its name, or by what the same function tells it.
+    """
+    told = _told(context)
     for call in nodes_of(node, cst.Call):
         name = get_full_name_for_node(call.func) or ""
         parts = [part for part in name.split(".") if part != "forward"]
         if not parts or not call.args or "criterion" in parts[-1] or "loss" in parts[-1]:
             continue
-        if CALLED_MODEL.fullmatch(parts[-1]):
+        of = (id(context.function_around(call)), ".".join(parts))
+        if CALLED_MODEL.fullmatch(parts[-1]) or of in told:
             yield call, len(parts) < len(name.split("."))
+
+
+@lru_cache(maxsize=2)
+def _told(context: Script) -> frozenset[tuple[int, str]]:
+    """Return what a script tells what only modules are told, with the id of the function that does.
+
+    That is `x.eval()`, and `x.cuda()` as a statement: of a tensor it would move nothing.
+    """
+    return frozenset(
+        (id(context.function_around(call)), code(call.func.value))
+        for call in context.all_of(cst.Call)
+        if isinstance(call.func, cst.Attribute)
+        and (
+            _is_eval(call)
+            or (call.func.attr.value in MOVES and isinstance(context.parent(call), cst.Expr))
+        )
+    )
 
 
 def _without_gradients(loop: Loop, context: Workspace) -> bool:
     """Whether a forward in the loop runs without gradients, or its function has called `model.eval()`."""
-    blocks = (block for block in nodes_of(loop, cst.With) if any(_models(block.body)))
+    blocks = (block for block in nodes_of(loop, cst.With) if any(_models(block.body, context)))
     items = [item.item for block in blocks for item in block.items]
     for above in context.ancestors(loop):
         if isinstance(above, cst.With):
