@@ -124,11 +124,39 @@ class GuardedForward(Hazard):
             from torch.nn.parallel import DistributedDataParallel as DDP
 
 
+            def sample_from_model(generator, x):
+                return generator(x)
+
+
+            def train(net, rank, x):
+                model = DDP(net)
+                if rank == 0:
+                    torch.save(sample_from_model(model, x), "sample.pt")  # XLA304
+            """
+        ),
+        example(
+            """
+            import torch
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
             def train(net, rank, x):
                 model = DDP(net)
                 out = model(x)
                 if rank == 0:
                     print(out, model.module(x), model.state_dict())
+
+
+            def turn(model, x, log):
+                log(model(x))
+
+
+            def run(net, rank, x):
+                model = DDP(net)
+                if rank == 0:
+                    turn(model, x, print)
+                else:
+                    turn(model, x, None)
             """
         ),
     )
@@ -153,12 +181,11 @@ class GuardedForward(Hazard):
             return
         line = facts.context.position(guard).line
         name = node.func
-        if not isinstance(name, cst.Name | cst.Attribute) or not _is_model(name, facts):
-            yield from self._handed_over(node, line, facts)
-            return
-        if _is_not_wrapped_here(node, name, facts):
-            return
-        if is_wrapped(name, facts.context):
+        named = isinstance(name, cst.Name | cst.Attribute) and _is_model(name, facts)
+        if not named or not is_wrapped(name, facts.context):
+            if not _is_in_both(node, guard, facts):
+                yield from self._handed_over(node, line, facts)
+        elif not _is_not_wrapped_here(node, name, facts):
             message = (
                 f"the wrapped model runs in some replicas only (line {line}): model.module, or all"
             )
@@ -185,6 +212,22 @@ def _is_model(name: cst.Name | cst.Attribute, facts: Facts) -> bool:
     if isinstance(name, cst.Name):
         return facts.values.kind(name) is Kind.MODEL
     return is_wrapped(name, facts.context)
+
+
+def _is_in_both(node: cst.Call, guard: cst.CSTNode, facts: Facts) -> bool:
+    """Whether both branches of `guard` run the function that `node` calls, on all ways through them."""
+    if not isinstance(guard, cst.If) or not isinstance(guard.orelse, cst.Else):
+        return False
+    branches = (guard.body, guard.orelse.body)
+    here = facts.context.parent(facts.context.statement_around(node))
+    return any(here is branch for branch in branches) and all(
+        any(
+            isinstance(line, cst.SimpleStatementLine)
+            and any(call.func.deep_equals(node.func) for call in nodes_of(line, cst.Call))
+            for line in branch.body
+        )
+        for branch in branches
+    )
 
 
 def _is_not_wrapped_here(node: cst.Call, name: cst.BaseExpression, facts: Facts) -> bool:
