@@ -9,7 +9,7 @@ import pytest
 
 from migrate.reading.tree.source import parse
 from migrate.rewrite.results import Rewrite
-from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.story import rewrite, rewrite_source
 
 SCRIPT = """
 import torch
@@ -458,3 +458,21 @@ def test_two_numbers_in_a_dictionary_go_at_once() -> None:
     assert 'options = {"batch": 64}' in done.data.decode()
     assert 'options["gpus"] = xr.world_size()' in done.data.decode()
     assert 'options["world_size"] = xr.world_size()' in done.data.decode()
+
+
+def test_an_option_that_is_no_longer_checked_is_told(tmp_path: Path) -> None:
+    """The group would not have met with another number; a learning rate by it is another one now."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import argparse\n\nimport torch\nimport torch.distributed as dist\n\n\ndef main():\n"
+        "    parser = argparse.ArgumentParser()\n"
+        '    parser.add_argument("--world_size", default=4, type=int)\n'
+        "    args = parser.parse_args()\n"
+        '    dist.init_process_group("nccl", world_size=args.world_size)\n'
+        "    print(0.1 * args.world_size / 4, torch.ones(1).cuda())\n\n\n"
+        'if __name__ == "__main__":\n    main()\n'
+    )
+    (found,) = [n for n in rewrite(script).findings if n.rule == "init-process-group"]
+    assert found.message.startswith("`args.world_size` had to be the number of processes")
+    script.write_text(script.read_text().replace("args.world_size / 4, ", ""))
+    assert [n for n in rewrite(script).findings if n.rule == "init-process-group"] == []

@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.reading.replicas.launch import INIT
 from migrate.reading.tree.tree import bind, code, string_value
 from migrate.reading.values.collectives import TENSORS, called
+from migrate.reading.values.values import is_option, option_names
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
@@ -36,7 +37,8 @@ class InitProcessGroup(Rule):
     options, conditions. Rank, world size, address and store are the runtime's; `timeout` stays.
     `import torch_xla.distributed.xla_backend` is added: it registers the backend.
 
-    **Reported.** A group over MPI, in a script built on `torch.distributed.rpc`, or with `*` or `**`
+    **Reported.** A number of processes that is an option and read elsewhere too (a learning rate by it keeps
+    the option's default); a group over MPI, in a script built on `torch.distributed.rpc`, or with `*` or `**`
     arguments. A `store`, `pg_options` and a backend for CPU tensors (`"cpu:gloo,cuda:nccl"`, or `"gloo"`
     where the script makes collectives) are reported too, the call being rewritten all the same.
 
@@ -149,6 +151,12 @@ class InitProcessGroup(Rule):
         if bound is None:
             yield from self.report(node, "init_process_group with * or ** arguments: edit by hand")
             return
+        if (size := bound.get("world_size")) and _is_option_read_elsewhere(size.value, context):
+            message = (
+                f"`{code(size.value)}` had to be the number of processes here, and nothing checks it any "
+                f"more, but it is read elsewhere: set it to {context.vocabulary.say('world size')}"
+            )
+            yield from self.report(node, message)
         if context.portable and not context.uses_rpc:
             yield self._by_shims(node, context, bound)
             return
@@ -236,6 +244,15 @@ class InitProcessGroup(Rule):
             return with_args(updated, [first, second, *kept])
 
         return replace
+
+
+def _is_option_read_elsewhere(size: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `size` is an option of the command line that the script does not set, and reads again."""
+    if not isinstance(size, cst.Attribute) or context.attributes.get(size.attr.value):
+        return False
+    options = (node for node in context.all_of(cst.Call) if is_option(node))
+    is_one = any(size.attr.value in option_names(node) for node in options)
+    return is_one and len(context.mentions(size)) > 1
 
 
 def _list(node: cst.CSTNode | None) -> list[cst.CSTNode]:
