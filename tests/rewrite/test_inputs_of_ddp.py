@@ -72,3 +72,15 @@ def test_what_comes_with_a_moved_input_may_be_no_tensor_and_is_told(tmp_path: Pa
 def test_a_tensor_made_for_the_model_is_moved(tmp_path: Path) -> None:
     text, _ = rewritten(tmp_path, ", device_ids=[rank]", "torch.ones(2, 3)")
     assert 'model(torch.ones(2, 3).to("xla"))' in text
+
+
+def test_what_is_taken_apart_may_be_a_list_and_is_told(tmp_path: Path) -> None:
+    """The crops of swav: a list, which has no `to`."""
+    trainer = TRAINER.replace(
+        "target = target", "size = images[0].size(0)\n        target = target"
+    )
+    (tmp_path / "main.py").write_text(MAIN.format(devices=", device_ids=[rank]"))
+    (tmp_path / "trainer.py").write_text(trainer.format(given="images"))
+    done = rewrite_folder(tmp_path)
+    assert not any(b"images.to(" in file.after for file in done.files)
+    assert [one for one in messages(done) if "images: DistributedDataParallel moved it" in one]

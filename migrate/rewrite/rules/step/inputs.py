@@ -38,7 +38,10 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
         with_model = _given_to_ddp(block, context)
         unmoved = [name for name in unmoved if name in with_model - moved]
         mentioned = set(unmoved)
-        if unmoved and with_model & moved:
+        # A list has no `to`: of crops, which the model may move one by one (swav).
+        parts = (one.value for part in block for one in nodes_of(part, cst.Subscript))
+        in_parts = {one.value for one in parts if isinstance(one, cst.Name)}
+        if unmoved and (with_model & moved or in_parts & mentioned):
             listed = ", ".join(unmoved)
             return (
                 f"{listed}: DistributedDataParallel moved it to the GPU: if it is a tensor, move it"
