@@ -41,6 +41,7 @@ def around(script: str) -> Guard | None:
         "not rank",
         "args.rank % ngpus_per_node == 0",
         "is_main_process()",
+        "is_primary()",
         "utils.is_main_process()",
         "master_process",
         "iteration % 10 == 0 and master_process",

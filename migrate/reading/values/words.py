@@ -357,7 +357,7 @@ RANK_FUNCTION = re.compile(
 FIRST_NAME = re.compile(
     r"_*(is_|on_)?((local|global|world)_)*(main|master|primary|chief|root)"
     r"_?(process|proc|rank|node|worker|gpu|ordinal|replica|host)"
-    r"|_*is_((local|global|world)_)*(main|master|chief|rank_?(0|zero)|first_rank)",
+    r"|_*is_((local|global|world)_)*(main|master|primary|chief|rank_?(0|zero)|first_rank)",
     re.IGNORECASE,
 )
 FIRST_DECORATOR = re.compile(
