@@ -56,6 +56,7 @@ def _copy_holes(tree: Any) -> Any:
         return Hole(tree.value)
     if isinstance(tree, ast.AST):
         made = type(tree).__new__(type(tree))
+        # Given all at once, as in `expression`: Python 3.13 warns of a node without its fields.
         copies = {name: _copy_holes(getattr(tree, name, None)) for name in tree._fields}
         ast.AST.__init__(made, **copies)
         return commented(made, of(tree))

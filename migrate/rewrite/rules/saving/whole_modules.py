@@ -36,15 +36,14 @@ def left_on_host(load: cst.Call, context: Workspace) -> Variable | None:
     `None` where it is no module, as far as the script shows, or is moved.
     """
     node: cst.CSTNode = load
-    while True:
-        above = context.parent(node)
-        if isinstance(above, cst.Call) and above.func is node and is_move(above, context):
+    above = context.parent(node)
+    # What is taken of it, or called on it, in the same expression: `torch.load(path)["model"].float()`.
+    while (isinstance(above, cst.Subscript | cst.Attribute) and above.value is node) or (
+        isinstance(above, cst.Call) and above.func is node
+    ):
+        if isinstance(above, cst.Call) and is_move(above, context):
             return None
-        of_it = isinstance(above, cst.Subscript | cst.Attribute) and above.value is node
-        if not of_it and not (isinstance(above, cst.Call) and above.func is node):
-            break
-        assert above is not None
-        node = above
+        node, above = above, context.parent(above)
     if not isinstance(above, cst.Assign) or len(above.targets) != 1:
         return None
     target = above.targets[0].target
