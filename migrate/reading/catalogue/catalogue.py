@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from migrate.reading.catalogue.entry import Entry, OnXla, public
-from migrate.reading.catalogue.libraries import APEX, LIBRARIES
+from migrate.reading.catalogue.libraries import APEX, HUB_KERNELS, LIBRARIES
 from migrate.reading.catalogue.torch_cuda import TORCH_CUDA
 from migrate.reading.catalogue.torch_distributed import TORCH_DISTRIBUTED
 from migrate.reading.catalogue.torch_other import TORCH_OTHER
@@ -28,7 +28,7 @@ def _by_name(entries: Iterable[Entry]) -> dict[str, Entry]:
 
 
 # Reported where they are used.
-NAMES = _by_name((*TORCH_CUDA, *TORCH_DISTRIBUTED, *TORCH_OTHER, *TORCH_XLA, *APEX))
+NAMES = _by_name((*TORCH_CUDA, *TORCH_DISTRIBUTED, *TORCH_OTHER, *TORCH_XLA, *APEX, *HUB_KERNELS))
 # Reported where they are imported.
 IMPORTS = NAMES | _by_name(LIBRARIES)
 

@@ -96,6 +96,32 @@ APEX = (
     ),
     *APEX_ALONE,
 )
+# Kernels that are downloaded when the script runs.
+_HUB = "a kernel of the hub is CUDA code and does not take tensors of XLA"
+_hub = Family(
+    "kernels",
+    RAISES,
+    "XLA412",
+    does=_HUB,
+)
+_hub_layers = "leave it out: the layer's own forward is of operations of torch"
+HUB_KERNELS = (
+    *_hub(
+        "get_kernel get_locked_kernel get_local_kernel load_kernel",
+        "for attention, torch.nn.functional.scaled_dot_product_attention; else operations of torch",
+    ),
+    *_hub(
+        "kernelize use_kernel_mapping register_kernel_mapping replace_kernel_forward_from_hub "
+        "use_kernel_forward_from_hub use_kernel_func_from_hub use_kernelized_func",
+        _hub_layers,
+    ),
+    *Family("transformers.integrations", RAISES, "XLA412", does=_HUB)(
+        "use_kernel_forward_from_hub use_kernel_func_from_hub use_kernelized_func "
+        "hub_kernels.use_kernel_forward_from_hub hub_kernels.use_kernel_func_from_hub "
+        "hub_kernels.use_kernelized_func",
+        _hub_layers,
+    ),
+)
 LIBRARIES = (
     *LAUNCHERS,
     *_trains(
@@ -162,8 +188,25 @@ LIBRARIES = (
     *_needs_cuda(
         "XLA410",
         "xformers transformer_engine tensorrt torch_tensorrt spconv MinkowskiEngine torch_scatter "
-        "torch_sparse fused_layer_norm_cuda causal_conv1d mamba_ssm",
+        "torch_sparse fused_layer_norm_cuda causal_conv1d mamba_ssm torch_cluster torchsparse "
+        "pointnet2_ops liger_kernel cut_cross_entropy fla natten deep_gemm deep_ep flashinfer "
+        "sageattention ring_flash_attn tilelang nvdiffrast tinycudann gsplat "
+        "diff_gaussian_rasterization flash_mla auto_gptq awq_ext "
+        "fused_dense_lib dropout_layer_norm xentropy_cuda_lib rotary_emb selective_scan_cuda "
+        "causal_conv1d_cuda",
         "its kernels need CUDA",
         "use the operations of torch",
+    ),
+    *_needs_cuda(
+        "XLA410",
+        "torchao.float8 torchao.optim torchao.prototype.low_bit_optim",
+        "its kernels need CUDA",
+        "bfloat16 weights, and the optimizers of torch.optim",
+    ),
+    *_needs_cuda(
+        "XLA410",
+        "adam_atan2 adam_atan2_backend fused_adam_cuda cpu_adam amp_C apex_C",
+        "the update of its optimizer is a CUDA kernel",
+        "an optimizer of torch.optim, or the same update in operations of torch",
     ),
 )

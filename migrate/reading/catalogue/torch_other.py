@@ -39,6 +39,28 @@ SPAWN = Family("torch.multiprocessing", CALLED, rule="mp-spawn")(
     "replicas are started by shims.launch",
     does="starts processes that are no replicas",
 )
+# Measured: a ValueError, also without torch.compile; a mask of blocks does not lower.
+_flex = Family("torch.nn.attention.flex_attention", RAISES, "XLA827")
+FLEX_ATTENTION = (
+    *_flex(
+        "flex_attention",
+        "torch.nn.functional.scaled_dot_product_attention, with is_causal=True or attn_mask= in place of "
+        "score_mod= and block_mask=",
+        does="takes tensors of CUDA, the CPU and HPUs only, compiled or not: a ValueError on XLA",
+    ),
+    *_flex(
+        "create_block_mask create_nested_block_mask create_mask",
+        "a mask of bools for torch.nn.functional.scaled_dot_product_attention, as "
+        "torch.ones(n, n, dtype=torch.bool).tril()",
+        does="makes the mask on CUDA, and raises for device='xla'",
+    ),
+)
+# Measured: no tensor is sparse on XLA, and this optimizer refuses dense gradients.
+SPARSE_OPTIMIZERS = Family("torch.optim", RAISES, "XLA828")(
+    "SparseAdam",
+    "torch.optim.Adam, with sparse=True left out of the embedding",
+    does="takes sparse gradients only, which XLA has not",
+)
 
 _checkpoint = Family("torch.utils", RAISES, "XLA808", "activation-checkpointing")
 _script = Family("torch.jit", WORKS, "XLA709", "jit-script")
@@ -60,6 +82,8 @@ TORCH_OTHER = (
         "shims.compile",
         does="its default backend raises on XLA",
     ),
+    *FLEX_ATTENTION,
+    *SPARSE_OPTIMIZERS,
     *Family("torch.profiler", WRONG)(
         "ProfilerActivity.CUDA", "torch_xla.debug.profiler", does="records nothing on a TPU"
     ),

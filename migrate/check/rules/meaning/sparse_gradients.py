@@ -1,0 +1,112 @@
+"""A sparse gradient, or a sparse tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.common import NamedHazard
+from migrate.check.hazard import Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.names.parsed import Parsed
+from migrate.reading.tree.tree import code, keyword
+
+EMBEDDINGS = frozenset(
+    {
+        "torch.nn.Embedding",
+        "torch.nn.Embedding.from_pretrained",
+        "torch.nn.functional.embedding",
+        "torch.nn.modules.sparse.Embedding",
+    }
+)
+POSITION = 6  # of `sparse` among the arguments of each
+MESSAGE = (
+    "the gradient of the embedding is a sparse tensor, which XLA has not: loss.backward() raises; leave "
+    "sparse=True out, and take Adam for SparseAdam"
+)
+
+
+class SparseGradients(NamedHazard):
+    """An embedding has sparse gradients.
+
+    **Why.** `sparse=True` makes the gradient of an embedding a sparse tensor, and there are none on XLA:
+    `backward` raises a NotImplementedError (`aten::_sparse_coo_tensor_with_dims_and_tensors`).
+    `torch.optim.SparseAdam` in turn refuses the dense gradients that XLA has.
+
+    **What to do.** Leave `sparse=True` out, and train the embedding with `torch.optim.Adam` or
+    `torch.optim.SGD`. Adam then moves the rows that are in no batch too, where their moments are not zero:
+    the losses are not exactly those of SparseAdam.
+
+    `nn.EmbeddingBag(sparse=True)` runs: on XLA its gradient is dense all the same.
+
+    Source: torch 2.9, torch_xla 2.9, measured.
+    """
+
+    code = "XLA828"
+    name = "sparse-gradients"
+    severity = Severity.ERROR
+    nodes = (cst.Name, cst.Attribute, cst.Call)
+    examples = (
+        example(
+            """
+            import torch
+            import torch.nn.functional as F
+            from torch import nn
+
+            users = nn.Embedding(1000, 8, sparse=True)  # XLA828
+            items = nn.Embedding(1000, 8, None, None, 2.0, False, True)  # XLA828
+            known = nn.Embedding.from_pretrained(table, freeze=False, sparse=True)  # XLA828
+            optimizer = torch.optim.SparseAdam(users.parameters())  # XLA828
+
+
+            def look_up(ids, weight, sparse: bool):
+                return F.embedding(ids, weight, sparse=sparse)  # XLA828 info
+            """
+        ),
+        example(
+            """
+            from torch import nn
+            from layers import Embedding
+
+            users = nn.Embedding(1000, 8, sparse=False)
+            items = Embedding(1000, 8, sparse=True)
+            bag = nn.EmbeddingBag(1000, 8, sparse=True)
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+        from torch import nn
+
+        users = nn.Embedding(1000, 8)
+        optimizer = torch.optim.Adam(users.parameters())
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one embedding that is made or looked up in, or one optimizer."""
+        if not isinstance(node, cst.Call):
+            yield from super().find(node, facts)
+            return
+        value = sparse_argument(node, facts.context)
+        if value is None or code(value) in ("False", "0", "None"):
+            return
+        sure = code(value) in ("True", "1")
+        message = MESSAGE if sure else f"where sparse={code(value)} is true, {MESSAGE}"
+        yield self.hit(value, message, None if sure else Severity.INFO)
+
+
+def sparse_argument(call: cst.Call, context: Parsed) -> cst.BaseExpression | None:
+    """Return what an embedding is given as `sparse`; None where it is given none."""
+    name = context.qualified_name(call.func)
+    if name not in EMBEDDINGS:
+        return None
+    named = keyword(call, "sparse")
+    if named is not None:
+        return named.value
+    plain = call.args[: POSITION + 1]
+    if len(plain) > POSITION and not any(arg.star or arg.keyword for arg in plain):
+        return plain[POSITION].value
+    return None
