@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import ClassVar
 
 import libcst as cst
 
@@ -30,7 +31,7 @@ class Listed(Hazard):
 class NamedHazard(Listed):
     """A hazard wherever a name is used of which the catalogue says the hazard's code."""
 
-    nodes = (cst.Name, cst.Attribute)
+    nodes: ClassVar[tuple[type[cst.CSTNode], ...]] = (cst.Name, cst.Attribute)
     of_names = True
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:

@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.reading.calls.devices import ACCELERATOR, CURRENT, DEVICE
 from migrate.reading.names.parsed import Parsed
 from migrate.reading.replicas.ranks import Ranks
-from migrate.reading.tree.tree import nodes_of
+from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.values.kind import ACCELERATORS, Kind
 from migrate.reading.values.values import (
     Values,
@@ -139,7 +139,11 @@ def pins(call: cst.Call, context: Placed) -> bool:
     func = call.func
     if not isinstance(func, cst.Attribute) or func.attr.value != "pin_memory" or call.args:
         return False
-    return context.qualified_name(func) is None and context.devices.are_used
+    if context.qualified_name(func) is not None or code(func.value) in ("self", "super()"):
+        return False
+    if any(definition.name == "pin_memory" for definition in context.run_by(call)):
+        return False  # a method of the project
+    return context.devices.are_used or context.values.is_tensor(func.value)
 
 
 class Placed(Parsed):

@@ -79,8 +79,12 @@ def left_of(
         end = max(column, one.end_column + shift)
         rules = hazards[one.code].spoken_by
         if any(
-            said == line and (rule in rules or (rule == REMAINING and column <= at < end))
-            for said, at, rule, _ in spoken
+            said == line
+            and (
+                rule in rules
+                or (rule == REMAINING and (column <= at < end or message == one.message))
+            )
+            for said, at, rule, message in spoken
         ):
             continue
         if isinstance(hazards[one.code], ImportHazard):

@@ -6,19 +6,24 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.only_cuda import only_with_cuda
 from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import code, keyword
+from migrate.reading.values.devices import pins
+from migrate.reading.values.pinned import makes_tensor
 
 
 class PinnedMemory(Hazard):
     """Memory is pinned for copies to a GPU.
 
-    **Why.** There is nothing to pin for: a DataLoader with `pin_memory=True` warns and copies for nothing,
-    `tensor.pin_memory()` raises for a tensor on the device.
+    **Why.** There is nothing to pin for: a DataLoader with `pin_memory=True` warns and copies for nothing.
+    `torch.empty(n, pin_memory=True)` and `tensor.pin_memory()` raise on a host without a GPU: "Found no
+    NVIDIA driver on your system".
 
-    **What to do.** `pin_memory=False`.
+    **What to do.** `pin_memory=False`, and the tensor without `.pin_memory()`.
+
+    Source: torch 2.9, measured without a GPU.
     """
 
     code = "XLA605"
@@ -33,6 +38,11 @@ class PinnedMemory(Hazard):
             import torch
 
             loader = torch.utils.data.DataLoader(images, pin_memory=True)  # XLA605
+            host = torch.empty(32, pin_memory=True)  # XLA605 error
+            like = host.new_zeros(32, pin_memory=True)  # XLA605 error
+            array = torch.from_numpy(images).pin_memory()  # XLA605 error
+            if torch.cuda.is_available():
+                host = host.pin_memory()  # XLA605
             """
         ),
         example(
@@ -41,6 +51,15 @@ class PinnedMemory(Hazard):
 
             loader = torch.utils.data.DataLoader(images, pin_memory=False)
             other = torch.utils.data.DataLoader(images, pin_memory=args.pin)
+            host = torch.empty(32, pin_memory=False)
+
+
+            class Batch:
+                def pin_memory(self):
+                    return self
+
+                def ready(self):
+                    return self.pin_memory()
             """
         ),
     )
@@ -56,8 +75,19 @@ class PinnedMemory(Hazard):
         """Yield one loader or tensor."""
         assert isinstance(node, cst.Call)
         arg = keyword(node, "pin_memory")
-        message = "there is no pinned memory on a TPU host: leave it out"
-        if arg is not None and code(arg.value) == "True":
-            yield self.hit(arg.value, f"pin_memory=True: {message}")
-        elif method(node) == "pin_memory" and facts.values.is_tensor(receiver(node)):
-            yield self.hit(node, f".pin_memory(): {message}")
+        pinned = arg.value if arg is not None and code(arg.value) == "True" else None
+        if pinned is not None and not makes_tensor(node, facts.context):
+            yield self.hit(
+                pinned, "pin_memory=True: there is no pinned memory on a TPU host, leave it out"
+            )
+            return
+        where = node if pins(node, facts.context) else pinned
+        if where is None:
+            return
+        around = facts.context.function_around(node)
+        # A loader calls `pin_memory` of a batch only where it is told to pin.
+        by_loader = isinstance(around, cst.FunctionDef) and around.name.value == "pin_memory"
+        never = by_loader or only_with_cuda(node, facts)
+        spelled = "pin_memory=True" if where is pinned else ".pin_memory()"
+        message = f"{spelled} of a tensor raises without a GPU: leave it out"
+        yield self.hit(where, message, None if never else Severity.ERROR)

@@ -12,6 +12,7 @@ from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_other import DATA_LOADERS
 from migrate.reading.tree.tree import code, keyword, nodes, string_value
 from migrate.reading.values.devices import names_cuda
+from migrate.reading.values.pinned import makes_tensor
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
@@ -33,8 +34,11 @@ class PinnedMemory(Rule):
     (`pin_memory=use_cuda`, `pin_memory=device.type == 'cuda'`), and so does the entry
     `'pin_memory': True` of a dictionary of loader arguments. The unnamed argument becomes False.
 
-    **Reported.** `pin_memory=args.pin_mem` and other values that the file does not show: they can only
-    warn.
+    The same goes for tensors: `torch.empty(n, pin_memory=True)` and `x.new_empty(n, pin_memory=True)` raise
+    on a host without a GPU. `x.pin_memory()` is the rule `device`'s.
+
+    **Reported.** `pin_memory=args.pin_mem` and other values that the file does not show: for a loader they
+    can only warn, for a tensor they raise where they are true.
 
     **The last batch.** `drop_last` is left as it is, since it changes which samples are trained on: a
     shorter last batch costs one more compilation.
@@ -45,6 +49,37 @@ class PinnedMemory(Rule):
     name = "pinned-memory"
     nodes = (cst.Call, cst.Dict)
     examples = (
+        rewritten(
+            """
+            import torch
+
+            device = torch.device('cuda')
+            host = torch.empty(32, pin_memory=True)
+            options = dict(dtype=torch.float32, pin_memory=True)
+            more = torch.zeros(32, **options)
+
+
+            def load(x, array):
+                like = x.new_empty(4, pin_memory=torch.cuda.is_available())
+                host.copy_(torch.from_numpy(array).pin_memory(), non_blocking=True)
+                return like, x.to(device)
+            """,
+            """
+            import torch
+            import torch_xla
+
+            device = torch.device('xla')
+            host = torch.empty(32)
+            options = dict(dtype=torch.float32)
+            more = torch.zeros(32, **options)
+
+
+            def load(x, array):
+                like = x.new_empty(4)
+                host.copy_(torch.from_numpy(array), non_blocking=True)
+                return like, x.to(device)
+            """,
+        ),
         rewritten(
             """
             from torch.utils.data import DataLoader
@@ -119,6 +154,16 @@ class PinnedMemory(Rule):
             """,
             "only warns",
         ),
+        reported(
+            """
+            import torch
+
+
+            def buffer(args):
+                return torch.empty(32, pin_memory=args.pin_mem)
+            """,
+            "raises without a GPU",
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -127,19 +172,22 @@ class PinnedMemory(Rule):
             yield from self._dictionary(node, context)
             return
         assert isinstance(node, cst.Call)
-        if not _makes_loader(node, context) and not _keeps_arguments(node, context):
+        makes = makes_tensor(node, context)
+        loads = _makes_loader(node, context) or _keeps_arguments(node, context)
+        if not makes and not loads:
             return
         device = keyword(node, "pin_memory_device")
         pinned = keyword(node, "pin_memory")
         if context.portable:
             yield from self._portable(node, pinned, device, context)
             return
-        if pinned is None and len(node.args) > POSITION:
+        if not makes and pinned is None and len(node.args) > POSITION:
             yield from self._unnamed(node.args[: POSITION + 1])
         if pinned is not None and code(pinned.value) in OFF:
             return
         if pinned is not None and not _is_on(pinned.value, context):
-            message = f"pin_memory={code(pinned.value)} only warns on XLA: False is right"
+            does = "raises without a GPU where it is true" if makes else "only warns on XLA"
+            message = f"pin_memory={code(pinned.value)} {does}: False is right"
             yield from self.report(pinned.value, message)
             return
         gone = [arg for arg in node.args if arg is pinned or arg is device]
@@ -156,7 +204,7 @@ class PinnedMemory(Rule):
         self, node: cst.Call, pinned: cst.Arg | None, device: cst.Arg | None, context: Workspace
     ) -> Iterable[Edit]:
         """Yield the edits in the portable style: pinned on CUDA only, by the current device."""
-        if pinned is None and len(node.args) > POSITION:
+        if pinned is None and len(node.args) > POSITION and not makes_tensor(node, context):
             plain = not any(arg.star or arg.keyword for arg in node.args[: POSITION + 1])
             pinned = node.args[POSITION] if plain else None
         if pinned is not None:
@@ -210,7 +258,7 @@ class PinnedMemory(Rule):
             for index, element in enumerate(node.elements)
             if isinstance(element, cst.DictElement) and string_value(element.key) == "pin_memory"
         ]
-        if not at or not _imports_loaders(context):
+        if not at or not (_imports_loaders(context) or _hands_on(context)):
             return
         element = node.elements[at[0]]
         if context.portable:
@@ -246,7 +294,7 @@ def _makes_loader(call: cst.Call, context: Workspace) -> bool:
 
 def _keeps_arguments(call: cst.Call, context: Workspace) -> bool:
     """Whether `call` keeps arguments of a loader: `dict(…)`, `kwargs.update(…)`, `partial(DataLoader, …)`."""
-    if not _imports_loaders(context):
+    if not _imports_loaders(context) and not _hands_on(context):
         return False
     if context.qualified_name(call.func) == "functools.partial":
         return bool(call.args) and context.qualified_name(call.args[0].value) in LOADERS
@@ -258,6 +306,16 @@ def _keeps_arguments(call: cst.Call, context: Workspace) -> bool:
 def _imports_loaders(context: Workspace) -> bool:
     return any(
         context.qualified_name(node) in LOADERS for node in context.all_of(cst.Attribute, cst.Name)
+    )
+
+
+@lru_cache(maxsize=2)
+def _hands_on(context: Workspace) -> bool:
+    """Whether a tensor is made with arguments of a dictionary: `torch.empty(n, **options)`."""
+    return any(
+        makes_tensor(call, context)
+        for call in context.all_of(cst.Call)
+        if any(arg.star == "**" for arg in call.args)
     )
 
 

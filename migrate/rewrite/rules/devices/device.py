@@ -161,6 +161,7 @@ class Device(Rule):
 
             def run(x, y, choose):
                 x = x.cuda(args.gpu, non_blocking=True)
+                x.pin_memory()
                 y = y.pin_memory().to(device=torch.device(f'cuda'))
                 return x.to('cuda:%d' % args.gpu), y.to('cuda' if choose else 'cpu'), y.to(device=args.gpu)
             """,
@@ -291,6 +292,12 @@ class Device(Rule):
         if pins(node, context):
             message = "`.pin_memory()` is for copies to a GPU, and raises without one"
             assert isinstance(node.func, cst.Attribute)
+            statement = context.parent(node)
+            if isinstance(statement, cst.Expr) and not context.portable:
+                yield self.edit(
+                    statement, lambda _: cst.RemoveFromParent(), message, consumes=[statement]
+                )
+                return
             gone = [node.func.attr, *node.args]
             yield self.edit(node, unpinned(context), message, consumes=gone)
         elif is_move(node, context):
