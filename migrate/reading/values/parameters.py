@@ -1,0 +1,113 @@
+"""Which expressions hold the parameters of a model: `model.parameters()`, `group["params"]`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.tree.tree import bind, dotted, nodes, nodes_of, string_value
+from migrate.reading.values.words import words
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+
+ASKED = words("parameters named_parameters")
+DEEPEST = 6
+
+
+def holds_parameters(node: cst.CSTNode | None, context: Script, depth: int = 0) -> bool:
+    """Whether `node` is made of parameters, also by way of names, attributes and this script's calls."""
+    if node is None or depth > DEEPEST:
+        return False
+    for part in nodes(node):
+        if isinstance(part, cst.Attribute):
+            if part.attr.value in ASKED | {"param_groups"}:
+                return True
+        elif _is_group_key(part, context):
+            return True
+    return any(
+        _binds_parameters(part, context, depth + 1)
+        for part in nodes_of(node, cst.Name)
+        if not _is_attribute_name(part, context)
+    )
+
+
+def is_in_optimizer(node: cst.CSTNode, context: Script) -> bool:
+    """Whether `node` stands in a class that derives from an optimizer of torch."""
+    around = context.class_around(node)
+    seen: set[int] = set()
+    while around is not None and id(around) not in seen:
+        seen.add(id(around))
+        names = [
+            context.qualified_name(base.value) or dotted(base.value)
+            for base in around.bases
+            if base.keyword is None
+        ]
+        if any(name.startswith("torch.optim.") for name in names):
+            return True
+        classes = {made.name.value: made for made in context.all_of(cst.ClassDef)}
+        if any(name.rpartition(".")[2].endswith("Optimizer") for name in names):
+            return True
+        around = next((classes[name] for name in names if name in classes), None)
+    return False
+
+
+def _is_group_key(node: cst.CSTNode, context: Script) -> bool:
+    """Whether `node` is the key of `group["params"]`."""
+    return string_value(node) == "params" and isinstance(context.parent(node), cst.Index)
+
+
+def _is_attribute_name(name: cst.Name, context: Script) -> bool:
+    above = context.parent(name)
+    return isinstance(above, cst.Attribute) and above.attr is name and not _is_of_self(above)
+
+
+def _is_of_self(node: cst.Attribute) -> bool:
+    return isinstance(node.value, cst.Name) and node.value.value == "self"
+
+
+def _binds_parameters(name: cst.Name, context: Script, depth: int) -> bool:
+    """Whether something gives parameters to `name`, a variable or the attribute of `self`."""
+    above = context.parent(name)
+    if isinstance(above, cst.Attribute) and above.attr is name:
+        given = context.values.given_to(above)
+        return any(holds_parameters(value, context, depth) for value in given)
+    for binding in context.bindings(name):
+        if isinstance(binding.node, cst.Param):
+            if _is_given_parameters(binding.node, context, depth):
+                return True
+            continue
+        value = value_of(binding.node, context)
+        if value is not None and holds_parameters(value, context, depth):
+            return True
+    return False
+
+
+def value_of(target: cst.CSTNode, context: Script) -> cst.BaseExpression | None:
+    """Return what an assignment or a loop takes the name `target` from."""
+    for above in context.ancestors(target):
+        if isinstance(above, cst.Assign | cst.AnnAssign | cst.NamedExpr):
+            return above.value
+        if isinstance(above, cst.For | cst.CompFor):
+            return above.iter
+        if isinstance(above, cst.BaseStatement):
+            return None
+    return None
+
+
+def _is_given_parameters(param: cst.Param, context: Script, depth: int) -> bool:
+    """Whether a function is given parameters as `param`: by a call, or as an optimizer is."""
+    function = context.function_around(param)
+    if not isinstance(function, cst.FunctionDef):
+        return False
+    names = [one.name.value for one in function.params.params]
+    if function.name.value == "__init__" and is_in_optimizer(function, context):
+        return names[1:2] == [param.name.value]
+    is_method = names[:1] == ["self"]
+    for call in context.all_of(cst.Call):
+        if function in context.called(call):
+            given = (bind(call, names[is_method:]) or {}).get(param.name.value)
+            if given is not None and holds_parameters(given.value, context, depth):
+                return True
+    return False
