@@ -40,7 +40,7 @@ SPAWN = Family("torch.multiprocessing", CALLED, rule="mp-spawn")(
     does="starts processes that are no replicas",
 )
 # Measured: a ValueError, also without torch.compile; a mask of blocks does not lower.
-_flex = Family("torch.nn.attention.flex_attention", RAISES, "XLA827")
+_flex = Family("torch.nn.attention.flex_attention", RAISES, "XLA413")
 FLEX_ATTENTION = (
     *_flex(
         "flex_attention",
@@ -56,7 +56,7 @@ FLEX_ATTENTION = (
     ),
 )
 # Measured: no tensor is sparse on XLA, and this optimizer refuses dense gradients.
-SPARSE_OPTIMIZERS = Family("torch.optim", RAISES, "XLA828")(
+SPARSE_OPTIMIZERS = Family("torch.optim", RAISES, "XLA606")(
     "SparseAdam",
     "torch.optim.Adam, with sparse=True left out of the embedding",
     does="takes sparse gradients only, which XLA has not",

@@ -43,7 +43,7 @@ class SparseGradients(NamedHazard):
     Source: torch 2.9, torch_xla 2.9, measured.
     """
 
-    code = "XLA828"
+    code = "XLA606"
     name = "sparse-gradients"
     severity = Severity.ERROR
     nodes = (cst.Name, cst.Attribute, cst.Call)
@@ -54,14 +54,14 @@ class SparseGradients(NamedHazard):
             import torch.nn.functional as F
             from torch import nn
 
-            users = nn.Embedding(1000, 8, sparse=True)  # XLA828
-            items = nn.Embedding(1000, 8, None, None, 2.0, False, True)  # XLA828
-            known = nn.Embedding.from_pretrained(table, freeze=False, sparse=True)  # XLA828
-            optimizer = torch.optim.SparseAdam(users.parameters())  # XLA828
+            users = nn.Embedding(1000, 8, sparse=True)  # XLA606
+            items = nn.Embedding(1000, 8, None, None, 2.0, False, True)  # XLA606
+            known = nn.Embedding.from_pretrained(table, freeze=False, sparse=True)  # XLA606
+            optimizer = torch.optim.SparseAdam(users.parameters())  # XLA606
 
 
             def look_up(ids, weight, sparse: bool):
-                return F.embedding(ids, weight, sparse=sparse)  # XLA828 info
+                return F.embedding(ids, weight, sparse=sparse)  # XLA606 info
             """
         ),
         example(

@@ -20,7 +20,7 @@ class FlexAttention(CudaHazard):
     Source: torch 2.9, torch_xla 2.9, measured.
     """
 
-    code = "XLA827"
+    code = "XLA413"
     name = "flex-attention"
     severity = Severity.ERROR
     examples = (
@@ -30,15 +30,15 @@ class FlexAttention(CudaHazard):
             from torch.nn.attention import flex_attention as flex
             from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-            attend = torch.compile(flex_attention, dynamic=False)  # XLA827
+            attend = torch.compile(flex_attention, dynamic=False)  # XLA413
 
 
             def block(q, k, v, mask: BlockMask):
-                return flex.flex_attention(q, k, v, block_mask=mask)  # XLA827
+                return flex.flex_attention(q, k, v, block_mask=mask)  # XLA413
 
 
             def mask(causal, n):
-                return create_block_mask(causal, None, None, n, n)  # XLA827
+                return create_block_mask(causal, None, None, n, n)  # XLA413
             """
         ),
         example(
