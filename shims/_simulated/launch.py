@@ -20,6 +20,7 @@ from torch_xla._internal import pjrt
 
 from shims import activate
 from shims._shared.ports import free_port
+from shims._simulated import meeting
 from shims._simulated import replica as _replica
 from shims._simulated.reads import READ_REMEDY
 from shims.errors import PeerLostError, ReplicaFailedError, ReplicasDisagreeError
@@ -112,10 +113,8 @@ def run(size: int, fn: Callable[[], Any], start_method: str) -> dict[int, Any]:
 def _replica_main(
     rank: int, size: int, port: int, rendezvous_port: int, sender: Connection, fn: Callable[[], Any]
 ) -> None:
-    # Also where the program named a host of its cluster: simulated replicas are all here.
-    os.environ["MASTER_ADDR"] = "127.0.0.1"
-    os.environ["MASTER_PORT"] = str(rendezvous_port)
     os.environ[activate.ONE_MACHINE] = "1"
+    activate.after_import(meeting.MODULE, functools.partial(meeting.meet_at, rendezvous_port))
     watch = None
     try:
         watch = _replica.join(rank, size, port)

@@ -10,19 +10,23 @@ from typing import ClassVar, Protocol, TypeVar
 from migrate.reading.catalogue import catalogue
 from migrate.reading.catalogue.entry import Entry
 
+# Names that are shorter are parts of many words.
+SHORT = 6
+
 
 def seen_by(words: bytes, entries: Iterable[Entry]) -> re.Pattern[bytes]:
     """Return the expression for `words`, and for the names of `entries` that hold none of them."""
     for name in sorted((entry.name for entry in entries), key=lambda one: (one.count("."), one)):
         if re.search(words, name.encode()) is None:
-            words += b"|" + re.escape(name.rpartition(".")[2]).encode()
+            last = re.escape(name.rpartition(".")[2]).encode()
+            words += rb"|\b" + last + rb"\b" if len(last) < SHORT else b"|" + last
     return re.compile(words)
 
 
 # Every construct that a rule speaks of is spelled with one of these: torch, the devices, the environment of
 # the launchers, the two calls that make a training step, or a name of the catalogue.
 WORDS = seen_by(
-    rb"torch|cuda|nccl|lightning|fastai|accelerat|xla|nvidia|nvml|tensorrt|transformer_engine"
+    rb"torch|cuda|nccl|lightning|fastai|accelerat|xla|nvidia|nvml|tensorrt|transformer_engine|attn_implementation"
     rb"|backward|\.step\b|\.to\(|gpu|RANK|WORLD_SIZE|MASTER_|SLURM|OMPI_|migrate:\s*step",
     (entry for entry in catalogue.IMPORTS.values() if entry.code or entry.rule),
 )

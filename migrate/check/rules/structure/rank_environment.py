@@ -10,6 +10,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.launch import declares_local_rank
 from migrate.reading.tree.tree import string_value
+from migrate.reading.values.environment import OF_TORCHRUN, needed, sets
 
 VARIABLES = {
     "RANK": "torch_xla.runtime.global_ordinal()",
@@ -24,7 +25,10 @@ class RankEnvironment(Hazard):
     **Why.** `torch_xla.launch` does not set RANK, LOCAL_RANK and WORLD_SIZE: `os.environ["RANK"]` raises, and
     `os.environ.get("RANK", 0)` makes every replica the first.
 
-    **What to do.** Ask `torch_xla.runtime`, inside of the launched function.
+    The same goes for MASTER_ADDR, MASTER_PORT, GROUP_RANK and what else torchrun sets.
+
+    **What to do.** Ask `torch_xla.runtime`, inside of the launched function. An address is not needed:
+    `init_process_group("xla", init_method="xla://")` finds the hosts.
 
     Source: torch_xla 2.9, measured.
     """
@@ -32,7 +36,7 @@ class RankEnvironment(Hazard):
     code = "XLA710"
     name = "rank-environment"
     severity = Severity.WARNING
-    spoken_by = ("rank-environment",)
+    spoken_by = ("rank-environment", "rendezvous-address")
     nodes = (cst.SimpleString,)
     examples = (
         example(
@@ -42,6 +46,7 @@ class RankEnvironment(Hazard):
 
             rank = int(os.environ["RANK"])  # XLA710
             world_size = int(os.environ.get("WORLD_SIZE", 1))  # XLA710
+            url = f"tcp://{os.environ['MASTER_ADDR']}:1234"  # XLA710
             """
         ),
         example(
@@ -50,6 +55,7 @@ class RankEnvironment(Hazard):
             import torch.distributed as dist
 
             home = os.environ["HOME"]
+            host = os.environ.get("MASTER_ADDR", "localhost")
             os.environ["RANK"] = "0"
 
 
@@ -89,6 +95,11 @@ class RankEnvironment(Hazard):
             return
         if value in VARIABLES and self._is_read(node, facts):
             message = f"{value} is not set by torch_xla.launch: {VARIABLES[value]}"
+            yield self.hit(node, message)
+        elif (
+            value in OF_TORCHRUN and needed(node, facts.context) and not sets(value, facts.context)
+        ):
+            message = f"{value} is not set by torch_xla.launch: this raises without torchrun"
             yield self.hit(node, message)
 
     def _is_read(self, node: cst.CSTNode, facts: Facts) -> bool:

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import code, string_value
+from migrate.reading.values.environment import OF_TORCHRUN, needed, sets
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
@@ -23,14 +24,16 @@ class RendezvousAddress(Rule):
     pod apart, so the lines that set these variables go, also an `if` around nothing else, and the
     entries of `os.environ.update({…})` and `os.environ |= {…}`.
 
-    **Reported.** A script that also reads the variable elsewhere: there the lines stay.
+    **Reported.** A script that also reads the variable elsewhere: there the lines stay. A script that reads
+    MASTER_ADDR, MASTER_PORT or another variable of torchrun that nothing sets: without torchrun that raises
+    a KeyError.
 
     Source: torch_xla 2.9, `torch_xla/_internal/rendezvous.py`, which reads MASTER_ADDR first.
     """
 
     name = "rendezvous-address"
-    nodes = (cst.SimpleStatementLine, cst.If)
-    words = spelled(VARIABLES)
+    nodes = (cst.SimpleStatementLine, cst.If, cst.SimpleString)
+    words = spelled(VARIABLES | OF_TORCHRUN)
     examples = (
         rewritten(
             """
@@ -96,10 +99,41 @@ class RendezvousAddress(Rule):
             """,
             "is also read",
         ),
+        reported(
+            """
+            import os
+
+            import torch.distributed as dist
+
+
+            def setup(rank, size):
+                port = int(os.environ['MASTER_PORT'])
+                dist.init_process_group(
+                    'nccl', init_method=f'tcp://localhost:{port}', rank=rank, world_size=size
+                )
+            """,
+            "remove it with what it served",
+        ),
+        left_alone(
+            """
+            import os
+
+            host = os.environ.get('MASTER_ADDR', 'localhost')
+            if 'MASTER_PORT' in os.environ:
+                print(host, os.environ['MASTER_PORT'])
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the removal of a statement, of an `if` that holds nothing else, or of entries of a dict."""
+        if isinstance(node, cst.SimpleString):
+            name = needed(node, context)
+            if name is not None and not sets(name, context):
+                message = f"{name} is set by torchrun alone: without it this raises"
+                served = "; xla:// needs no address, remove it with what it served"
+                yield from self.report(node, message + served * (name in VARIABLES))
+            return
         if isinstance(node, cst.If):
             if not self._goes_whole(node, context):
                 return

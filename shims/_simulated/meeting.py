@@ -1,0 +1,41 @@
+"""The address at which simulated replicas meet: known to torch_xla's rendezvous alone.
+
+`torch_xla.launch` sets neither MASTER_ADDR nor MASTER_PORT, and a program that reads them fails on a TPU. So
+it does here: the two are set while torch_xla looks for them, and not otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+MODULE = "torch_xla._internal.rendezvous"
+
+
+def meet_at(port: int) -> None:
+    """Have `init_process_group(init_method="xla://")` meet at `port` of this machine.
+
+    Also where the program named a host of its cluster: simulated replicas are all here.
+    """
+    from torch_xla._internal import rendezvous
+
+    handler = rendezvous.pjrt_rendezvous_handler
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+    @functools.wraps(handler)
+    def here(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        before = {name: os.environ.get(name) for name in address}
+        os.environ.update(address)
+        try:
+            joined = next(handler(*args, **kwargs))
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+        yield joined
+
+    rendezvous.pjrt_rendezvous_handler = here
