@@ -16,6 +16,7 @@ from migrate.reading.accelerators.asked import (
 )
 from migrate.reading.accelerators.halves import halves_of
 from migrate.reading.accelerators.led import led_of
+from migrate.reading.accelerators.loading import loading_of
 from migrate.reading.accelerators.moved import moved_of
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
 from migrate.reading.accelerators.started import is_distributed_training
@@ -88,6 +89,7 @@ class ModuleCalls:
         reading: the calls that run a function that reads values of tensors.
         acting: the calls that run a function that writes, logs, saves or trains.
         unset: the attributes that the project makes None on all replicas but the first.
+        loading: the calls that run a function that returns what a checkpoint holds, on the host.
         meeting: the calls that run a function in which all replicas meet, as in a collective.
         saves: the calls that save by a function of another file.
         saved_by_first: the lines of its functions that save and that only tests of the rank in other files
@@ -139,6 +141,7 @@ class ModuleCalls:
     acting: frozenset[End] = frozenset()
     meeting: frozenset[End] = frozenset()
     unset: frozenset[str] = frozenset()
+    loading: frozenset[End] = frozenset()
     models: frozenset[End] = frozenset()
     moved_inputs: frozenset[End] = frozenset()
     options_set: frozenset[str] = frozenset()
@@ -229,6 +232,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         frozenset(_running(analysis, scope, acting_of(analysis))),
         frozenset(_running(analysis, scope, meeting_of(analysis))),
         unset_attributes(analysis),
+        frozenset(_running(analysis, scope, loading_of(analysis))),
         frozenset(_end(node, scope.module) for node in models_of(analysis, scope)),
         frozenset(_end(call, scope.module) for call in moved_inputs(analysis, scope)),
         analysis.evaluator.options_set.get(scope.module.path, frozenset()),

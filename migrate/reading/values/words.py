@@ -63,6 +63,11 @@ MADE_ON_HOST = words(
 )
 # Of these the result is where the tensors are that they are given; of numbers, on the CPU.
 MADE_OF_TENSORS = words("as_tensor asarray complex normal")
+# Methods of a checkpoint, or of a tensor in it, whose result is where that is.
+OF_CHECKPOINTS = words(
+    "get pop items values copy clone detach contiguous float half double bfloat16 long int view reshape "
+    "squeeze unsqueeze permute transpose t flatten"
+)
 # `torch.load`, and what projects make of it, by the last part of the name.
 LOADS = re.compile(r"(^|_)load$")
 # torch functions whose result is no tensor.

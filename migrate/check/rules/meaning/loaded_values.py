@@ -1,0 +1,234 @@
+"""A tensor of a checkpoint meets tensors of the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.flow.loaded import is_loaded
+from migrate.reading.tree.tree import base_name, code, keyword, nodes_of
+from migrate.reading.values.devices import is_move
+from migrate.reading.values.kind import Kind
+from migrate.reading.values.words import words
+
+# Measured: with a tensor of the host these run, and copy it each time.
+COPIES = words("copy_ add add_ sub sub_ mul mul_ div div_ load_state_dict")
+NO_OPERATION = ("torch.save", "torch.is_tensor", "torch.distributed", "torch.utils")
+WHERE = "comes from a checkpoint and is on the host"
+MOVE = "move it to the device where it is loaded"
+
+
+class LoadedValues(Hazard):
+    """A tensor of a checkpoint meets tensors of the device.
+
+    **Why.** `torch.load` restores to the host: to the device of XLA it cannot. `load_state_dict` copies the
+    values to where the parameters are; whatever else is done with them finds them on the host: "Expected XLA
+    tensor" where they meet a tensor of the device, and parameters on the host after `load_state_dict(…,
+    assign=True)` or `weight.data = checkpoint["w"]`. Sums and products run, and copy the tensor each time.
+
+    **What to do.** `.to("xla")` where the tensor is taken out of the checkpoint. Leave `assign=True` out, or
+    move the model after it and make the optimizer after that.
+
+    Source: torch 2.9, torch_xla 2.9, measured.
+    """
+
+    code = "XLA830"
+    name = "loaded-values"
+    severity = Severity.ERROR
+    nodes = (cst.BinaryOperation, cst.Subscript, cst.Call, cst.Assign)
+    words = "load"
+    examples = (
+        example(
+            """
+            import torch
+            import torch.nn.functional as F
+
+
+            def get_table(path):
+                with open(path, "rb") as file:
+                    return torch.load(file, map_location="cpu")
+
+
+            def train(model, optimizer, loader, path):
+                table = get_table(path)
+                state = torch.load(path, map_location="cpu")
+                teacher = state["teacher"].float()
+                model.load_state_dict(state["model"], assign=True)  # XLA830
+                model.weight.data = state["weight"]  # XLA830
+                for x, y in loader:
+                    x, y = x.to("xla"), y.to("xla")
+                    loss = (model(x) * table[y]).mean()  # XLA830
+                    loss = loss + F.mse_loss(x, teacher)  # XLA830
+                    loss = loss + model(state["batch"]).mean()  # XLA830
+                    loss = loss + (x - state["mean"]).mean()  # XLA830 warning
+                    loss.backward()
+                    optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            class Normalize(torch.nn.Module):
+                def __init__(self, path):
+                    super().__init__()
+                    state = torch.load(path, map_location="cpu")
+                    self.mean = state["mean"]
+                    self.register_buffer("std", state["std"])
+
+                def forward(self, x):
+                    return torch.where(x > 0, x, self.mean) / self.std  # XLA830
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def train(model, optimizer, loader, path):
+                state = torch.load(path, map_location="cpu")
+                model.load_state_dict(state["model"])
+                optimizer.load_state_dict(state["optimizer"])
+                epoch = state["epoch"] + 1
+                table = state["table"].to("xla")
+                for name, p in model.named_parameters():
+                    p.data.copy_(state["ema"][name])
+                for x, y in loader:
+                    x, y = x.to("xla"), y.to("xla")
+                    loss = (model(x) * table[y]).mean()
+                    loss.backward()
+                return epoch
+
+
+            def build(net, path):
+                state = torch.load(path, map_location="cpu")
+                net.load_state_dict(state, assign=True)
+                net.head.weight.data = state["head"]
+                return net.to("xla")
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+
+
+        def train(model, x, y, path):
+            table = torch.load(path, map_location="cpu").to("xla")
+            x, y = x.to("xla"), y.to("xla")
+            return model(x) * table[y]
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one operation, one call or one assignment."""
+        if isinstance(node, cst.BinaryOperation):
+            yield from self._operation(node, facts)
+        elif isinstance(node, cst.Subscript):
+            if _is_indexed_by_device(node, facts) and is_loaded(node.value, facts):
+                yield self.hit(
+                    node,
+                    f"{code(node.value)} {WHERE}, and is indexed by a tensor of the device: {MOVE}",
+                )
+        elif isinstance(node, cst.Assign):
+            yield from self._assignment(node, facts)
+        elif isinstance(node, cst.Call):
+            yield from self._call(node, facts)
+
+    def _operation(self, node: cst.BinaryOperation, facts: Facts) -> Iterable[Hit]:
+        sides = (node.left, node.right)
+        for side, other in (sides, sides[::-1]):
+            if not facts.values.on_device(other) or not is_loaded(side, facts):
+                continue
+            if isinstance(side, cst.Subscript) and _is_indexed_by_device(side, facts):
+                return  # reported as such
+            if isinstance(node.operator, cst.MatrixMultiply):
+                message = f"{code(side)} {WHERE}, and meets a tensor of the device: {MOVE}"
+                yield self.hit(node, message)
+            elif facts.steps.inside(node):
+                message = f"{code(side)} {WHERE}, and is copied to the device at every step: {MOVE}"
+                yield self.hit(node, message, Severity.WARNING)
+            return
+
+    def _assignment(self, node: cst.Assign, facts: Facts) -> Iterable[Hit]:
+        """Yield `weight.data = checkpoint["w"]` and `model.weight = nn.Parameter(checkpoint["w"])`."""
+        target = node.targets[0].target
+        if not isinstance(target, cst.Attribute):
+            return
+        value = node.value
+        makes = isinstance(value, cst.Call) and facts.names.of(value.func) == "torch.nn.Parameter"
+        if isinstance(value, cst.Call) and makes and value.args:
+            value = value.args[0].value
+        elif target.attr.value != "data":
+            return
+        own = code(target.value) == "self"  # a module's, which moves with it
+        if not own and is_loaded(value, facts) and not _moves_later(node, target, facts):
+            message = f"{code(value)} {WHERE}, and so is the parameter then: .copy_() it, or {MOVE}"
+            yield self.hit(node, message)
+
+    def _call(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
+        func = call.func
+        last = func.attr.value if isinstance(func, cst.Attribute) else ""
+        if isinstance(func, cst.Attribute) and last == "load_state_dict":
+            assign = keyword(call, "assign")
+            on = assign is not None and code(assign.value) == "True"
+            first = keyword(call, "state_dict") or (call.args[0] if call.args else None)
+            if not on or first is None or not isinstance(func, cst.Attribute):
+                return
+            if is_loaded(first.value, facts) and not _moves_later(call, func.value, facts):
+                message = (
+                    "assign=True makes the tensors of the checkpoint, on the host, the parameters: leave "
+                    "it out, or move the model after it, before its optimizer is made"
+                )
+                yield self.hit(call, message)
+            return
+        if last in COPIES:
+            return
+        values = [arg.value for arg in call.args]
+        name = facts.names.of(func) or ""
+        by_model = not name and facts.values.kind(func) is Kind.MODEL
+        of_torch = name.startswith("torch.") and not name.startswith(NO_OPERATION)
+        of_tensor = (
+            isinstance(func, cst.Attribute) and not name and facts.values.on_device(func.value)
+        )
+        parts = [p for v in values for p in (_elements(v) or [v])]
+        on_device = of_tensor or (of_torch and any(map(facts.values.on_device, parts)))
+        if not by_model and not on_device:
+            return
+        for part in parts:
+            if is_loaded(part, facts):
+                message = f"{code(part)} {WHERE}, and meets tensors of the device: {MOVE}"
+                yield self.hit(call, message)
+                return
+
+
+def _is_indexed_by_device(node: cst.Subscript, facts: Facts) -> bool:
+    indexes = (e.slice.value for e in node.slice if isinstance(e.slice, cst.Index))
+    return any(map(facts.values.on_device, indexes))
+
+
+def _elements(value: cst.BaseExpression) -> list[cst.BaseExpression]:
+    if isinstance(value, cst.List | cst.Tuple):
+        return [element.value for element in value.elements]
+    return []
+
+
+def _moves_later(node: cst.CSTNode, target: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether the model that `target` is a part of is moved below `node` in its function."""
+    root = (base_name(target) or "").partition(".")[0]
+    around = facts.context.function_around(node) or facts.context.module
+    line = facts.context.position(node).line
+    for call in nodes_of(around, cst.Call):
+        if facts.context.position(call).line < line:
+            continue
+        names = {name.value for name in nodes_of(call, cst.Name)}
+        moving = (
+            is_move(call, facts.context) or facts.context.place(call) in facts.context.calls.moving
+        )
+        if moving and root in names:
+            return True
+    return False

@@ -1,0 +1,72 @@
+"""Which expressions hold what a checkpoint holds, on the host: torch.load restores nothing to XLA."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.tree.tree import is_none, keyword, nodes_of
+from migrate.reading.values.devices import LOADERS
+from migrate.reading.values.words import OF_CHECKPOINTS
+
+if TYPE_CHECKING:
+    from migrate.reading.facts import Facts
+
+DEEPEST = 8
+
+
+def is_loaded(node: cst.CSTNode | None, facts: Facts, depth: int = 0) -> bool:
+    """Whether `node` is a checkpoint, or a part of one, that nothing has moved to the device."""
+    if node is None or depth > DEEPEST:
+        return False
+    if isinstance(node, cst.Subscript):
+        return is_loaded(node.value, facts, depth + 1)
+    if isinstance(node, cst.IfExp):
+        return any(is_loaded(side, facts, depth + 1) for side in (node.body, node.orelse))
+    if isinstance(node, cst.DictComp):
+        return is_loaded(node.value, facts, depth + 1)
+    if isinstance(node, cst.Call):
+        return _is_loading_call(node, facts, depth)
+    if isinstance(node, cst.Name):
+        return _is_loaded_name(node, facts, depth)
+    if isinstance(node, cst.Attribute):
+        given = [v for v in facts.context.values.given_to(node) if not is_none(v)]
+        return bool(given) and all(is_loaded(value, facts, depth + 1) for value in given)
+    return False
+
+
+def _is_loading_call(call: cst.Call, facts: Facts, depth: int) -> bool:
+    name = facts.names.of(call.func) or ""
+    if name == "shims.load":  # to the host, everywhere
+        return True
+    position = LOADERS.get(name)
+    if position is not None:
+        # Without a place, a checkpoint that torch.save wrote of XLA's tensors goes there.
+        says_where = keyword(call, "map_location") is not None or len(call.args) > position
+        return says_where or not facts.uses_xla
+    here = facts.context.called(call)
+    if here:
+        returns = (part.value for function in here for part in nodes_of(function, cst.Return))
+        return any(is_loaded(value, facts, depth + 1) for value in returns)
+    if facts.context.place(call) in facts.context.calls.loading:
+        return True
+    func = call.func
+    if not isinstance(func, cst.Attribute) or facts.names.of(func) is not None:
+        return False
+    if func.attr.value == "to" and call.args:
+        to_dtype = (facts.names.of(call.args[0].value) or "").startswith("torch.")
+        stays = to_dtype or facts.context.values.is_surely_cpu(call.args[0].value)
+        return stays and is_loaded(func.value, facts, depth + 1)
+    return func.attr.value in OF_CHECKPOINTS and is_loaded(func.value, facts, depth + 1)
+
+
+def _is_loaded_name(name: cst.Name, facts: Facts, depth: int) -> bool:
+    parameter = facts.bindings.parameter(name)
+    if parameter is not None:
+        function, _ = parameter
+        passed = facts.bindings.passed(function, name.value)
+        only = len(facts.context.bindings(name)) == 1  # `x = x.to(device)` in the function
+        return only and any(is_loaded(value, facts, depth + 1) for value in passed)
+    given = facts.bindings.nearest(name)
+    return given is not None and is_loaded(given.value, facts, depth + 1)
