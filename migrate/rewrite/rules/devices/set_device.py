@@ -25,8 +25,9 @@ class SetDevice(Rule):
     """Remove what makes one of several GPUs the current one.
 
     **What it does.** `torch.cuda.set_device(local_rank)` goes: a replica sees one device, and on XLA the
-    call raises. So does `with torch.cuda.device(i):` around a block, which stays. A branch that held
-    nothing else goes too.
+    call raises. So does `with torch.cuda.device(i):` around a block, which stays, and
+    `torch.cuda.device(i)` as a statement of its own, which does nothing. A branch that held nothing else
+    goes too.
 
     **Reported.** Uses other than as a statement of its own, as in `pick = torch.cuda.set_device`.
 
@@ -46,6 +47,7 @@ class SetDevice(Rule):
             def start(args, model):
                 # one process per device
                 torch.cuda.set_device(args.gpu)
+                torch.cuda.device(args.gpu)
                 if args.gpu is not None:
                     set_device(args.gpu)
                 with torch.cuda.device(args.gpu):
@@ -96,7 +98,10 @@ class SetDevice(Rule):
         """Yield the removal of a statement or of a `with`, or the finding on another use."""
         if isinstance(node, cst.Expr):
             name = _called(node.value, context)
-            if name in SETTERS and context.portable and not _joins(context):
+            if name in CONTEXTS:
+                message = f"{code(node)} goes: without a `with` it does nothing"
+                yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+            elif name in SETTERS and context.portable and not _joins(context):
                 yield only_on_cuda(self, node, context, "another replica sees one device")
             elif name in SETTERS:
                 message = f"{code(node)} goes: a replica sees one device"
