@@ -112,7 +112,13 @@ def fit(target: str, options: FitOptions, tell: Tell, script: Script | None = No
     if options.auto:
         tried += _largest(target, options, verdicts, tell, script)
     return FitReport(
-        target, trains, tuple(verdicts), tuple(notes), tuple(tried), time.monotonic() - started
+        target,
+        trains,
+        tuple(verdicts),
+        tuple(notes),
+        tuple(tried),
+        time.monotonic() - started,
+        max((step.host_seconds for step in steps.values()), default=0.0),
     )
 
 
