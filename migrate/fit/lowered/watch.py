@@ -257,8 +257,7 @@ class _Watch:
     def _stepped_once(self) -> None:
         """A step has ended: is it like an earlier one, and the next one to be taken?"""
         step = tuple(program for at, program in self._step if self._began.holds(at))
-        self._waits += [place for at, place in self._cuts if not self._began.holds(at)]
-        self._cuts = [(at, place) for at, place in self._cuts if self._began.holds(at)]
+        self._part_cuts()
         self._steady = step in self._steps
         self._steps.append(step)
         (self._folder / STEPS).write_text(str(len(self._steps)))
@@ -276,6 +275,11 @@ class _Watch:
         self._step, self._optimizers = [], 0
         self._cuts.clear()
 
+    def _part_cuts(self) -> None:
+        """Leave the reads of what ran before the step began out of it."""
+        self._waits += [place for at, place in self._cuts if not self._began.holds(at)]
+        self._cuts = [(at, place) for at, place in self._cuts if self._began.holds(at)]
+
     def _keep(self, found: dict[str, Any] | None) -> None:
         """Note a program of the step; one that comes several times in it counts."""
         if found is None:
@@ -284,6 +288,7 @@ class _Watch:
 
     def _write(self) -> None:
         """Write the programs; the facts last, so that who sees them finds all of it."""
+        self._part_cuts()
         programs: dict[str, dict[str, Any]] = {}
         for at, program in self._programs:
             if self._began.holds(at):
