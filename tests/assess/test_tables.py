@@ -118,5 +118,6 @@ def test_every_rule_and_hazard_has_its_kind_of_work() -> None:
     assert found["XLA101"] is Work.SHAPES
     of_rules = {one.name: work_of(Note(1, 1, one.name, "")) for one in all_rules()}
     assert of_rules["autocast"] is Work.PRECISION
+    assert of_rules["grad-scaler"] is Work.CALLS  # a scaler that is off: no dtype is chosen
     assert of_rules["mp-spawn"] is Work.REPLICAS
     assert {*found.values(), *of_rules.values()} == set(Work)
