@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -124,6 +124,7 @@ def convert(
     optimizer: Path | str | None = None,
     optimizer_key: str | None = None,
     optimizer_kind: str | None = None,
+    optimizer_order: Sequence[str] | str | None = None,
     progress: Callable[[int, int], None] | None = None,
     ahead_bytes: int = AHEAD_BYTES,
     hosts: Hosts = ALONE,
@@ -155,6 +156,7 @@ def convert(
             (`converters.optimizer`).
         optimizer_key: its entry there; None: the only one.
         optimizer_kind: "adam" or "adamw", where the state does not tell (torch before 2.7).
+        optimizer_order: the order of its parameters, where several fit (`convert_optimizer`).
         progress: called with the bytes done and their total.
         ahead_bytes: of a checkpoint that lies far away, as much is read before it is due.
         hosts: the processes that share this conversion (`converters.hosts.met`), which all call this with
@@ -203,6 +205,8 @@ def convert(
             output=optimizer_output(Path(str(target))),
             model=made.model,
             key=optimizer_key,
+            order=optimizer_order,
+            keys_in_order=made.checkpoint.keys_in_order,
             optimizer=optimizer_kind,
             overwrite=overwrite or resume,
         )

@@ -273,10 +273,12 @@ class HubServer(Server):
     Attributes:
         repositories: by name.
         tokens: those that it knows; None: each is somebody's.
+        sizes: whether its listings have the sizes of files; those of some mirrors have none.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.sizes = True
         self.tokens: set[str] | None = None
         self.repositories: dict[str, Repository] = {}
 
@@ -315,7 +317,8 @@ class HubServer(Server):
         files = repository.commits[commit]
         if api:
             siblings = [
-                {"rfilename": path, "size": content.size, "blobId": content.version}
+                {"rfilename": path}
+                | ({"size": content.size, "blobId": content.version} if self.sizes else {})
                 for path, content in files.items()
             ]
             listed = [

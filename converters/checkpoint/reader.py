@@ -58,6 +58,8 @@ class Checkpoint(ABC):
         options: what the training run was told (an `argparse.Namespace`, a config), in plain values:
             name of the entry → its contents.
         unbuilt: classes of objects in the file that were neither built nor needed.
+        keys_in_order: whether the keys are in the order in which the module registers its tensors, as
+            `torch.save` keeps it; safetensors, an index and torch.distributed.checkpoint sort them.
     """
 
     source: str
@@ -68,6 +70,7 @@ class Checkpoint(ABC):
     modules: Mapping[str, Any] = MappingProxyType({})
     options: Mapping[str, Any] = MappingProxyType({})
     unbuilt: tuple[str, ...] = ()
+    keys_in_order: bool = True
 
     @abstractmethod
     def read(self, key: str) -> np.ndarray[Any, Any]:

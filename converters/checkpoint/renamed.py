@@ -33,6 +33,7 @@ class Renamed(Checkpoint):
         self.modules = inner.modules
         self.options = inner.options
         self.unbuilt = inner.unbuilt
+        self.keys_in_order = inner.keys_in_order
 
     def read(self, key: str) -> np.ndarray[Any, Any]:
         """The tensor of this key, bit for bit."""

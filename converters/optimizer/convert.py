@@ -15,6 +15,7 @@ from converters.errors import OptimizerError
 from converters.layers.join import Concat
 from converters.mapping import Plan
 from converters.mapping.leaves import PlannedLeaf, keys_of, restore
+from converters.optimizer.candidates import candidates
 from converters.optimizer.file import (
     OptimizerFile,
     plain,
@@ -23,7 +24,7 @@ from converters.optimizer.file import (
 )
 from converters.optimizer.kinds import Kind, recognise
 from converters.optimizer.moments import FROZEN, Labelled, label_leaves, moment_arrays
-from converters.optimizer.order import parameter_orders, parameter_shapes, positions_by_key
+from converters.optimizer.order import parameter_shapes, positions_by_key
 from converters.optimizer.recipe import Recipe, recipe
 from converters.optimizer.torch_state import TorchOptimizer, read_optimizer
 
@@ -56,7 +57,8 @@ def convert_optimizer(
     output: Path | str | None = None,
     model: Any = None,
     key: str | None = None,
-    order: Sequence[str] | None = None,
+    order: Sequence[str] | str | None = None,
+    keys_in_order: bool = True,
     optimizer: str | None = None,
     overwrite: bool = False,
 ) -> OptimizerConversion:
@@ -69,7 +71,10 @@ def convert_optimizer(
         model: the torch module that the optimizer was made for: it tells the order of parameters and
             which are frozen; else the order is the state dict's.
         key: the entry of a training checkpoint that holds the optimizer's state; None: the only one.
-        order: the names of the parameters as the script gave them, group by group.
+        order: the names of the parameters as the script gave them, group by group; or "registration"
+            (of the module) or "sorted", in which each group is. None: the order that alone fits.
+        keys_in_order: whether the plan has the keys in the order in which the module registers them;
+            False for formats that sort them (safetensors).
         optimizer: "adam" or "adamw" where the state does not tell (torch before 2.7).
         overwrite: whether an existing output may be replaced.
 
@@ -81,8 +86,9 @@ def convert_optimizer(
     state = read_optimizer(source, key)
     kind = recognise(state.groups, state.names, optimizer)
     shapes = parameter_shapes(plan)
-    positions = positions_by_key(state, shapes, parameter_orders(plan, model), order)
-    parameters = set(parameter_orders(plan, model)[0]) | set(positions)
+    known = candidates(plan, model, ordered=keys_in_order)
+    positions = positions_by_key(state, shapes, known, order)
+    parameters = {*known.keys, *positions}
     leaves = [leaf for leaf in plan.leaves if any(p.key in parameters for p in leaf.pieces)]
     labelled = label_leaves(state, kind, leaves, positions)
     if not any(one.label != FROZEN for one in labelled):

@@ -2,88 +2,142 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from converters.errors import OptimizerError
+from converters.checkpoint.prefixes import clean
+from converters.errors import DuplicateKeyError, OptimizerError
 from converters.mapping import Outcome, Plan
+from converters.optimizer.candidates import REGISTRATION, SORTED, Candidates
 from converters.optimizer.torch_state import TorchOptimizer
 
 Shape = tuple[int, ...]
 
+_MOST_STATES = 2000
+_SHOWN = 8
 
-def parameter_orders(plan: Plan, model: Any = None) -> list[list[str]]:
-    """The orders in which the parameters may have been given to the optimizer, the likeliest first.
 
-    A module's own (`named_parameters`, ties once), and of it those that need a gradient; without a
-    module that of the state dict, which is the same but for what it does not tell.
+def read_order(text: str) -> str | list[str]:
+    """Return what `--optimizer-order` says: "registration", "sorted", or the names in a file.
+
+    The file has a name a line, or is JSON: a list of names, or a list of lists, one for each group.
+
+    Raises:
+        OptimizerError: no such file, or it holds no names.
     """
-    if model is not None:
-        mapped = {row.key for row in plan.mapped}
-        names: dict[int, list[str]] = {}  # a shared parameter has several
-        parameters: dict[int, Any] = {}
-        for name, parameter in model.named_parameters(remove_duplicate=False):
-            names.setdefault(id(parameter), []).append(name)
-            parameters[id(parameter)] = parameter
-        named = [
-            (next((name for name in its if name in mapped), its[0]), parameters[identity])
-            for identity, its in names.items()
-        ]
-        orders = [
-            [name for name, _ in named],
-            [name for name, parameter in named if parameter.requires_grad],
-        ]
-        return orders if orders[0] != orders[1] else orders[:1]
-    return [
-        [
-            row.key
-            for row in plan.mapped
-            if row.kind != "buffer"
-            and not any(path.startswith(("batch_stats/", "buffers/")) for path in row.paths)
-            and row.key.rpartition(".")[2] not in ("running_mean", "running_var")
-        ]
-    ]
+    if text in (REGISTRATION, SORTED):
+        return text
+    path = Path(text)
+    try:
+        content = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise OptimizerError(
+            f"the order of the optimizer's parameters cannot be read from {text}: {reason}",
+            "pass registration, sorted, or a file with a name a line",
+        ) from None
+    names = _names_in(path, content)
+    if not names:
+        raise OptimizerError(f"{text} holds no names", "write a parameter's name on each line")
+    return names
+
+
+def _names_in(path: Path, content: str) -> list[str]:
+    if not content.lstrip().startswith("["):
+        lines = (line.partition("#")[0].strip() for line in content.splitlines())
+        return [line for line in lines if line]
+    try:
+        listed = json.loads(content)
+    except ValueError as error:
+        raise OptimizerError(f"{path} is no JSON: {error}", "write a list of names") from None
+    names = [name for item in listed for name in (item if isinstance(item, list) else [item])]
+    if not all(isinstance(name, str) for name in names):
+        raise OptimizerError(
+            f"{path} holds something that is no name",
+            "write a list of names, or one for each group",
+        )
+    return names
 
 
 def positions_by_key(
     optimizer: TorchOptimizer,
     shapes: Mapping[str, Shape],
-    orders: Sequence[Sequence[str]],
-    given: Sequence[str] | None = None,
+    known: Candidates,
+    given: Sequence[str] | str | None = None,
 ) -> dict[str, int]:
-    """Key → position in the optimizer's state.
+    """Return key → position in the optimizer's state.
 
     Args:
         optimizer: the state.
         shapes: torch shape of every parameter.
-        orders: in which the parameters may have been given (`parameter_orders`).
-        given: the order by the user's own word, group by group.
+        known: what the model tells of the order (`converters.optimizer.candidates`).
+        given: the order that the user gives: the names, group by group, or "registration" or "sorted",
+            in which each group then is.
 
     Raises:
-        OptimizerError: none fits the shapes of the moments, or groups fit in several ways.
+        OptimizerError: no order fits the shapes of the moments, or several do that differ in more than
+            parameters whose states are equal.
     """
-    names = [name for group in optimizer.groups for name in group.get("param_names", ())]
-    positions = optimizer.positions
-    if given is None and len(names) == len(positions):
-        given = names  # torch 2.6 and later, where named_parameters() was given
-    if given is not None:
-        misfits = _misfits(optimizer, given, shapes)
-        if misfits:
-            raise _refusal(optimizer, misfits)
-        return dict(zip(given, positions, strict=True))
-    misfits = []
+    if given is None:
+        given = optimizer.parameter_names
+    if given is not None and not isinstance(given, str):
+        return _by_names(optimizer, shapes, known, given)
+    if isinstance(given, str):
+        orders = known.named(given)
+        if not orders:
+            raise _unordered(optimizer)
+    else:
+        orders = known.orders(shapes, len(optimizer.groups))
+    fitting: list[tuple[str, dict[str, int]]] = []
+    misfits: list[str] = []
     for order in orders:
-        if len(optimizer.groups) == 1:
-            found = _misfits(optimizer, order, shapes)
-            if not found:
-                return dict(zip(order, positions, strict=True))
-        else:
-            ways = _partitions(optimizer, order, shapes)
-            if len(ways) == 1:
-                return ways[0]
-            found = [_ambiguity(optimizer, order, len(ways))]
-        misfits = misfits or found
-    raise _refusal(optimizer, misfits)
+        ways, reasons = _ways(optimizer, order.keys, shapes)
+        misfits = misfits or reasons
+        fitting += [(order.name, way) for way in ways]
+    if not fitting:
+        raise _refusal(optimizer, *_listed(misfits))
+    first = fitting[0][1]
+    others = [(name, way) for name, way in fitting if not _same(optimizer, first, way)]
+    decided = known.registered or given is not None
+    if not decided and not _decided_by_shapes(optimizer, shapes, first):
+        raise _unordered(optimizer)
+    if others:
+        raise _several(optimizer, fitting, others[0], given)
+    return first
+
+
+def _by_names(
+    optimizer: TorchOptimizer, shapes: Mapping[str, Shape], known: Candidates, names: Sequence[str]
+) -> dict[str, int]:
+    repeated = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if repeated:
+        raise _refusal(optimizer, *_listed([f"{name} is named twice" for name in repeated]))
+    try:
+        cleaned = clean(names, [*shapes, *known.aliases]).names
+    except DuplicateKeyError as error:
+        raise _refusal(optimizer, error.what) from None
+    keys = [known.aliases.get(cleaned[name], cleaned[name]) for name in names]
+    repeated = [name for name in dict.fromkeys(keys) if keys.count(name) > 1]
+    misfits = [f"{name} is named twice, by names that it shares" for name in repeated]
+    misfits = misfits or _misfits(optimizer, keys, shapes)
+    if misfits:
+        raise _refusal(optimizer, *_listed(misfits))
+    return dict(zip(keys, optimizer.positions, strict=True))
+
+
+def _ways(
+    optimizer: TorchOptimizer, order: Sequence[str], shapes: Mapping[str, Shape]
+) -> tuple[list[dict[str, int]], list[str]]:
+    """Return the positions that an order allows, and why it allows none."""
+    if len(optimizer.groups) == 1:
+        misfits = _misfits(optimizer, order, shapes)
+        return ([] if misfits else [dict(zip(order, optimizer.positions, strict=True))]), misfits
+    ways = _partitions(optimizer, order, shapes)
+    sizes = ", ".join(str(len(group["params"])) for group in optimizer.groups)
+    reason = f"its groups of {sizes} parameters do not fit the model's {len(order)}"
+    return ways, [] if ways else [reason]
 
 
 def _misfits(
@@ -103,27 +157,30 @@ def _misfits(
 
 
 def moment_shape(optimizer: TorchOptimizer, position: int) -> Shape | None:
-    """The shape that a parameter's moments say it has; None where they do not."""
-    for name, value in optimizer.state.get(position, {}).items():
-        if name in ("exp_avg", "exp_avg_sq", "momentum_buffer", "variance") and value is not None:
-            return tuple(value.shape)
-        if name == "row_var" and value is not None:
-            return (*value.shape[:-1], -1)
-        if name == "exp_avg_sq_row":
-            return (*value.shape, -1)
+    """The shape of a parameter as its moments have it; None if they have none, -1 for an unknown side."""
+    entries = optimizer.state.get(position, {})
+    for name in ("exp_avg", "exp_avg_sq", "momentum_buffer", "variance"):
+        if entries.get(name) is not None:
+            return tuple(entries[name].shape)
+    row, column = entries.get("row_var"), entries.get("col_var")
+    if row is not None:
+        return (*row.shape[:-1], -1 if column is None else column.shape[-1])
+    row, column = entries.get("exp_avg_sq_row"), entries.get("exp_avg_sq_col")
+    if row is not None:
+        return (*row.shape, -1 if column is None else column.shape[-1])
     return None
 
 
 def _fits(moment: Shape, shape: Shape) -> bool:
     return len(moment) == len(shape) and all(
-        one in (-1, other) for one, other in zip(moment, shape, strict=True)
+        side in (-1, other) for side, other in zip(moment, shape, strict=True)
     )
 
 
 def _partitions(
     optimizer: TorchOptimizer, order: Sequence[str], shapes: Mapping[str, Shape]
 ) -> list[dict[str, int]]:
-    """The ways, two at most, to share the parameters among the groups, each group in the order."""
+    """Return up to two different ways to share the parameters among the groups, each in the order."""
     groups = [list(group["params"]) for group in optimizer.groups]
     if sum(map(len, groups)) != len(order) or not set(order) <= set(shapes):
         return []
@@ -131,46 +188,146 @@ def _partitions(
     ways: dict[tuple[int, ...], list[tuple[Any, ...]]] = {(0,) * len(groups): [()]}
     for key in order:
         following: dict[tuple[int, ...], list[tuple[Any, ...]]] = {}
-        for filled, made in ways.items():
+        for filled, paths in ways.items():
             for index, group in enumerate(groups):
                 if filled[index] == len(group):
                     continue
-                shape = moment_shape(optimizer, group[filled[index]])
+                position = group[filled[index]]
+                shape = moment_shape(optimizer, position)
                 if shape is not None and not _fits(shape, shapes[key]):
                     continue
                 then = (*filled[:index], filled[index] + 1, *filled[index + 1 :])
-                extended = [(way, index) for way in made]
-                following[then] = (following.get(then, []) + extended)[:2]
+                kept = following.setdefault(then, [])
+                for path in paths:
+                    if len(kept) < 2 and not any(
+                        _same_path(optimizer, (path, position), other) for other in kept
+                    ):
+                        kept.append((path, position))
+        if len(following) > _MOST_STATES:
+            raise _refusal(
+                optimizer,
+                f"its {len(groups)} groups fit the model in more ways than can be tried",
+            )
         ways = following
     ended = ways.get(tuple(map(len, groups)), [])
-    return [_positions(way, order, groups) for way in ended]
+    return [dict(zip(order, _positions(path), strict=True)) for path in ended]
 
 
-def _positions(
-    way: tuple[Any, ...], order: Sequence[str], groups: Sequence[Sequence[int]]
-) -> dict[str, int]:
+def _positions(path: tuple[Any, ...]) -> list[int]:
     chosen: list[int] = []
-    while way:
-        way, index = way
-        chosen.append(index)
-    rest = [iter(group) for group in groups]
-    return {key: next(rest[index]) for key, index in zip(order, reversed(chosen), strict=True)}
+    while path:
+        path, position = path
+        chosen.append(position)
+    return chosen[::-1]
 
 
-def _ambiguity(optimizer: TorchOptimizer, order: Sequence[str], ways: int) -> str:
-    sizes = ", ".join(str(len(group["params"])) for group in optimizer.groups)
-    if ways:
-        return f"its groups of {sizes} parameters fit the model in several ways"
-    return f"its groups of {sizes} parameters do not fit the model's {len(order)}"
+def _same_path(optimizer: TorchOptimizer, one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    while one is not other:
+        if not _indistinguishable(optimizer, one[1], other[1]):
+            return False
+        one, other = one[0], other[0]
+    return True
 
 
-def _refusal(optimizer: TorchOptimizer, misfits: Sequence[str]) -> OptimizerError:
-    shown = ", ".join(misfits[:8])
-    more = f" and {len(misfits) - 8} more" if len(misfits) > 8 else ""
+def _same(optimizer: TorchOptimizer, one: Mapping[str, int], other: Mapping[str, int]) -> bool:
+    """Whether two assignments give every parameter the same state."""
+    return one.keys() == other.keys() and all(
+        _indistinguishable(optimizer, position, other[key]) for key, position in one.items()
+    )
+
+
+def _indistinguishable(optimizer: TorchOptimizer, one: int, other: int) -> bool:
+    if one == other:
+        return True
+    first, second = optimizer.group_of(one), optimizer.group_of(other)
+    if first != second and _options(optimizer, first) != _options(optimizer, second):
+        return False
+    state, rival = optimizer.state.get(one, {}), optimizer.state.get(other, {})
+    return state.keys() == rival.keys() and all(
+        _equal(value, rival[name]) for name, value in state.items()
+    )
+
+
+def _options(optimizer: TorchOptimizer, group: int) -> dict[str, Any]:
+    options = optimizer.groups[group]
+    return {k: repr(v) for k, v in options.items() if k not in ("params", "param_names")}
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if not hasattr(one, "shape") or not hasattr(other, "shape"):
+        return bool(type(one) is type(other) and one == other)
+    return bool(one.shape == other.shape and one.dtype == other.dtype and (one == other).all())
+
+
+def _decided_by_shapes(
+    optimizer: TorchOptimizer, shapes: Mapping[str, Shape], way: Mapping[str, int]
+) -> bool:
+    """Whether each position's shape is that of a single parameter, or of such with equal states."""
+    for position in optimizer.positions:
+        shape = moment_shape(optimizer, position)
+        rivals = [p for key, p in way.items() if shape is None or _fits(shape, shapes[key])]
+        if not all(_indistinguishable(optimizer, position, rival) for rival in rivals):
+            return False
+    return True
+
+
+def _several(
+    optimizer: TorchOptimizer,
+    fitting: Sequence[tuple[str, Mapping[str, int]]],
+    other: tuple[str, Mapping[str, int]],
+    given: str | None,
+) -> OptimizerError:
+    """Say which orders fit, and one parameter that they disagree about."""
+    way = fitting[0][1]
+    key = next(
+        key
+        for key, at in way.items()
+        if not _indistinguishable(optimizer, at, other[1].get(key, -1))
+    )
+    rival = next((name for name, at in other[1].items() if at == way[key]), "another")
+    different: list[tuple[str, Mapping[str, int]]] = []
+    for label, assigned in fitting:
+        if not any(_same(optimizer, assigned, kept) for _, kept in different):
+            different.append((label, assigned))
+    names = list(dict.fromkeys(label for label, _ in different))
+    shown = ", ".join(f'"{label}"' for label in names[:_SHOWN])
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    reason = f"these orders fit the shapes: {shown}{more}"
+    if len(names) < len(different):
+        sizes = ", ".join(str(len(group["params"])) for group in optimizer.groups)
+        reason += f"; its groups of {sizes} parameters fit the model in several ways"
+    example = f"position {way[key]} is {key} or {rival}"
+    return _refusal(optimizer, reason, example=example, decided=given)
+
+
+def _unordered(optimizer: TorchOptimizer) -> OptimizerError:
+    return _refusal(
+        optimizer,
+        "the checkpoint does not keep the order in which its module registers parameters, and several "
+        "have the same shape",
+        "name the module, --model pkg.module:factory, or ",
+    )
+
+
+def _listed(misfits: Sequence[str]) -> tuple[str]:
+    more = f" and {len(misfits) - _SHOWN} more" if len(misfits) > _SHOWN else ""
+    return (f"{', '.join(misfits[:_SHOWN])}{more}",)
+
+
+def _refusal(
+    optimizer: TorchOptimizer,
+    reason: str,
+    before: str = "",
+    *,
+    example: str = "",
+    decided: str | None = None,
+) -> OptimizerError:
+    words = "" if decided else ", registration or sorted"
+    example = f"; {example}" if example else ""
     return OptimizerError(
-        f"{optimizer.source}: which parameter each position is, is not known: {shown}{more}",
-        "give the names in the order in which the script gave them to the optimizer, group by "
-        "group (frozen ones that it left out are left out)",
+        f"{optimizer.source}: which parameter each position is, is not known: {reason}{example}",
+        f"{before}give the names in the order in which the script gave them to the optimizer, group by "
+        f"group (without frozen ones that it left out): --optimizer-order FILE{words}",
     )
 
 

@@ -39,6 +39,12 @@ class TorchOptimizer:
         """Of the entries of the state."""
         return {name for entries in self.state.values() for name in entries}
 
+    @property
+    def parameter_names(self) -> list[str] | None:
+        """The parameters' names as the script gave them; None where it gave none (torch before 2.6)."""
+        names = [name for group in self.groups for name in group.get("param_names") or ()]
+        return names if len(names) == len(self.positions) else None
+
     def group_of(self, position: int) -> int:
         """The number of the group that a parameter is in."""
         return next(index for index, group in enumerate(self.groups) if position in group["params"])
@@ -102,6 +108,8 @@ def _checked(name: str, state: Mapping[Any, Any], groups: Sequence[Any]) -> Torc
     whole = bool(groups) and all(
         isinstance(group, Mapping) and isinstance(group.get("params"), Sequence) for group in groups
     )
+    if whole:
+        state, groups = _numbered(state, groups)
     positions = [position for group in groups for position in group["params"]] if whole else []
     if (
         not whole
@@ -115,6 +123,27 @@ def _checked(name: str, state: Mapping[Any, Any], groups: Sequence[Any]) -> Torc
             "save optimizer.state_dict() of a torch optimizer",
         )
     return TorchOptimizer(name, tuple(groups), state)
+
+
+def _numbered(
+    state: Mapping[Any, Any], groups: Sequence[Mapping[str, Any]]
+) -> tuple[Mapping[Any, Any], Sequence[Mapping[str, Any]]]:
+    """Give the parameters positions where the state has them by name, as `get_optimizer_state_dict` does."""
+    names = [name for group in groups for name in group["params"]]
+    if not names or not all(isinstance(name, str) for name in names):
+        return state, groups
+    positions = {name: index for index, name in enumerate(names)}
+    if len(positions) != len(names):
+        return state, groups
+    numbered = [
+        {
+            **group,
+            "params": [positions[name] for name in group["params"]],
+            "param_names": list(group["params"]),
+        }
+        for group in groups
+    ]
+    return {positions.get(name, name): entries for name, entries in state.items()}, numbered
 
 
 def _load(path: Path) -> Any:

@@ -16,7 +16,7 @@ from converters.errors import (
     RemoteError,
     UnreachableError,
 )
-from converters.remote.ranges import asked, starts_at
+from converters.remote.ranges import asked, starts_at, total_of
 from converters.remote.retries import TEMPORARY_STATUS, TemporaryError, persistent
 from converters.remote.store import Entry, Store, StorePlace
 
@@ -33,10 +33,10 @@ class HubStore(Store):
     Args:
         repository: `org/name`.
         commit: of it.
-        sizes: file → its length in bytes.
+        sizes: file → its length in bytes; None: the listing has no sizes, as those of some mirrors.
     """
 
-    def __init__(self, repository: str, commit: str, sizes: dict[str, int]) -> None:
+    def __init__(self, repository: str, commit: str, sizes: dict[str, int | None]) -> None:
         super().__init__()
         self._repository = repository
         self._commit = commit
@@ -44,8 +44,33 @@ class HubStore(Store):
         self.shown = f"hf://{repository}@{commit}"
 
     def entry(self, key: str) -> Entry | None:
-        """The file of this name."""
-        return Entry(self._sizes[key], self._commit) if key in self._sizes else None
+        """The file of this name; its size is asked for where the listing has none."""
+        if key not in self._sizes:
+            return None
+        size = self._sizes[key]
+        if size is None:
+            place = StorePlace(self, key)
+            size = self._sizes[key] = persistent(lambda: self._size(place), place)
+        return Entry(size, self._commit)
+
+    def _size(self, place: StorePlace) -> int:
+        """Length of a file, by a HEAD request, else by a range of one byte."""
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url
+        from huggingface_hub.utils import build_hf_headers
+
+        url = hf_hub_url(self._repository, place.key, revision=self._commit)
+        try:
+            size: int | None = get_hf_file_metadata(url, timeout=_SECONDS).size
+        except Exception as error:
+            _raise_said(error, self._repository, self._commit)
+        if size is None:
+            size = total_of(asked(place, url, build_hf_headers(), 0, 1))
+        if size is None:
+            raise RemoteError(
+                f"{place}: the hub gives no size of it, neither in its listing nor by HEAD",
+                "download it with `hf download`, and name the folder",
+            )
+        return size
 
     def names(self, folder: str) -> list[str]:
         """The files in a folder of the repository."""
@@ -135,7 +160,7 @@ def hub_place(repository: str, revision: str | None, file: str = "") -> tuple[Pl
         except CheckpointNotFoundError:
             raise error from None
         return place, f"{said}; the hub cannot be reached"
-    sizes = {item.rfilename: item.size or 0 for item in info.siblings or []}
+    sizes = {item.rfilename: item.size for item in info.siblings or []}
     store = HubStore(repository, str(info.sha), sizes)
     place = StorePlace(store, file)
     if not place.exists():

@@ -9,7 +9,7 @@ from typing import Literal
 
 from migrate.assess.found import BLOCKING, Fitted, Job, Known
 from migrate.assess.hours import Hours
-from migrate.assess.money import Plan, There, Today, there_of, today_of
+from migrate.assess.money import Host, Plan, There, Today, host_of, step_time, there_of, today_of
 from migrate.assess.prices import Prices
 from migrate.counts import many
 from migrate.fit.verdict import Verdict
@@ -30,9 +30,11 @@ class Decision:
         state: "move" to the TPU; "stay" on the GPU; it "depends" on what was not said; "undetermined".
         sentence: it, in one sentence.
         reasons: why.
+        rests: the assumptions that decide, each with the value at which the decision turns.
         risks: what may turn out otherwise.
         unsaid: what cannot be said, and what to give so that it can.
         best: the slice to run on; None where there is none.
+        host: the host's part of a step.
         there: what a run costs, by slice, the cheapest first.
         today: what it costs today; None where that was not said.
         jobs: the work by hand, by kind.
@@ -45,9 +47,11 @@ class Decision:
     state: State
     sentence: str
     reasons: tuple[str, ...]
+    rests: tuple[str, ...]
     risks: tuple[str, ...]
     unsaid: tuple[str, ...]
     best: There | None
+    host: Host
     there: tuple[There, ...]
     today: Today | None
     jobs: tuple[Job, ...]
@@ -64,7 +68,8 @@ def decide(known: Known, plan: Plan, prices: Prices, hours: Hours) -> Decision:
         AssessError: no price of the GPU is known.
     """
     today = today_of(plan, prices)
-    there = there_of(known.fitted.fitting, plan, prices)
+    host = host_of(plan, known.fitted.host_seconds)
+    there = there_of(known.fitted.fitting, plan, prices, host)
     best = there[0] if there else None
     work = known.code.hours(hours)
     dollars = work * plan.engineer_hour if plan.engineer_hour is not None else None
@@ -79,9 +84,11 @@ def decide(known: Known, plan: Plan, prices: Prices, hours: Hours) -> Decision:
         state,
         sentence,
         staying or tuple(_moving(known.fitted, best, today, saved)),
+        tuple(_rests(known, plan, best, today, saved, work)),
         tuple(_risks(known, plan, best)),
         unsaid,
         best,
+        host,
         there,
         today,
         tuple(known.code.jobs(hours)),
@@ -147,8 +154,9 @@ def _staying(
     if today is None or best.dollars_least is None or best.dollars_likely is None:
         return
     if best.dollars_least >= today.dollars:
+        host = f" with {best.host.words} on the host" if _waits_for_host(best, 1.0) else ""
         yield (
-            f"the cheapest slice, {name}, costs ${best.dollars_least:,.2f} a run even at the bound, "
+            f"the cheapest slice, {name}, costs ${best.dollars_least:,.2f} a run even at the bound{host}, "
             f"{plan.gpus} × {today.price.name} ${today.dollars:,.2f}"
         )
     elif best.dollars_likely >= today.dollars:
@@ -161,6 +169,42 @@ def _staying(
     elif break_even is not None and plan.runs is not None and plan.runs < break_even:
         planned = f"{many(plan.runs, 'run')} {'is' if plan.runs == 1 else 'are'} planned"
         yield f"the port pays after {many(break_even, 'run')}, and {planned}"
+
+
+def _waits_for_host(best: There, share: float) -> bool:
+    """Whether a step takes as long as its host's part, where the device reaches this share of the bound."""
+    bound = best.verdict.bound
+    return bound is not None and best.host.seconds > bound.seconds / share
+
+
+def _rests(
+    known: Known,
+    plan: Plan,
+    best: There | None,
+    today: Today | None,
+    saved: float | None,
+    work: float,
+) -> Iterator[str]:
+    """The assumptions that the decision rests on, each with what would turn it."""
+    if known.code.blocking or best is None or best.verdict.bound is None:
+        return
+    if today is not None and best.hourly and best.steps:
+        most = (
+            3600 * today.dollars / (best.hourly * best.steps)
+        )  # seconds a step for the same dollars
+        says = f"a run costs as much as today where a step takes {step_time(most)} there"
+        if _waits_for_host(best, plan.share):
+            yield f"the host's part of a step ({best.host.words}; --host-step-seconds): {says}"
+        else:
+            share = best.verdict.bound.seconds / most
+            turn = f", which is {share:.0%} of the bound" if share <= 1 else ", less than the bound"
+            yield f"the assumed {plan.share:.0%} of the bound (--share-of-bound): {says}{turn}"
+    if saved is not None and saved > 0 and plan.engineer_hour and plan.runs is not None:
+        most = saved * plan.runs / plan.engineer_hour
+        yield (
+            f"the assumed {work:g} hours of work (--hours): {many(plan.runs, 'run')} "
+            f"{'pays' if plan.runs == 1 else 'pay'} for at most {most:,.1f}"
+        )
 
 
 def _compiling(best: There) -> float:

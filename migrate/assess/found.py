@@ -146,6 +146,7 @@ class Fitted:
         notes: what holds for all of them.
         batch: the option that is the batch, with its value; "" where it was not named.
         largest: the largest batch that fits, by slice, where it was looked for.
+        host_seconds: processor time of the host for a step, measured here; 0 where it was not.
     """
 
     why: str = ""
@@ -153,6 +154,7 @@ class Fitted:
     notes: tuple[str, ...] = ()
     batch: str = ""
     largest: tuple[Tried, ...] = ()
+    host_seconds: float = 0.0
 
     @property
     def fitting(self) -> Sequence[Verdict]:

@@ -11,6 +11,38 @@ from migrate.assess.prices import Price, Prices
 from migrate.fit.verdict import Verdict
 
 Batch = Literal["grows", "same"]
+# Milliseconds in which Python, torch_xla and the runtime start a step, where nothing was measured.
+ASSUMED_HOST_SECONDS = 0.002
+
+
+def step_time(seconds: float) -> str:
+    """A step's time, as "1.2 s" or "0.35 ms"."""
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host's part of a step: the input, tracing and starting the program.
+
+    A TPU runs a step while the host prepares the next, so a step takes at least the longer of the two.
+
+    Attributes:
+        seconds: a step.
+        source: "given" by the user; "measured" on this machine; "assumed" where neither is known.
+    """
+
+    seconds: float = ASSUMED_HOST_SECONDS
+    source: Literal["given", "measured", "assumed"] = "assumed"
+
+    @property
+    def words(self) -> str:
+        """As "12 ms a step, measured on this machine's CPU"."""
+        how = {
+            "given": "as --host-step-seconds says",
+            "measured": "measured on this machine's CPU",
+            "assumed": "assumed, nothing was measured",
+        }
+        return f"{step_time(self.seconds)} a step, {how[self.source]}"
 
 
 @dataclass(frozen=True)
@@ -25,6 +57,7 @@ class Plan:
         runs: that are planned; None where it is not said.
         engineer_hour: dollars; None where it is not said.
         share: of the bound that real runs are assumed to reach.
+        host_step_seconds: the host's part of a step (`Host`); None where it is not said.
         batch: of all replicas together: "grows" with their number, as each takes what a GPU takes today, so
             that a run has fewer steps; or is the "same".
     """
@@ -37,6 +70,7 @@ class Plan:
     engineer_hour: float | None = None
     share: float = 0.4
     batch: Batch = "grows"
+    host_step_seconds: float | None = None
 
     def require_sense(self) -> None:
         """See that its figures can be meant.
@@ -48,6 +82,7 @@ class Plan:
             "--gpus": self.gpus,
             "--gpu-step-seconds": self.gpu_step_seconds,
             "--steps": self.steps,
+            "--host-step-seconds": self.host_step_seconds,
             "--runs": self.runs,
         }
         for name, value in positive.items():
@@ -86,15 +121,18 @@ class There:
 
     Attributes:
         verdict: that it fits.
+        host: the host's part of a step.
         steps_an_hour: at most.
         steps: that a run has there; None where it is not said what a run has today.
-        hours_least, hours_likely: by the bound, and by the assumed share of it.
+        hours_least, hours_likely: by the bound, and by the assumed share of it; never less than the host's
+            part.
         price: of a chip; None where none is known.
         dollars_least, dollars_likely: on demand.
         dollars_spot: by the assumed share, at the price of what may be taken away.
     """
 
     verdict: Verdict
+    host: Host
     steps_an_hour: float
     steps: float | None = None
     hours_least: float | None = None
@@ -110,7 +148,12 @@ class There:
         product, bound = self.verdict.product, self.verdict.bound
         assert bound is not None
         hourly = self.price.on_demand * product.chips if self.price else float("inf")
-        return hourly * bound.seconds
+        return hourly * max(bound.seconds, self.host.seconds)
+
+    @property
+    def hourly(self) -> float | None:
+        """Dollars for an hour of the slice; None where no price is known."""
+        return self.price.on_demand * self.verdict.product.chips if self.price else None
 
 
 def today_of(plan: Plan, prices: Prices) -> Today | None:
@@ -128,9 +171,18 @@ def today_of(plan: Plan, prices: Prices) -> Today | None:
     return Today(price, hours, hours * plan.gpus * price.on_demand)
 
 
-def there_of(verdicts: Iterable[Verdict], plan: Plan, prices: Prices) -> tuple[There, ...]:
+def host_of(plan: Plan, measured: float) -> Host:
+    """The host's part of a step: as the user says, else as it was measured (0: it was not)."""
+    if plan.host_step_seconds is not None:
+        return Host(plan.host_step_seconds, "given")
+    return Host(measured, "measured") if measured else Host()
+
+
+def there_of(
+    verdicts: Iterable[Verdict], plan: Plan, prices: Prices, host: Host
+) -> tuple[There, ...]:
     """What a run costs on each slice, the cheapest first."""
-    found = [_there(one, plan, prices) for one in verdicts]
+    found = [_there(one, plan, prices, host) for one in verdicts]
 
     def order(one: There) -> tuple[float, float]:
         work = one.verdict.product.devices if plan.batch == "grows" else 1
@@ -139,21 +191,22 @@ def there_of(verdicts: Iterable[Verdict], plan: Plan, prices: Prices) -> tuple[T
     return tuple(sorted(found, key=order))
 
 
-def _there(verdict: Verdict, plan: Plan, prices: Prices) -> There:
+def _there(verdict: Verdict, plan: Plan, prices: Prices, host: Host) -> There:
     product, bound = verdict.product, verdict.bound
     assert bound is not None
     price = prices.tpu.get(product.generation.name)
-    most = 3600 / bound.seconds
+    most = 3600 / max(bound.seconds, host.seconds)
     if plan.steps is None:
-        return There(verdict, most, price=price)
+        return There(verdict, host, most, price=price)
     fewer = plan.gpus / product.devices if plan.batch == "grows" else 1.0
     steps = plan.steps * fewer
     least = steps / most
-    likely = least / plan.share
+    likely = steps * max(bound.seconds / plan.share, host.seconds) / 3600
     hourly = product.chips * price.on_demand if price else None
     spot = product.chips * price.spot if price and price.spot is not None else None
     return There(
         verdict,
+        host,
         most,
         steps,
         least,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,11 @@ from migrate.assess.tables import Entry, read_table
 from migrate.fit.products import GENERATIONS
 
 SHIPPED = Path(__file__).with_name("prices.yaml")
+_SIZE = re.compile(r"\d+gb?")
+# Vendors, series and form factors.
+_FORM = re.compile(
+    r"nvidia|tesla|geforce|gpu|tensor|core|sxm\d?|pcie|nvl|hgx|dgx|hbm\d?e?|gddr\d\w?"
+)
 
 
 @dataclass(frozen=True)
@@ -65,14 +71,43 @@ class Prices:
         Raises:
             AssessError: none is known.
         """
-        known = self.gpu.get(name.lower())
-        if known is None:
+        matches = self.gpus_named(name)
+        if not matches:
             near = difflib.get_close_matches(name.lower(), self.gpu, 4, 0.0)
             raise AssessError(
                 f"--gpu {name}: no price of it is known",
                 f"near: {', '.join(near)}; or give your own with --prices FILE",
             )
-        return known
+        return matches[0]
+
+    def gpus_named(self, name: str) -> list[Price]:
+        """Return the GPUs that a name stands for, the one that is taken first.
+
+        "A100" may be the GPU with 80 GB or with 40: the first of the table is taken. A vendor, a form factor
+        and a size that the table does not part by may be in the name: "NVIDIA H100 80GB HBM3".
+        """
+        if name.lower() in self.gpu:
+            return [self.gpu[name.lower()]]
+        asked = _words(name)
+        sizes = {word for word in asked if _SIZE.fullmatch(word)}
+        for wanted in (asked, asked - sizes):
+            matches = [
+                price
+                for known, price in self.gpu.items()
+                if wanted
+                and wanted <= _words(known)
+                and not (sizes - wanted and _words(known) - wanted)  # another size
+            ]
+            if matches:
+                return matches
+        return []
+
+
+def _words(name: str) -> frozenset[str]:
+    """The parts of a GPU's name that tell it from others."""
+    text = re.sub(r"(?<=\d)\s+gb\b", "gb", name.lower())
+    words = (word.removeprefix("rtx") for word in re.split(r"[^a-z0-9]+", text))
+    return frozenset(word for word in words if word and not _FORM.fullmatch(word))
 
 
 def read_prices(file: Path = SHIPPED) -> Prices:

@@ -114,7 +114,7 @@ def _fitted(question: Question, ran: Ran, ready: Ready, tell: Tell) -> Fitted:
     except MigrateError as error:
         return Fitted(str(error))
     batch = f"{option} {batch_option(question.args, option)}" if option else ""
-    return Fitted("", report.verdicts, report.notes, batch, report.tried)
+    return Fitted("", report.verdicts, report.notes, batch, report.tried, report.host_seconds)
 
 
 def _script(project: Path, named: Path) -> Path:

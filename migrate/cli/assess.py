@@ -41,6 +41,11 @@ _A_PATH = click.Path(path_type=Path)
     help="Of the least time of a step: what real runs are assumed to reach.",
 )
 @click.option(
+    "--host-step-seconds",
+    type=float,
+    help="The host's part of a step: input, tracing, start of the program. By default measured here.",
+)
+@click.option(
     "--batch",
     type=click.Choice(["grows", "same"]),
     default="grows",
@@ -141,4 +146,5 @@ def _plan(given: dict[str, Any]) -> Plan:
         given["engineer_hour"],
         given["share_of_bound"],
         given["batch"],
+        given["host_step_seconds"],
     )

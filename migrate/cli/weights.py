@@ -124,6 +124,12 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
 @click.option(
     "--optimizer-kind", type=click.Choice(["adam", "adamw"]), help="Where its state does not tell."
 )
+@click.option(
+    "--optimizer-order",
+    metavar="ORDER",
+    help="The order in which the optimizer holds the parameters, where several fit: registration, sorted, or "
+    "a file with a name a line.",
+)
 @click.option("--mesh", help="For orbax: cut as this device mesh wants it, e.g. data=4,model=2.")
 @click.option(
     "--spec",
@@ -209,6 +215,7 @@ _OF_TORCH_CHECKPOINTS = (
     "trust_remote_code",
     "optimizer_key",
     "optimizer_kind",
+    "optimizer_order",
     "assume",
     "save_mapping",
     "dtype",
@@ -333,11 +340,17 @@ def _converted(
     from converters import convert
     from converters.hosts import met
     from converters.mapping.file import save_mapping
+    from converters.optimizer.order import read_order
     from converters.planning import planned
     from converters.planning_apart import planned_apart
     from migrate.report.text import weights as views
 
     file = options["save_mapping"]
+    order = None
+    if options["optimizer_order"] is not None:
+        if options["optimizer"] is None:
+            raise click.UsageError("--optimizer-order is for --optimizer")
+        order = read_order(options["optimizer_order"])
     if dry_run:
         made = planned(understood(), decide)
         if file is not None:
@@ -363,6 +376,7 @@ def _converted(
             optimizer=options["optimizer"],
             optimizer_key=options["optimizer_key"],
             optimizer_kind=options["optimizer_kind"],
+            optimizer_order=order,
             progress=options["moved"],
             ahead_bytes=int(options["read_ahead"] * 1e6),
             hosts=hosts,

@@ -112,7 +112,13 @@ def fit(target: str, options: FitOptions, tell: Tell, script: Script | None = No
     if options.auto:
         tried += _largest(target, options, verdicts, tell, script)
     return FitReport(
-        target, trains, tuple(verdicts), tuple(notes), tuple(tried), time.monotonic() - started
+        target,
+        trains,
+        tuple(verdicts),
+        tuple(notes),
+        tuple(tried),
+        time.monotonic() - started,
+        max((step.host_seconds for step in steps.values()), default=0.0),
     )
 
 
@@ -185,6 +191,12 @@ def _require_uses(target: str, options: FitOptions, script: Script | None) -> No
         "--batch": options.auto and not options.batch_option,
         "--loss": options.loss != "auto",
     }
+    if a_model and not options.inputs and (options.auto or "batch" in options.remedies):
+        name = "--batch auto" if options.auto else "--try batch"
+        raise FitError(
+            f"{target}: {name} changes the batch of --inputs",
+            "give them: --inputs 'x=float32[8,16]'",
+        )
     if script is not None:
         if options.auto or "batch" in options.remedies:
             if not options.batch_option:

@@ -190,6 +190,7 @@ class FitReport:
         notes: what holds for all of them.
         tried: with the remedies that were asked for.
         seconds: all together.
+        host_seconds: processor time of the host for a step, measured here; 0 where it was not.
     """
 
     target: str
@@ -198,6 +199,7 @@ class FitReport:
     notes: tuple[str, ...] = ()
     tried: tuple[Tried, ...] = ()
     seconds: float = 0.0
+    host_seconds: float = 0.0
 
     @property
     def fine(self) -> bool:

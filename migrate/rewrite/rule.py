@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import libcst as cst
 
+from migrate.check.work import Work
 from migrate.rewrite.edit import Edit as Edit
 from migrate.rewrite.edit import Finding as Finding
 from migrate.rewrite.edit import Replacement as Replacement
@@ -91,6 +92,8 @@ class Rule(ABC):
     after: ClassVar[bool] = (
         False  # whether it looks at what the other rules have made of the script
     )
+    # The work that its findings ask for, where it is another kind than its package's.
+    work: ClassVar[Work | None] = None
     notebook: ClassVar[bool] = False  # whether its examples are cells of a notebook
 
     def __init_subclass__(cls) -> None:

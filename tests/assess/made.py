@@ -54,6 +54,7 @@ def assessment(
     why: str = "",
     batch: str = "",
     largest: tuple[Tried, ...] = (),
+    host: float = 0.0,
 ) -> Assessment:
     prices, hours = read_prices(), read_hours()
     known = Known(
@@ -62,7 +63,7 @@ def assessment(
         ("--lr", "0.1"),
         left if left is not None else code(todo()),
         ran or Ran(replicas=2, seconds=9.0, steps=12, compiled=2),
-        Fitted(why, verdicts, ("a note",), batch, largest),
+        Fitted(why, verdicts, ("a note",), batch, largest, host),
     )
     products = tuple(one.product for one in verdicts)
     question = Question(

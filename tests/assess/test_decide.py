@@ -94,6 +94,41 @@ def test_too_few_runs_are_a_reason_to_stay() -> None:
     assert f"if more than {needed} runs are planned" in open_.sentence
 
 
+def test_a_step_takes_at_least_the_host_s_part() -> None:
+    """A tiny step is neither 900 million steps an hour nor a run of a second."""
+    tiny = verdict("v5e-8", 4e-6)
+    (assumed,) = assessment(tiny).decision.there
+    assert assumed.steps_an_hour == pytest.approx(3600 / 0.002)
+    assert assumed.hours_least == assumed.hours_likely == pytest.approx(100_000 * 0.002 / 3600)
+    (measured,) = assessment(tiny, host=0.02).decision.there
+    assert (measured.host.source, measured.steps_an_hour) == ("measured", pytest.approx(180_000))
+    given = replace(PLAN, host_step_seconds=0.005)
+    (said,) = assessment(tiny, host=0.02, plan=given).decision.there
+    assert (said.host.source, said.steps_an_hour) == ("given", pytest.approx(720_000))
+    # The device's part may be the longer one by the assumed share only.
+    (both,) = assessment(verdict("v5e-8", 0.01), host=0.02).decision.there
+    assert both.hours_least == pytest.approx(100_000 * 0.02 / 3600)
+    assert both.hours_likely == pytest.approx(100_000 * 0.01 / 0.4 / 3600)
+
+
+def test_what_would_turn_the_decision_is_said() -> None:
+    moved = assessment(verdict("v5e-8", 0.1)).decision
+    share, hours = moved.rests
+    assert share.startswith("the assumed 40% of the bound (--share-of-bound): a run costs as much")
+    turn = int(share.rpartition("is ")[2].partition("%")[0]) / 100
+    at_turn = assessment(verdict("v5e-8", 0.1), plan=replace(PLAN, share=turn)).decision
+    assert at_turn.there[0].dollars_likely == pytest.approx(at_turn.today.dollars, rel=0.05)
+    assert "the assumed 18 hours of work (--hours): 20 runs pay for at most" in hours
+    waiting = assessment(verdict("v5e-8", 4e-6), host=0.3).decision
+    assert waiting.rests[0].startswith(
+        "the host's part of a step (300 ms a step, measured on this machine's CPU; "
+    )
+    slow = assessment(verdict("v5e-8", 4e-6), host=3.0).decision
+    assert slow.state == "stay"
+    assert "even at the bound with 3 s a step, measured" in slow.reasons[0]
+    assert not assessment(left=code(todo(Work.KERNELS))).decision.rests
+
+
 def test_a_short_run_is_a_reason_to_stay() -> None:
     short = replace(PLAN, steps=200)
     assert "a run is short" in "".join(

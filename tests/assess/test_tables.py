@@ -45,6 +45,31 @@ def test_an_unknown_gpu_names_the_nearest() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("a100", ["a100-80gb", "a100-40gb"]),
+        ("A100", ["a100-80gb", "a100-40gb"]),
+        ("A100-40GB", ["a100-40gb"]),
+        ("NVIDIA A100-SXM4-40GB", ["a100-40gb"]),
+        ("a100_80gb", ["a100-80gb"]),
+        ("A100 80 GB PCIe", ["a100-80gb"]),
+        ("NVIDIA H100 80GB HBM3", ["h100"]),
+        ("h100-sxm", ["h100"]),
+        ("GeForce RTX 4090", ["rtx4090"]),
+        ("4090", ["rtx4090"]),
+        ("Tesla V100", ["v100"]),
+        ("V100-16GB", ["v100"]),
+        ("A100-20GB", []),
+        ("l4", []),
+        ("a1", []),
+        ("nvidia", []),
+    ],
+)
+def test_short_names_of_gpus(name: str, known: list[str]) -> None:
+    assert [price.name for price in read_prices().gpus_named(name)] == known
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("", ": is empty"),
@@ -93,5 +118,6 @@ def test_every_rule_and_hazard_has_its_kind_of_work() -> None:
     assert found["XLA101"] is Work.SHAPES
     of_rules = {one.name: work_of(Note(1, 1, one.name, "")) for one in all_rules()}
     assert of_rules["autocast"] is Work.PRECISION
+    assert of_rules["grad-scaler"] is Work.CALLS  # a scaler that is off: no dtype is chosen
     assert of_rules["mp-spawn"] is Work.REPLICAS
     assert {*found.values(), *of_rules.values()} == set(Work)

@@ -615,8 +615,9 @@ def test_a_compile_past_its_limit_is_undetermined(tmp_path: Path) -> None:
     ("args", "said"),
     [
         (("net.py",), "is not a file"),
-        ((f"{MODELS}:Tower",), "of which shapes are its inputs"),
+        ((f"{MODELS}:Tower",), "does not tell the shapes of its inputs"),
         ((f"{MODELS}:Tower", "--tpu", "v5e-9"), "no TPU is sold under this name; near: v5e-8"),
+        ((f"{MODELS}:Tower", "--batch", "auto"), "--batch auto changes the batch of --inputs"),
         ((f"{MODELS}:Nope", "--inputs", "x=float32[2]"), "has no Nope"),
         ((f"{MODELS}:Tower", "--inputs", "x=float32[2]", "--mesh", "data=3"), "has 3 devices"),
         ((f"{MODELS}:Tower", "--inputs", "x=float32[2,3]", "--try", "luck"), "--try luck"),

@@ -52,7 +52,7 @@ def open_distributed(folder: FilePlace, key: str | None) -> TensorsCheckpoint:
     tree = dict(beside.value) | saved
     with reading(folder / METADATA):
         found = find_state_dict(str(folder), tree, key)
-    return TensorsCheckpoint(
+    checkpoint = TensorsCheckpoint(
         str(folder),
         found.tensors,
         others=found.others,
@@ -63,6 +63,8 @@ def open_distributed(folder: FilePlace, key: str | None) -> TensorsCheckpoint:
         options=found.options,
         unbuilt=unbuilt(beside.unknown),
     )
+    checkpoint.keys_in_order = False
+    return checkpoint
 
 
 def _beside(folder: FilePlace) -> Loaded:

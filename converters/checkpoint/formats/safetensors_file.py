@@ -45,6 +45,8 @@ class SafetensorsFile(Checkpoint):
         UnsupportedDtypeError: a tensor's element type has no numpy form.
     """
 
+    keys_in_order = False
+
     def __init__(self, path: Place) -> None:
         self.source = str(path)
         self._file = open_file(path)

@@ -33,6 +33,8 @@ class ShardedCheckpoint(Checkpoint):
             with its shards.
     """
 
+    keys_in_order = False
+
     def __init__(self, index: Place, open_file: Callable[[Place], Checkpoint]) -> None:
         self.source = str(index)
         self._file_of = _read_weight_map(index)

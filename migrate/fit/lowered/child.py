@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from converters.errors import ConversionError
@@ -11,6 +13,7 @@ from migrate.errors import MigrateError
 from migrate.fit.lowered.step import Step, Wanted
 from migrate.parity.sides.jax.runner import JaxRunner
 from migrate.parity.sides.load import load_runner
+from migrate.parity.sides.runner import Runner
 from migrate.parity.sides.target import parse_target
 
 
@@ -21,6 +24,29 @@ def lower(wanted: Wanted) -> Step:
         MigrateError: it cannot be loaded, or does not take the inputs.
     """
     runner, _ = load_runner(parse_target(wanted.target))
+    if wanted.inputs:
+        return _lowered(runner, wanted)
+    inputs = suggested(runner)
+    note = f"inputs: {', '.join(inputs)}, which the model takes; pass --inputs for those of your training"
+    step = _lowered(runner, replace(wanted, inputs=inputs))
+    return replace(step, notes=(note, *step.notes))
+
+
+def suggested(runner: Runner) -> tuple[str, ...]:
+    """Return inputs that the model takes, in the form of `--inputs`, as `migrate port` finds them.
+
+    Raises:
+        InputsError: its inputs cannot be told.
+    """
+    with tempfile.TemporaryDirectory(prefix="migrate-fit-") as folder:
+        made = runner.suggest_inputs(1, 0, Path(folder) / "suggested")
+        return tuple(
+            f"{name}={array.dtype}[{','.join(map(str, array.shape))}]"
+            for name, array in made[0].items()
+        )
+
+
+def _lowered(runner: Runner, wanted: Wanted) -> Step:
     if isinstance(runner, JaxRunner):
         from migrate.fit.lowered.of_jax import lower_jax
 

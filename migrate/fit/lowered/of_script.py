@@ -18,6 +18,7 @@ from migrate.compiler.hlo import users
 from migrate.counts import many
 from migrate.fit.errors import FitError
 from migrate.fit.lowered.changed import NO_BLOCKS
+from migrate.fit.lowered.memory_here import REMEDY, WHAT, lacks_memory
 from migrate.fit.lowered.of_torch import part_of
 from migrate.fit.lowered.step import Step
 from migrate.fit.lowered.watch import (
@@ -202,6 +203,9 @@ def failure(
             f"{shown}: made no step of training in {timeout:.0f} s", "give it more: --timeout"
         )
     last = next((line for line in reversed(said.splitlines()) if line.strip()), "")[-_TAIL:]
+    if lacks_memory(code, said):
+        last = last or "the system ended it"
+        return FitError(f"{shown}: {WHAT}{_at(said, places)} ({last})", REMEDY)
     if code:
         if any(f"KeyError: '{name}'" in said for name in as_torchrun(1)):
             return FitError(
@@ -253,4 +257,4 @@ def _step(
     for path in changed:
         notes.append(f"{path} was changed by the run: it is too large to be copied for it")
     cuts = tuple(places(one) for one in found["cuts"])
-    return Step(parts, True, tuple(notes), places, cuts)
+    return Step(parts, True, tuple(notes), places, cuts, found["host"])

@@ -11,7 +11,7 @@ import gc
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +23,7 @@ _IR = re.compile(r"^IR: (.*)$", re.MULTILINE)
 # What these ask for stands in the program; what others ask for (a sampler) decides what it is given.
 _COMPUTES = re.compile(r"/(site|dist)-packages/(torch_xla/|torch/(?!utils/data/))")
 _EXCHANGES = re.compile(r"xla::(cross_replica|all_|reduce_scatter|collective)")
+_NORMS = ("torch/nn/modules/batchnorm.py", "torch/nn/modules/_functions.py")
 # What names a value that is there already, and is not computed.
 _THERE = ("xla::device_data", "None")
 
@@ -40,12 +41,18 @@ class World:
     def __init__(self, devices: int) -> None:
         self._devices = devices
         self._collective = 1
+        self._has_begun: Callable[[], bool] = lambda: True
 
-    def install(self) -> None:
-        """Answer for torch_xla and torch.distributed."""
+    def install(self, has_begun: Callable[[], bool] = lambda: True) -> None:
+        """Answer for torch_xla and torch.distributed.
+
+        Args:
+            has_begun: whether the step that is traced has begun: an evaluation before it runs alone.
+        """
         import torch.distributed as dist
         from torch_xla import runtime
 
+        self._has_begun = has_begun
         # The ranks that the environment or an address speaks of are not there: nobody is waited for.
         # (The function of that name hides the module.)
         handlers = sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers
@@ -70,7 +77,18 @@ class World:
         while frame.f_back is not None and frame.f_code.co_filename == __file__:
             frame = frame.f_back
         asks = frame.f_code.co_filename
-        return self._collective if _COMPUTES.search(asks) else self._devices
+        if not _COMPUTES.search(asks):
+            return self._devices
+        return self._collective if self._has_begun() or _normalises(frame) else 1
+
+
+def _normalises(frame: Any) -> bool:
+    """Whether SyncBatchNorm asks, which exchanges before its output has a gradient."""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_NORMS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _meet_nobody(url: str, timeout: Any = None, **_: Any) -> Iterator[tuple[Any, int, int]]:
@@ -146,6 +164,16 @@ def runs_alone(value: Any) -> bool:
         return True
     said = torch_xla._XLAC._get_xla_tensors_text([value])
     return not takes_weights(value) and not _EXCHANGES.search(said)
+
+
+def exchanges_nothing(value: Any = None) -> bool:
+    """Whether what is pending, for a tensor or in all, can run on one replica."""
+    import torch_xla
+
+    tensors = [tensor for tensor, _ in _computed()] if value is None else [value]
+    if value is not None and not is_pending(value):
+        return True
+    return not tensors or not _EXCHANGES.search(torch_xla._XLAC._get_xla_tensors_text(tensors))
 
 
 def is_pending(value: Any) -> bool:

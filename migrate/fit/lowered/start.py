@@ -14,6 +14,7 @@ from pathlib import Path
 from migrate import process
 from migrate.compiler.program import Program
 from migrate.fit.errors import FitError
+from migrate.fit.lowered.memory_here import REMEDY, WHAT, lacks_memory
 from migrate.fit.lowered.step import Argument, Part, Step, Wanted
 
 # A file with one of these ends holds a program.
@@ -26,7 +27,7 @@ def lowered(wanted: Wanted, *, timeout: float) -> Step:
     """The program of what the user named.
 
     Args:
-        wanted: it, with inputs.
+        wanted: it; without inputs those that the model tells (`child.suggested`).
         timeout: seconds for loading and lowering.
 
     Raises:
@@ -46,6 +47,8 @@ def lowered(wanted: Wanted, *, timeout: float) -> Step:
                 "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             },
         )
+        if not answer.exists() and lacks_memory(code, said):
+            raise FitError(f"{wanted.target}: {WHAT}", REMEDY)
         if not answer.exists():
             raise FitError(
                 f"{wanted.target}: {_why(code, said, timeout)}", "see the model with --debug"

@@ -79,6 +79,8 @@ class Step:
         notes: what the report must say of it.
         shown: from a place in a file that ran to the one that the user knows.
         cuts: where a value was read inside of the step, so that the program is a part of it only.
+        host_seconds: processor time that Python took to make the step's inputs and programs here; 0 where
+            that was not measured.
     """
 
     parts: tuple[Part, ...]
@@ -86,6 +88,7 @@ class Step:
     notes: tuple[str, ...] = ()
     shown: Callable[[str], str] = str
     cuts: tuple[str, ...] = ()
+    host_seconds: float = 0.0
 
     @property
     def of_torch(self) -> bool:

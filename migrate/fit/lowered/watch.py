@@ -3,7 +3,8 @@
 A step is all that syncs run up to the one after the optimizer has stepped: one program, or several where
 gradients are accumulated. The first steps differ from those that follow: they make the optimizer's state, or
 compile another shape. When the programs of a step come a second time, those of the next one are traced with
-the collectives of all replicas, written, and not run.
+the collectives of all replicas, written, and not run. What ran before the step's forward pass began, as an
+evaluation does, is no part of it and is run.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from migrate.fit.lowered.began import Began, moment
 from migrate.fit.lowered.changed import change
 from migrate.fit.lowered.pending import (
     Role,
     World,
+    exchanges_nothing,
     is_pending,
     pending_hash,
     pending_program,
@@ -127,12 +131,17 @@ class _Watch:
         # Whether what `--try` was to change was there.
         self._changed: Callable[[], bool] = lambda: True
         self._optimizers = 0
-        self._step: list[str] = []  # the programs of the step that is running
+        self._began = Began()
+        # The programs of the step that is running, and where it was cut, with autograd's moment of each.
+        self._step: list[tuple[int, str]] = []
+        self._cuts: list[tuple[int, str]] = []
         self._steps: list[tuple[str, ...]] = []
-        self._programs: list[dict[str, Any]] = []  # of the step that is traced
+        self._programs: list[tuple[int, dict[str, Any]]] = []  # of the step that is traced
+        self._host = (
+            0.0  # seconds of this processor's thread when its tracing began, then that it took
+        )
         self._steady = self._traced = False
         self._roles: dict[int, Role] = {}  # when the step that is traced began
-        self._cuts: list[str] = []  # where the step that is running was cut
         self._waits: list[str] = []  # where a value was read that has nothing to do with the step
         # What each read gave last, by place and method; where a first run was needed, also in that.
         self._values: dict[tuple[str, str], Any] = {}
@@ -148,7 +157,8 @@ class _Watch:
 
         if name := os.environ.get(CHANGED):
             self._changed = change(name)
-        self._world.install()
+        self._world.install(self._began.has_begun)
+        self._began.install()
         # The ranks of DDP tell each other the shapes of their weights; here is one.
         distributed._verify_param_shape_across_processes = lambda *_, **__: True
         core = torch_xla._XLAC
@@ -173,13 +183,20 @@ class _Watch:
             if not _is_read(name, args, kwargs):
                 return read(*args, **kwargs)
             place = _place()
-            if self._traced and (self._programs or not runs_alone(args[0])):
+            if (
+                self._traced
+                and (self._programs or not runs_alone(args[0]))
+                and not self._is_before(args[0])
+            ):
                 return self._as_before(place, name, args[0])
             of_the_step = takes_weights(args[0])  # afterwards nothing tells
             before = graphs_taken()
             value = read(*args, **kwargs)
             if graphs_taken() > before:
-                (self._cuts if of_the_step else self._waits).append(place)
+                if of_the_step:
+                    self._cuts.append((moment(), place))
+                else:
+                    self._waits.append(place)
             self._values[place, name] = value
             if not self._at:
                 with (self._folder / VALUES).open("a") as file:
@@ -204,14 +221,26 @@ class _Watch:
             read.data = known.to(read.device)
         return value
 
+    def _is_before(self, read: Any = None) -> bool:
+        """Whether the forward pass has not begun yet, and what is pending can run on one replica."""
+        return not self._began.has_begun() and exchanges_nothing(read)
+
     def _trace(self) -> None:
         self._traced = True
         self._roles = roles()
+        self._began.reset()
         self._world.trace_for_all()
+        self._host = time.thread_time()
 
     def _synchronise(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Look at what is pending before it is run; where it is only traced, it is not."""
+        if self._traced and not self._optimizers and self._is_before():
+            result = run(*args, **kwargs)
+            self._host = time.thread_time()
+            return result
         if self._traced:
+            if self._optimizers:
+                self._host = time.thread_time() - self._host
             self._keep(pending_program(self._roles))
             if self._optimizers:
                 self._write()
@@ -220,14 +249,15 @@ class _Watch:
             return None
         found = pending_hash()
         if found is not None:
-            self._step.append(found)
+            self._step.append((moment(), found))
         if self._optimizers and found is not None:
             self._stepped_once()
         return run(*args, **kwargs)
 
     def _stepped_once(self) -> None:
         """A step has ended: is it like an earlier one, and the next one to be taken?"""
-        step = tuple(self._step)
+        step = tuple(program for at, program in self._step if self._began.holds(at))
+        self._part_cuts()
         self._steady = step in self._steps
         self._steps.append(step)
         (self._folder / STEPS).write_text(str(len(self._steps)))
@@ -241,30 +271,39 @@ class _Watch:
             self._trace()
         else:
             self._waits.clear()
+            self._began.reset()
         self._step, self._optimizers = [], 0
         self._cuts.clear()
+
+    def _part_cuts(self) -> None:
+        """Leave the reads of what ran before the step began out of it."""
+        self._waits += [place for at, place in self._cuts if not self._began.holds(at)]
+        self._cuts = [(at, place) for at, place in self._cuts if self._began.holds(at)]
 
     def _keep(self, found: dict[str, Any] | None) -> None:
         """Note a program of the step; one that comes several times in it counts."""
         if found is None:
             return
-        same = next((one for one in self._programs if one["hash"] == found["hash"]), None)
-        if same is None:
-            self._programs.append(found | {"times": 1})
-        else:
-            same["times"] += 1
+        self._programs.append((moment(), found))
 
     def _write(self) -> None:
         """Write the programs; the facts last, so that who sees them finds all of it."""
-        for number, one in enumerate(self._programs):
-            (self._folder / PROGRAM.format(number)).write_bytes(one.pop("hlo"))
+        self._part_cuts()
+        programs: dict[str, dict[str, Any]] = {}
+        for at, program in self._programs:
+            if self._began.holds(at):
+                same = programs.setdefault(program["hash"], program | {"times": 0})
+                same["times"] += 1
+        for number, program in enumerate(programs.values()):
+            (self._folder / PROGRAM.format(number)).write_bytes(program.pop("hlo"))
         part = self._folder / f"{FACTS}.part"
         facts = {
-            "programs": self._programs,
+            "programs": list(programs.values()),
+            "host": self._host if self._traced else 0.0,
             "steady": self._steady,
             "steps": len(self._steps) + int(self._traced),
             "optimizers": self._optimizers,
-            "cuts": list(dict.fromkeys(self._cuts)),
+            "cuts": list(dict.fromkeys(place for _, place in self._cuts)),
             "waits": list(dict.fromkeys(self._waits)),
             "changed": self._changed(),
         }

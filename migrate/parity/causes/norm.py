@@ -34,7 +34,8 @@ class NormEps(Pattern):
 
     **What it is.** The small number that is added to the variance differs. The defaults do: torch's norms
     have 1e-5, Flax's `LayerNorm`, `RMSNorm` and `GroupNorm` 1e-6, Keras's 1e-3, BERT's configuration
-    1e-12. The error is small where the variance is near one, and large in quiet channels.
+    1e-12. The error is small where the variance is near one, and large in quiet channels. The first field
+    of Flax's `nn.LayerNorm` is epsilon: `nn.LayerNorm(12)`, as torch has it, adds 12 to the variance.
 
     **What to do.** Give it by name on both sides: `nn.LayerNorm(n, eps=1e-6)`, `nnx.LayerNorm(n,
     epsilon=1e-5)`. The weights were trained with one of them: keep that.
@@ -49,7 +50,9 @@ class NormEps(Pattern):
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
         """Yield other values of eps: the side's first, then the usual ones."""
-        told = [value for name in _NAMES if isinstance(value := scene.settings.get(name), float)]
+        told = [
+            value for name in _NAMES if (value := _number(scene.settings.get(name))) is not None
+        ]
         has = sorted(
             {eps for call in scene.calls(*NORMS, "add") if (eps := _eps(call)) is not None}
         )
@@ -58,14 +61,30 @@ class NormEps(Pattern):
                 for where, change in (
                     scene.replaced(partial(_handlers, old, new)) if new != old else ()
                 ):
-                    yield Variant(f"{{side}} adds eps {new:g}, the truth {old:g}{where}", change)
+                    words = f"{{side}} adds eps {new:g}, the truth {old:g}{_meant(new)}"
+                    yield Variant(f"{words}{where}", change)
 
     def differs(self, truth: Mapping[str, Any], side: Mapping[str, Any]) -> str:
         """Say that the two have another eps."""
         a, b = (
-            next((s[n] for n in _NAMES if isinstance(s.get(n), float)), None) for s in (truth, side)
+            next((v for n in _NAMES if (v := _number(s.get(n))) is not None), None)
+            for s in (truth, side)
         )
-        return f"{{side}} has eps {b:g}, the truth {a:g}" if None not in (a, b) and a != b else ""
+        if a is None or b is None or a == b:
+            return ""
+        return f"{{side}} has eps {b:g}, the truth {a:g}{_meant(b)}"
+
+
+def _number(value: Any) -> float | None:
+    """A setting as a number; a width that was given in the place of epsilon is a whole one."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _meant(eps: float) -> str:
+    """Why a norm may have an epsilon of 1 or more: a width in its place."""
+    return (
+        " (a width in the place of epsilon, the first field of Flax's norms?)" if eps >= 1 else ""
+    )
 
 
 def _eps(call: FunctionCall) -> float | None:

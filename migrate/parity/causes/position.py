@@ -211,6 +211,33 @@ class _RotaryLayoutTruth(nn.Module):
         return q * cos + torch.cat((-b, a), -1) * sin
 
 
+class _Backwards(nn.Module):
+    def forward(self, q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        a, b = q.chunk(2, -1)
+        return q * cos + torch.cat((b, -a), -1) * sin
+
+
+class _Pairs(nn.Module):
+    def forward(self, q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        turned = torch.stack((-q[..., 1::2], q[..., ::2]), -1).flatten(-2)
+        cos, sin = (angles[..., :4].repeat_interleave(2, -1) for angles in (cos, sin))
+        return q * cos + turned * sin
+
+
+class _Parts(nn.Module):
+    def forward(self, q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        a, b = q.chunk(2, -1)
+        cos, sin = cos[..., :4], sin[..., :4]
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+class _PartsBackwards(nn.Module):
+    def forward(self, q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        a, b = q.chunk(2, -1)
+        cos, sin = cos[..., :4], sin[..., :4]
+        return torch.cat((a * cos + b * sin, b * cos - a * sin), -1)
+
+
 class _Faulty(nn.Module):
     def forward(self, q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         a, b = q[..., ::2], q[..., 1::2]  # neighbours
@@ -224,12 +251,13 @@ def _rotary_layout_inputs() -> tuple[torch.Tensor, ...]:
 
 
 class RotaryLayout(Pattern):
-    """Rotary positions turn the two halves of a head against each other, or neighbours.
+    """Rotary positions turn the two halves of a head against each other, or neighbours, or the other way.
 
     **What it is.** Hugging Face's Llama, GPT-NeoX and Gemma pair feature i with i + d/2 (`rotate_half`);
     Meta's own Llama, GPT-J and RoFormer pair neighbours, 2i with 2i + 1. Checkpoints of one are permuted
     for the other: code and weights must be of the same kind. With a handful of tokens the difference is
-    small.
+    small. Written by hand, they may turn the other way, or the other half is negated: `(-b, a)` is what
+    `rotate_half` gives.
 
     **What to do.** Turn what the weights were made for, or permute the rows of the query's and the key's
     kernels.
@@ -240,6 +268,11 @@ class RotaryLayout(Pattern):
         Example(
             _RotaryLayoutTruth, lambda twin: _Faulty(), _rotary_layout_inputs, "turns neighbours"
         ),
+        Example(_Pairs, lambda twin: _RotaryLayoutTruth(), _rotary_layout_inputs, "turns halves"),
+        Example(
+            _RotaryLayoutTruth, lambda twin: _Backwards(), _rotary_layout_inputs, "the other way"
+        ),
+        Example(_Parts, lambda twin: _PartsBackwards(), _rotary_layout_inputs, "the other way"),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:
@@ -249,6 +282,15 @@ class RotaryLayout(Pattern):
             yield Variant(text + where, change)
         for where, change in scene.replaced(_turned_neighbours, each=False):
             yield Variant(f"{text} (with the angles of halves){where}", change)
+        for where, change in scene.replaced(_of_halves, each=False):
+            yield Variant(
+                f"{{side}} turns halves by the rotary angles, the truth neighbours{where}", change
+            )
+        for words, make in _TURNS.items():
+            for where, change in scene.replaced(partial(_turned, make), each=False):
+                yield Variant(f"{{side}} {words}{where}", change)
+        for where, change in scene.replaced(_parts_backwards, each=False):
+            yield Variant(f"{{side}} turns by the rotary angles the other way{where}", change)
         for module in _with_function(scene, "apply_rotary_pos_emb"):
             change = partial(attribute, module, "apply_rotary_pos_emb", _by_pairs(module))
             yield Variant(f"{text}, in apply_rotary_pos_emb", change)
@@ -266,6 +308,77 @@ def _turned_neighbours() -> Mapping[str, Handler]:
         return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
 
     return {"neg": partial(_noted, negative), "cat": cat}
+
+
+# The turned features, from the two parts b and a of which the truth makes (-b, a).
+_TURNS: Mapping[str, Callable[[Any, Any], tuple[Any, Any]]] = {
+    "turns by the rotary angles the other way: (b, -a), the truth (-b, a)": lambda b, a: (b, -a),
+    "negates the other half in the rotary turn: (-a, b), the truth (-b, a)": lambda b, a: (-a, b),
+    "negates neither half in the rotary turn: (b, a), the truth (-b, a)": lambda b, a: (b, a),
+}
+
+
+def _turned(make: Callable[[Any, Any], tuple[Any, Any]]) -> Mapping[str, Handler]:
+    """cat or stack of (-b, a) becomes another one of b and a."""
+    negative: list[Any] = []
+
+    def join(call: FunctionCall) -> Any:
+        if not _turns(call, negative):
+            return call.run()
+        minus_b, a = call.args[0]
+        return call.function(make(-minus_b, a), *call.args[1:], **call.kwargs)
+
+    return {"neg": partial(_noted, negative), "cat": join, "stack": join}
+
+
+def _parts_backwards() -> Mapping[str, Handler]:
+    """a * cos - b * sin and b * cos + a * sin become the sum and the difference."""
+    turned: list[Any] = []
+
+    def mul(call: FunctionCall) -> Any:
+        other = call.get(1, "other")
+        product = call.run()
+        if torch.is_tensor(other) and not bool((other.abs() > 1 + 1e-6).any()):
+            turned.append(product)
+        return product
+
+    def join(replacement: Any, call: FunctionCall) -> Any:
+        terms = (call.args[0], call.get(1, "other"))
+        if not all(any(term is product for product in turned) for term in terms):
+            return call.run()
+        return replacement(*terms)
+
+    return {"mul": mul, "sub": partial(join, torch.add), "add": partial(join, torch.sub)}
+
+
+def _of_halves() -> Mapping[str, Handler]:
+    """x * cos + stack(-b, a) * sin of neighbours becomes that of halves: angles are put side by side."""
+    negative: list[Any] = []
+
+    def stack(call: FunctionCall) -> Any:
+        if not _turns(call, negative):
+            return call.run()
+        minus_b, a = call.args[0]
+        x = torch.stack((a, -minus_b), -1).flatten(-2)
+        first, second = x.chunk(2, -1)
+        return torch.cat((-second, first), -1).unflatten(-1, (-1, 2))
+
+    def mul(call: FunctionCall) -> Any:
+        other = call.get(1, "other")
+        if not torch.is_tensor(other) or not _are_pairs(other):
+            return call.run()
+        if other.shape[-1] != call.args[0].shape[-1]:
+            return call.run()
+        return call.but(1, "other", torch.cat((other[..., ::2],) * 2, -1)).run()
+
+    return {"neg": partial(_noted, negative), "stack": stack, "mul": mul}
+
+
+def _are_pairs(tensor: torch.Tensor) -> bool:
+    """Whether it is a cosine or sine with the same values for both neighbours."""
+    if tensor.ndim < 2 or tensor.shape[-1] % 2 or bool((tensor.abs() > 1 + 1e-6).any()):
+        return False
+    return torch.equal(tensor[..., ::2], tensor[..., 1::2])
 
 
 def _of_neighbours() -> Mapping[str, Handler]:

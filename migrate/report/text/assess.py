@@ -29,6 +29,7 @@ def assess_summary(found: Assessment) -> Iterator[RenderableType]:
     colour = _COLOURS.get(decision.state, "bold yellow")
     yield f"[{colour}]{escape(decision.sentence)}[/{colour}]"
     yield from (f"  because {escape(one)}" for one in decision.reasons)
+    yield from (f"  rests on {escape(one)}" for one in decision.rests)
     yield from (f"  cannot be said: {escape(one)}" for one in decision.unsaid)
     code = known.code
     yield (
@@ -208,6 +209,18 @@ def assumptions(found: Assessment) -> Iterator[str]:
             f"a run reaches {plan.share:.0%} of the bound (--share-of-bound); loading data, saving and "
             "evaluating are not in it"
         )
+    if decision.there:
+        yield (
+            f"the host's part of a step (input, tracing, start of the program): {decision.host.words}; "
+            "a step takes at least that (--host-step-seconds)"
+        )
+    if plan.gpu:
+        taken, *others = question.prices.gpus_named(plan.gpu)
+        for other in others:
+            yield (
+                f"--gpu {plan.gpu} is taken for {taken.name}; {other.name} costs ${other.on_demand:g} "
+                f"an hour (--gpu {other.name})"
+            )
     used = {one.price for one in decision.there if one.price is not None}
     if decision.today is not None:
         used.add(decision.today.price)
@@ -255,6 +268,7 @@ def assess_as_json(found: Assessment) -> dict[str, Any]:
         "decision": decision.state,
         "sentence": decision.sentence,
         "reasons": list(decision.reasons),
+        "rests_on": list(decision.rests),
         "unsaid": list(decision.unsaid),
         "risks": list(decision.risks),
         "best": decision.best.verdict.product.name if decision.best else None,
@@ -317,6 +331,8 @@ def assess_as_json(found: Assessment) -> dict[str, Any]:
             "engineer_hour": plan.engineer_hour,
             "share_of_bound": plan.share,
             "batch": plan.batch,
+            "host_step_seconds": decision.host.seconds,
+            "host_step_source": decision.host.source,
             "today": (
                 {
                     "hours": decision.today.hours,

@@ -1,4 +1,4 @@
-"""What kind of work a finding of a rewrite asks for: as its rule's room or its hazard says."""
+"""What kind of work a finding of a rewrite asks for: as its rule, its package or its hazard says."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _by_name() -> dict[str, Work]:
     found = {hazard.code: hazard.work for hazard in all_hazards()}
     for rule in all_rules():
         room = ".".join(type(rule).__module__.split(".")[:4])
-        found[rule.name] = importlib.import_module(room).WORK
+        found[rule.name] = rule.work or importlib.import_module(room).WORK
     return found
 
 

@@ -144,7 +144,9 @@ def test_groups_by_shape_and_by_name():
         ]
         return stepped(model, torch.optim.AdamW(groups, lr=1e-3))
 
-    done = converted(model, of(matrices, vectors))
+    with pytest.raises(OptimizerError, match='fit the shapes: "registration", "sorted"'):
+        converted(model, of(matrices, vectors))
+    done = converted(model, of(matrices, vectors), order="registration")
     assert done.recipe.labels["params/layers_2/kernel"] == "group0"
     assert done.recipe.labels["params/layers_1/scale"] == "group1"
     # The norm's scale with the matrices: its shape is that of the biases, so only names tell.
@@ -254,11 +256,11 @@ def test_sums_that_do_not_move_as_one_are_refused():
     optimizer = torch.optim.Adam(model.parameters(), weight_decay=0.1)
     two_bias_steps(model, optimizer, 3)
     with pytest.raises(OptimizerError, match="weight decay enters the moments"):
-        convert_optimizer(optimizer.state_dict(), plan=sum_plan(model))
+        convert_optimizer(optimizer.state_dict(), plan=sum_plan(model), order="registration")
     optimizer = torch.optim.AdamW(model.parameters())
     state = stepped(model, optimizer)
     with pytest.raises(OptimizerError, match=r"moments \(exp_avg\) differ"):
-        convert_optimizer(state, plan=sum_plan(model))
+        convert_optimizer(state, plan=sum_plan(model), order="registration")
 
 
 def test_files(tmp_path, refused):

@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from converters import convert_to_pytree, plan
 from converters.checkpoint import Checkpoint, open_checkpoint
 from converters.errors import (
+    CheckpointDamagedError,
     CheckpointNotFoundError,
     MissingDependencyError,
     ModelLoadError,
@@ -128,6 +129,20 @@ def test_from_the_hub(checkpoint: tuple[str, Path], hub: HubServer) -> None:
     require_same(f"hf://org/name/{name}".rstrip("/"), folder / name)
     source = open_checkpoint(place_of(f"hf://org/name/{name}".rstrip("/"))).source
     assert source.startswith(f"hf://org/name@{commit}")
+
+
+def test_a_hub_whose_listing_has_no_sizes(hub: HubServer, tmp_path: Path, refused: Refused) -> None:
+    """The size is asked for by HEAD, once, and of the file that is read only."""
+    hub.sizes = False
+    save_file(tensors(), tmp_path / "net.safetensors")
+    data = (tmp_path / "net.safetensors").read_bytes()
+    hub.commit("org/net", {"model.safetensors": data, "notes.txt": b"x", "empty.safetensors": b""})
+    opened = open_checkpoint(place_of("hf://org/net/model.safetensors"))
+    assert list(opened.infos) and all(opened.read(key).size for key in opened.infos)
+    heads = [path for method, path, _ in hub.requests if method == "HEAD"]
+    assert [path.rpartition("/")[2] for path in heads] == ["model.safetensors"]
+    with refused(CheckpointDamagedError, "empty.safetensors is empty"):
+        open_checkpoint(place_of("hf://org/net/empty.safetensors"))
 
 
 def test_from_a_server(checkpoint: tuple[str, Path], files: FileServer) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 
 import libcst as cst
 
+from migrate.check.work import Work
 from migrate.reading.catalogue import torch_cuda, torch_xla
 from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_distributed import SHARDED_SCALER
@@ -61,6 +62,7 @@ class GradScaler(Rule):
     """
 
     name = "grad-scaler"
+    work = Work.CALLS  # a call of a scaler that is off: no dtype is to be chosen
     nodes = (cst.Module, cst.Attribute)
     examples = (
         rewritten(

@@ -1,0 +1,89 @@
+"""An evaluation between training steps is no part of the step."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.fit.lowered.of_script import lower_script
+from tests.waiting import LIMIT
+
+pytestmark = pytest.mark.xla
+
+SCRIPT = """
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+
+torch.manual_seed(0)
+device = torch_xla.device()
+net = torch.nn.Linear(4, 1).to(device)
+optimizer = torch.optim.AdamW(net.parameters())
+
+
+def step():
+    x = torch.randn(8, 4).to(device)
+    with torch_xla.step():
+        loss = net(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        CUT
+        xm.optimizer_step(optimizer)
+
+
+GRAD
+def evaluate():
+    net.eval()
+    correct, total = torch.zeros(1, device=device), 0.0
+    for _ in range(2):
+        EVALUATION
+            output = net(torch.randn(6, 4).to(device))
+            total += output.square().mean().item()
+        correct += (output > 0).sum()
+    correct = xm.all_reduce(xm.REDUCE_SUM, correct)
+    net.train()
+    return 100 * correct.item() / total
+
+
+for epoch in range(5):
+    for _ in range(STEPS):
+        step()
+    evaluate()
+"""
+
+
+def taken(folder: Path, steps: int, cut: str = "", grad: str = "@torch.no_grad()",
+          evaluation: str = "if True:"):  # fmt: skip
+    text = textwrap.dedent(SCRIPT)
+    for word, code in (("CUT", cut or "pass"), ("GRAD", grad), ("EVALUATION", evaluation)):
+        text = text.replace(word, code)
+    script = folder / "train.py"
+    script.write_text(text.replace("STEPS", str(steps)))
+    return lower_script(script, [], devices=4, shown="train.py", timeout=LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("steps", "options"),
+    [
+        (1, {}),
+        (2, {}),
+        (3, {}),
+        (2, {"grad": ""}),
+        (3, {"evaluation": "with torch_xla.step():"}),
+    ],
+)
+def test_reads_of_an_evaluation_do_not_cut_the_step(
+    steps: int, options: dict[str, str], tmp_path: Path
+) -> None:
+    step = taken(tmp_path, steps, **options)
+    assert step.cuts == ()
+    assert len(step.parts) == 1
+    assert step.parts[0].times == 1
+    assert step.host_seconds > 0
+
+
+def test_a_read_in_the_step_cuts_it(tmp_path: Path) -> None:
+    step = taken(tmp_path, 2, "loss.item()")
+    assert [cut.rpartition("/")[2] for cut in step.cuts] == ["train.py:18"]
