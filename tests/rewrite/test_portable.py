@@ -246,7 +246,7 @@ def test_the_launch_examples_train(name: str, backend: str, tmp_path: Path) -> N
     assert sorted(printed.findall(got)) == sorted(printed.findall(want))
 
 
-MIXED = '''
+MIXED = """
 from contextlib import nullcontext
 
 import torch
@@ -277,7 +277,7 @@ def train(model, loader, optimizer, args, device, dtype):
 @autocast()
 def evaluate(model, x):
     return model(x)
-'''
+"""
 
 
 @pytest.mark.parametrize(

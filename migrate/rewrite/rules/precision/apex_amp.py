@@ -115,9 +115,7 @@ class ApexAmp(Rule):
         elif isinstance(node, cst.Call):
             yield from self._call(node, context)
 
-    def _line(
-        self, line: cst.SimpleStatementLine, context: Workspace
-    ) -> Iterator[Edit | Finding]:
+    def _line(self, line: cst.SimpleStatementLine, context: Workspace) -> Iterator[Edit | Finding]:
         statement = line.body[0]
         if len(line.body) != 1 or not isinstance(statement, cst.Expr | cst.Assign):
             return
@@ -257,7 +255,11 @@ class ApexAmp(Rule):
 
 
 def _region(context: Workspace) -> str:
-    return "shims.autocast(dtype=torch.float16)" if context.portable else "torch.autocast('xla', dtype=torch.bfloat16)"
+    return (
+        "shims.autocast(dtype=torch.float16)"
+        if context.portable
+        else "torch.autocast('xla', dtype=torch.bfloat16)"
+    )
 
 
 def _count(root: cst.CSTNode, name: str) -> int:

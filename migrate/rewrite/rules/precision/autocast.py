@@ -309,7 +309,11 @@ def _is_handed_over(node: cst.CSTNode, above: cst.CSTNode | None) -> bool:
 
 def _said(context: Workspace) -> str:
     """Return the region that is right in the chosen style, for a message."""
-    return "shims.autocast(dtype=torch.float16)" if context.portable else "torch.autocast('xla', dtype=torch.bfloat16)"
+    return (
+        "shims.autocast(dtype=torch.float16)"
+        if context.portable
+        else "torch.autocast('xla', dtype=torch.bfloat16)"
+    )
 
 
 def _types(value: cst.BaseExpression, context: Workspace) -> Iterator[str]:

@@ -301,8 +301,8 @@ class GradScaler(Rule):
         name = context.qualified_name(call.func)
         if name in SHARDED:
             message = (
-                f"{code(call)} asks all shards for an overflow, shims.grad_scaler only this rank's: keep it for "
-                'CUDA, `… if shims.device_type() == "cuda" else shims.grad_scaler()`'
+                f"{code(call)} asks all shards for an overflow, shims.grad_scaler only this rank's: keep it "
+                'for CUDA, `… if shims.device_type() == "cuda" else shims.grad_scaler()`'
             )
             yield from self.report(call, message)
             return

@@ -1,4 +1,4 @@
-"""A few steps as the portable style writes them: float16 with a scaler, clipping, DDP; a line from each rank."""
+"""A few steps as the portable style writes them: float16 with a scaler, clipping, DDP."""
 
 import json
 import os
