@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from shims.rng import rng_state as rng_state
     from shims.rng import set_rng_state as set_rng_state
     from shims.training import autocast as autocast
+    from shims.training import autocast_dtype as autocast_dtype
     from shims.training import checkpoint_activations as checkpoint_activations
     from shims.training import clip_grad_norm as clip_grad_norm
     from shims.training import compile as compile  # noqa: A004 - torch's name
@@ -89,8 +90,8 @@ _HOMES = {
         "ranks": "backend init_distributed is_main launch launch_script local_rank "
         "local_world_size rank world_size",
         "placement": "ddp device device_type sync_batch_norm to_device",
-        "training": "autocast checkpoint_activations clip_grad_norm compile grad_scaler loader memory "
-        "pin_memory step synchronize together",
+        "training": "autocast autocast_dtype checkpoint_activations clip_grad_norm compile grad_scaler "
+        "loader memory pin_memory step synchronize together",
         "rng": "generator manual_seed rng_state set_rng_state",
         "distributed": "all_gather all_gather_into_tensor all_gather_object all_reduce all_to_all "
         "all_to_all_single barrier broadcast broadcast_object broadcast_object_list gather "

@@ -57,6 +57,7 @@ def main(argv: list[str] | None = None) -> int:
             raise ShimError(f"{options.script} is not a file", "give the path of a Python script")
         backend = choice.choose_for_cuda_code(options.backend)
         ranks = choice.devices(backend) if options.ranks is None else options.ranks
+        choice.require_devices(backend, ranks)
         variables = activate.environment(choice.ACTIVATED[backend], ranks, activate.plugins())
     except ShimError as error:
         sys.stderr.write(f"shims: {error}\n")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shims import activate, tpu
-from shims.api_errors import BackendMissingError
+from shims.api_errors import BackendMissingError, LaunchError
 
 FORCE = "MIGRATE_BACKEND"
 # In the order in which messages list them.
@@ -106,6 +106,28 @@ def devices(name: str, machine: Machine | None = None) -> int:
     machine = machine or Machine()
     counts = {"xla": machine.tpu_chips, "cuda": machine.cuda_devices}
     return max(1, counts[name]() if name in counts else 1)
+
+
+def require_devices(name: str, ranks: int, machine: Machine | None = None) -> None:
+    """Refuse more ranks of CUDA code as it is than there are GPUs: it takes the one of its local rank.
+
+    Args:
+        name: of the backend.
+        ranks: on this machine.
+        machine: None for this one.
+
+    Raises:
+        LaunchError: there are too few GPUs.
+    """
+    if name != "cuda":
+        return
+    here = (machine or Machine()).cuda_devices()
+    if ranks > here:
+        few = "1 GPU is" if here == 1 else f"{here or 'no'} GPUs are"
+        raise LaunchError(
+            f"--ranks {ranks}, and {few} here: each rank needs one of its own",
+            f"--ranks {max(here, 1)}, or --backend cpu for {ranks} ranks over gloo",
+        )
 
 
 def _forced(name: str, machine: Machine) -> Choice:

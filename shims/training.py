@@ -72,15 +72,25 @@ def autocast(
     """Mixed precision: `torch.autocast` for this rank's device.
 
     Args:
-        dtype: None for torch.bfloat16, on every backend, so that all compute alike; torch.float32 for a
+        dtype: None for torch.bfloat16, on every backend, so that all compute alike; torch.float16 for
+            float16 where the device has it, which is not XLA (`autocast_dtype`); torch.float32 for a
             region without lower precision.
         enabled: False for a context that does nothing.
         cache_enabled: whether a weight is cast once in a region; None for torch's choice.
 
     Raises:
-        UnsupportedError: another type than bfloat16 on XLA, which would compute in float32.
+        UnsupportedError: another type than these on XLA, which would compute in float32.
     """
     return current().autocast(dtype or torch.bfloat16, enabled, cache_enabled)
+
+
+def autocast_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type in which this rank's device computes what a CUDA script computes in `dtype`.
+
+    Args:
+        dtype: torch.float16 is torch.bfloat16 on XLA, where it needs no gradient scaler; all else stays.
+    """
+    return current().autocast_dtype(dtype)
 
 
 def grad_scaler(**options: Any) -> Any:

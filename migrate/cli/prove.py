@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from migrate.cli import recording
 from migrate.cli.options import as_json, takes_a_script
 from migrate.cli.rewritten import rewritten_for_the_run
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
@@ -67,6 +68,16 @@ STARTS = ("environment", "option", "spawn", "alone")
     type=click.Choice(STARTS),
     help="How the original starts its ranks, where it can in several ways.",
 )
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path),
+    help="Run the original only, on the GPUs that are here, and write what it did to this file.",
+)
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    help="Compare the rewrite with what --record has written, on this machine or on another one.",
+)
 @click.option("--html", type=click.Path(path_type=Path), help="Write the proof as a page too.")
 @as_json
 def prove(
@@ -81,6 +92,8 @@ def prove(
     from_checkpoint: Path | None,
     resume_args: str | None,
     start: str | None,
+    record: Path | None,
+    against: Path | None,
     html: Path | None,
     json_output: bool,
 ) -> None:
@@ -89,7 +102,11 @@ def prove(
     The original runs unedited on the CPU (N ranks over gloo), the rewrite on N XLA replicas. The loss
     of every step of every rank and the final weights are compared; exit code 1 if they differ, with the
     first place where they part and what differs there.
+
+    Where the script trains on GPUs today, --record FILE there and --against FILE here hold the rewrite
+    against what it does on them.
     """
+    recording.require_one_way(record, against, from_checkpoint, rewritten, html)
     if resume_args is not None and from_checkpoint is None:
         raise click.UsageError("--resume-args is for --from-checkpoint")
     with errors(), contextlib.ExitStack() as stack:
@@ -106,6 +123,12 @@ def prove(
             check_page_target(html)
         for given in filter(None, (script, rewritten)):
             require_script(given)
+        if record is not None:
+            recording.record(script, args, record, settings, json_output)
+            return
+        if against is not None:
+            # Before the script is rewritten: a file that is not of this script is told at once.
+            recording.require_reference(against, script, args)
         if rewritten is None:
             rewritten = rewritten_for_the_run(script, stack)
         with working(quiet=json_output) as progress:
@@ -114,7 +137,10 @@ def prove(
                 "settings": settings,
                 "progress": progress,
             }
-            if from_checkpoint is None:
+            if against is not None:
+                proof = recording.prove_against(against, script, rewritten, args, timeout, progress)
+                summary, plain = views.proof_summary(proof), views.proof_as_json(proof)
+            elif from_checkpoint is None:
                 proof = prove_scripts(script, rewritten, args, **shared)
                 summary, plain = views.proof_summary(proof), views.proof_as_json(proof)
             else:

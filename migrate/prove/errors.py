@@ -79,6 +79,14 @@ class RecordingError(MigrateError):
     """
 
 
+class ReferenceFileError(MigrateError):
+    """The record of an original that ran elsewhere cannot be written, read, or held against this script.
+
+    Remedy: the message says which: another file, one that was cut short on its way, or a record of another
+    script, of other arguments or of another version. Record it again on the machine with the GPUs.
+    """
+
+
 class NoScriptError(MigrateError):
     """The script to run is not a file.
 

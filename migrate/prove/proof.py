@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from migrate.observe.divergences import partings
 from migrate.observe.records import read_lines
@@ -13,7 +14,7 @@ from migrate.place import Place
 from migrate.prove.compare.compare import StepComparison, WeightComparison
 from migrate.prove.compare.difference import Difference
 from migrate.prove.compare.floor import NoiseFloor
-from migrate.prove.compare.verdict import Verdict, judge_with_floor, notes
+from migrate.prove.compare.verdict import Verdict, judge_with_floor, judge_with_floors, notes
 from migrate.prove.errors import (
     RecordingError,
     ReplicasPartedError,
@@ -120,6 +121,22 @@ SIDES: dict[Side, str] = {
 }
 
 
+class Ran(Protocol):
+    """What a comparison needs of a run: see `Recorded`."""
+
+    @property
+    def ranks(self) -> dict[int, RankRecord]: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+    @property
+    def parted(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class Recorded:
     """What a run left.
@@ -178,7 +195,7 @@ class Runs:
 
         return compared(original, ours, self, again, progress)
 
-    def without_steps(self, verdict: Verdict, message: str, original: Recorded) -> Proof:
+    def without_steps(self, verdict: Verdict, message: str, original: Ran) -> Proof:
         """A proof that compares nothing, as there is nothing to compare the original with."""
         return Proof(
             verdict=verdict,
@@ -248,11 +265,12 @@ class Runs:
 
 
 def compared(
-    original: Recorded,
-    ours: Recorded,
+    original: Ran,
+    ours: Ran,
     runs: Runs,
     again: Callable[[Settings], Recorded],
     progress: Callable[[str], None] = lambda message: None,
+    floors: Iterable[NoiseFloor] | None = None,
 ) -> Proof:
     """Compare two runs.
 
@@ -262,6 +280,7 @@ def compared(
         runs: of the proof.
         again: runs the first once more with other rounding, and these settings.
         progress: told, in a few words, what is running.
+        floors: measurements of the noise of the first, where they were made before: nothing is run again.
     """
     failed: list[str] = []
 
@@ -280,9 +299,12 @@ def compared(
             )
             return None
 
-    theirs, mine = (_multiplied_in(side.ranks, runs.settings) for side in (original, ours))
+    theirs, mine = (multiplied_in(side.ranks, runs.settings) for side in (original, ours))
     bfloat16 = "bfloat16" in theirs & mine
-    judgement = judge_with_floor(original.ranks, ours.ranks, second, bfloat16)
+    if floors is None:
+        judgement = judge_with_floor(original.ranks, ours.ranks, second, bfloat16)
+    else:
+        judgement = judge_with_floors(original.ranks, ours.ranks, floors, bfloat16)
     if ours.parted and judgement.verdict is not Verdict.DIFFERS:
         said = f"{ours.parted}. Of the values: {judgement.verdict.value}, {judgement.message}"
         judgement = replace(judgement, verdict=Verdict.PARTED, message=said)
@@ -353,7 +375,8 @@ def _in_bfloat16(ranks: dict[int, RankRecord]) -> str:
     return ""
 
 
-def _multiplied_in(ranks: dict[int, RankRecord], settings: Settings) -> set[str]:
+def multiplied_in(ranks: dict[int, RankRecord], settings: Settings) -> set[str]:
+    """The dtypes of a run's matrix multiplications; none where autocast was switched off."""
     if settings.amp == "off":
         # What was recorded is what autocast would have chosen.
         return set()

@@ -21,7 +21,9 @@ from migrate.place import Place
 from migrate.prove.errors import FrameworkMissingError, NoScriptError, RunTimeoutError
 from migrate.prove.record.stop import all_stopped
 from migrate.prove.recording.records import RECORD_DIRECTORY
-from migrate.prove.settings import CHECKPOINT, STEPS, Settings
+from migrate.prove.reference import gpus
+from migrate.prove.settings import CHECKPOINT, STEPS, On, Settings
+from migrate.quick_xla import compiling_quickly
 from shims import activate
 from shims._started import stand_in
 from shims.tpu import tpu_present
@@ -123,6 +125,7 @@ def run_script(
             script if place is None else place.inside(script),
             args if place is None else place.args(args),
             start,
+            settings.on,
         ),
         cwd=None if place is None else place.folder,
         env=environment if place is None else place.environment(environment),
@@ -186,7 +189,7 @@ def require_script(script: Path) -> None:
 
 
 def _command(
-    side: Side, replicas: int, script: Path, args: Sequence[str], start: str | None
+    side: Side, replicas: int, script: Path, args: Sequence[str], start: str | None, on: On = "cpu"
 ) -> list[str]:
     if side == "xla":
         # -P: what is imported lies beside the script that a stand-in stands for.
@@ -195,7 +198,7 @@ def _command(
         return [sys.executable, *(module if start == "torchrun" else alone), str(script), *args]
     # The ranks are started as the script expects: by itself, or as torchrun would. -P: a folder of the
     # user's may be called shims too.
-    command = [sys.executable, "-P", "-m", "shims", "--backend", "cpu", "--ranks", str(replicas)]
+    command = [sys.executable, "-P", "-m", "shims", "--backend", on, "--ranks", str(replicas)]
     return [*command, *(["--start", start] if start else []), str(script), *args]
 
 
@@ -220,11 +223,14 @@ def _environment(
         plugins.append("migrate.observe.record:install")
     if side == "original":
         variables = {activate.PLUGINS: ",".join(plugins)}
+        if settings.on == "cuda":
+            variables |= gpus.environment(replicas, tf32=settings.tf32)
     elif tpu_present():
         variables = activate.environment(activate.NO_BACKEND, replicas, plugins)
         variables["PJRT_DEVICE"] = "TPU"
     else:
         variables = activate.environment("simulate", replicas, plugins)
+        variables |= compiling_quickly(os.environ)
     if record_dir is not None:
         variables[RECORD_DIRECTORY] = str(record_dir.resolve())
         variables[STEPS] = "" if settings.steps is None else str(settings.steps)

@@ -8,6 +8,12 @@ from typing import Literal, get_args
 Amp = Literal["bf16", "keep", "off"]
 AMPS: tuple[str, ...] = get_args(Amp)
 
+# Where an original runs: on the CPU, which answers for CUDA there, or on the GPUs that it was written for.
+On = Literal["cpu", "cuda"]
+# The environment variable that says it to the processes of an original on GPUs.
+ON = "MIGRATE_PROVE_ON"
+# Both sides start from the same draws wherever the script sets no seed itself.
+SEED = 0
 # The environment variable with the number of steps after which the ranks stop.
 STEPS = "MIGRATE_PROVE_STEPS"
 # That with the path of the checkpoint to keep as it is first written.
@@ -27,6 +33,9 @@ class Settings:
             `python -m shims --start`; None: as torchrun does.
         timeout: seconds for each run; None waits for ever.
         half: whether a run that measures noise rounds to 16 bits where autocast would, while it is off.
+        on: where the original runs.
+        reference: whether its ranks say on what they run, for a proof on another machine.
+        tf32: False lets no GPU multiply in TF32, whatever the script says.
     """
 
     deterministic: bool = True
@@ -35,6 +44,9 @@ class Settings:
     start: str | None = None
     timeout: float | None = None
     half: bool = False
+    on: On = "cpu"
+    reference: bool = False
+    tf32: bool = True
 
     def plugins(self) -> list[str]:
         """What every process of a recorded run loads for these settings."""
@@ -47,6 +59,8 @@ class Settings:
         if self.amp != "keep":
             how = "without_autocast" if self.amp == "off" else "autocast_in_bfloat16"
             plugins.append(f"migrate.prove.record.listen:{how}")
+        if self.reference:
+            plugins.append("migrate.prove.record.machine:install")
         return plugins
 
     def notes(self) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ def find_start(script: Path, search_path: Sequence[str] = ()) -> Start:
     signs: set[str] = set()
     roots = [script.resolve().parent]
     roots += [root for entry in search_path if _is_local(root := Path(entry).resolve())]
-    for tree in _sources(script.resolve(), roots):
+    for _, tree in _sources(script.resolve(), roots):
         signs.update(_signs(tree))
     for option in _RANK_OPTIONS:
         if option in signs:
@@ -60,6 +60,12 @@ def find_start(script: Path, search_path: Sequence[str] = ()) -> Start:
     return Start("environment" if "group" in signs else "alone")
 
 
+def local_files(script: Path) -> list[Path]:
+    """The script, and the modules beside it that it imports, by whatever way."""
+    path = script.resolve()
+    return [path for path, _ in _sources(path, [path.parent])]
+
+
 def _is_local(folder: Path) -> bool:
     """Whether a folder holds the user's modules: not Python's own, and nothing installed by pip."""
     python = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")}
@@ -68,7 +74,7 @@ def _is_local(folder: Path) -> bool:
     return next(folder.glob("*.dist-info"), None) is None
 
 
-def _sources(script: Path, roots: Sequence[Path]) -> Iterator[ast.Module]:
+def _sources(script: Path, roots: Sequence[Path]) -> Iterator[tuple[Path, ast.Module]]:
     waiting, seen = [script], set()
     while waiting:
         path = waiting.pop()
@@ -83,7 +89,7 @@ def _sources(script: Path, roots: Sequence[Path]) -> Iterator[ast.Module]:
                 tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError):
             continue
-        yield tree
+        yield path, tree
         for name in _imports(tree, path, roots):
             if name.partition(".")[0] not in _OWN:
                 waiting += _files(name, roots)

@@ -150,6 +150,10 @@ class Backend(ABC):
         """What the body of a training step runs in."""
         return _NOTHING
 
+    def autocast_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """The type of a region that a CUDA script has in `dtype`; see `shims.autocast_dtype`."""
+        return dtype
+
     def autocast(self, dtype: torch.dtype, enabled: bool, cache_enabled: bool | None) -> Any:
         """Mixed precision on this device; see `shims.autocast`."""
         # No type to compute in but that of the tensors: torch would warn, and do the same.

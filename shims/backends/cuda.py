@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from shims.api_errors import LaunchError
-from shims.backends import processes
+from shims.backends import gpus, processes
 from shims.backends.base import Backend, MemoryUse
 
 
@@ -24,16 +23,22 @@ class CudaBackend(Backend):
     averages = True
     syncs_batch_norm = True
 
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self._share = gpus.shared()
+        if self._share:
+            self.group_backend = "gloo"
+            self.averages = False
+
     def launch(self, fn: Callable[..., object], args: tuple[Any, ...], ranks: int | None) -> None:
         """Start a rank for each GPU here, unless a launcher has."""
         if processes.in_environment():
             processes.require_same(ranks, self.world_size())
             processes.run(fn, int(os.environ["RANK"]), args)
             return
-        gpus = torch.cuda.device_count()
-        count = processes.wanted(ranks) or gpus
-        if count > gpus:
-            raise LaunchError(f"{count} ranks asked for with {gpus} GPUs", "one rank for each GPU")
+        here = torch.cuda.device_count()
+        count = processes.wanted(ranks) or here
+        gpus.require(count, here, self._share)
         if count == 1:
             processes.run(fn, 0, args, processes.place_of_one())
         else:
@@ -46,13 +51,14 @@ class CudaBackend(Backend):
         super().init_distributed(timeout)
 
     def device(self) -> torch.device:
-        """The GPU whose number is the local rank."""
-        return torch.device("cuda", self.local_rank())
+        """The GPU whose number is the local rank; where ranks share them, they take turns."""
+        number = gpus.of_rank(self.local_rank(), torch.cuda.device_count(), self._share)
+        return torch.device("cuda", number)
 
     def ddp(self, model: torch.nn.Module, options: dict[str, Any]) -> DistributedDataParallel:
         """DDP on this rank's GPU."""
         self.require_on_device(model)
-        return DistributedDataParallel(model, device_ids=[self.local_rank()], **options)
+        return DistributedDataParallel(model, device_ids=[self.device().index], **options)
 
     def pin_memory(self, tensor: torch.Tensor) -> torch.Tensor:
         """From there a copy to the GPU need not be waited for."""
@@ -86,6 +92,6 @@ class CudaBackend(Backend):
     def barrier(self, group: Any) -> None:
         """NCCL must be told the device, or it guesses one from the rank."""
         if dist.get_backend(group) == "nccl":
-            dist.barrier(group, device_ids=[self.local_rank()])
+            dist.barrier(group, device_ids=[self.device().index])
         else:
             dist.barrier(group)

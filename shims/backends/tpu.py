@@ -72,8 +72,13 @@ class TpuBackend(Backend):
         """Move and tie again: as on XLA a move makes new parameters, one for each name."""
         return placement.move_and_tie(model, self.device())
 
+    def autocast_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """bfloat16 for float16, of which a TPU has no arithmetic."""
+        return torch.bfloat16 if dtype == torch.float16 else dtype
+
     def autocast(self, dtype: torch.dtype, enabled: bool, cache_enabled: bool | None) -> Any:
         """bfloat16, as on XLA."""
+        dtype = self.autocast_dtype(dtype)
         if enabled and dtype not in (torch.bfloat16, torch.float32):
             raise UnsupportedError(
                 f"shims.autocast(dtype={dtype}) on a TPU", "a TPU has torch.bfloat16 only"

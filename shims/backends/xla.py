@@ -135,8 +135,13 @@ class XlaBackend(Backend):
         """The model as it is: XLA compiles the whole step, and torch.compile's backend raises."""
         return model
 
+    def autocast_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """bfloat16 for float16, of which a TPU has no arithmetic."""
+        return torch.bfloat16 if dtype == torch.float16 else dtype
+
     def autocast(self, dtype: torch.dtype, enabled: bool, cache_enabled: bool | None) -> Any:
         """bfloat16: torch_xla would silently compute any other type in float32."""
+        dtype = self.autocast_dtype(dtype)
         if enabled and dtype not in (torch.bfloat16, torch.float32):
             raise UnsupportedError(
                 f"shims.autocast(dtype={dtype}) on XLA", "a TPU has torch.bfloat16 only"

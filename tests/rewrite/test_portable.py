@@ -244,3 +244,75 @@ def test_the_launch_examples_train(name: str, backend: str, tmp_path: Path) -> N
     printed = re.compile(r"rank \d of 2: loss \d+\.\d{4}")
     assert len(printed.findall(got)) == 2
     assert sorted(printed.findall(got)) == sorted(printed.findall(want))
+
+
+MIXED = """
+from contextlib import nullcontext
+
+import torch
+from torch.cuda.amp import GradScaler, autocast
+
+
+def train(model, loader, optimizer, args, device, dtype):
+    scaler = GradScaler(enabled=args.amp)
+    region = autocast if args.amp else nullcontext
+    kind = torch.float16 if args.half else torch.float32
+    stays = {"float32": torch.float32, "float16": torch.float16}[args.dtype]
+    for x in loader:
+        with autocast(args.amp), torch.autocast("cuda"), torch.amp.autocast("cuda", torch.half):
+            loss = model(x)
+        with torch.autocast("cuda" if torch.cuda.is_available() else "cpu"):
+            loss = model(x)
+        with torch.autocast("cuda", enabled=False), torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = model(x)
+        with torch.autocast("cuda", dtype=kind), torch.autocast("cuda", dtype=dtype), region():
+            loss = model(x)
+        with torch.autocast(device.type, dtype=torch.float16), torch.autocast(device.type, stays):
+            loss = model(x)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@autocast()
+def evaluate(model, x):
+    return model(x)
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "scaler = shims.grad_scaler(enabled=args.amp)",
+        "region = functools.partial(shims.autocast, dtype=torch.float16) if args.amp else nullcontext",
+        "kind = torch.float16 if args.half else torch.float32",
+        'stays = {"float32": torch.float32, "float16": shims.autocast_dtype(torch.float16)}[args.dtype]',
+        "with shims.autocast(dtype=torch.float16, enabled=args.amp), shims.autocast(dtype=torch.float16), "
+        "shims.autocast(dtype=torch.half):",
+        "with shims.autocast(dtype=torch.get_autocast_dtype(shims.device_type())):",
+        "with shims.autocast(enabled=False), shims.autocast(dtype=torch.bfloat16):",
+        "with shims.autocast(dtype=kind), shims.autocast(dtype=dtype), region():",
+        "with torch.autocast(device.type, dtype=shims.autocast_dtype(torch.float16)), "
+        "torch.autocast(device.type, stays):",
+        "scaler.scale(loss).backward()",
+        "@shims.autocast(dtype=torch.float16)",
+    ],
+)
+def test_mixed_precision_is_the_scripts_own_on_cuda(line: str) -> None:
+    done = rewritten(MIXED)
+    assert line in [text.strip() for text in done.data.decode().splitlines()]
+    # Where the type is right on every device nothing is said of it.
+    assert not [note for note in done.findings if "float16" in note.message]
+
+
+def test_apex_in_bfloat16_on_cuda_is_told() -> None:
+    script = (
+        "from apex import amp\n\n\ndef fit(model, optimizer):\n"
+        "    model, optimizer = amp.initialize(model, optimizer, opt_level='O1')\n"
+    )
+    told = [note.message for note in rewritten(script).findings if note.rule == "apex-amp"]
+    assert len(told) == 1
+    assert "without a loss scale" in told[0]
+    assert "GPUs without bfloat16" in told[0]
+    native = rewritten(script, Options())
+    assert not [note for note in native.findings if "loss scale" in note.message]

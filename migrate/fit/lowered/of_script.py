@@ -32,6 +32,7 @@ from migrate.fit.lowered.watch import (
     WHY,
 )
 from migrate.place import Place
+from migrate.quick_xla import compiling_quickly
 from shims import activate
 from shims._shared.ports import free_port
 from shims._started import stand_in
@@ -157,6 +158,8 @@ def _run(
         **os.environ,
         **activate.environment(activate.NO_BACKEND, 1, ["migrate.fit.lowered.watch:install"]),
         **stand_in.environment(script),
+        # The program is taken as XLA is given it: what the CPU makes of it is thrown away.
+        **compiling_quickly(os.environ),
         "PJRT_DEVICE": "CPU",
         "CPU_NUM_DEVICES": "1",
         FORCE: "xla",  # of a script in the words of shims, which would take the CPU here

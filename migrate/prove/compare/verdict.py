@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -72,12 +72,25 @@ def judge_with_floor(
     Raises:
         RecordingError: a rank left no final weights.
     """
+
+    def measured() -> Iterator[NoiseFloor]:
+        for _ in range(NOISE_RUNS):
+            if (second := again()) is None:
+                return
+            yield noise_floor(original, second)
+
+    return judge_with_floors(original, ours, measured(), bfloat16)
+
+
+def judge_with_floors(
+    original: _Ranks, ours: _Ranks, floors: Iterable[NoiseFloor], bfloat16: bool = False
+) -> Judgement:
+    """As `judge_with_floor`, by measurements of the original's noise: taken one by one, while in doubt."""
     judgement = judge(original, ours, bfloat16=bfloat16)
     floor: NoiseFloor | None = None
-    for _ in range(NOISE_RUNS):
-        if not _in_doubt(judgement) or (second := again()) is None:
-            break
-        floor = larger(floor, noise_floor(original, second))
+    waiting = iter(floors)
+    while _in_doubt(judgement) and (measured := next(waiting, None)) is not None:
+        floor = larger(floor, measured)
         judgement = judge(original, ours, floor, bfloat16)
     return judgement
 
@@ -247,7 +260,7 @@ def _figures(floor: NoiseFloor) -> str:
 # Of a note.
 _MOST_NAMES = 3
 # Runs of the original, by those that measured its noise.
-_TIMES = {1: "twice", 2: "three times", 3: "four times"}
+_TIMES = {1: "twice", 2: "three times", 3: "four times", 4: "five times"}
 
 
 def _noise_notes(weights: Sequence[WeightComparison], floor: NoiseFloor | None) -> list[str]:

@@ -6,6 +6,8 @@ and put back as the device's, and moved to the device: no graph is cut by that. 
 on values on the device (`multinomial`, `bernoulli` and `poisson` of a tensor, `normal` of tensors) are
 these read.
 
+An original that runs on GPUs (`prove.reference`) draws on the host in the same way.
+
 XLA's tensors have no strides: a draw for a transposed tensor is made in the order of its indices, on the
 original's side too.
 
@@ -26,8 +28,12 @@ from typing import Any
 
 import torch
 
+from migrate.prove.record import cuda_seeds
+from migrate.prove.settings import ON
 from shims import activate
 
+# Of which one is there: those whose draws are made on the host.
+_DEVICES = ("xla", "cuda")
 # In place, of a tensor: only its shape and dtype count.
 _FILLS = (
     "bernoulli_",
@@ -70,6 +76,8 @@ def install() -> None:
     for name in _METHODS:
         _replace(torch.Tensor, name, generator.sample)
     generator.follow_seeds()
+    if ON in os.environ:
+        cuda_seeds.follow(generator)
 
 
 def _replace(place: Any, name: str, draw: Callable[..., Any]) -> None:
@@ -119,7 +127,9 @@ class DeviceGenerator:
     ) -> Any:
         """Make a tensor like one."""
         device = kwargs.get("device")
-        if not _on_xla(tensor) or (device is not None and torch.device(device).type != "xla"):
+        if not _on_xla(tensor) or (
+            device is not None and torch.device(device).type not in _DEVICES
+        ):
             return make(tensor, *args, **kwargs)
         grad = kwargs.pop("requires_grad", False)
         kwargs |= {"device": "cpu", "memory_format": torch.contiguous_format}
@@ -135,7 +145,7 @@ class DeviceGenerator:
             device = torch.device(torch.get_default_device() if device is None else device)
         else:
             device = out.device
-        if device.type != "xla":
+        if device.type not in _DEVICES:
             return make(*args, **kwargs)
         grad = kwargs.pop("requires_grad", False)
         kwargs |= {"device": "cpu", "out": None, "pin_memory": False}
@@ -159,6 +169,7 @@ class DeviceGenerator:
     def _drawing(self, kwargs: dict[str, Any]) -> Iterator[None]:
         """Let torch's default generator be the device's, unless the script gives one."""
         if kwargs.get("generator") is not None:
+            kwargs["generator"] = cuda_seeds.on_the_host(kwargs["generator"])
             yield
             return
         host = torch.default_generator
@@ -240,7 +251,7 @@ class DeviceGenerator:
 
 
 def _on_xla(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "xla"
+    return isinstance(value, torch.Tensor) and value.device.type in _DEVICES
 
 
 def _host(value: Any) -> Any:

@@ -39,7 +39,7 @@ from migrate.prove.record.unread import Unread
 from migrate.prove.recording import records
 from migrate.prove.recording.elements import save as save_elements
 from migrate.prove.recording.weights import parts, save
-from migrate.prove.settings import STEPS
+from migrate.prove.settings import ON, STEPS
 from shims import activate
 
 
@@ -102,7 +102,7 @@ class Recorder:
         self._header: records.Header | None = None
         self._unread = Unread()
         self._in_graph = StepsInGraph()
-        # Of the original only, which runs on the CPU: on XLA it would be part of each graph.
+        # Of the original only: on XLA it would be part of each graph.
         self._elements = elements.Elements() if _is_original() else None
 
     def saw_module(self, module: torch.nn.Module) -> None:
@@ -362,7 +362,7 @@ class _Gradients:
 
 
 def _is_original() -> bool:
-    return os.environ.get(activate.BACKEND) == "cpu"
+    return os.environ.get(activate.BACKEND) == "cpu" or ON in os.environ
 
 
 def _place() -> tuple[int, int]:

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from migrate.prove.settings import SEED
 from shims import activate
-
-# Both sides start from the same draws wherever the script sets no seed itself.
-SEED = 0
 
 
 def install() -> None:

@@ -12,8 +12,8 @@ import pytest
 import shims
 from shims import tpu
 from shims.api_errors import BackendMissingError, LaunchError
-from shims.backends import processes
-from shims.choice import Choice, Machine, choose, choose_for_cuda_code
+from shims.backends import gpus, processes
+from shims.choice import Choice, Machine, choose, choose_for_cuda_code, require_devices
 from tests.waiting import LIMIT
 
 
@@ -157,3 +157,33 @@ def test_a_number_of_ranks_that_is_none_is_refused(
     with pytest.raises(LaunchError, match="at least 1"):
         processes.wanted(None)
     assert processes.wanted(3) == 3
+
+
+@pytest.mark.parametrize("devices", [0, 1, 3])
+def test_cuda_code_gets_no_more_ranks_than_gpus(devices: int) -> None:
+    machine = Described(("CUDA",) * devices)
+    with pytest.raises(LaunchError, match=f"--ranks {devices + 1}, .*--backend cpu") as refused:
+        require_devices("cuda", devices + 1, machine)
+    assert "\n" not in str(refused.value)
+    require_devices("cuda", devices, machine)
+    # Elsewhere every rank is a process of its own.
+    require_devices("cpu", devices + 1, machine)
+
+
+def test_each_rank_has_a_gpu_of_its_own() -> None:
+    assert [gpus.of_rank(rank, 4) for rank in range(4)] == [0, 1, 2, 3]
+    with pytest.raises(LaunchError, match="no GPU for local rank 1: 1 GPU is here"):
+        gpus.of_rank(1, 1)
+    with pytest.raises(LaunchError, match="2 ranks asked for, and 1 GPU is here"):
+        gpus.require(2, 1)
+
+
+def test_ranks_share_gpus_where_they_are_told_to() -> None:
+    assert gpus.shared({"MIGRATE_SHARE_GPUS": "1"})
+    assert not gpus.shared({})
+    assert [gpus.of_rank(rank, 2, share=True) for rank in range(5)] == [0, 1, 0, 1, 0]
+    gpus.require(5, 2, share=True)
+    with pytest.raises(LaunchError, match="no GPUs are here"):
+        gpus.require(1, 0, share=True)
+    with pytest.raises(LaunchError, match="no GPUs are here"):
+        gpus.of_rank(0, 0, share=True)

@@ -12,6 +12,7 @@ from migrate.check.only_cuda import only_with_cuda
 from migrate.reading.facts import Facts
 from migrate.reading.values.kind import PLACED
 
+BY_SHIMS = frozenset({"shims.autocast", "shims.autocast_dtype"})
 NAMES = frozenset({"torch.float16", "torch.half", "torch.HalfTensor", "torch.cuda.HalfTensor"})
 
 
@@ -48,6 +49,7 @@ class Float16(Hazard):
         ),
         example(
             """
+            import shims
             import torch
 
 
@@ -56,6 +58,12 @@ class Float16(Hazard):
                     x = x.float()
                 half(x)
                 return x.to(torch.bfloat16), {"fp16": torch.float16}
+
+
+            def region(model, x):
+                kind = torch.float16 if model.training else torch.float32
+                with shims.autocast(dtype=torch.float16), shims.autocast(dtype=kind):
+                    return model(x)
             """
         ),
     )
@@ -94,9 +102,34 @@ class Float16(Hazard):
         if isinstance(above, cst.Arg):
             call = facts.context.parent(above)
             asserts = method(call).startswith("assert") if call is not None else False
-            if asserts or is_a_type(node, facts):
+            if asserts or is_a_type(node, facts) or _is_cudas_own(call, facts):
                 return None
-        return name
+        return None if _is_named_for_shims(node, facts) else name
+
+
+def _is_named_for_shims(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether a name is given to a type, or to a choice of types, and only shims gets that name."""
+    above = facts.context.parent(node)
+    if isinstance(above, cst.IfExp) and above.test is not node:
+        above = facts.context.parent(above)
+    target = above.targets[0].target if isinstance(above, cst.Assign) else None
+    if not isinstance(target, cst.Name):
+        return False
+    uses = [use for use in facts.context.references(target.value) if use is not target]
+    args = [facts.context.parent(use) for use in uses]
+    return bool(args) and all(
+        isinstance(arg, cst.Arg) and _is_cudas_own(facts.context.parent(arg), facts) for arg in args
+    )
+
+
+def _is_cudas_own(call: cst.CSTNode | None, facts: Facts) -> bool:
+    """Whether a type is given to shims, which makes bfloat16 of it on XLA."""
+    if not isinstance(call, cst.Call):
+        return False
+    name = facts.names.of(call.func)
+    if name == "functools.partial" and call.args:
+        name = facts.names.of(call.args[0].value)
+    return name in BY_SHIMS
 
 
 def _is_fetched(node: cst.CSTNode, facts: Facts) -> bool:

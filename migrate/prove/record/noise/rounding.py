@@ -160,12 +160,13 @@ class _Rounded(torch.autograd.Function):
 
 def _off(value: torch.Tensor, half: bool) -> torch.Tensor:
     known = value.detach().float()
-    noise = torch.empty_like(known)
+    # Drawn on the host, whose generator it is, wherever the value lies.
+    noise = torch.empty_like(known, device="cpu")
     if half:
-        noise = noise.uniform_(-_HALF, _HALF, generator=_generator) * known
+        noise = noise.uniform_(-_HALF, _HALF, generator=_generator).to(known.device) * known
     else:
         scale = known.square().mean().sqrt() * _SINGLE
-        noise = noise.normal_(generator=_generator) * scale * (known != 0)
+        noise = noise.normal_(generator=_generator).to(known.device) * scale * (known != 0)
     return value + noise.to(value.dtype)
 
 
@@ -208,9 +209,10 @@ def _normalisation(normalise: Callable[..., Any], lanes: int) -> Callable[..., A
 def _mean(value: torch.Tensor, axes: list[int], lanes: int) -> torch.Tensor:
     """The mean of each channel as XLA:CPU rounds it; its gradient is that of the mean."""
     exact = value.mean(axes)
-    rows = value.detach().movedim(1, -1).reshape(-1, value.size(1)).contiguous().numpy()
+    rows = value.detach().movedim(1, -1).reshape(-1, value.size(1)).contiguous().cpu().numpy()
     whole = len(rows) // lanes * lanes
     # numpy adds the rows of a matrix one after the other, in float32.
     sums = rows[:whole].reshape(-1, lanes * rows.shape[1]).sum(0, dtype=np.float32)
     total = sums.reshape(lanes, -1).sum(0) + rows[whole:].sum(0, dtype=np.float32)
-    return exact + (torch.from_numpy(total / np.float32(len(rows))) - exact).detach()
+    mean = torch.from_numpy(total / np.float32(len(rows))).to(exact.device)
+    return exact + (mean - exact).detach()

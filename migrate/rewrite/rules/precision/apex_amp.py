@@ -115,7 +115,7 @@ class ApexAmp(Rule):
         elif isinstance(node, cst.Call):
             yield from self._call(node, context)
 
-    def _line(self, line: cst.SimpleStatementLine, context: Workspace) -> Iterator[Edit]:
+    def _line(self, line: cst.SimpleStatementLine, context: Workspace) -> Iterator[Edit | Finding]:
         statement = line.body[0]
         if len(line.body) != 1 or not isinstance(statement, cst.Expr | cst.Assign):
             return
@@ -138,6 +138,13 @@ class ApexAmp(Rule):
             last = lines[-1].with_changes(trailing_whitespace=updated.trailing_whitespace)
             return cst.FlattenSentinel([*lines[:-1], last])
 
+        if switch and context.portable:
+            yield from self.report(
+                call,
+                "on CUDA too this is bfloat16 without a loss scale from here on, where apex had float16 with "
+                "one: for GPUs without bfloat16 (V100, T4) use shims.autocast(dtype=torch.float16) and "
+                "shims.grad_scaler() by hand",
+            )
         if switch:
             message = "apex.amp.initialize → autocast on for XLA, in bfloat16"
             yield self.edit(line, replace, message, consumes=[call.func])
@@ -248,7 +255,11 @@ class ApexAmp(Rule):
 
 
 def _region(context: Workspace) -> str:
-    return "shims.autocast()" if context.portable else "torch.autocast('xla', dtype=torch.bfloat16)"
+    return (
+        "shims.autocast(dtype=torch.float16)"
+        if context.portable
+        else "torch.autocast('xla', dtype=torch.bfloat16)"
+    )
 
 
 def _count(root: cst.CSTNode, name: str) -> int:

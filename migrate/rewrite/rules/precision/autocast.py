@@ -30,7 +30,8 @@ class Autocast(Rule):
     `torch.autocast("xla", dtype=torch.bfloat16, …)`, as context managers and as decorators, `enabled`
     and `cache_enabled` kept. Left as it is, a region for CUDA runs in float32 on XLA, with no error. A
     `dtype` of float16 becomes bfloat16, also where a name or a dictionary of types leads to it: float16
-    needs a gradient scaler, bfloat16 has the range of float32.
+    needs a gradient scaler, bfloat16 has the range of float32. In the portable style the script's type stays
+    its type on CUDA: `shims.autocast(dtype=torch.float16)` is bfloat16 on XLA only.
 
     **Reported.** A call with `*` or `**` arguments; a `dtype` that the script does not show; an autocast
     that the script imports for other modules.
@@ -159,10 +160,10 @@ class Autocast(Rule):
             return
         dtype = bound.get("dtype")
         half = dtype is not None and context.qualified_name(dtype.value) in HALF
-        yield from self._unknown_type(call, dtype, context)
         if context.portable:
             yield self._by_shims(call, context, bound, half)
             return
+        yield from self._unknown_type(call, dtype, context)
         torch = context.imports.require("torch")
         bfloat16 = cst.parse_expression(f"{torch}.bfloat16")
         kept = [(n, call.args.index(bound[n])) for n in ("enabled", "cache_enabled") if n in bound]
@@ -193,13 +194,20 @@ class Autocast(Rule):
     def _by_shims(
         self, call: cst.Call, context: Workspace, bound: dict[str, cst.Arg], half: bool
     ) -> Edit:
-        """Return the edit in the portable style: the type is bfloat16 everywhere, unless it is named."""
+        """Return the edit in the portable style: on CUDA the type stays what it was there."""
         function = cst.parse_expression(f"{context.imports.require('shims')}.autocast")
-        wanted = ("enabled", "cache_enabled") if half else ("dtype", "enabled", "cache_enabled")
+        for_cuda = _is_for_cuda(call, context)
+        wanted = ("dtype", "enabled", "cache_enabled")
+        if half and not for_cuda:
+            # A region for XLA, which has no float16.
+            wanted = wanted[1:]
         kept = [(name, call.args.index(bound[name])) for name in wanted if name in bound]
+        # CUDA's own type, where none is named and the region ever computes in it.
+        off = "enabled" in bound and code(bound["enabled"].value) == "False"
+        made = [] if "dtype" in bound or not for_cuda or off else [_cudas_type(call, context)]
 
         def replace(updated: cst.Call) -> cst.Call:
-            args = []
+            args = list(made)
             for name, index in kept:
                 arg = updated.args[index]
                 args.append(arg if arg.keyword else keyword_arg(name, arg.value))
@@ -208,7 +216,7 @@ class Autocast(Rule):
             return with_args(updated, args).with_changes(func=function)
 
         gone = [arg for name, arg in bound.items() if name not in wanted]
-        message = f"{code(call)} → shims.autocast, bfloat16 on every device"
+        message = f"{code(call)} → shims.autocast, in its type on CUDA and in bfloat16 on XLA"
         return self.edit(call, replace, message, consumes=[call.func, *gone])
 
     def _unknown_type(
@@ -236,16 +244,35 @@ class Autocast(Rule):
             return
         if name in CUDA_AUTOCAST and _is_handed_over(node, above):
             yield self._partial(node, context)
-        elif name in HALF and _leads_to_region(node, context) and not _is_dropped(node, context):
+        elif name in HALF and (region := _region_of(node, context)):
+            if _is_dropped(node, context):
+                return
+            if context.portable:
+                if not _is_by_shims(region, context):
+                    yield self._by_device(node, context)
+                return
             bfloat16 = cst.parse_expression(f"{context.imports.require('torch')}.bfloat16")
             message = f"{code(node)} → torch.bfloat16: the type of an autocast region"
             yield self.edit(node, lambda _: bfloat16, message, consumes=[node])
 
+    def _by_device(self, node: cst.BaseExpression, context: Workspace) -> Edit:
+        """Return the edit of a type, in the portable style, of a region that stays torch's own."""
+        shims = context.imports.require("shims")
+        made = cst.parse_expression(f"{shims}.autocast_dtype({code(node)})")
+        message = f"{code(node)}: bfloat16 on XLA, the type of an autocast region"
+        return self.edit(node, lambda _: made, message)
+
     def _partial(self, node: cst.BaseExpression, context: Workspace) -> Edit:
         message = f"{code(node)} → autocast for the replica's device in bfloat16"
         if context.portable:
-            ours = cst.parse_expression(f"{context.imports.require('shims')}.autocast")
-            return self.edit(node, lambda _: ours, message, consumes=[node])
+            ours = f"{context.imports.require('shims')}.autocast"
+            if context.qualified_name(node) != "torch_xla.amp.autocast":
+                partial = f"{context.imports.require('functools')}.partial"
+                half = f"dtype={context.imports.require('torch')}.float16"
+                ours = f"{partial}({ours}, {half})"
+            message = f"{code(node)} → shims.autocast, in float16 on CUDA and in bfloat16 on XLA"
+            made = cst.parse_expression(ours)
+            return self.edit(node, lambda _: made, message, consumes=[node])
         partial = f"{context.imports.require('functools')}.partial"
         torch = context.imports.require("torch")
         xla = context.string("xla").value
@@ -282,7 +309,11 @@ def _is_handed_over(node: cst.CSTNode, above: cst.CSTNode | None) -> bool:
 
 def _said(context: Workspace) -> str:
     """Return the region that is right in the chosen style, for a message."""
-    return "shims.autocast()" if context.portable else "torch.autocast('xla', dtype=torch.bfloat16)"
+    return (
+        "shims.autocast(dtype=torch.float16)"
+        if context.portable
+        else "torch.autocast('xla', dtype=torch.bfloat16)"
+    )
 
 
 def _types(value: cst.BaseExpression, context: Workspace) -> Iterator[str]:
@@ -294,24 +325,43 @@ def _types(value: cst.BaseExpression, context: Workspace) -> Iterator[str]:
                 yield name
 
 
-def _leads_to_region(node: cst.CSTNode, context: Workspace) -> bool:
-    """Whether the type `node` reaches an autocast region by way of an expression or of one name."""
+def _cudas_type(call: cst.Call, context: Workspace) -> cst.Arg:
+    """The type that torch takes for a region that names none: float16 on CUDA."""
+    torch = context.imports.require("torch")
+    text = f"{torch}.float16"
+    device = (bind(call, PARAMETERS) or {}).get("device_type")
+    if device is not None and isinstance(device.value, cst.IfExp):
+        # On the CPU, which is chosen here too, it is another one.
+        text = f"{torch}.get_autocast_dtype({code(context.vocabulary.device_type())})"
+    return keyword_arg("dtype", cst.parse_expression(text))
+
+
+def _is_by_shims(region: cst.Call, context: Workspace) -> bool:
+    """Whether a region becomes `shims.autocast` in the portable style, which knows what XLA lacks."""
+    if _is_for_cuda(region, context):
+        return True
+    device = (bind(region, PARAMETERS) or {}).get("device_type")
+    return device is not None and _device_type(device, context) == "xla"
+
+
+def _region_of(node: cst.CSTNode, context: Workspace) -> cst.Call | None:
+    """The autocast region that the type `node` reaches by way of an expression or of one name, if any."""
     below = node
     for above in context.ancestors(node):
         if isinstance(above, cst.Call):
             whole = isinstance(below, cst.Arg) and below.value is node
             if whole and _is_for_cuda(above, context):
-                return False  # the region's own edit replaces it
-            return _is_dtype_of_region(below, above, context)
+                return None  # the region's own edit replaces it
+            return above if _is_dtype_of_region(below, above, context) else None
         if isinstance(above, cst.Assign):
             target = above.targets[0].target
             if len(above.targets) != 1 or not isinstance(target, cst.Name):
-                return False
-            return _names_region_type(target, context)
+                return None
+            return _region_of_name(target, context)
         if isinstance(above, cst.BaseStatement | cst.Lambda):
-            return False
+            return None
         below = above
-    return False
+    return None
 
 
 def _is_for_cuda(call: cst.Call, context: Workspace) -> bool:
@@ -353,7 +403,7 @@ def _is_dtype_of_region(arg: cst.CSTNode, call: cst.Call, context: Workspace) ->
     return bound.get("dtype") is arg and not (device and string_value(device.value) == "cpu")
 
 
-def _names_region_type(target: cst.Name, context: Workspace) -> bool:
+def _region_of_name(target: cst.Name, context: Workspace) -> cst.Call | None:
     for use in context.references(target.value):
         arg = context.parent(use)
         call = context.parent(arg)
@@ -363,5 +413,5 @@ def _names_region_type(target: cst.Name, context: Workspace) -> bool:
             _, value = context.bound_to(use)
             assign = context.parent(context.parent(target))
             if isinstance(assign, cst.Assign) and value is assign.value:
-                return True
-    return False
+                return call
+    return None

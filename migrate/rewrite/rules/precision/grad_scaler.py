@@ -301,7 +301,14 @@ class GradScaler(Rule):
     def _by_shims(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
         """Yield the edit in the portable style: a scaler on CUDA and the CPU, one that rests on XLA."""
         name = context.qualified_name(call.func)
-        of_torch = name in TORCH_SCALERS or name in GONE_SCALERS or name in SHARDED
+        if name in SHARDED:
+            message = (
+                f"{code(call)} asks all shards for an overflow, shims.grad_scaler only this rank's: keep it "
+                'for CUDA, `… if shims.device_type() == "cuda" else shims.grad_scaler()`'
+            )
+            yield from self.report(call, message)
+            return
+        of_torch = name in TORCH_SCALERS or name in GONE_SCALERS
         parameters = (*(["device"] if of_torch else []), *OPTIONS)
         plain = [arg for arg in call.args if arg.star != "**"]
         bound = bind(call.with_changes(args=plain), parameters)

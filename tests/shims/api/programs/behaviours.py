@@ -251,8 +251,13 @@ def check_precision(record):
         assert layer(torch.ones(1, 2, device=device)).dtype == torch.bfloat16
     with shims.autocast(enabled=False):
         assert layer(torch.ones(1, 2, device=device)).dtype == torch.float32
+    half = torch.bfloat16 if device.type == "xla" else torch.float16
+    assert shims.autocast_dtype(torch.float16) == half
+    assert shims.autocast_dtype(torch.bfloat16) == torch.bfloat16
+    with shims.autocast(torch.float16):
+        assert layer(torch.ones(1, 2, device=device)).dtype == half
     if device.type == "xla":
-        refused(UnsupportedError, lambda: shims.autocast(torch.float16), "bfloat16")
+        refused(UnsupportedError, lambda: shims.autocast(torch.float64), "bfloat16")
     scaler = shims.grad_scaler(init_scale=256.0)
     state = {**scaler.state_dict(), "scale": 512.0}
     scaler.load_state_dict(state)

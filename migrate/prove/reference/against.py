@@ -1,0 +1,129 @@
+"""Hold a rewrite against an original that was recorded on another machine: `migrate prove --against`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from migrate.prove.compare.verdict import Verdict
+from migrate.prove.errors import RecordingError, ReferenceFileError, ReplicasPartedError
+from migrate.prove.proof import Proof, Recorded, Runs, compared
+from migrate.prove.recording import records
+from migrate.prove.recording.records import RankRecord
+from migrate.prove.reference import file, sources
+from migrate.prove.reference.file import Reference
+from migrate.prove.reference.words import beginning, notes
+from migrate.prove.settings import SEED, Settings
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """The run that a record keeps, as `migrate.prove.proof.Ran` asks for it."""
+
+    ranks: dict[int, RankRecord]
+    seconds: float
+    notes: tuple[str, ...]
+    parted: str = ""
+
+
+def read_for(
+    path: Path, run: Path, script: Path, args: Sequence[str], asked: Mapping[str, Any]
+) -> Reference:
+    """Read a record, and see that it is one of this script with these arguments.
+
+    Args:
+        path: of the file.
+        run: an empty folder, for its recording.
+        script: the original.
+        args: its arguments; none for those of the record.
+        asked: what the user has said of the settings and of "replicas"; what is not there is the record's.
+
+    Raises:
+        ReferenceFileError: it cannot be read, or is of another script, other arguments or settings.
+    """
+    reference = file.read(path, run)
+    if other := sources.changed(reference.sources, reference.script, script):
+        which = f"{script.parent / other[0]} is not as it was"
+        if other[0] == script.name and script.name != reference.script:
+            which = f"{script} is not the {reference.script} that ran"
+        raise ReferenceFileError(
+            f"{which} when {path} was recorded",
+            "check out the version that was recorded, or record this one",
+        )
+    if args and tuple(args) != reference.args:
+        raise ReferenceFileError(
+            f"{path} was recorded with arguments {_said(reference.args)}, not with {_said(args)}",
+            "leave them out, or record it with these",
+        )
+    known = {**reference.settings, "replicas": reference.replicas}
+    for name, value in asked.items():
+        if value != known[name]:
+            raise ReferenceFileError(
+                f"{path} was recorded with --{name} {_shown(known[name])}, not {_shown(value)}",
+                "leave the option out, or record it with this one",
+            )
+    if reference.seed != SEED:
+        raise ReferenceFileError(
+            f"{path} was recorded with the seed {reference.seed} where the script sets none, this version "
+            f"has {SEED}",
+            "record it again with this version",
+        )
+    return reference
+
+
+def prove_against(
+    path: Path,
+    script: Path,
+    rewritten: Path,
+    args: Sequence[str] = (),
+    *,
+    asked: Mapping[str, Any],
+    timeout: float | None = None,
+    progress: Callable[[str], None] = lambda message: None,
+) -> Proof:
+    """Run the rewrite on XLA, and compare its steps with those of the recorded original.
+
+    Args:
+        path: of the record.
+        script: the original, which is not run.
+        rewritten: its rewrite.
+        args: their arguments; none for those of the record.
+        asked: as for `read_for`.
+        timeout: seconds for the run.
+        progress: told, in a few words, what is running.
+
+    Raises:
+        ReferenceFileError: as `read_for`.
+        RewriteFailedError, RunTimeoutError, RecordingError: as for `migrate.prove.proof.prove`.
+    """
+    with tempfile.TemporaryDirectory(prefix="migrate-prove-") as folder:
+        run = Path(folder) / "reference"
+        run.mkdir()
+        reference = read_for(path, run, script, args, asked)
+        settings = Settings(**reference.settings, timeout=timeout)
+        runs = Runs(Path(folder), script, rewritten, reference.args, reference.replicas, settings)
+        told = (*notes(reference), *reference.notes)
+        original = Recalled(records.read(run), reference.seconds, told)
+        progress(f"step 1 of 2: running the rewrite on {reference.replicas} XLA replicas")
+        try:
+            ours = runs.record("xla")
+        except ReplicasPartedError as error:
+            return runs.without_steps(Verdict.PARTED, error.where, original)
+        progress(f"step 2 of 2: comparing it with {path.name}")
+        proof = compared(original, ours, runs, _never, progress, reference.floors)
+    return replace(proof, message=beginning(reference) + proof.message)
+
+
+def _never(settings: Settings) -> Recorded:
+    raise RecordingError("the original is not here to be run again", "record it again")
+
+
+def _said(args: Sequence[str]) -> str:
+    return repr(" ".join(args)) if args else "none"
+
+
+def _shown(value: object) -> str:
+    return {True: "on", False: "off", None: "not given"}.get(value, str(value))  # type: ignore[call-overload, no-any-return]

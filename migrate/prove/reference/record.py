@@ -1,0 +1,118 @@
+"""Record what an original does on this machine, for a proof on another one: `migrate prove --record`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from migrate import __version__
+from migrate.prove.compare.floor import NoiseFloor, noise_floor
+from migrate.prove.compare.gates import NOISE_RUNS
+from migrate.prove.errors import RecordingError, RunTimeoutError, ScriptFailedError
+from migrate.prove.proof import Recorded, Runs, multiplied_in
+from migrate.prove.recording.machine import read_machines
+from migrate.prove.reference import file, gpus, sources
+from migrate.prove.reference.file import Reference
+from migrate.prove.settings import SEED, Settings
+from shims import choice
+
+# The settings that decide what a script computes.
+KEPT = ("deterministic", "amp", "steps", "start")
+
+
+def record(
+    script: Path,
+    args: Sequence[str],
+    path: Path,
+    *,
+    replicas: int | None = None,
+    settings: Settings,
+    progress: Callable[[str], None] = lambda message: None,
+) -> tuple[Reference, int]:
+    """Run an original where it runs today, measure its noise by running it again, and write both.
+
+    Args:
+        script: the original, which runs on the GPUs of this machine, or without any on the CPU with gloo.
+        args: its arguments.
+        path: of the file to write.
+        replicas: number of ranks; None for a rank for each GPU, or two on the CPU.
+        settings: what is changed in the script, and when it stops.
+        progress: told, in a few words, what is running.
+
+    Returns:
+        What was written, and how many optimizer steps its ranks made.
+
+    Raises:
+        LaunchError: more ranks than GPUs.
+        OriginalFailedError, RunTimeoutError, RecordingError: as for `migrate.prove.proof.prove`.
+        ReferenceFileError: the file cannot be written.
+    """
+    file.require_place(path)
+    on, count = gpus.where()
+    ranks = count if replicas is None else replicas
+    choice.require_devices(on, ranks)
+    settings = replace(settings, on=on, reference=True)
+    with tempfile.TemporaryDirectory(prefix="migrate-prove-") as folder:
+        runs = Runs(Path(folder), script, script, args, ranks, settings)
+        total = 1 + NOISE_RUNS + (on == "cuda")
+        place = f"{ranks} {'GPUs' if on == 'cuda' else 'gloo ranks on the CPU'}"
+        progress(f"step 1 of {total}: running {script.name} on {place}")
+        first = runs.record("original")
+        if not any(one.steps for one in first.ranks.values()):
+            raise RecordingError(
+                f"{script} made no optimizer step: there is nothing to record",
+                "give arguments with which it trains",
+            )
+        machines = read_machines(first.folder)
+        floors: list[NoiseFloor] = []
+        measured: list[str] = []
+        notes = list(first.notes)
+        exact = any(machine.tf32 for machine in machines.values())
+        plans = list(_plans(first, settings, exact=exact))
+        for number, (how, reordered, others) in enumerate(plans, 2):
+            progress(f"step {number} of {total}: running it again, {how}, to measure its noise")
+            try:
+                again = runs.record("original", reordered=reordered, settings=others)
+            except (ScriptFailedError, RunTimeoutError) as error:
+                reason = getattr(error, "reason", "") or error.what
+                notes.append(f"a run of the original that measures its noise failed ({reason})")
+                continue
+            floors.append(noise_floor(first.ranks, again.ranks))
+            measured.append(how)
+        reference = Reference(
+            made_by=__version__,
+            script=script.name,
+            sources=sources.digests(script),
+            args=tuple(args),
+            replicas=ranks,
+            settings={name: getattr(settings, name) for name in KEPT},
+            seed=SEED,
+            seconds=first.seconds,
+            machines=machines,
+            floors=tuple(floors),
+            measured=tuple(measured),
+            notes=tuple(notes),
+        )
+        file.write(path, reference, first.folder)
+        return reference, sum(len(one.steps) for one in first.ranks.values())
+
+
+def _plans(
+    first: Recorded, settings: Settings, *, exact: bool
+) -> Iterator[tuple[str, bool, Settings]]:
+    """The runs that measure the noise of the first: how, whether they round otherwise, and their settings."""
+    if settings.on == "cuda":
+        # What its own kernels do differently each time.
+        yield "as it is", False, settings
+    how = "with other rounding"
+    if "bfloat16" in multiplied_in(first.ranks, settings):
+        # In 16 bits another order of the sums is lost in the rounding of the results.
+        settings = replace(settings, amp="off", half=True)
+        how += " and without autocast"
+    if exact:
+        settings = replace(settings, tf32=False)
+        how += " and without TF32"
+    for _ in range(NOISE_RUNS):
+        yield how, True, settings

@@ -1,0 +1,73 @@
+"""What is told of the machine on which a reference was recorded."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from migrate.prove.compare.floor import larger
+from migrate.prove.compare.gates import judged_noise
+from migrate.prove.reference.file import Reference
+
+
+def devices(reference: Reference) -> str:
+    """The devices of its ranks, and how these computed: "2 × NVIDIA H100, TF32 in convolutions"."""
+    kinds = Counter(
+        machine.name if machine.kind == "cuda" else "a rank of the CPU"
+        for machine in reference.machines.values()
+    )
+    parts = [f"{count} × {name}" for name, count in kinds.items()]
+    return ", ".join([*parts, *modes(reference)]) or "an unknown device"
+
+
+def modes(reference: Reference) -> tuple[str, ...]:
+    """The modes in which any of its ranks computed, TF32 first."""
+    found = {mode for machine in reference.machines.values() for mode in machine.modes}
+    return tuple(sorted(found, key=lambda mode: (not mode.startswith("TF32"), mode)))
+
+
+def beginning(reference: Reference) -> str:
+    """What a verdict begins with that rests on a record."""
+    return f"against the record of {devices(reference)}: "
+
+
+def noise(reference: Reference) -> str:
+    """How far the original was from itself there, in words; "" where that was not measured."""
+    floor = None
+    for measured in reference.floors:
+        floor = larger(floor, measured)
+    if floor is None:
+        return ""
+    values, weights = judged_noise(floor)
+    return f"{values:.1e} in losses and gradient norms, {weights:.1e} in weights"
+
+
+def notes(reference: Reference) -> tuple[str, ...]:
+    """What a reader of a proof has to know of the record."""
+    versions = {
+        f"{name} {version}"
+        for machine in reference.machines.values()
+        for name, version in machine.versions.items()
+    }
+    found = [
+        f"the original was recorded on {devices(reference)} ({', '.join(sorted(versions))}, tpu-migrate "
+        f"{reference.made_by})"
+    ]
+    if measured := noise(reference):
+        again = " and ".join(dict.fromkeys(reference.measured))
+        found.append(f"its noise was measured there ({again}): up to {measured}")
+    if any(machine.tf32 for machine in reference.machines.values()):
+        found.append(
+            "it multiplied float32 in TF32, which keeps 11 of 24 bits; the rewrite does not: what TF32 does "
+            "is in the noise, and a fault that is as small is not found"
+        )
+    if not reference.settings["deterministic"]:
+        found.append(
+            "recorded with --no-deterministic: a GPU, the CPU and XLA draw different numbers from one seed, "
+            "so that what the script draws on its device differs"
+        )
+    elif any(machine.kind == "cuda" for machine in reference.machines.values()):
+        found.append(
+            "what the script draws on its device was drawn on the host there, as it is here; not made alike: "
+            "rrelu, and what is drawn by C++ or CUDA code under no function of torch"
+        )
+    return tuple(found)

