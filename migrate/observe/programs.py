@@ -1,11 +1,11 @@
 """The programs that replicas run together on a TPU: those that hold a collective.
 
-Such a program waits for the other replicas, which have to run the same one. A part of it that one replica runs by
-itself before (it reads a value there) makes its program another one; so does a read where the others
+Such a program waits for the other replicas, which have to run the same one. A part of it that one replica
+runs by itself before (it reads a value there) makes its program another one; so does a read where the others
 synchronise, as a sync gives the memory of old values to new ones.
 
-A graph without a collective waits for nobody: each replica has a chip of its own. Replicas may run different ones
-in between, as where their shards of an evaluation set are unequal. That costs a compilation for each shape.
+A graph without a collective waits for nobody: each replica has a chip of its own. Replicas may run different
+ones in between, as where their shards of an evaluation set are unequal: a compilation for each shape.
 What comes after the last collective is nobody else's affair either: a value that rank 0 prints at the end.
 
 The simulation cuts a graph at each collective. What a TPU runs as one is put together again here: all that

@@ -147,7 +147,7 @@ class Observer:
         self._since = time.perf_counter()
 
     def _expect_equal_programs(self, executed: Sequence[Execution], line: Frame | None) -> None:
-        """Raise if a graph of this replica with a collective is not that of the first replica, so far as known."""
+        """Raise if this replica ran another program with a collective than the first one, so far as known."""
         rank = _rank()
         ran = [
             " ".join(

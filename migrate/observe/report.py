@@ -157,8 +157,7 @@ class Observed:
         ranks: how many replicas wrote something.
         steps: every interval between two syncs, as recorded.
         simulated: whether graphs were cut at the collectives, as only the simulation does.
-        alone: where replicas first run different graphs with no collective in them: nothing waits, but each is
-            compiled.
+        alone: where replicas first run different graphs with no collective in them; nothing waits there.
     """
 
     ranks: int
