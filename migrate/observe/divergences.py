@@ -1,4 +1,4 @@
-"""Replicas that part: the first program with a collective that is not the same on all."""
+"""Replicas that run different graphs: with a collective in them, where a TPU hangs, and without one."""
 
 from __future__ import annotations
 
@@ -52,15 +52,42 @@ def partings(steps: Sequence[Interval]) -> Iterator[Parting]:
             yield found
 
 
+def alone(steps: Sequence[Interval]) -> Iterator[Parting]:
+    """Yield where each replica first runs another graph than the first replica, with no collective in it.
+
+    No replica waits for another one there. Each such graph is compiled by the replicas that run it.
+    """
+    by_rank: dict[int, list[Interval]] = defaultdict(list)
+    for step in steps:
+        by_rank[step.rank].append(step)
+    first, *others = sorted(by_rank) or [0]
+    for other in others:
+        ours, theirs = by_rank[first], by_rank[other]
+        known = _graphs(ours, theirs)
+        for mine, its in zip(_programs(ours), _programs(theirs), strict=False):
+            if not _same(mine[0], its[0], known):
+                break
+            unlike = _unlike(mine[0].before, its[0].before, known, reading=False)
+            if unlike != _NONE:
+                frames = _frame(unlike[0], mine), _frame(unlike[1], its)
+                changes = _changes(*unlike, known) if all(unlike) else ()
+                yield Parting(mine[1].number, (ours[0].rank, theirs[0].rank), frames, changes)
+                break
+
+
 def _first(ours: Sequence[Interval], theirs: Sequence[Interval]) -> Parting | None:
-    known = [
-        {one.graph: one.nodes for step in side for one in step.executions if one.nodes}
-        for side in (ours, theirs)
-    ]
+    known = _graphs(ours, theirs)
     for mine, other in zip_longest(_programs(ours), _programs(theirs)):
         if mine is None or other is None or not _same(mine[0], other[0], known):
             return _parting(mine, other, known, (ours[0].rank, theirs[0].rank))
     return None
+
+
+def _graphs(*sides: Sequence[Interval]) -> _Known:
+    return [
+        {one.graph: one.nodes for step in side for one in step.executions if one.nodes}
+        for side in sides
+    ]
 
 
 def _programs(steps: Sequence[Interval]) -> Iterator[_Ran]:
@@ -71,9 +98,7 @@ def _programs(steps: Sequence[Interval]) -> Iterator[_Ran]:
 
 
 def _same(one: Program, other: Program, known: _Known) -> bool:
-    return (
-        _unlike(one.before, other.before, known) == _unlike(one.parts, other.parts, known) == _NONE
-    )
+    return _unlike(one.parts, other.parts, known) == _NONE
 
 
 def _parting(
@@ -92,20 +117,38 @@ def _parting(
     here, there = (by_itself or part for by_itself, part in zip(alone, together, strict=True))
     changes: tuple[str, ...] = ()
     if here and there and (None in alone) == (alone == _NONE):
-        graphs = known[0].get(here.graph, ()), known[1].get(there.graph, ())
-        changes = differences(*graphs) if graphs[0] != graphs[1] else (_READ_BESIDE_SYNC,)
+        changes = _changes(here, there, known)
     return Parting(step.number, ranks, (_frame(here, mine), _frame(there, other)), changes)
 
 
+def _changes(here: Execution | None, there: Execution | None, known: _Known) -> tuple[str, ...]:
+    """What the second graph has that the first has not."""
+    assert here is not None
+    assert there is not None
+    graphs = known[0].get(here.graph, ()), known[1].get(there.graph, ())
+    return differences(*graphs) if graphs[0] != graphs[1] else (_READ_BESIDE_SYNC,)
+
+
 def _unlike(
-    ours: Sequence[Execution], theirs: Sequence[Execution], known: _Known
+    ours: Sequence[Execution],
+    theirs: Sequence[Execution],
+    known: _Known,
+    *,
+    reading: bool = True,
 ) -> tuple[Execution | None, Execution | None]:
-    """The first two that are not the same; None where there is none, or nothing more."""
+    """The first two executions that are not the same; None where there is none, or nothing more.
+
+    Args:
+        ours: executions of one replica.
+        theirs: executions of the other.
+        known: the nodes of their graphs.
+        reading: whether a graph that is read differs from the same graph that is synchronised.
+    """
     for one, another in zip_longest(ours, theirs):
         if one is None or another is None:
             return one, another
         same_graph = known[0].get(one.graph, ()) == known[1].get(another.graph, ())
-        if not same_graph or reads(one) != reads(another):
+        if not same_graph or (reading and reads(one) != reads(another)):
             return one, another
     return _NONE
 

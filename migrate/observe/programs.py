@@ -1,10 +1,12 @@
 """The programs that replicas run together on a TPU: those that hold a collective.
 
-Such a program waits for the other replicas, and they have to run the same one, and to have come to it the
-same way: torch_xla compiles each graph for all replicas, so that one that some of them run by themselves, or
-as a part of another, or by a read where the others synchronise (a sync gives the memory of old values to new
-ones, which makes it another program), sets them apart. At the next program with a collective they may wait
-for each other. What comes after the last one is nobody else's affair: a value that rank 0 prints at the end.
+Such a program waits for the other replicas, which have to run the same one. A part of it that one replica
+runs by itself before (it reads a value there) makes its program another one; so does a read where the others
+synchronise, as a sync gives the memory of old values to new ones.
+
+A graph without a collective waits for nobody: each replica has a chip of its own. Replicas may run different
+ones in between, as where their shards of an evaluation set are unequal: a compilation for each shape.
+What comes after the last collective is nobody else's affair either: a value that rank 0 prints at the end.
 
 The simulation cuts a graph at each collective. What a TPU runs as one is put together again here: all that
 the collectives cut off, and what comes after them up to the next sync or read.

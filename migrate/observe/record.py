@@ -147,12 +147,11 @@ class Observer:
         self._since = time.perf_counter()
 
     def _expect_equal_programs(self, executed: Sequence[Execution], line: Frame | None) -> None:
-        """Expect that this replica has run what the first one has, so far as that has told."""
+        """Raise if this replica ran another program with a collective than the first one, so far as known."""
         rank = _rank()
         ran = [
             " ".join(
-                ("read " if reads(one) else "") + self._graphs[one.graph]
-                for one in (*program.before, *program.parts)
+                ("read " if reads(one) else "") + self._graphs[one.graph] for one in program.parts
             )
             for program in self._programs.add(executed, synchronised=True)
         ]
@@ -166,8 +165,8 @@ class Observer:
         if any(self._ran.popleft() != self._first.popleft() for _ in range(compared)):
             where = f" at {line.file}:{line.line}" if line else ""
             raise ReplicasDisagreeError(
-                f"up to sync {self._number}{where} replica {rank} executes other graphs than replica 0, and "
-                "a collective follows: on a TPU they may wait for each other",
+                f"up to sync {self._number}{where} replica {rank} runs another graph with a collective than "
+                "replica 0: on a TPU they wait for each other",
                 "`migrate run` shows where they part; read on all replicas what is computed on all",
             )
 

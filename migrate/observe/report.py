@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from migrate.observe.boundaries import MOST_STEPS
-from migrate.observe.divergences import partings
+from migrate.observe.divergences import Parting, alone, partings
 from migrate.observe.graph_dump import Frame
 from migrate.observe.graphs import differences
 from migrate.observe.places import Cause
@@ -157,6 +157,7 @@ class Observed:
         ranks: how many replicas wrote something.
         steps: every interval between two syncs, as recorded.
         simulated: whether graphs were cut at the collectives, as only the simulation does.
+        alone: where replicas first run different graphs with no collective in them; nothing waits there.
     """
 
     ranks: int
@@ -168,6 +169,7 @@ class Observed:
     unended: tuple[Unended, ...]
     simulated: bool
     steps: tuple[Interval, ...] = field(repr=False)
+    alone: tuple[Divergence, ...] = ()
 
 
 LineOf = Callable[[Frame], Line]
@@ -190,7 +192,8 @@ def observed(folder: Path, names: Mapping[Path, str] | None = None) -> Observed:
         reads=tuple(_reads(steps, line_of)),
         recompilations=tuple(_recompilations(steps, line_of)),
         fallbacks=tuple(_fallbacks(steps, line_of)),
-        divergences=tuple(_divergences(steps, line_of)),
+        divergences=tuple(_divergences(partings(steps), line_of)),
+        alone=tuple(_divergences(alone(steps), line_of)),
         unended=tuple(_unended(steps, line_of)),
         simulated=any(one.cause is Cause.SIMULATION for step in steps for one in step.executions),
         steps=tuple(steps),
@@ -310,7 +313,7 @@ def _fallbacks(steps: Iterable[Interval], line_of: LineOf) -> Iterator[Fallback]
         yield Fallback(op, count, tuple(sorted(lines[op], key=str)))
 
 
-def _divergences(steps: Sequence[Interval], line_of: LineOf) -> Iterator[Divergence]:
-    for one in partings(steps):
+def _divergences(places: Iterable[Parting], line_of: LineOf) -> Iterator[Divergence]:
+    for one in places:
         here, there = (line_of(frame) if frame else None for frame in one.frames)
         yield Divergence(one.step, one.ranks, (here, there), one.changes)

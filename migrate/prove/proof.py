@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from migrate.observe.divergences import partings
+from migrate.observe.divergences import Parting, alone, partings
 from migrate.observe.records import read_lines
 from migrate.place import Place
 from migrate.prove.compare.compare import StepComparison, WeightComparison
@@ -261,6 +261,8 @@ class Runs:
             for changed in place.changed()
         )
         parted = parted_replicas(folder) if side == "xla" else ""
+        if side == "xla" and not parted:
+            notes += _alone_replicas(folder)
         return Recorded(ranks, seconds, place, folder, notes, parted)
 
 
@@ -339,20 +341,33 @@ def parted_replicas(folder: Path) -> str:
         folder: of its recording.
     """
     for one in partings(read_lines(folder / OBSERVED)):
-        places = (
-            f"{Path(frame.file).name}:{frame.line}" if frame else "nothing more"
-            for frame in one.frames
-        )
-        where = " and ".join(
-            f"replica {rank} executes {place}"
-            for rank, place in zip(one.ranks, places, strict=True)
-        )
-        what = f" ({one.changes[0]})" if one.changes else ""
         return (
-            f"the replicas of the rewrite part at sync {one.step}: {where}{what}; on a TPU they may wait for "
-            "each other in the next collective"
+            f"the replicas of the rewrite part at sync {one.step}: {_in_words(one)}; on a TPU they may wait "
+            "for each other in the next collective"
         )
     return ""
+
+
+def _alone_replicas(folder: Path) -> tuple[str, ...]:
+    """A note on graphs with no collective in them that only some replicas of a watched run execute."""
+    for one in alone(read_lines(folder / OBSERVED)):
+        return (
+            f"the replicas of the rewrite execute other graphs at sync {one.step}, with no collective in "
+            f"them: {_in_words(one)}; nothing waits for that on a TPU, but each shape is compiled",
+        )
+    return ()
+
+
+def _in_words(parting: Parting) -> str:
+    """The line of each replica, and what the graph of the second has that the first has not."""
+    lines = (
+        f"{Path(frame.file).name}:{frame.line}" if frame else "nothing more"
+        for frame in parting.frames
+    )
+    where = " and ".join(
+        f"replica {rank} executes {line}" for rank, line in zip(parting.ranks, lines, strict=True)
+    )
+    return where + (f" ({parting.changes[0]})" if parting.changes else "")
 
 
 _WITHOUT_AUTOCAST = (

@@ -97,6 +97,7 @@ def ran() -> Iterable[Any]:
         unended=(Unended(line, 9, (0,)),),
         simulated=True,
         steps=(interval,),
+        alone=(Divergence(2, (0, 1), (line, None), ("another op",)),),
     )
     return run_summary(dataclasses.replace(marked(found), steps=(interval,)))
 

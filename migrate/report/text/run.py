@@ -14,7 +14,7 @@ from migrate.report.text.tables import plain_table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from migrate.observe.report import Line, Observed
+    from migrate.observe.report import Divergence, Line, Observed
 
 SHOWN = 12  # rows of a table; all are in the JSON and on the page
 
@@ -42,7 +42,13 @@ def run_summary(report: Observed) -> Iterator[RenderableType]:
         yield _fallbacks(report)
     if report.divergences:
         yield "\n[bold red]replicas execute other graphs[/bold red]: on a TPU they may wait for each other"
-        yield _divergences(report)
+        yield _divergences(report.divergences)
+    if report.alone:
+        yield (
+            "\n[bold]replicas execute other graphs, with no collective in them[/bold]: nothing waits on a "
+            "TPU; each shape costs a compilation, so pad the shards to one length where it matters"
+        )
+        yield _divergences(report.alone)
     yield ""
     yield from _totals(report)
 
@@ -120,9 +126,9 @@ def _fallbacks(report: Observed) -> RenderableType:
     return table
 
 
-def _divergences(report: Observed) -> RenderableType:
+def _divergences(divergences: Sequence[Divergence]) -> RenderableType:
     table = plain_table("step", "rank", "line", "rank", "line", "what differs")
-    for one in report.divergences:
+    for one in divergences:
         here, there = (str(line) if line else "nothing more" for line in one.lines)
         table.add_row(
             str(one.step),
