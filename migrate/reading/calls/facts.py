@@ -21,6 +21,7 @@ from migrate.reading.accelerators.programs import may_evaluate, programs_of
 from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
+from migrate.reading.calls.endings import ending_of
 from migrate.reading.calls.launching import joining_of, launching_of
 from migrate.reading.calls.registries import Hidden, registries_of
 from migrate.reading.calls.saves import Saved, saves_of
@@ -87,6 +88,7 @@ class ModuleCalls:
             in the project is seen to start.
         reading: the calls that run a function that reads values of tensors.
         acting: the calls that run a function that writes, logs, saves or trains.
+        ending: the calls that run a function that may raise or end the program.
         unset: the attributes that the project makes None on all replicas but the first.
         meeting: the calls that run a function in which all replicas meet, as in a collective.
         saves: the calls that save by a function of another file.
@@ -137,6 +139,7 @@ class ModuleCalls:
     launches: bool = False
     reading: frozenset[End] = frozenset()
     acting: frozenset[End] = frozenset()
+    ending: frozenset[End] = frozenset()
     meeting: frozenset[End] = frozenset()
     unset: frozenset[str] = frozenset()
     models: frozenset[End] = frozenset()
@@ -227,6 +230,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         launching_of(analysis).led_by(scope),
         frozenset(_running(analysis, scope, programs_of(analysis).readers)),
         frozenset(_running(analysis, scope, acting_of(analysis))),
+        frozenset(_running(analysis, scope, ending_of(analysis))),
         frozenset(_running(analysis, scope, meeting_of(analysis))),
         unset_attributes(analysis),
         frozenset(_end(node, scope.module) for node in models_of(analysis, scope)),
