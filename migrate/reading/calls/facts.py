@@ -106,6 +106,7 @@ class ModuleCalls:
         unread: whether the file was not read, so that nothing is known of it.
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
             that could not be read.
+        replicated: whether any file of the project has to do with several processes.
         launches: whether running the file calls a function, of whatever file, that starts the replicas.
     """
 
@@ -147,6 +148,7 @@ class ModuleCalls:
     options_set: frozenset[str] = frozenset()
     unread: bool = False
     unread_imports: tuple[Path, ...] = ()
+    replicated: bool = False
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -237,6 +239,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         frozenset(_end(call, scope.module) for call in moved_inputs(analysis, scope)),
         analysis.evaluator.options_set.get(scope.module.path, frozenset()),
         unread_imports=tuple(analysis.project.unread_imports) if alone else (),
+        replicated=_is_replicated(analysis),
     )
 
 
@@ -275,6 +278,13 @@ def _saves(analysis: Analysis, top: ModuleScope, alone: bool) -> Iterator[tuple[
 def _saved_by_first(analysis: Analysis, scope: ModuleScope) -> dict[int, bool]:
     moved = saves_of(analysis).moved
     return {f.line: moved[f] for f in scope.functions if f in moved}
+
+
+@lru_cache(maxsize=2)
+def _is_replicated(analysis: Analysis) -> bool:
+    """Whether any file of a project names torch.distributed, DDP or torch_xla's replicas."""
+    words = (b"torch.distributed", b"DistributedDataParallel", b"xla_model", b"torch_xla.launch")
+    return any(word in s.module.data for s in analysis.scopes.values() for word in words)
 
 
 @lru_cache(maxsize=2)

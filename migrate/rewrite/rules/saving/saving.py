@@ -10,6 +10,7 @@ import libcst as cst
 from migrate.reading.replicas.first_replica import Rest, is_local, on_first
 from migrate.reading.replicas.guards import Guard, asks_for_a_group
 from migrate.reading.replicas.options import same_on_all
+from migrate.reading.replicas.own_values import decided_alone
 from migrate.reading.replicas.pure import bound_with_effects, is_pure, same_everywhere
 from migrate.reading.tree.tree import bind, code, nodes_of, targets, used
 from migrate.reading.values.saved import PARAMETERS, is_of_host
@@ -166,6 +167,8 @@ class Saving:
     def _place(self, call: cst.Call) -> str | None:
         """Take note of where `call` has to move out of; return why it cannot, or None."""
         guard = self._context.guards.around(call)
+        if (reason := self._decided_alone(call)) is not None:
+            return reason
         if guard is None:
             return None
         statement = self._context.statement_around(call)
@@ -206,6 +209,21 @@ class Saving:
             local = is_local(self._note(test, called).rest.asked) or local
         self._functions[id(guard)] = (guard, local)
         return None
+
+    def _decided_alone(self, call: cst.Call) -> str | None:
+        """Return why `call` is not made by all replicas: each decides by a value of its own; or None."""
+        if not self._context.calls.replicated:
+            return None
+        found = decided_alone(call, self._context)
+        if found is None:
+            return None
+        condition, value = found
+        line = self._context.position(condition).line
+        return (
+            f"`{code(condition.test)}` (line {line}) may differ between the replicas: each decides by its own "
+            f"`{code(value)}`; reduce that over all replicas first, for {by_hand(self._context)} must be "
+            "called on all ranks"
+        )
 
     def _saves(self, statement: cst.CSTNode) -> bool:
         """Whether `statement` holds a call of torch.save."""
