@@ -127,7 +127,7 @@ class _Own:
             if isinstance(value, cst.Comparison) and any(
                 isinstance(target.operator, cst.Is | cst.IsNot) for target in value.comparisons
             ):
-                return None
+                return value.left if self._is_there_for_some(value.left) else None
             parts = (self.of(child) for child in children(value))
             return next((part for part in parts if part is not None), None)
         finally:
@@ -195,6 +195,23 @@ class _Own:
             return any(self.of(value) is not None for value in passed_for(name, self._context))
         value = self._given(node)
         return value is not None and (self.of(value) is not None or self._decided(node))
+
+    def _is_there_for_some(self, value: cst.BaseExpression) -> bool:
+        """Whether each replica decides by itself, or by its rank, what the name `value` is given."""
+        if isinstance(value, cst.Attribute):
+            return any(
+                self._decided(target)
+                for target, _ in self._context.attributes.get(value.attr.value, ())
+            )
+        if not isinstance(value, cst.Name):
+            return False
+        for binding in self._context.bindings(value):
+            if not isinstance(binding.node, cst.Param):
+                if self._decided(binding.node):
+                    return True
+            elif any(map(self._is_there_for_some, passed_for(value, self._context))):
+                return True
+        return False
 
     def _is_unknown(self, binding: Binding, name: cst.Name) -> bool:
         """Whether nothing shows what `binding` gives `name`."""

@@ -16,6 +16,7 @@ from migrate.reading.tree.tree import bind, code, nodes_of, targets, used
 from migrate.reading.values.saved import PARAMETERS, is_of_host
 from migrate.rewrite.edits.lift import lifted, marked
 from migrate.rewrite.rule import Edit, Finding, Rule
+from migrate.rewrite.rules.saving.early import WaysOut, leaves_before, ways_out
 from migrate.rewrite.rules.saving.evaluations import evaluations
 from migrate.rewrite.rules.saving.own_paths import names_replica
 from migrate.rewrite.rules.saving.save_calls import as_shims_save, as_xla_save, by_hand, refused
@@ -187,7 +188,13 @@ class Saving:
             return f"saves below a condition or in a block, for one replica only: {self._by_hand}"
         if not self._may_split(guard):
             return f"{guard.name.value} is called on one replica only, and returns a value: {self._by_hand}"
-        if missing := bound_with_effects(guard.body.body, lambda s: self._saves(s)):
+        ways = self._ways_out(guard)
+        if ways.obstacle:
+            return f"{ways.obstacle}: {self._by_hand}"
+        staying = {id(statement) for statement in ways.stays}
+        if missing := bound_with_effects(
+            guard.body.body, lambda s: self._saves(s) or id(s) in staying
+        ):
             return f"`{missing}`, which is saved, is made with side effects: {self._by_hand}"
         if missing := self._missing(guard):
             return f"{missing}: {self._by_hand}"
@@ -228,6 +235,9 @@ class Saving:
     def _saves(self, statement: cst.CSTNode) -> bool:
         """Whether `statement` holds a call of torch.save."""
         return any(True for _ in self._saves_in(statement))
+
+    def _ways_out(self, function: cst.FunctionDef) -> WaysOut:
+        return ways_out(function, self._saves, self._context)
 
     def _saves_in(self, statement: cst.CSTNode) -> Iterator[cst.Call]:
         for call in nodes_of(statement, cst.Call):
@@ -393,6 +403,10 @@ class Saving:
         if out is None:
             test = code(guarded.guard.test)
             return Way(obstacle=f"what it is given is made with side effects below `if {test}:`")
+        leaving = leaves_before(list(body), out)
+        if leaving is not None:
+            line = self._context.position(leaving).line
+            return Way(obstacle=f"line {line} may leave before it, on some of the replicas only")
         for root in (*out, *guarded.rest.others):
             for name in used(root, alone):
                 if self._is_unset(name):
@@ -502,6 +516,7 @@ class Saving:
         """Return the statements of `function` that only the first replica is to run."""
         assert isinstance(function.body, cst.IndentedBlock)
         saves = [self._context.statement_around(call) for call in moved]
+        saves += self._ways_out(function).stays
         _, of_some = self._of_some(function)
         return [
             statement
@@ -522,6 +537,10 @@ class Saving:
             if path is not None and any(code(name) in names for name in used(path)):
                 message = "computed by the first replica, where alone it is used"
                 yield self._rule.edit(path, or_none(test), message)
+        for block, statements in self._ways_out(function).guarded:
+            for statement in statements:
+                yield self._rule.edit(statement, marked, "runs on the first replica")
+            yield self._rule.edit(block, keep_to_first(test), "the rest runs on all replicas")
         if not others:
             return
         message = f"{function.name.value}: the rest runs on the first replica"
