@@ -103,7 +103,8 @@ def test_what_may_differ_is_reported_and_the_function_stays(
     function, messages = saved(body, made, portable)
     assert function.splitlines()[1] == "    " + body.splitlines()[0]
     assert "torch.save(" in function
-    assert ["may leave store before it saves" in message for message in messages] == [True]
+    (message,) = messages
+    assert "may leave store before it saves" in message or "may differ between" in message
 
 
 @pytest.mark.parametrize("leave", ["continue", "break", "return", "raise ValueError", "sys.exit()"])

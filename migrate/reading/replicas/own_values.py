@@ -323,27 +323,17 @@ class _Own:
                 return True
         return False
 
-    def _is_equal(self, value: cst.BaseExpression) -> bool:
+    def _is_equal(self, value: cst.BaseExpression, depth: int = DEEPEST // 2) -> bool:
         """Whether `value` is computed of what a collective, or the average of the gradients, made equal."""
         if any(self._equalizes(c) or self._of_weights(c) for c in nodes_of(value, cst.Call)):
             return True
-        names = list(nodes_of(value, cst.Name))
-        return any(self._is_reduced(name, name.value) for name in names) or any(
-            isinstance(bound, cst.BaseExpression) and self._is_equal(bound)
-            for name in names
-            if id(name) not in self._under_way
-            for bound in self._bound(name)
-        )
-
-    def _bound(self, name: cst.Name) -> list[cst.CSTNode | None]:
-        self._under_way.add(id(name))
-        found: list[cst.CSTNode | None] = []
-        for binding in self._context.bindings(name):
-            value = self._given(binding.node)
-            if value is not None and id(value) not in self._under_way:
-                self._under_way.add(id(value))
-                found.append(value)
-        return found
+        for name in nodes_of(value, cst.Name) if depth else ():
+            if self._is_reduced(name, name.value):
+                return True
+            given = (self._given(binding.node) for binding in self._context.bindings(name))
+            if any(one is not None and self._is_equal(one, depth - 1) for one in given):
+                return True
+        return False
 
     def _of_weights(self, call: cst.Call) -> bool:
         """Whether `call` computes of weights or gradients, which are the same on all replicas."""
