@@ -17,8 +17,8 @@ def run(script: str) -> Rewrite:
     return rewrite_source(parse(data, Path("script.py")))
 
 
-def loop(body: str) -> Rewrite:
-    """Return the rewritten form of a training loop with the statements `body`."""
+def loop(body: str, after: str = "") -> Rewrite:
+    """Return the rewritten form of a training loop with the statements `body`, and `after` behind it."""
     head = """
         import math
         import sys
@@ -33,7 +33,8 @@ def loop(body: str) -> Rewrite:
                 x, y = x.to("xla"), y.to("xla")
     """
     indented = textwrap.indent(textwrap.dedent(body).strip(), " " * 8)
-    return run(textwrap.dedent(head).rstrip() + "\n" + indented)
+    behind = "\n\n\n" + textwrap.dedent(after).strip()
+    return run(textwrap.dedent(head).rstrip() + "\n" + indented + behind)
 
 
 def statements(done: Rewrite) -> tuple[list[str], list[str]]:
@@ -168,38 +169,158 @@ def test_a_read_in_a_context_is_made_after_the_block() -> None:
     assert reports(done) == []
 
 
-def test_a_check_that_ends_the_program_comes_one_update_later_and_says_so() -> None:
+def order(done: Rewrite, *marks: str) -> list[str]:
+    """Return the lines of the loop that hold one of `marks`, in their order."""
+    lines = [line.strip() for line in done.data.decode().splitlines()]
+    return [line for line in lines if any(mark in line for mark in marks)]
+
+
+LEAVE = ["continue", "break", "return", "sys.exit(1)", "raise ValueError(i)"]
+
+
+@pytest.mark.parametrize("leave", LEAVE)
+@pytest.mark.parametrize("more", [0, 1], ids=["even", "odd"])
+@pytest.mark.parametrize(
+    ("read", "test"),
+    [
+        ("", "if torch.isnan(loss):"),
+        ("", "if not math.isfinite(loss.item()):"),
+        ("value = loss.item()", "if not math.isfinite(value):"),
+        ("value = loss.item()\nbad = value != value", "if bad:"),
+    ],
+)
+def test_a_check_stays_between_what_it_asks_and_what_it_decides(
+    leave: str, more: int, read: str, test: str
+) -> None:
+    body = ["loss = (model(x) - y).mean()", *["total = loss * 2"] * more, "loss.backward()"]
+    body += [*read.splitlines(), test, f"    {leave}", "optimizer.step()"]
+    done = loop("\n".join(body))
+    found = order(done, "torch_xla.step", "backward", *read.splitlines(), test, "optimizer.step")
+    assert found == [
+        "with torch_xla.step():",
+        "loss.backward()",
+        *read.splitlines(),
+        test,
+        "with torch_xla.step():",
+        "optimizer.step()",
+    ]
+    assert reports(done) == []
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "assert torch.isfinite(loss)",
+        "assert math.isfinite(loss.item()), i",
+        "check_numerics(loss)",
+        "stop_if_bad(loss.item())",
+        "stop_if_bad(loss)",
+    ],
+)
+def test_a_statement_that_may_raise_stays_before_the_update(check: str) -> None:
+    done = loop(
+        f"""
+        loss = (model(x) - y).mean()
+        loss.backward()
+        {check}
+        optimizer.step()
+        """,
+        """
+        def stop_if_bad(value):
+            inner(value)
+
+
+        def inner(value):
+            if not value < 1e6:
+                raise FloatingPointError(value)
+        """,
+    )
+    found = order(done, "loss.backward()", check, "optimizer.step()")
+    assert found == ["loss.backward()", check, "optimizer.step()"]
+    assert reports(done) == []
+
+
+def test_a_check_of_the_average_of_the_weights_and_of_a_micro_batch() -> None:
     done = loop(
         """
         loss = (model(x) - y).mean()
-        if not math.isfinite(loss.item()):
-            print("stopping")
-            sys.exit(1)
+        loss.backward()
+        optimizer.step()
+        if torch.isnan(loss):
+            continue
+        ema.update(model)
+        """
+    )
+    found = order(done, "optimizer.step", "isnan", "ema.update")
+    assert found == ["optimizer.step()", "if torch.isnan(loss):", "ema.update(model)"]
+    done = loop(
+        """
+        for part in x:
+            loss = model(part).mean()
+            if torch.isnan(loss):
+                raise ValueError(i)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        """
+    )
+    found = order(done, "torch_xla.step", "isnan", "backward", "optimizer.step")
+    step = "with torch_xla.step():"
+    assert found == [
+        *[step, "if torch.isnan(loss):", step, "loss.backward()"],
+        *[step, "optimizer.step()"],
+    ]
+
+
+def test_a_check_in_a_context_stays_and_is_reported() -> None:
+    done = loop(
+        """
+        with torch.autocast("xla"):
+            loss = (model(x) - y).mean()
+            if torch.isnan(loss):
+                raise ValueError(i)
         loss.backward()
         optimizer.step()
         """
     )
-    _, below = statements(done)
-    assert below[0] == "if not math.isfinite(loss.item()):"
-    (edit,) = [note.message for note in done.edits if note.rule == "step"]
-    assert "updated once more" in edit
+    assert order(done, "isnan", "backward") == ["if torch.isnan(loss):", "loss.backward()"]
+    assert ["reads a value inside the step" in message for message in reports(done)] == [True]
 
 
-@pytest.mark.parametrize("leave", ["continue", "break", "return"])
-def test_a_check_that_skips_the_update_stays_and_is_reported(leave: str) -> None:
+def test_what_asks_no_value_of_the_device_stays_in_the_one_block() -> None:
     done = loop(
-        f"""
+        """
+        if i > 100:
+            break
         loss = (model(x) - y).mean()
-        if torch.isnan(loss):
-            {leave}
+        assert x.shape[0] == 4
         loss.backward()
+        running += loss.item()
         optimizer.step()
         """
     )
     inside, below = statements(done)
-    assert leave in inside
-    assert below == []
-    assert ["decides whether the rest of the step runs" in m for m in reports(done)] == [True]
+    assert "assert x.shape[0] == 4" in inside
+    assert below == ["running += loss.item()"]
+
+
+def test_a_check_for_the_log_alone_goes_below() -> None:
+    """A kind of argument that is wrong is no value of the training."""
+    done = loop(
+        """
+        loss = (model(x) - y).mean()
+        count(loss.item())
+        loss.backward()
+        optimizer.step()
+        """,
+        """
+        def count(value):
+            assert isinstance(value, float)
+            if value is None:
+                raise TypeError(value)
+        """,
+    )
+    assert statements(done)[1][0] == "count(loss.item())"
 
 
 def test_a_read_that_the_step_needs_stays_and_is_reported() -> None:

@@ -22,6 +22,7 @@ from migrate.reading.accelerators.programs import may_evaluate, programs_of
 from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
+from migrate.reading.calls.endings import ending_of
 from migrate.reading.calls.launching import joining_of, launching_of
 from migrate.reading.calls.registries import Hidden, registries_of
 from migrate.reading.calls.saves import Saved, saves_of
@@ -88,6 +89,7 @@ class ModuleCalls:
             in the project is seen to start.
         reading: the calls that run a function that reads values of tensors.
         acting: the calls that run a function that writes, logs, saves or trains.
+        ending: the calls that run a function that may raise or end the program.
         unset: the attributes that the project makes None on all replicas but the first.
         loading: the calls that run a function that returns what a checkpoint holds, on the host.
         meeting: the calls that run a function in which all replicas meet, as in a collective.
@@ -106,6 +108,7 @@ class ModuleCalls:
         unread: whether the file was not read, so that nothing is known of it.
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
             that could not be read.
+        replicated: whether any file of the project has to do with several processes.
         launches: whether running the file calls a function, of whatever file, that starts the replicas.
     """
 
@@ -139,6 +142,7 @@ class ModuleCalls:
     launches: bool = False
     reading: frozenset[End] = frozenset()
     acting: frozenset[End] = frozenset()
+    ending: frozenset[End] = frozenset()
     meeting: frozenset[End] = frozenset()
     unset: frozenset[str] = frozenset()
     loading: frozenset[End] = frozenset()
@@ -147,6 +151,7 @@ class ModuleCalls:
     options_set: frozenset[str] = frozenset()
     unread: bool = False
     unread_imports: tuple[Path, ...] = ()
+    replicated: bool = False
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -230,6 +235,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         launching_of(analysis).led_by(scope),
         frozenset(_running(analysis, scope, programs_of(analysis).readers)),
         frozenset(_running(analysis, scope, acting_of(analysis))),
+        frozenset(_running(analysis, scope, ending_of(analysis))),
         frozenset(_running(analysis, scope, meeting_of(analysis))),
         unset_attributes(analysis),
         frozenset(_running(analysis, scope, loading_of(analysis))),
@@ -237,6 +243,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         frozenset(_end(call, scope.module) for call in moved_inputs(analysis, scope)),
         analysis.evaluator.options_set.get(scope.module.path, frozenset()),
         unread_imports=tuple(analysis.project.unread_imports) if alone else (),
+        replicated=_is_replicated(analysis),
     )
 
 
@@ -275,6 +282,13 @@ def _saves(analysis: Analysis, top: ModuleScope, alone: bool) -> Iterator[tuple[
 def _saved_by_first(analysis: Analysis, scope: ModuleScope) -> dict[int, bool]:
     moved = saves_of(analysis).moved
     return {f.line: moved[f] for f in scope.functions if f in moved}
+
+
+@lru_cache(maxsize=2)
+def _is_replicated(analysis: Analysis) -> bool:
+    """Whether any file of a project names torch.distributed, DDP or torch_xla's replicas."""
+    words = (b"torch.distributed", b"DistributedDataParallel", b"xla_model", b"torch_xla.launch")
+    return any(word in s.module.data for s in analysis.scopes.values() for word in words)
 
 
 @lru_cache(maxsize=2)

@@ -27,7 +27,7 @@ from migrate.reading.replicas.rank_tests import (
     parents,
 )
 from migrate.reading.values.decided import ruled_out
-from migrate.reading.values.words import KEEPING, LOADS, RANK_NAME, READ_METHODS, TORCH_SAVES
+from migrate.reading.values.words import EXITS, KEEPING, LOADS, RANK_NAME, READ_METHODS, TORCH_SAVES
 
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
@@ -227,12 +227,24 @@ def _can_move(function: Function, saves: Sequence[ast.Call]) -> bool:
         return False
     if not all(_is_plain(save) and _stands_in(save, around, above) for save in saves):
         return False
+    last = max(number for number, one in enumerate(around.body) if above.get(saves[-1]) is one)
+    if any(_may_leave(one) for one in around.body[:last]):
+        return False
     body = cst.ensure_type(cst.parse_statement(ast.unparse(around)), cst.FunctionDef).body.body
     lines = {
         number for number, one in enumerate(around.body) if any(above.get(s) is one for s in saves)
     }
     saving = {id(body[number]) for number in lines}
     return bound_with_effects(body, lambda statement: id(statement) in saving) is None
+
+
+def _may_leave(statement: ast.stmt) -> bool:
+    """Whether running `statement` may leave the function: on which replicas, its file does not show."""
+    leaving = (ast.Return, ast.Raise, ast.Assert)
+    return any(
+        isinstance(node, leaving) or (isinstance(node, ast.Call) and ast.unparse(node.func) in EXITS)
+        for node in ast.walk(statement)
+    )
 
 
 def _stands_in(save: ast.Call, around: ast.FunctionDef, above: dict[ast.AST, ast.AST]) -> bool:

@@ -100,6 +100,10 @@ class Effects:
         """Whether `call` runs a function that writes, logs, saves or trains."""
         return self._context.place(call) in self._calls.acting
 
+    def ends(self, call: cst.Call) -> bool:
+        """Whether `call` runs a function, of any file, that may raise or end the program."""
+        return bool(self._calls.ending) and self._context.place(call) in self._calls.ending
+
     def meets(self, call: cst.Call) -> bool:
         """Whether `call` runs a function in which all replicas meet."""
         return bool(self._calls.meeting) and self._context.place(call) in self._calls.meeting

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.reading.flow.reads import is_log
+from migrate.reading.tree.tree import code, last_part, nodes_of
 from migrate.reading.tree.walk import children
-from migrate.reading.values.words import EXITS
+from migrate.reading.values.words import CHECKS, EXITS
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -36,6 +37,26 @@ def ends_program(node: cst.CSTNode) -> bool:
         return True
     kinds: tuple[type[cst.CSTNode], ...] = (cst.Raise, cst.Assert)
     return any(next(nodes_of(node, kind), None) is not None for kind in kinds)
+
+
+def may_stop(node: cst.CSTNode, context: Script) -> bool:
+    """Whether the statements behind `node` may not run once `node` has.
+
+    `node` leaves the turn or the function, raises, asserts, ends the program, or calls for nothing else a
+    function that does. A function that nothing is known of is judged by its name: `check_finite(loss)`.
+    """
+    if leaves_turn(node) or ends_program(node):
+        return True
+    lines = nodes_of(node, cst.Expr)
+    calls = [line.value for line in lines if isinstance(line.value, cst.Call)]
+    return any(not is_log(call, context) and _stops(call, context) for call in calls)
+
+
+def _stops(call: cst.Call, context: Script) -> bool:
+    if context.run_by(call):
+        return context.effects.ends(call)
+    unknown = not (context.qualified_name(call.func) or "").startswith("torch.")
+    return unknown and CHECKS.fullmatch(last_part(call.func)) is not None
 
 
 def never_reached(node: cst.If, context: Script) -> list[cst.BaseStatement]:

@@ -258,6 +258,11 @@ ACTS_OR_OF_TEXT = words("replace")
 ONLY_ASKS = words("get_rank get_world_size is_available is_initialized getLogger")
 # What ends the program.
 EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort"})
+# Functions that nothing else is known of, and that may stop the program for what they are given.
+CHECKS = re.compile(
+    r"_*(abort|assert|check|die|ensure|fail|guard|raise|require|validate|verify)(_.*)?|(.*_)?(check|guard)"
+    r"|(assert|check|ensure|raise|verify)[A-Z].*"
+)
 # What tells the time: a loop that asks for it measures something.
 CLOCKS = frozenset({"time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer"})
 

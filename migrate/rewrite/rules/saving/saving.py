@@ -10,11 +10,13 @@ import libcst as cst
 from migrate.reading.replicas.first_replica import Rest, is_local, on_first
 from migrate.reading.replicas.guards import Guard, asks_for_a_group
 from migrate.reading.replicas.options import same_on_all
+from migrate.reading.replicas.own_values import decided_alone
 from migrate.reading.replicas.pure import bound_with_effects, is_pure, same_everywhere
 from migrate.reading.tree.tree import bind, code, nodes_of, targets, used
 from migrate.reading.values.saved import PARAMETERS, is_of_host
 from migrate.rewrite.edits.lift import lifted, marked
 from migrate.rewrite.rule import Edit, Finding, Rule
+from migrate.rewrite.rules.saving.early import WaysOut, leaves_before, ways_out
 from migrate.rewrite.rules.saving.evaluations import evaluations
 from migrate.rewrite.rules.saving.own_paths import names_replica
 from migrate.rewrite.rules.saving.save_calls import as_shims_save, as_xla_save, by_hand, refused
@@ -166,6 +168,8 @@ class Saving:
     def _place(self, call: cst.Call) -> str | None:
         """Take note of where `call` has to move out of; return why it cannot, or None."""
         guard = self._context.guards.around(call)
+        if (reason := self._decided_alone(call)) is not None:
+            return reason
         if guard is None:
             return None
         statement = self._context.statement_around(call)
@@ -184,7 +188,13 @@ class Saving:
             return f"saves below a condition or in a block, for one replica only: {self._by_hand}"
         if not self._may_split(guard):
             return f"{guard.name.value} is called on one replica only, and returns a value: {self._by_hand}"
-        if missing := bound_with_effects(guard.body.body, lambda s: self._saves(s)):
+        ways = self._ways_out(guard)
+        if ways.obstacle:
+            return f"{ways.obstacle}: {self._by_hand}"
+        staying = {id(statement) for statement in ways.stays}
+        if missing := bound_with_effects(
+            guard.body.body, lambda s: self._saves(s) or id(s) in staying
+        ):
             return f"`{missing}`, which is saved, is made with side effects: {self._by_hand}"
         if missing := self._missing(guard):
             return f"{missing}: {self._by_hand}"
@@ -207,9 +217,27 @@ class Saving:
         self._functions[id(guard)] = (guard, local)
         return None
 
+    def _decided_alone(self, call: cst.Call) -> str | None:
+        """Return why `call` is not made by all replicas: each decides by a value of its own; or None."""
+        if not self._context.calls.replicated:
+            return None
+        found = decided_alone(call, self._context)
+        if found is None:
+            return None
+        condition, value = found
+        line = self._context.position(condition).line
+        return (
+            f"`{code(condition.test)}` (line {line}) may differ between the replicas: each decides by its own "
+            f"`{code(value)}`; make that the same on all of them first, for {by_hand(self._context)} must "
+            "be called on all ranks"
+        )
+
     def _saves(self, statement: cst.CSTNode) -> bool:
         """Whether `statement` holds a call of torch.save."""
         return any(True for _ in self._saves_in(statement))
+
+    def _ways_out(self, function: cst.FunctionDef) -> WaysOut:
+        return ways_out(function, self._saves, self._context)
 
     def _saves_in(self, statement: cst.CSTNode) -> Iterator[cst.Call]:
         for call in nodes_of(statement, cst.Call):
@@ -375,6 +403,10 @@ class Saving:
         if out is None:
             test = code(guarded.guard.test)
             return Way(obstacle=f"what it is given is made with side effects below `if {test}:`")
+        leaving = leaves_before(list(body), out)
+        if leaving is not None:
+            line = self._context.position(leaving).line
+            return Way(obstacle=f"line {line} may leave before it, on some of the replicas only")
         for root in (*out, *guarded.rest.others):
             for name in used(root, alone):
                 if self._is_unset(name):
@@ -484,6 +516,7 @@ class Saving:
         """Return the statements of `function` that only the first replica is to run."""
         assert isinstance(function.body, cst.IndentedBlock)
         saves = [self._context.statement_around(call) for call in moved]
+        saves += self._ways_out(function).stays
         _, of_some = self._of_some(function)
         return [
             statement
@@ -504,6 +537,10 @@ class Saving:
             if path is not None and any(code(name) in names for name in used(path)):
                 message = "computed by the first replica, where alone it is used"
                 yield self._rule.edit(path, or_none(test), message)
+        for block, statements in self._ways_out(function).guarded:
+            for statement in statements:
+                yield self._rule.edit(statement, marked, "runs on the first replica")
+            yield self._rule.edit(block, keep_to_first(test), "the rest runs on all replicas")
         if not others:
             return
         message = f"{function.name.value}: the rest runs on the first replica"

@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.reading.flow.dataflow import flow, overlap
 from migrate.reading.flow.reads import Reads
 from migrate.reading.steps.block import Body
-from migrate.reading.steps.leaving import ends_program, leaves_turn
+from migrate.reading.steps.leaving import leaves_turn, may_stop
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
 from migrate.reading.steps.tails import Tail
@@ -20,6 +20,7 @@ from migrate.rewrite.rules.step.detached_read import Read, as_read
 
 # What moves below the block where nothing speaks against it.
 MOVES = frozenset({Outside.GUARD, Outside.SAVE, Outside.READ, Outside.LOG, Outside.SYNC})
+DECIDES = "it decides whether the rest of the step runs"
 
 
 @dataclass
@@ -35,6 +36,8 @@ class Arrangement:
         copies: for a statement below the block, the names that it reads from copies made at its old
             place, each with how the copy is made: a later statement changes what it reads.
         kept: what stays though it should not, and why.
+        checks: the indices of tests of values that decide whether the rest of the step runs: the step ends
+            before each of them, and another one begins after it.
     """
 
     body: Body
@@ -45,6 +48,7 @@ class Arrangement:
     split: dict[int, Read] = field(default_factory=dict)
     copies: dict[int, dict[str, str]] = field(default_factory=dict)
     kept: dict[int, str] = field(default_factory=dict)
+    checks: list[int] = field(default_factory=list)
 
     def staying(self) -> list[int]:
         """Return the indices of the statements in the block."""
@@ -64,10 +68,15 @@ class Arrangement:
 def arrange(body: Body, first: int, last: int) -> Arrangement:
     """Return which statements of the run leave the step, and which have to stay though they should not."""
     found = Arrangement(body, first, last)
-    core = _core(found)
+    needed = _core(found, frozenset())
+    stopping = _stopping(found)
+    core = _core(found, stopping)
+    found.checks = [i for i in sorted(stopping - needed) if _asks_values(found, i)]
     movable = {i for i in range(first, last + 1) if body.statements[i].outside in MOVES}
     found.below = movable - core
-    found.kept = dict.fromkeys(movable & core, "the step needs what it finds")
+    found.kept = {
+        i: DECIDES if i in stopping else "the step needs what it finds" for i in movable & core
+    }
     for _ in range(last - first + 1):
         if not _settle(found, core):
             break
@@ -92,6 +101,9 @@ def _tail_depends(found: Arrangement, end: Tail, index: int) -> bool:
     statement, context = found.body.statements[index], found.body.context
     leaving = [Statement(node, statement.values, context) for node in end.statements]
     later = list(found.after(index))
+    trains = statement.effect or any(map(_trains, later))
+    if trains and later and any(may_stop(one.node, context) for one in leaving):
+        return True
     if isinstance(end.node, cst.If):
         asked = flow(end.node.test, statement.values, context).used
         if any(overlap(asked, other.flow.written) for other in (statement, *later)):
@@ -102,22 +114,57 @@ def _tail_depends(found: Arrangement, end: Tail, index: int) -> bool:
         return True
     if any(overlap(written, other.flow.used) for other in later):
         return True
-    return bool(later) and (
-        bool(overlap(used, found.body.state)) or any(leaves_turn(one.node) for one in leaving)
+    return bool(later) and bool(overlap(used, found.body.state))
+
+
+def _trains(statement: Statement) -> bool:
+    """Whether `statement` is a part of the training itself: a backward pass, an update, its gradients."""
+    return bool(
+        statement.effect
+        or statement.averages
+        or statement.clears_gradients
+        or statement.edits_gradients
     )
 
 
-def _core(found: Arrangement) -> set[int]:
-    """Return the indices of what the step needs: its effects, and what produces their inputs."""
+def _stopping(found: Arrangement) -> frozenset[int]:
+    """Return the indices of the statements that decide whether what comes after them runs."""
+    body = found.body
+    return frozenset(
+        i
+        for i in range(found.first, found.last)
+        if not body.statements[i].effect and may_stop(body.statements[i].node, body.context)
+    )
+
+
+def _asks_values(found: Arrangement, index: int) -> bool:
+    """Whether the statement at `index` asks for values of the device: by itself, or of reads before it."""
+    statements = found.body.statements
+    statement = statements[index]
+    mentions = statement.values.mentions
+    given = (arg.value for call in nodes_of(statement.node, cst.Call) for arg in call.args)
+    if statement.outside in MOVES or any(map(mentions, given)):
+        return True
+    needed = set(statement.flow.used)
+    for before in range(index - 1, found.first - 1, -1):
+        earlier = statements[before]
+        if overlap(earlier.flow.written, needed):
+            if earlier.outside is Outside.READ:
+                return True
+            needed |= earlier.flow.used
+    return False
+
+
+def _core(found: Arrangement, stopping: frozenset[int]) -> set[int]:
+    """Return the indices of what stays: the effects of the step, `stopping`, and what makes their inputs."""
     body = found.body
     core: set[int] = set()
     needed: set[str] = set()
     for index in range(found.last, found.first - 1, -1):
         statement = body.statements[index]
-        trains = statement.effect or statement.averages or statement.clears_gradients
-        trains = trains or statement.edits_gradients
         on_state = statement.outside is None and overlap(statement.flow.used, body.state)
-        if trains or on_state or overlap(statement.flow.written, needed):
+        stays = _trains(statement) or on_state or index in stopping
+        if stays or overlap(statement.flow.written, needed):
             core.add(index)
             needed |= statement.flow.used
     return core
@@ -148,7 +195,7 @@ def _obstacle(found: Arrangement, statement: Statement, index: int) -> str:
     """Return why `statement` may not run after the block; empty where it may."""
     later = list(found.after(index))
     if later and leaves_turn(statement.node):
-        return "it decides whether the rest of the step runs"
+        return DECIDES
     if _read(found, statement) is not None:
         rebinds = any(overlap(statement.flow.assigned, s.flow.assigned) for s in later)
         return "it is bound anew before the step ends" if rebinds else ""
@@ -257,6 +304,8 @@ def _independent(schedule: Statement, other: Statement) -> bool:
     )
     if not methods or other.effect or other.outside is not None:
         return False
+    if may_stop(other.node, other.context):
+        return False
     return not (
         overlap(schedule.flow.written, other.flow.used | other.flow.written)
         or overlap(schedule.flow.used, other.flow.written)
@@ -275,12 +324,6 @@ def feedback(found: Arrangement) -> Iterator[tuple[int, list[str]]]:
         }
         if names:
             yield index, sorted(names)
-
-
-def exits(found: Arrangement) -> list[cst.BaseStatement]:
-    """Return the statements that end the program and now do so after the step."""
-    moved = (found.body.statements[i].node for i in sorted(found.below))
-    return [node for node in moved if ends_program(node)]
 
 
 def head(node: cst.BaseStatement) -> str:

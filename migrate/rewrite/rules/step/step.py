@@ -24,11 +24,15 @@ class Step(Rule):
     weight-averaging statement. Inputs that the script does not move are moved:
     `inputs, labels = inputs.to('xla'), labels.to('xla')`.
 
-    *Values that are read* (`loss.item()`, meters, prints, checks for a finite loss) come right below the
-    block, in their order, so that meters show the same numbers at the same steps. Where a later statement
-    of the step changes the tensor (`loss /= accum_iter`), a copy is made at the old place. A check that
-    ends the program then does so after one more update of the weights. With `--defer-reads` what is
-    only logged is read once for each print ([defer-reads](defer-reads.md)).
+    *Values that are read* (`loss.item()`, meters, prints) come right below the block, in their order, so
+    that meters show the same numbers at the same steps. Where a later statement of the step changes the
+    tensor (`loss /= accum_iter`), a copy is made at the old place. With `--defer-reads` what is only
+    logged is read once for each print ([defer-reads](defer-reads.md)).
+
+    *Tests that decide whether the rest of the step runs* (`if not math.isfinite(loss.item()): sys.exit(1)`,
+    `continue`, `raise`, `assert`, a function that raises) keep their place: the block ends above the
+    test, and another block begins below it. A loss that is not finite reaches no weights, whether or not
+    somebody catches the exception. The program has one more graph.
 
     *Gradient accumulation.* By modulo, the loop over batches is the step loop, and the `if` is in the
     block. With an inner loop over micro-batches each of them is a step, and the update of the weights is
@@ -147,17 +151,50 @@ class Step(Rule):
                     with torch_xla.step():
                         x = x.to("xla")
                         loss = model(x).mean()
-                        loss_value = loss.detach().clone()
+                    loss_value = loss.item()
 
+                    if not math.isfinite(loss_value):
+                        sys.exit(1)
+
+                    with torch_xla.step():
                         loss /= accum_iter
                         loss.backward()
                         if (step + 1) % accum_iter == 0:
                             optimizer.step()
                             optimizer.zero_grad()
-                    loss_value = loss_value.item()
+                    meter.update(loss_value)
+            """,
+        ),
+        rewritten(
+            """
+            def train(model, loader, optimizer, meter, accum_iter):
+                model.cuda()
+                for x in loader:
+                    x = x.cuda()
+                    loss = model(x).mean()
+                    loss_value = loss.item()
+                    loss /= accum_iter
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    meter.update(loss_value)
+            """,
+            """
+            import torch_xla
 
-                    if not math.isfinite(loss_value):
-                        sys.exit(1)
+
+            def train(model, loader, optimizer, meter, accum_iter):
+                model.to("xla")
+                for x in loader:
+                    with torch_xla.step():
+                        x = x.to("xla")
+                        loss = model(x).mean()
+                        loss_value = loss.detach().clone()
+                        loss /= accum_iter
+                        loss.backward()
+                        optimizer.step()
+                        optimizer.zero_grad()
+                    loss_value = loss_value.item()
                     meter.update(loss_value)
             """,
         ),

@@ -175,7 +175,7 @@ class Steps:
             self._obstacles(loop, part)
         if not any(part.obstacles() for part in found):
             for span, part in zip(spans, found, strict=True):
-                self._step(loop, span, [part])
+                self._step(loop, span, _parts(part) or [part])
 
 
 def _inner(trained: Trained, index: int, accumulates: bool) -> Inner | None:
@@ -226,7 +226,13 @@ def _arranged(span: Span) -> Arrangement:
 
 
 def _parts(found: Arrangement) -> list[Arrangement] | None:
-    """Return the steps into which evaluations and saves in the middle cut the run; None where none fit."""
+    """Return the steps into which a run is cut by what lies in its middle; None where none fit.
+
+    A test that decides whether the rest runs, of a value of the device, lies between two steps. So may an
+    evaluation or a save between two whole ones.
+    """
+    if found.checks:
+        return _between_checks(found)
     cuts = found.obstacles()
     if not cuts:
         return [found]
@@ -245,6 +251,20 @@ def _parts(found: Arrangement) -> list[Arrangement] | None:
             return None
         parts.append(arrange(found.body, start, end - 1))
     return None if any(part.obstacles() for part in parts) else parts
+
+
+def _between_checks(found: Arrangement) -> list[Arrangement] | None:
+    """Return the steps before, between and after the tests that decide whether the rest of the run runs."""
+    parts: list[Arrangement] = []
+    start = found.first
+    for end in (*found.checks, found.last + 1):
+        if start < end:
+            inner = _parts(arrange(found.body, start, end - 1))
+            if inner is None:
+                return None
+            parts += inner
+        start = end + 1
+    return parts
 
 
 def trains_on_accelerator(context: Workspace) -> bool:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import libcst as cst
 
 from migrate.counts import many
 from migrate.reading.flow.dataflow import overlap
 from migrate.reading.flow.reads import Reads
+from migrate.reading.steps.leaving import may_stop
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
 from migrate.reading.tree.tree import code, nodes
 from migrate.rewrite.rule import Edit, Finding, Run, Wrap
-from migrate.rewrite.rules.step.arrange import Arrangement, exits, feedback
+from migrate.rewrite.rules.step.arrange import Arrangement, feedback
 from migrate.rewrite.rules.step.detached_read import Read, as_read
 from migrate.rewrite.rules.step.layout import CutTail, Layout, new, original, renamed
 from migrate.rewrite.workspace import Workspace
@@ -47,6 +49,7 @@ class Wrapping:
         layouts = [self._layout(part, first) for part in self.parts]
         step = self.context.vocabulary.write("step")
         body = self.parts[0].body
+        self._note_checks()
         yield from self._findings
         for read in self._reads:
             yield Edit(self.rule, read.call, read.kept, f"{read.name} is read after the step")
@@ -165,11 +168,13 @@ class Wrapping:
                 "for the host at every step"
             )
             self._findings.append(Finding(self.rule, part.body.block.body[index], message))
-        for node in exits(part):
-            self._notes.append(
-                f"`{_head(node)}` comes after the step: the weights are updated once more before the "
-                "program ends"
-            )
+
+    def _note_checks(self) -> None:
+        """Note the tests that lie between two steps."""
+        for before, after in pairwise(self.parts):
+            for statement in before.body.statements[before.last + 1 : after.first]:
+                if may_stop(statement.node, self.context):
+                    self._notes.append(f"`{_head(statement.node)}` stays between two steps")
 
     def _message(self) -> str:
         message = (

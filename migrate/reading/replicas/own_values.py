@@ -1,0 +1,357 @@
+"""Conditions that each replica decides by a value of its own: its loss, the accuracy on its share of the data.
+
+The way from the value to the condition is followed through variables, attributes, functions and files. A value
+that went through a collective (`dist.all_reduce(t)`, a function that calls it) is the same on all replicas.
+Names (`val_loss`) count where nothing else is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.names.bindings import passed_for
+from migrate.reading.names.scopes import Binding
+from migrate.reading.replicas.pure import leaves, same_everywhere
+from migrate.reading.tree.tree import code, last_part, nodes_of
+from migrate.reading.tree.walk import children
+from migrate.reading.values.collectives import OF_XLA, called
+from migrate.reading.values.words import METRIC, READ_METHODS
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+
+Condition = cst.If | cst.While | cst.IfExp
+# Collectives after which the first argument is the same on all replicas.
+EQUALIZE = frozenset(
+    {
+        *("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce"),
+        *("broadcast", "broadcast_object_list"),
+    }
+)
+# Functions that nothing else is known of, and by their names make a value the same on all replicas.
+REDUCES = re.compile(
+    r".*(all_?reduce|gather|broadcast|synchroni[sz]e).*|(.*_)?(reduce|sync)(_.*)?|compute",
+    re.IGNORECASE,
+)
+KEEPS = frozenset({"add", "append", "extend", "update"})  # methods that put a value into an object
+OF_WEIGHTS = frozenset({"buffers", "grad", "named_parameters", "parameters", "state_dict"})
+SAME_CALLS = frozenset({"hasattr", "isinstance", "len", "range", "type"})
+DEEPEST = 12
+
+
+def decided_alone(node: cst.CSTNode, context: Script) -> tuple[Condition, cst.CSTNode] | None:
+    """Return the condition around `node` that each replica decides by its own value, and that value.
+
+    Conditions around the calls of the function that `node` is in count, and those by which a statement before
+    `node` leaves.
+    """
+    return _Alone(context).around(node, 0)
+
+
+def own_value(value: cst.BaseExpression, context: Script) -> cst.CSTNode | None:
+    """Return the part of `value` that is each replica's own; None where nothing shows that one is."""
+    return _Own(context).of(value)
+
+
+class _Alone:
+    def __init__(self, context: Script) -> None:
+        self._context = context
+        self._seen: set[int] = set()
+
+    def around(self, node: cst.CSTNode, depth: int) -> tuple[Condition, cst.CSTNode] | None:
+        below = node
+        for above in self._context.ancestors(node):
+            for condition in self._conditions(above, below):
+                if not self._context.guards.asks(condition.test):
+                    value = own_value(condition.test, self._context)
+                    if value is not None:
+                        return condition, value
+            if isinstance(above, cst.FunctionDef):
+                return self._calls(above, depth)
+            below = above
+        return None
+
+    def _conditions(self, above: cst.CSTNode, below: cst.CSTNode) -> Iterator[Condition]:
+        """Yield the conditions by which `above` decides whether `below`, a part of it, runs."""
+        if isinstance(above, Condition) and below is not above.test:
+            yield above
+        if isinstance(above, cst.IndentedBlock):
+            for statement in above.body:
+                if statement is below:
+                    return
+                if isinstance(statement, cst.If) and _leaves(statement):
+                    yield statement
+
+    def _calls(self, function: cst.FunctionDef, depth: int) -> tuple[Condition, cst.CSTNode] | None:
+        if id(function) in self._seen or depth > DEEPEST:
+            return None
+        self._seen.add(id(function))
+        for mention in self._context.references(function.name.value):
+            call = mention
+            above = self._context.parent(mention)
+            if isinstance(above, cst.Attribute) and above.attr is mention:
+                call, above = above, self._context.parent(above)
+            if isinstance(above, cst.Call) and above.func is call:
+                ran = self._context.called(above)
+                if not ran or any(one is function for one in ran):
+                    found = self.around(above, depth + 1)
+                    if found is not None:
+                        return found
+        return None
+
+
+class _Own:
+    def __init__(self, context: Script) -> None:
+        self._context = context
+        self._under_way: set[int] = set()
+
+    def of(self, value: cst.CSTNode | None) -> cst.CSTNode | None:
+        if value is None or id(value) in self._under_way or len(self._under_way) > 8 * DEEPEST:
+            return None
+        if isinstance(value, cst.BaseExpression) and self._is_same(value):
+            return None
+        self._under_way.add(id(value))
+        try:
+            if isinstance(value, cst.Call):
+                return self._call(value)
+            if isinstance(value, cst.Name):
+                return value if self._name(value) else None
+            if isinstance(value, cst.Attribute):
+                return self._attribute(value)
+            if isinstance(value, cst.Lambda | cst.BaseCompoundStatement):
+                return None
+            if isinstance(value, cst.Comparison) and any(
+                isinstance(target.operator, cst.Is | cst.IsNot) for target in value.comparisons
+            ):
+                return value.left if self._is_there_for_some(value.left) else None
+            parts = (self.of(child) for child in children(value))
+            return next((part for part in parts if part is not None), None)
+        finally:
+            self._under_way.discard(id(value))
+
+    def _is_same(self, value: cst.BaseExpression) -> bool:
+        """Whether `value` asks for counters and for options that the script does not set."""
+        asked = leaves(value)
+        return bool(asked) and same_everywhere(value) and not any(map(self._is_set, asked))
+
+    def _is_set(self, node: cst.Name | cst.Attribute) -> bool:
+        return isinstance(node, cst.Attribute) and node.attr.value in self._context.attributes
+
+    def _call(self, call: cst.Call) -> cst.CSTNode | None:
+        if self._equalizes(call) or last_part(call.func) in SAME_CALLS or self._of_weights(call):
+            return None
+        ran = self._context.run_by(call)
+        here = self._context.called(call)
+        if any(self._returns_own(function) for function in here):
+            return call
+        if ran and len(here) < len(ran) and self._context.effects.reads(call):
+            return call
+        given = [arg.value for arg in call.args]
+        method = call.func if isinstance(call.func, cst.Attribute) else None
+        known = self._context.qualified_name(call.func) is not None
+        if method is not None and not known:
+            given.append(method.value)
+        for part in given:
+            if (own := self.of(part)) is not None:
+                return own
+        reads = method is not None and method.attr.value in READ_METHODS and not known
+        if reads and method is not None and not self._is_equal(method.value):
+            return call
+        return None
+
+    def _returns_own(self, function: cst.FunctionDef) -> bool:
+        if id(function) in self._under_way:
+            return False
+        self._under_way.add(id(function))
+        try:
+            return any(
+                self.of(one.value) is not None or self._decided(one)
+                for one in nodes_of(function.body, cst.Return)
+            )
+        finally:
+            self._under_way.discard(id(function))
+
+    def _name(self, name: cst.Name) -> bool:
+        if self._is_reduced(name, name.value):
+            return False
+        bindings = self._context.bindings(name)
+        if any(self._gives_own(binding, name) for binding in bindings):
+            return True
+        if self._holds_own(name):
+            return True
+        if self._context.values.on_device(name) and not self._is_equal(name):
+            return True
+        if bindings and not all(self._is_unknown(binding, name) for binding in bindings):
+            return False
+        return bool(bindings) and METRIC.fullmatch(name.value) is not None
+
+    def _gives_own(self, binding: Binding, name: cst.Name) -> bool:
+        node = binding.node
+        if isinstance(node, cst.Param):
+            return any(self.of(value) is not None for value in passed_for(name, self._context))
+        value = self._given(node)
+        return value is not None and (self.of(value) is not None or self._decided(node))
+
+    def _is_there_for_some(self, value: cst.BaseExpression) -> bool:
+        """Whether each replica decides by itself, or by its rank, what the name `value` is given."""
+        if isinstance(value, cst.Attribute):
+            return any(
+                self._decided(target)
+                for target, _ in self._context.attributes.get(value.attr.value, ())
+            )
+        if not isinstance(value, cst.Name):
+            return False
+        for binding in self._context.bindings(value):
+            if not isinstance(binding.node, cst.Param):
+                if self._decided(binding.node):
+                    return True
+            elif any(map(self._is_there_for_some, passed_for(value, self._context))):
+                return True
+        return False
+
+    def _is_unknown(self, binding: Binding, name: cst.Name) -> bool:
+        """Whether nothing shows what `binding` gives `name`."""
+        node = binding.node
+        if isinstance(node, cst.Param):
+            return not passed_for(name, self._context) and not isinstance(
+                node.default, cst.BaseNumber
+            )
+        value = self._given(node)
+        if value is None or isinstance(value, cst.BaseNumber | cst.UnaryOperation):
+            return True
+        calls = list(nodes_of(value, cst.Call))
+        if any(map(self._equalizes, calls)) or any(map(self._of_weights, calls)):
+            return False
+        return any(not self._context.run_by(c) and not self._is_plain(c) for c in calls)
+
+    def _is_plain(self, call: cst.Call) -> bool:
+        """Whether `call` is of a function of Python that only computes: `float(x)`, `math.sqrt(x)`."""
+        name = self._context.qualified_name(call.func) or code(call.func)
+        return name.startswith(("math.", "os.", "time.")) or name in (
+            *SAME_CALLS,
+            *("abs", "bool", "dict", "float", "int", "list", "max", "min", "round", "sum"),
+        )
+
+    def _given(self, node: cst.CSTNode) -> cst.BaseExpression | None:
+        """Return the value of the assignment that binds `node`."""
+        for above in self._context.ancestors(node):
+            if isinstance(above, cst.Assign | cst.AnnAssign | cst.AugAssign | cst.NamedExpr):
+                return above.value
+            if isinstance(above, cst.BaseStatement):
+                return None
+        return None
+
+    def _decided(self, node: cst.CSTNode) -> bool:
+        """Whether a test of the rank, or of a value of its own, decides whether `node` runs."""
+        below = node
+        for above in self._context.ancestors(node):
+            if isinstance(above, cst.FunctionDef):
+                return False
+            if isinstance(above, cst.If | cst.IfExp) and below is not above.test:
+                if self._context.guards.asks(above.test) or self.of(above.test) is not None:
+                    return True
+            below = above
+        return False
+
+    def _attribute(self, node: cst.Attribute) -> cst.CSTNode | None:
+        named = node.attr.value
+        if self._is_reduced(node, code(node)):
+            return None
+        given = self._context.attributes.get(named, ())
+        for target, value in given:
+            stated = value if value is not None else self._given(target)
+            if stated is not None and (self.of(stated) is not None or self._decided(target)):
+                return node
+        if isinstance(node.value, cst.Name) and node.value.value != "self":
+            if self.of(node.value) is not None:
+                return node
+        elif self._holds_own(node):
+            return node
+        if same_everywhere(node):
+            return None
+        known = [v for _, v in given if not isinstance(v, cst.BaseNumber | cst.UnaryOperation)]
+        return node if not known and METRIC.fullmatch(named) and named != "val" else None
+
+    def _holds_own(self, node: cst.Name | cst.Attribute) -> bool:
+        """Whether a value of its own is put into the object `node`: `losses.update(loss.item())`."""
+        text = code(node)
+        around = self._context.function_around(node) or self._context.module
+        calls = self._methods(around).get(text, ())
+        if any(self._equalizes(call) for call in calls):
+            return False
+        return any(
+            last_part(call.func) in KEEPS and any(self.of(arg.value) is not None for arg in call.args)
+            for call in calls
+        )
+
+    def _methods(self, root: cst.CSTNode) -> dict[str, list[cst.Call]]:
+        found: dict[str, list[cst.Call]] = {}
+        for call in nodes_of(root, cst.Call):
+            if isinstance(call.func, cst.Attribute):
+                found.setdefault(code(call.func.value), []).append(call)
+        return found
+
+    def _equalizes(self, call: cst.Call) -> bool:
+        """Whether the result of `call`, or what it is given, is the same on all replicas after it."""
+        name = called(call, self._context)
+        if name is not None:
+            return name in EQUALIZE
+        known = self._context.qualified_name(call.func) or ""
+        if known.startswith("torch_xla.core.xla_model."):
+            return known.rpartition(".")[2] in OF_XLA
+        if self._context.run_by(call):
+            return self._context.effects.meets(call)
+        if known.startswith(("torch.", "functools.", "numpy.")):
+            return False
+        return REDUCES.fullmatch(last_part(call.func)) is not None
+
+    def _is_reduced(self, node: cst.CSTNode, text: str) -> bool:
+        """Whether a collective of the function makes `text` the same on all replicas."""
+        around = self._context.function_around(node) or self._context.module
+        for call in nodes_of(around, cst.Call):
+            if not self._equalizes(call):
+                continue
+            first_only = called(call, self._context) is not None
+            given = [arg.value for arg in (call.args[:1] if first_only else call.args)]
+            if isinstance(call.func, cst.Attribute) and not first_only:
+                given.append(call.func.value)
+            if any(text == code(part) or _holds(part, text) for part in given):
+                return True
+        return False
+
+    def _is_equal(self, value: cst.BaseExpression, depth: int = DEEPEST // 2) -> bool:
+        """Whether `value` is computed of what a collective, or the average of the gradients, made equal."""
+        if any(self._equalizes(c) or self._of_weights(c) for c in nodes_of(value, cst.Call)):
+            return True
+        for name in nodes_of(value, cst.Name) if depth else ():
+            if self._is_reduced(name, name.value):
+                return True
+            given = (self._given(binding.node) for binding in self._context.bindings(name))
+            if any(one is not None and self._is_equal(one, depth - 1) for one in given):
+                return True
+        return False
+
+    def _of_weights(self, call: cst.Call) -> bool:
+        """Whether `call` computes of weights or gradients, which are the same on all replicas."""
+        return any(
+            isinstance(part, cst.Attribute) and part.attr.value in OF_WEIGHTS
+            for arg in call.args
+            for part in nodes_of(arg, cst.Attribute)
+        )
+
+
+def _holds(value: cst.BaseExpression, text: str) -> bool:
+    """Whether `value` is a list or a tuple with `text` in it."""
+    elements = value.elements if isinstance(value, cst.List | cst.Tuple) else ()
+    return any(code(element.value) == text for element in elements)
+
+
+def _leaves(statement: cst.If) -> bool:
+    last = statement.body.body[-1] if statement.body.body else None
+    if isinstance(last, cst.SimpleStatementLine):
+        last = last.body[-1]
+    return isinstance(last, cst.Return | cst.Continue | cst.Break | cst.Raise)

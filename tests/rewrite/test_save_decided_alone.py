@@ -1,0 +1,163 @@
+"""Saves under a condition that each replica decides by a value of its own."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.reading.tree.source import parse
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options
+from migrate.rewrite.story import rewrite_source
+
+HEAD = """
+import torch
+import torch.distributed as dist
+import torch_xla.core.xla_model as xm
+
+
+def judge(model, loader):
+    right = total = 0
+    for x, y in loader:
+        right += (model(x.cuda()).argmax(1) == y.cuda()).sum().item()
+        total += y.numel()
+    return right / total
+
+
+def judge_all(model, loader):
+    counts = torch.zeros(2, device="cuda")
+    for x, y in loader:
+        counts[0] += (model(x.cuda()).argmax(1) == y.cuda()).sum()
+        counts[1] += y.numel()
+    dist.all_reduce(counts)
+    return (counts[0] / counts[1]).item()
+
+
+def mean_of(t):
+    t = t.clone()
+    dist.all_reduce(t)
+    return t / dist.get_world_size()
+
+
+class Stopper:
+    def __init__(self):
+        self.top = 0.0
+
+    def step(self, value):
+        if value > self.top:
+            self.top = value
+            return True
+        return False
+
+
+def train(model, loader, held_out, optimizer, rank, args):
+    model.cuda()
+    top, high, stopper = 0.0, 0.0, Stopper()
+    for epoch in range(9):
+        for x in loader:
+            e = model(x.cuda()).mean()
+            e.backward()
+            optimizer.step()
+"""
+
+
+def saves(body: str, portable: bool = False) -> tuple[str, list[str]]:
+    """Return the rewritten loop with the statements `body`, and what is reported of its saves."""
+    text = HEAD + textwrap.indent(textwrap.dedent(body).strip(), " " * 8) + "\n"
+    options = Options(style="portable") if portable else Options()
+    done = rewrite_source(parse(text.encode(), Path("script.py")), options=options)
+    return done.data.decode(), [f.message for f in done.findings if f.rule == "save"]
+
+
+SAVE = "torch.save(model.state_dict(), 'x.pt')"
+OWN = {
+    "accuracy": f"q = judge(model, held_out)\nif q > top:\n    top = q\n    {SAVE}",
+    "nested": f"q = judge(model, held_out)\nif epoch > 2:\n    if q > top:\n        {SAVE}",
+    "outer": f"q = judge(model, held_out)\nif q > top:\n    if rank == 0:\n        {SAVE}",
+    "else": f"q = judge(model, held_out)\nif q <= top:\n    pass\nelse:\n    {SAVE}",
+    "skip": f"q = judge(model, held_out)\nif q <= top:\n    continue\n{SAVE}",
+    "flag": f"q = judge(model, held_out)\nbetter = q > top\nif better:\n    {SAVE}",
+    "set": f"b = False\nif judge(model, held_out) > top:\n    b = True\nif b:\n    {SAVE}",
+    "max": f"q = judge(model, held_out)\nhigh = max(q, high)\nif q == high:\n    {SAVE}",
+    "nan": f"if torch.isnan(e):\n    {SAVE}",
+    "item": f"q = e.item()\nif q != q:\n    {SAVE}",
+    "stopper": f"if stopper.step(judge(model, held_out)):\n    {SAVE}",
+    "attribute": (
+        f"args.top = judge(model, held_out)\nif args.top > high:\n    {SAVE}"
+    ),
+    "own file": (
+        "q = judge(model, held_out)\nif q > top:\n"
+        "    torch.save(model.state_dict(), f'{rank}.pt')"
+    ),
+    "list": f"qs = []\nqs.append(e.item())\nif min(qs) < 0.1:\n    {SAVE}",
+}
+SAME = {
+    "all reduced": f"q = judge_all(model, held_out)\nif q > top:\n    top = q\n    {SAVE}",
+    "in place": f"q = e.detach()\ndist.all_reduce(q)\nif q.item() > top:\n    {SAVE}",
+    "function": f"q = mean_of(e)\nif q.item() > top:\n    {SAVE}",
+    "xm": f"q = xm.mesh_reduce('q', e.item(), min)\nif q > top:\n    {SAVE}",
+    "gathered": (
+        "qs = [None] * dist.get_world_size()\ndist.all_gather_object(qs, e.item())\n"
+        f"if min(qs) > top:\n    {SAVE}"
+    ),
+    "stopper": f"if stopper.step(judge_all(model, held_out)):\n    {SAVE}",
+    "epoch": f"if epoch % 10 == 9:\n    {SAVE}",
+    "option": f"if args.keep and epoch > args.warm_up:\n    {SAVE}",
+    "norm": (
+        "n = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+        f"if n.item() < 0.1:\n    {SAVE}"
+    ),
+    "always": SAVE,
+}
+
+
+@pytest.mark.parametrize("portable", [False, True], ids=["native", "portable"])
+@pytest.mark.parametrize("body", OWN.values(), ids=OWN)
+def test_a_value_of_each_replica_is_reported(body: str, portable: bool) -> None:
+    text, messages = saves(body, portable)
+    assert "torch.save(" in text
+    assert ["may differ between the replicas" in message for message in messages] == [True]
+
+
+@pytest.mark.parametrize("portable", [False, True], ids=["native", "portable"])
+@pytest.mark.parametrize("body", SAME.values(), ids=SAME)
+def test_a_value_that_is_the_same_on_all_is_none(body: str, portable: bool) -> None:
+    text, messages = saves(body, portable)
+    assert messages == []
+    assert "torch.save(" not in text
+
+
+def test_one_process_alone_has_nobody_to_differ_from() -> None:
+    script = """
+    import torch
+
+
+    def train(model, loader, held_out, best):
+        model.cuda()
+        if (loss := judge(model, held_out)) < best:
+            torch.save(model.state_dict(), "best.pt")
+    """
+    done = rewrite_source(parse(textwrap.dedent(script).encode(), Path("script.py")))
+    assert [f for f in done.findings if f.rule == "save"] == []
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+def test_a_value_of_another_file(tmp_path: Path, reduced: bool) -> None:
+    (tmp_path / "judging.py").write_text(
+        "import torch\nimport torch.distributed as dist\n\n\n"
+        "def q_of(model, x):\n"
+        "    t = model(x).mean()\n" + "    dist.all_reduce(t)\n" * reduced + "    return t.item()\n"
+    )
+    (tmp_path / "train.py").write_text(
+        "import torch\nimport torch.distributed as dist\nfrom judging import q_of\n\n\n"
+        "def main(model, x, top):\n"
+        '    dist.init_process_group("nccl")\n'
+        "    model.cuda()\n"
+        "    if q_of(model, x.cuda()) > top:\n"
+        '        torch.save(model.state_dict(), "top.pt")\n'
+    )
+    done = rewrite_folder(tmp_path)
+    found = [f.message for one in done.files for f in one.findings if f.rule == "save"]
+    assert ["may differ" in message for message in found] == [True] * (not reduced)

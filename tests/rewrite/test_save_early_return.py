@@ -1,0 +1,133 @@
+"""Ways out of a function, or of a branch, before what it saves."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.reading.tree.source import parse
+from migrate.rewrite.options import Options
+from migrate.rewrite.story import rewrite_source
+
+SCRIPT = """
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+
+def store(path, model, step, keep=True):
+{body}
+    os.makedirs("out", exist_ok=True)
+    torch.save(model.state_dict(), "out/last.pt")
+
+
+def train(model, loader, optimizer, args):
+    dist.init_process_group("nccl")
+    rank = dist.get_rank()
+    model.cuda()
+{made}
+    for step, x in enumerate(loader):
+        loss = model(x.cuda()).mean()
+        loss.backward()
+        optimizer.step()
+        if rank == 0:
+            store(path, model, step)
+"""
+
+
+def saved(body: str, made: str, portable: bool) -> tuple[str, list[str]]:
+    text = SCRIPT.format(body=textwrap.indent(body, "    "), made=textwrap.indent(made, "    "))
+    options = Options(style="portable" if portable else "native")
+    done = rewrite_source(parse(text.encode(), Path("script.py")), options=options)
+    after = done.data.decode()
+    function = after[after.index("def store") : after.index("def train")]
+    return function, [f.message for f in done.findings if f.rule == "save"]
+
+
+@pytest.mark.parametrize("portable", [False, True], ids=["native", "portable"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if path is None:\n    return",
+        "if not path:\n    return",
+        "if step % 10 != 0:\n    return",
+        "if not keep or step == 0:\n    return",
+        "if path is None:\n    raise ValueError(step)",
+        "assert path",
+        "if keep:\n    if step == 0:\n        return",
+    ],
+)
+def test_what_all_replicas_take_alike_stays_with_all(body: str, portable: bool) -> None:
+    function, messages = saved(body, "path = args.out", portable)
+    lines = function.splitlines()
+    assert textwrap.indent(body, "    ").splitlines() == lines[1 : 2 + body.count("\n")]
+    assert messages == []
+    assert "torch.save" not in function
+    assert any(line.startswith("        os.makedirs") for line in lines)
+
+
+def test_what_it_prints_first_stays_with_the_first_replica() -> None:
+    body = 'if path is None:\n    print("nothing to do")\n    return'
+    function, messages = saved(body, "path = args.out", False)
+    assert messages == []
+    assert function.splitlines()[1:5] == [
+        "    if path is None:",
+        "        if xm.is_master_ordinal(local=False):",
+        '            print("nothing to do")',
+        "        return",
+    ]
+
+
+@pytest.mark.parametrize("portable", [False, True], ids=["native", "portable"])
+@pytest.mark.parametrize(
+    ("body", "made"),
+    [
+        (
+            "if path is None:\n    return",
+            "path = None\nif rank == 0:\n    path = args.out",
+        ),
+        ("if os.path.exists(path):\n    return", "path = args.out"),
+        ("with open(path) as file:\n    if file.read():\n        return", "path = args.out"),
+        ("try:\n    open(path)\nexcept OSError:\n    return", "path = args.out"),
+        ("for name in os.listdir(path):\n    if name == 'x':\n        return", "path = args.out"),
+        ("if path:\n    pass\nelse:\n    return", "path = args.out"),
+    ],
+)
+def test_what_may_differ_is_reported_and_the_function_stays(
+    body: str, made: str, portable: bool
+) -> None:
+    function, messages = saved(body, made, portable)
+    assert function.splitlines()[1] == "    " + body.splitlines()[0]
+    assert "torch.save(" in function
+    (message,) = messages
+    assert "may leave store before it saves" in message or "may differ between" in message
+
+
+@pytest.mark.parametrize("leave", ["continue", "break", "return", "raise ValueError", "sys.exit()"])
+def test_a_way_out_of_the_branch_itself_keeps_the_save_there(leave: str) -> None:
+    script = f"""
+    import sys
+
+    import torch
+    import torch.distributed as dist
+
+
+    def train(model, loader, optimizer, out):
+        rank = dist.get_rank()
+        model.cuda()
+        for x in loader:
+            model(x.cuda()).mean().backward()
+            optimizer.step()
+            if rank == 0:
+                if out is None:
+                    {leave}
+                torch.save(model.state_dict(), out)
+    """
+    done = rewrite_source(parse(textwrap.dedent(script).encode(), Path("script.py")))
+    assert "torch.save(" in done.data.decode()
+    found = [f.message for f in done.findings if f.rule == "save"]
+    assert ["may leave before it" in message for message in found] == [True]
