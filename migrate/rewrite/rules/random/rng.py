@@ -13,6 +13,12 @@ from migrate.reading.replicas.launch import Style
 from migrate.reading.tree.tree import code, keyword, nodes_of
 from migrate.reading.values.devices import Kind
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.random.following import (
+    after_joining,
+    after_silent_seed,
+    statement_after,
+    unseeded_here,
+)
 from migrate.rewrite.rules.random.portable_rng import portable_rng
 from migrate.rewrite.rules.random.seeds import (
     CPU_SEED,
@@ -272,8 +278,15 @@ class Rng(Rule):
         """Yield what becomes of one call that seeds, or that keeps or makes a state."""
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func) or ""
+        seeding, place = context.calls.seeding, context.place(node)
         if context.portable:
             yield from portable_rng(self, node, name, context)
+        elif place in seeding.joining:
+            yield from after_joining(self, node, seeding.joining[place], context)
+        elif place in seeding.silent:
+            yield from after_silent_seed(self, node, context)
+        elif place in seeding.early or place in seeding.in_loaders:
+            yield from unseeded_here(self, node, name, context)
         elif name in CPU_SEED:
             yield from self._after_cpu_seed(node, context)
         elif name in CUDA_SEED:
@@ -294,7 +307,8 @@ class Rng(Rule):
             yield from self.report(node, f"{code(node)}: {ELSEWHERE}")
 
     def _after_cpu_seed(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
-        if not context.devices.are_used or next(_twins(node, context), None) is not None:
+        used = context.devices.are_used or context.place(node) in context.calls.seeding.for_devices
+        if not used or next(_twins(node, context), None) is not None:
             return
         if launches(node, context):
             if worker_seed(node, context) is None and not launched_worker_seeds(node, context):
@@ -304,7 +318,6 @@ class Rng(Rule):
             yield from self.report(node, TOO_EARLY)
             return
         small = context.parent(node)
-        line = context.parent(small)
         if not isinstance(small, cst.Expr | cst.Assign) or len(node.args) != 1:
             message = f"{code(node)} does not seed XLA: torch_xla.manual_seed, with the same seed"
             yield from self.report(node, message)
@@ -312,21 +325,9 @@ class Rng(Rule):
         value = node.args[0].value
         if draws(value, context):  # asked again it would be another number
             value = cst.parse_expression(f"{context.imports.require('torch')}{DRAWN}")
-        seed = cst.Expr(
-            cst.Call(
-                cst.parse_expression(f"{context.imports.require('torch_xla')}.manual_seed"),
-                [cst.Arg(value)],
-            )
-        )
+        seed = f"{context.imports.require('torch_xla')}.manual_seed({code(value)})"
         message = f"{code(node)} does not seed XLA: torch_xla.manual_seed beside it"
-        if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1:
-            yield self.edit(
-                line,
-                lambda updated: cst.FlattenSentinel([updated, cst.SimpleStatementLine([seed])]),
-                message,
-            )
-        else:
-            yield self.edit(small, lambda updated: cst.FlattenSentinel([updated, seed]), message)
+        yield statement_after(self, small, seed, message, context)
 
     def _cuda_seed(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         small = context.parent(node)
