@@ -19,6 +19,7 @@ from migrate.rewrite.rules.random.following import (
     statement_after,
     unseeded_here,
 )
+from migrate.rewrite.rules.random.loaded_states import guarded, is_made_here, may_be_asked_twice
 from migrate.rewrite.rules.random.portable_rng import portable_rng
 from migrate.rewrite.rules.random.seeds import (
     CPU_SEED,
@@ -38,25 +39,42 @@ from migrate.rewrite.workspace import Workspace
 DRAWN = ".initial_seed()"  # the seed that was drawn for the CPU
 BY_HAND = names(*RANDOM_SEEDS)
 STATES = names(*STATE_OF_ONE, *STATE_OF_ALL)
+GETS = frozenset(name for name in STATES if "get_rng_state" in name) | {
+    "torch_xla.core.xla_model.get_rng_state"
+}
+OF_A_GPU = (
+    "a checkpoint of CUDA holds the state of a GPU, a tensor, for which xm.set_rng_state raises: put back "
+    "only what isinstance(state, int)"
+)
 
 
 class Rng(Rule):
     """Seed XLA where the script seeds PyTorch.
 
-    **What it does.** `torch.manual_seed(s)` seeds the CPU and the GPU, not XLA: without a seed of its own,
-    dropout differs from run to run. `torch_xla.manual_seed(s)` comes after it, or takes the place of
-    `torch.cuda.manual_seed(s)` or `manual_seed_all(s)`, once; where `s` is drawn (`np.random.randint(…)`)
-    it is given `torch.initial_seed()`. `torch.cuda.get_rng_state()` and `set_rng_state`, with or
-    without `_all`, become those of `torch_xla.core.xla_model`, where the state is a number.
-    `torch.Generator(device='cuda')` becomes a generator on the CPU: it draws other numbers than on the
-    GPU, and they are copied to the device where one is asked for. So does one of a device that is not known.
+    **What it does.** `torch.manual_seed(s)` seeds the CPU and the GPU, not XLA, which starts every
+    replica of every run at one and the same seed of its own. `torch_xla.manual_seed(s)` comes after it,
+    or takes the place of `torch.cuda.manual_seed(s)` or `manual_seed_all(s)`, once; where `s` is drawn
+    (`np.random.randint(…)`) it is given `torch.initial_seed()`. `torch.cuda.get_rng_state()` and
+    `set_rng_state`, with or without `_all`, become those of `torch_xla.core.xla_model`, where the state
+    is a number. A state that the function has not asked for itself may come from a checkpoint of CUDA, as
+    a tensor: it is put back only where it is a number. `torch.Generator(device='cuda')` becomes a
+    generator on the CPU: it draws other numbers than on the GPU, and they are copied to the device where
+    one is asked for. So does one of a device that is not known.
 
-    **Left alone.** The seed of a script that never leaves the CPU.
+    Code that seeds torch and stays as it is gets `torch_xla.manual_seed(torch.initial_seed())` after its
+    call: that of a library (`transformers.set_seed`, `seed_everything`), or of a file that is not
+    rewritten. So does the call that joins the process group, where torch is seeded when the script or
+    what it imports is read: XLA must not be touched then. A script that nothing seeds, and that draws on
+    the device (dropout, `torch.randn_like`), lets each replica seed XLA by its own number there: on GPUs
+    the ranks draw different numbers too.
+
+    **Left alone.** The seed of a script that never leaves the CPU; that of the processes of a data loader
+    (`worker_init_fn`).
 
     A seed in the process that launches the replicas is not inherited by them, and XLA must not be touched
-    there: the worker seeds XLA with it first of all, under the same conditions, where it receives what the
-    seed is made of. It seeds nothing else: the processes of `mp.spawn` do not have the seed of the CPU
-    either.
+    there: the worker seeds XLA with it first of all, under the same conditions, where it receives what
+    the seed is made of. It seeds nothing else: the processes of `mp.spawn` do not have the seed of the
+    CPU either.
 
     **Reported.** A seed in the launching process that the worker does not receive, and one in a function
     that this process calls, too, in
@@ -149,6 +167,72 @@ class Rng(Rule):
             state = {'rng': xm.get_rng_state()}
             xm.set_rng_state(state['rng'])
             states = xm.get_rng_state()
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def main(rank):
+                dist.init_process_group("nccl")
+                images = torch.zeros(8, 4).cuda()
+                print(images + torch.randn_like(images))
+
+
+            if __name__ == "__main__":
+                main(0)
+            """,
+            """
+            import os
+
+            import torch
+            import torch.distributed as dist
+            import torch_xla
+            import torch_xla.distributed.xla_backend
+            import torch_xla.runtime as xr
+
+
+            def main(rank):
+                dist.init_process_group("xla", init_method="xla://")
+                # XLA starts all replicas at the same seed: each gets its own, as each GPU does.
+                torch_xla.manual_seed(torch.initial_seed() + xr.global_ordinal())
+                images = torch.zeros(8, 4).to("xla")
+                print(images + torch.randn_like(images))
+
+
+            def _mp_fn(index):
+                if "TORCHELASTIC_RUN_ID" not in os.environ:  # else torchrun has set them
+                    os.environ["RANK"] = str(index)
+                    os.environ["LOCAL_RANK"] = str(xr.local_ordinal())
+                    os.environ["WORLD_SIZE"] = str(xr.world_size())
+                    os.environ["LOCAL_WORLD_SIZE"] = str(xr.local_device_count())
+                main(0)
+
+
+            if __name__ == "__main__":
+                torch_xla.launch(_mp_fn)
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+
+            def resume(path):
+                state = torch.load(path, map_location="cpu")
+                torch.cuda.set_rng_state(state["cuda_rng"].cpu())
+            """,
+            """
+            import torch
+            import torch_xla.core.xla_model as xm
+
+
+            def resume(path):
+                state = torch.load(path, map_location="cpu")
+                if isinstance(state["cuda_rng"], int):  # else it is the state of a GPU's generator
+                    xm.set_rng_state(state["cuda_rng"])
             """,
         ),
         left_alone(
@@ -374,7 +458,23 @@ class Rng(Rule):
             return updated.with_changes(func=function, args=args)
 
         message = f"{name} → xm.{last}: a number, so that states of CUDA checkpoints do not load"
-        yield self.edit(node, replace, message, consumes=[node.func, *node.args[kept:]])
+        state = _number(node.args[0].value) if kept and node.args else None
+        if state is None or is_made_here(state, GETS, context):
+            yield self.edit(node, replace, message, consumes=[node.func, *node.args[kept:]])
+            return
+        line = context.parent(context.parent(node))
+        if not isinstance(line, cst.SimpleStatementLine) or not may_be_asked_twice(state):
+            yield from self.report(node, f"{code(node)}: {OF_A_GPU}")
+            yield self.edit(node, replace, message, consumes=[node.func, *node.args[kept:]])
+            return
+
+        def guard(updated: cst.SimpleStatementLine) -> cst.If:
+            test, put_back = guarded(updated, state)
+            call = put_back.with_changes(body=[cst.Expr(replace(node))])
+            return test.with_changes(body=test.body.with_changes(body=[call]))
+
+        message = f"{name} → xm.{last}, of a number: the state of a GPU in a checkpoint is left out"
+        yield self.edit(line, guard, message, consumes=[node])
 
     def _generator(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         arg = keyword(node, "device") or (node.args[0] if node.args else None)
