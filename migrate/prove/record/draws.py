@@ -26,7 +26,10 @@ from typing import Any
 
 import torch
 
+from migrate.prove.record import drawn as seen
+from migrate.prove.record import seeds
 from shims import activate
+from shims.patches import rng
 
 # In place, of a tensor: only its shape and dtype count.
 _FILLS = (
@@ -56,6 +59,8 @@ def install() -> None:
             _replace(torch.Tensor, name, _fill)
         for name in _LIKES:
             _replace(torch, name, _like)
+        seen.follow_cuda(rng.Generators)
+        seeds.spread()
         return
     # At once, not once torch_xla is there: a script may import the functions by name before.
     generator = DeviceGenerator()
@@ -161,6 +166,7 @@ class DeviceGenerator:
         if kwargs.get("generator") is not None:
             yield
             return
+        seen.SEED.draw()
         host = torch.default_generator
         with self._lock:
             before = host.get_state()
@@ -215,6 +221,7 @@ class DeviceGenerator:
         def set_rng_state(number: Any, device: Any = None) -> None:
             # XLA's own, for what is drawn by none of these functions.
             set_state(int(number), device)
+            seen.SEED.give(int(number))
             self.restore(int(number))
 
         xla_model.get_rng_state, xla_model.set_rng_state = get_rng_state, set_rng_state

@@ -72,9 +72,9 @@ class Rng(Rule):
     (`worker_init_fn`).
 
     A seed in the process that launches the replicas is not inherited by them, and XLA must not be touched
-    there: the worker seeds XLA with it first of all, under the same conditions, where it receives what
-    the seed is made of. It seeds nothing else: the processes of `mp.spawn` do not have the seed of the
-    CPU either.
+    there: the worker seeds XLA with it and its rank first of all, under the same conditions, where it
+    receives what the seed is made of: the processes of `mp.spawn` do not have it, each GPU draws its own
+    numbers. For the same reason the worker does not seed the CPU.
 
     **Reported.** A seed in the launching process that the worker does not receive, and one in a function
     that this process calls, too, in
@@ -274,12 +274,13 @@ class Rng(Rule):
             """
             import torch
             import torch_xla
+            import torch_xla.runtime as xr
 
 
             def worker(rank, options):
                 global best
                 if options.seed is not None:
-                    torch_xla.manual_seed(options.seed)
+                    torch_xla.manual_seed(options.seed + xr.global_ordinal())
                 print(torch.ones(3).to("xla"), options)
 
 
