@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 import torch
 
 from shims.backends import current
+from shims.backends.base import Backend
 
 
 class RngState(TypedDict):
@@ -52,13 +54,17 @@ def rng_state() -> RngState:
     }
 
 
-def set_rng_state(state: RngState) -> None:
+def set_rng_state(state: RngState | torch.Tensor | Sequence[torch.Tensor]) -> None:
     """Put back what `rng_state` gave.
 
     A state from another backend sets the host's generator only, and warns: the numbers of the device
-    cannot be continued on another kind of device.
+    cannot be continued on another kind of device. So does a state of `torch.cuda.get_rng_state`, or a list
+    of those of all GPUs, in a checkpoint of a script that knew no shims; on CUDA it is put back.
     """
     backend = current()
+    if not isinstance(state, Mapping):
+        _set_gpu_state(state, backend)
+        return
     torch.set_rng_state(state["host"].cpu())
     if state["backend"] == backend.name:
         backend.set_device_rng_state(state["device"])
@@ -66,4 +72,14 @@ def set_rng_state(state: RngState) -> None:
         warnings.warn(
             f"the random state is of {state['backend']}: {backend.name}'s generator keeps its own",
             stacklevel=2,
+        )
+
+
+def _set_gpu_state(state: torch.Tensor | Sequence[torch.Tensor], backend: Backend) -> None:
+    if backend.name == "cuda":
+        own = state if isinstance(state, torch.Tensor) else state[backend.local_rank()]
+        backend.set_device_rng_state(own.cpu())
+    elif backend.name != "cpu":
+        warnings.warn(
+            f"the random state is of a GPU: {backend.name}'s generator keeps its own", stacklevel=3
         )

@@ -39,6 +39,8 @@ class XlaBackend(Backend):
         super().__init__(why)
         # A seed given before the runtime runs: to set it would start the runtime, too early.
         self._seed: int | None = None
+        self._is_seeded = False
+        self._host_seed = torch.initial_seed()  # until the script seeds torch
         self._host_groups: dict[Any, Any] = {}
         self._steps = 0  # of `step` that are open, one inside the other
 
@@ -93,6 +95,12 @@ class XlaBackend(Backend):
         if self._seed is not None:
             torch_xla.manual_seed(self._seed)
             self._seed = None
+        elif not self._is_seeded:
+            # XLA starts all replicas at the same seed; without one each GPU draws its own numbers.
+            seed = torch.initial_seed()
+            own = xr.global_ordinal() if seed == self._host_seed else 0
+            torch_xla.manual_seed((seed + own) % 2**64)
+        self._is_seeded = True
         return device
 
     def to_device(self, model: torch.nn.Module) -> torch.nn.Module:
@@ -174,6 +182,7 @@ class XlaBackend(Backend):
     def manual_seed(self, seed: int) -> None:
         """torch.manual_seed does not reach XLA's generator."""
         torch.manual_seed(seed)
+        self._is_seeded = True
         if torch_xla._XLAC._xla_runtime_is_initialized():
             torch_xla.manual_seed(seed)
         else:
@@ -187,6 +196,7 @@ class XlaBackend(Backend):
     def set_device_rng_state(self, state: Any) -> None:
         """XLA's is one number."""
         self._seed = None
+        self._is_seeded = True
         xm.set_rng_state(state)
 
     def check(

@@ -24,7 +24,7 @@ _DROPOUTS = (
     functional.feature_alpha_dropout,
 )
 # Everything that draws from a device's generator when its tensors are there.
-_RANDOM = frozenset(
+DRAW = frozenset(
     {
         *_DROPOUTS,
         functional.gumbel_softmax,
@@ -89,7 +89,7 @@ class Generators:
         if ordinal is None or kwargs.get("generator") is not None:
             return func(*args, **kwargs)
         # torch names a method by what stands in the class: what wraps it there draws as it does.
-        if getattr(func, "__wrapped__", func) not in _RANDOM:
+        if getattr(func, "__wrapped__", func) not in DRAW:
             return func(*args, **kwargs)
         if getattr(self._inside, "drawing", False):
             # The mode stands twice on the stack, as where a checkpoint is computed again.

@@ -41,11 +41,15 @@ class Generators:
         self._seed = torch.initial_seed()
         # Before the runtime is started, which seeding would do: a launch must find it unstarted.
         self._pending: int | None = None
+        self._is_seeded = False
 
     def drawing(self, func: Any, ordinal: int | None, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call `func`: on XLA tensors it draws from XLA's generator by itself, if it is given no other."""
         if ordinal is not None and self._pending is not None:
             self.manual_seed(self._pending)
+        elif ordinal is not None and not self._is_seeded:
+            # XLA starts all replicas at the same seed; without one each GPU draws its own numbers.
+            self.manual_seed((self._seed + torch_xla.runtime.global_ordinal()) % 2**64)
         if ordinal is not None and kwargs.get("generator") is not None:
             return _drawn_on_host(func, args, kwargs)
         return func(*args, **kwargs)
@@ -53,6 +57,7 @@ class Generators:
     def manual_seed(self, seed: int) -> None:
         """Seed XLA; `torch.manual_seed` does so too."""
         self._seed = int(seed)
+        self._is_seeded = True
         if torch_xla._XLAC._xla_runtime_is_initialized():
             self._pending = None
             xla_model.set_rng_state(self._seed)
@@ -90,6 +95,7 @@ class Generators:
         """
         if new_state.dtype is not torch.int64 or new_state.numel() != 1:
             raise refusal("a random state of a GPU", "seed with torch.manual_seed on XLA", "rng")
+        self._is_seeded = True
         xla_model.set_rng_state(int(new_state.item()) % 2**64)
 
     def set_rng_state_all(self, new_states: Iterable[torch.Tensor]) -> None:

@@ -18,6 +18,7 @@ Kind = Literal[
     "optimizer",
     "accumulation",
     "dtypes",
+    "draws",
     "ranks apart",
     "gradient norm",
     "parameters",

@@ -28,9 +28,11 @@ from typing import Any
 
 import torch
 
-from migrate.prove.record import cuda_seeds
+from migrate.prove.record import cuda_seeds, seeds
+from migrate.prove.record import drawn as seen
 from migrate.prove.settings import ON
 from shims import activate
+from shims.patches import rng
 
 # Of which one is there: those whose draws are made on the host.
 _DEVICES = ("xla", "cuda")
@@ -62,6 +64,8 @@ def install() -> None:
             _replace(torch.Tensor, name, _fill)
         for name in _LIKES:
             _replace(torch, name, _like)
+        seen.follow_cuda(rng.Generators)
+        seeds.spread()
         return
     # At once, not once torch_xla is there: a script may import the functions by name before.
     generator = DeviceGenerator()
@@ -172,6 +176,7 @@ class DeviceGenerator:
             kwargs["generator"] = cuda_seeds.on_the_host(kwargs["generator"])
             yield
             return
+        seen.SEED.draw()
         host = torch.default_generator
         with self._lock:
             before = host.get_state()
@@ -226,6 +231,7 @@ class DeviceGenerator:
         def set_rng_state(number: Any, device: Any = None) -> None:
             # XLA's own, for what is drawn by none of these functions.
             set_state(int(number), device)
+            seen.SEED.give(int(number))
             self.restore(int(number))
 
         xla_model.get_rng_state, xla_model.set_rng_state = get_rng_state, set_rng_state

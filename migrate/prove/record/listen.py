@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from migrate.prove.record import drawn
 from migrate.prove.recording import dtypes
 from shims import activate
 
@@ -94,6 +95,8 @@ def without_dropout() -> None:
 
     def off(probability: float) -> float:
         _switched_off[0] = max(_switched_off[0], probability)
+        if probability:
+            drawn.SEED.draw()
         return 0.0
 
     _at_every_dropout(off)

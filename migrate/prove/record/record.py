@@ -30,7 +30,7 @@ from torch.optim.optimizer import (
 )
 
 from migrate.observe.boundaries import StepsInGraph, at_each_end
-from migrate.prove.record import listen, norms, seeds, sums, variances
+from migrate.prove.record import drawn, listen, norms, seeds, sums, variances
 from migrate.prove.record.gather import Gathering
 from migrate.prove.record.names import parameter_names, roots
 from migrate.prove.record.noise import adam, elements
@@ -216,6 +216,7 @@ class Recorder:
             switched_off=listen.switched_off(),
             made_bfloat16=listen.made_bfloat16(),
             in_graph=self._in_graph.stepped(optimizer),
+            seeds=drawn.SEED.take(),
         )
         rates = [_kept(group.get("lr", float("nan"))) for group in optimizer.param_groups]
         losses, self._losses = self._losses, []

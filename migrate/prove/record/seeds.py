@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -11,13 +12,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from migrate.prove.record import drawn
 from migrate.prove.settings import SEED
 from shims import activate
+
+# The environment variable that hands the seed of the launching process to those that it spawns: these do
+# not inherit it, but the rewrite may seed them by it.
+OF_LAUNCHER = "MIGRATE_SEED_OF_LAUNCHER"
 
 
 def install() -> None:
     """Seed now, and again just before the function of each spawned worker, after its imports."""
     seed_generators()
+    _note_seeds()
     spawn: Any = sys.modules["torch.multiprocessing.spawn"]
     spawn._wrap = _after_seeding(spawn._wrap)
     activate.after_import("torch_xla", _seed_xla_workers)
@@ -30,10 +37,46 @@ def _seed_xla_workers() -> None:
 
 
 def seed_generators() -> None:
-    """Seed Python's, numpy's and torch's generators with `SEED`."""
+    """Seed Python's and numpy's generators with `SEED`, and torch's, which keep a seed of the script's."""
     random.seed(SEED)
     np.random.seed(SEED)
-    torch.manual_seed(SEED)
+    if _by_script:
+        with drawn.SEED.ignored():
+            torch.manual_seed(torch.initial_seed())
+        return
+    with drawn.SEED.ignored():
+        torch.manual_seed(_first())
+    spread()
+
+
+def spread() -> None:
+    """Give each CUDA device that the CPU stands for a seed of its own, as a GPU has one in each process."""
+    if not _by_script and os.environ.get(activate.BACKEND) == "cpu":
+        for index, generator in enumerate(torch.cuda.default_generators):
+            generator.manual_seed(_first() + index)
+
+
+def _first() -> int:
+    """Return the seed of a process that the script does not seed: that of what launched it, if any."""
+    return int(os.environ.get(OF_LAUNCHER, SEED))
+
+
+# Holds True once the script has seeded torch in this process.
+_by_script: list[bool] = []
+
+
+def _note_seeds() -> None:
+    seed = torch.manual_seed
+
+    @functools.wraps(seed)
+    def manual_seed(number: Any) -> torch.Generator:
+        generator = seed(number)
+        if not drawn.SEED.is_ignored:
+            _by_script[:] = [True]
+            os.environ[OF_LAUNCHER] = str(generator.initial_seed())
+        return generator
+
+    torch.manual_seed = torch.random.manual_seed = manual_seed
 
 
 def _after_seeding(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -65,6 +65,7 @@ class StepRecord:
         in_graph: which step of its optimizer it is since a sync on XLA last ended one; 0 elsewhere.
         norms: of the original, the L2 norms of the gradients, one for each part of each parameter
             (`recording.weights.parts`): their squares add up to that of `gradient_norm`.
+        seeds: of the device, by each line of the script that drew on it since the step before.
     """
 
     step: int
@@ -84,6 +85,7 @@ class StepRecord:
     moves: dict[str, float] = field(default_factory=dict)
     in_graph: int = 0
     norms: tuple[float, ...] = ()
+    seeds: dict[str, str] = field(default_factory=dict)
 
     @property
     def loss(self) -> float | None:

@@ -19,6 +19,7 @@ from migrate.reading.accelerators.led import led_of
 from migrate.reading.accelerators.loading import loading_of
 from migrate.reading.accelerators.moved import moved_of
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
+from migrate.reading.accelerators.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
@@ -105,6 +106,7 @@ class ModuleCalls:
         moved_inputs: the calls of models that DistributedDataParallel wraps, in whatever file, so that it
             moves their inputs to the GPU.
         options_set: what any file of the project assigns to the options that this one parses.
+        seeding: what the file has to do with the seeds of the devices.
         unread: whether the file was not read, so that nothing is known of it.
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
             that could not be read.
@@ -149,6 +151,7 @@ class ModuleCalls:
     models: frozenset[End] = frozenset()
     moved_inputs: frozenset[End] = frozenset()
     options_set: frozenset[str] = frozenset()
+    seeding: Seeding = NO_SEEDING
     unread: bool = False
     unread_imports: tuple[Path, ...] = ()
     replicated: bool = False
@@ -242,6 +245,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         frozenset(_end(node, scope.module) for node in models_of(analysis, scope)),
         frozenset(_end(call, scope.module) for call in moved_inputs(analysis, scope)),
         analysis.evaluator.options_set.get(scope.module.path, frozenset()),
+        randomness_of(analysis).of_file(scope, alone),
         unread_imports=tuple(analysis.project.unread_imports) if alone else (),
         replicated=_is_replicated(analysis),
     )

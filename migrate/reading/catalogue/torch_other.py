@@ -9,7 +9,7 @@ RAISES, WRONG, WORKS, CALLED = OnXla.RAISES, OnXla.WRONG, OnXla.WORKS, OnXla.CAL
 _works = Family("torch", WORKS)
 # For the device that they name: those of CUDA silently compute in float32 on XLA.
 TYPED_AUTOCAST = _works("autocast amp.autocast")
-CPU_SEEDS = _works("manual_seed")
+CPU_SEEDS = _works("manual_seed random.manual_seed")
 DATA_LOADERS = _works("utils.data.DataLoader")
 SAMPLERS = _works("utils.data.DistributedSampler")
 CLIPS = _works("nn.utils.clip_grad_norm_ nn.utils.clip_grad_value_ nn.utils.clip_grad_norm")

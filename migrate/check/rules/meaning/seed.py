@@ -23,10 +23,11 @@ XLA_SEEDS = frozenset(
 class Seed(Hazard):
     """The random numbers of the device are not seeded.
 
-    **Why.** `torch.manual_seed` does not seed XLA: dropout and initialisation on the device differ at every
-    run.
+    **Why.** `torch.manual_seed` does not seed XLA. XLA starts every replica of every run at one and the
+    same seed of its own: the seed of the script changes nothing on the device, and where it depends on
+    the rank, all replicas draw the same noise and drop the same elements.
 
-    **What to do.** `torch_xla.manual_seed(seed)` beside it.
+    **What to do.** `torch_xla.manual_seed(seed)` beside it, in the replica.
 
     Source: torch_xla 2.9, measured; pytorch/xla#2092.
     """
@@ -87,5 +88,8 @@ class Seed(Hazard):
             return
         if name in CUDA_SEEDS or facts.context.moves_to_accelerator:
             severity = Severity.INFO if only_with_cuda(node, facts) else self.severity
-            message = f"{name} does not seed XLA: torch_xla.manual_seed(seed) too"
+            message = (
+                f"{name} does not seed XLA, which starts every replica at the same seed: "
+                "torch_xla.manual_seed(seed) too, in the replica"
+            )
             yield self.hit(node, message, severity)

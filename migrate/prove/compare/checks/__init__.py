@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from migrate.prove.compare.checks import (
     accumulation,
+    draws,
     gradient_count,
     gradient_norm,
     learning_rate,
@@ -29,6 +30,7 @@ CHECKS: tuple[Callable[[Case], Difference | None], ...] = (
     settings.check,
     accumulation.check,
     precision.check,
+    draws.check,
     ranks_apart.check,
     gradient_norm.check,
     snapshots.check,

@@ -174,7 +174,8 @@ class WorldSize:
         if not found:
             return []
         seeds = self._context.vocabulary.write("seed")
-        return [seed.statement(seeds) for seed in found]
+        rank = self._context.vocabulary.write("rank")
+        return [seed.statement(seeds, rank) for seed in found]
 
     def _worker_edit(
         self,
@@ -201,7 +202,7 @@ class WorldSize:
             or "the number of processes"
         )
         said = [f"{names} is asked of the runtime, not passed"] if asked or gone else []
-        said += ["it seeds XLA as the launching process seeds itself"] if seeds else []
+        said += ["it seeds XLA by the launching process's seed and its rank"] if seeds else []
         message = f"{worker.name.value}: {'; '.join(said)}"
         return self._rule.edit(worker, replace, message, consumes=gone)
 

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import libcst as cst
 
 from migrate.reading.catalogue import catalogue
+from migrate.reading.catalogue.drawing import OTHER_SEEDERS, SEEDERS
 from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_cuda import RANDOM_SEEDS, STATE_OF_ALL, STATE_OF_ONE
 from migrate.reading.tree.tree import code, keyword, nodes_of
 from migrate.reading.values.devices import Kind
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule
+from migrate.rewrite.rules.random.following import after_silent_seed
 from migrate.rewrite.rules.random.seeds import CPU_SEED, CUDA_SEED, launches
 from migrate.rewrite.workspace import Workspace
 
@@ -28,8 +30,14 @@ def portable_rng(
 
     A seed of the process that launches the replicas stays: on no device do they inherit it.
     """
-    if name in CPU_SEED:
-        if context.devices.are_used and not launches(node, context):
+    seeding, place = context.calls.seeding, context.place(node)
+    if place in seeding.in_loaders:
+        return  # in the processes of a data loader
+    if place in seeding.silent or (place in seeding.early and _is_of_library(name)):
+        yield from after_silent_seed(rule, node, context)
+    elif name in CPU_SEED:
+        used = context.devices.are_used or place in seeding.for_devices
+        if used and not launches(node, context):
             yield from _seed(rule, node, context)
     elif name in CUDA_SEED:
         yield from _cuda_seed(rule, node, context)
@@ -41,6 +49,10 @@ def portable_rng(
         yield from rule.report(node, f"{code(node)}: raises without CUDA, with devices")
     elif name in BY_HAND and (entry := catalogue.of(name)):
         yield from rule.report(node, f"{name}: {entry.says(portable=True)}")
+
+
+def _is_of_library(name: str) -> bool:
+    return name.rpartition(".")[2] in SEEDERS and name.split(".")[0] not in OTHER_SEEDERS
 
 
 def _seed(rule: Rule, node: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:

@@ -13,6 +13,13 @@ from migrate.reading.replicas.launch import Style
 from migrate.reading.tree.tree import code, keyword, nodes_of
 from migrate.reading.values.devices import Kind
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.random.following import (
+    after_joining,
+    after_silent_seed,
+    statement_after,
+    unseeded_here,
+)
+from migrate.rewrite.rules.random.loaded_states import guarded, is_made_here, may_be_asked_twice
 from migrate.rewrite.rules.random.portable_rng import portable_rng
 from migrate.rewrite.rules.random.seeds import (
     CPU_SEED,
@@ -32,25 +39,42 @@ from migrate.rewrite.workspace import Workspace
 DRAWN = ".initial_seed()"  # the seed that was drawn for the CPU
 BY_HAND = names(*RANDOM_SEEDS)
 STATES = names(*STATE_OF_ONE, *STATE_OF_ALL)
+GETS = frozenset(name for name in STATES if "get_rng_state" in name) | {
+    "torch_xla.core.xla_model.get_rng_state"
+}
+OF_A_GPU = (
+    "a checkpoint of CUDA holds the state of a GPU, a tensor, for which xm.set_rng_state raises: put back "
+    "only what isinstance(state, int)"
+)
 
 
 class Rng(Rule):
     """Seed XLA where the script seeds PyTorch.
 
-    **What it does.** `torch.manual_seed(s)` seeds the CPU and the GPU, not XLA: without a seed of its own,
-    dropout differs from run to run. `torch_xla.manual_seed(s)` comes after it, or takes the place of
-    `torch.cuda.manual_seed(s)` or `manual_seed_all(s)`, once; where `s` is drawn (`np.random.randint(…)`)
-    it is given `torch.initial_seed()`. `torch.cuda.get_rng_state()` and `set_rng_state`, with or
-    without `_all`, become those of `torch_xla.core.xla_model`, where the state is a number.
-    `torch.Generator(device='cuda')` becomes a generator on the CPU: it draws other numbers than on the
-    GPU, and they are copied to the device where one is asked for. So does one of a device that is not known.
+    **What it does.** `torch.manual_seed(s)` seeds the CPU and the GPU, not XLA, which starts every
+    replica of every run at one and the same seed of its own. `torch_xla.manual_seed(s)` comes after it,
+    or takes the place of `torch.cuda.manual_seed(s)` or `manual_seed_all(s)`, once; where `s` is drawn
+    (`np.random.randint(…)`) it is given `torch.initial_seed()`. `torch.cuda.get_rng_state()` and
+    `set_rng_state`, with or without `_all`, become those of `torch_xla.core.xla_model`, where the state
+    is a number. A state that the function has not asked for itself may come from a checkpoint of CUDA, as
+    a tensor: it is put back only where it is a number. `torch.Generator(device='cuda')` becomes a
+    generator on the CPU: it draws other numbers than on the GPU, and they are copied to the device where
+    one is asked for. So does one of a device that is not known.
 
-    **Left alone.** The seed of a script that never leaves the CPU.
+    Code that seeds torch and stays as it is gets `torch_xla.manual_seed(torch.initial_seed())` after its
+    call: that of a library (`transformers.set_seed`, `seed_everything`), or of a file that is not
+    rewritten. So does the call that joins the process group, where torch is seeded when the script or
+    what it imports is read: XLA must not be touched then. A script that nothing seeds, and that draws on
+    the device (dropout, `torch.randn_like`), lets each replica seed XLA by its own number there: on GPUs
+    the ranks draw different numbers too.
+
+    **Left alone.** The seed of a script that never leaves the CPU; that of the processes of a data loader
+    (`worker_init_fn`).
 
     A seed in the process that launches the replicas is not inherited by them, and XLA must not be touched
-    there: the worker seeds XLA with it first of all, under the same conditions, where it receives what the
-    seed is made of. It seeds nothing else: the processes of `mp.spawn` do not have the seed of the CPU
-    either.
+    there: the worker seeds XLA with it and its rank first of all, under the same conditions, where it
+    receives what the seed is made of: the processes of `mp.spawn` do not have it, each GPU draws its own
+    numbers. For the same reason the worker does not seed the CPU.
 
     **Reported.** A seed in the launching process that the worker does not receive, and one in a function
     that this process calls, too, in
@@ -145,6 +169,72 @@ class Rng(Rule):
             states = xm.get_rng_state()
             """,
         ),
+        rewritten(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def main(rank):
+                dist.init_process_group("nccl")
+                images = torch.zeros(8, 4).cuda()
+                print(images + torch.randn_like(images))
+
+
+            if __name__ == "__main__":
+                main(0)
+            """,
+            """
+            import os
+
+            import torch
+            import torch.distributed as dist
+            import torch_xla
+            import torch_xla.distributed.xla_backend
+            import torch_xla.runtime as xr
+
+
+            def main(rank):
+                dist.init_process_group("xla", init_method="xla://")
+                # XLA starts all replicas at the same seed: each gets its own, as each GPU does.
+                torch_xla.manual_seed(torch.initial_seed() + xr.global_ordinal())
+                images = torch.zeros(8, 4).to("xla")
+                print(images + torch.randn_like(images))
+
+
+            def _mp_fn(index):
+                if "TORCHELASTIC_RUN_ID" not in os.environ:  # else torchrun has set them
+                    os.environ["RANK"] = str(index)
+                    os.environ["LOCAL_RANK"] = str(xr.local_ordinal())
+                    os.environ["WORLD_SIZE"] = str(xr.world_size())
+                    os.environ["LOCAL_WORLD_SIZE"] = str(xr.local_device_count())
+                main(0)
+
+
+            if __name__ == "__main__":
+                torch_xla.launch(_mp_fn)
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+
+            def resume(path):
+                state = torch.load(path, map_location="cpu")
+                torch.cuda.set_rng_state(state["cuda_rng"].cpu())
+            """,
+            """
+            import torch
+            import torch_xla.core.xla_model as xm
+
+
+            def resume(path):
+                state = torch.load(path, map_location="cpu")
+                if isinstance(state["cuda_rng"], int):  # else it is the state of a GPU's generator
+                    xm.set_rng_state(state["cuda_rng"])
+            """,
+        ),
         left_alone(
             """
             import torch
@@ -184,12 +274,13 @@ class Rng(Rule):
             """
             import torch
             import torch_xla
+            import torch_xla.runtime as xr
 
 
             def worker(rank, options):
                 global best
                 if options.seed is not None:
-                    torch_xla.manual_seed(options.seed)
+                    torch_xla.manual_seed(options.seed + xr.global_ordinal())
                 print(torch.ones(3).to("xla"), options)
 
 
@@ -272,8 +363,15 @@ class Rng(Rule):
         """Yield what becomes of one call that seeds, or that keeps or makes a state."""
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func) or ""
+        seeding, place = context.calls.seeding, context.place(node)
         if context.portable:
             yield from portable_rng(self, node, name, context)
+        elif place in seeding.joining:
+            yield from after_joining(self, node, seeding.joining[place], context)
+        elif place in seeding.silent:
+            yield from after_silent_seed(self, node, context)
+        elif place in seeding.early or place in seeding.in_loaders:
+            yield from unseeded_here(self, node, name, context)
         elif name in CPU_SEED:
             yield from self._after_cpu_seed(node, context)
         elif name in CUDA_SEED:
@@ -294,7 +392,8 @@ class Rng(Rule):
             yield from self.report(node, f"{code(node)}: {ELSEWHERE}")
 
     def _after_cpu_seed(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
-        if not context.devices.are_used or next(_twins(node, context), None) is not None:
+        used = context.devices.are_used or context.place(node) in context.calls.seeding.for_devices
+        if not used or next(_twins(node, context), None) is not None:
             return
         if launches(node, context):
             if worker_seed(node, context) is None and not launched_worker_seeds(node, context):
@@ -304,7 +403,6 @@ class Rng(Rule):
             yield from self.report(node, TOO_EARLY)
             return
         small = context.parent(node)
-        line = context.parent(small)
         if not isinstance(small, cst.Expr | cst.Assign) or len(node.args) != 1:
             message = f"{code(node)} does not seed XLA: torch_xla.manual_seed, with the same seed"
             yield from self.report(node, message)
@@ -312,21 +410,9 @@ class Rng(Rule):
         value = node.args[0].value
         if draws(value, context):  # asked again it would be another number
             value = cst.parse_expression(f"{context.imports.require('torch')}{DRAWN}")
-        seed = cst.Expr(
-            cst.Call(
-                cst.parse_expression(f"{context.imports.require('torch_xla')}.manual_seed"),
-                [cst.Arg(value)],
-            )
-        )
+        seed = f"{context.imports.require('torch_xla')}.manual_seed({code(value)})"
         message = f"{code(node)} does not seed XLA: torch_xla.manual_seed beside it"
-        if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1:
-            yield self.edit(
-                line,
-                lambda updated: cst.FlattenSentinel([updated, cst.SimpleStatementLine([seed])]),
-                message,
-            )
-        else:
-            yield self.edit(small, lambda updated: cst.FlattenSentinel([updated, seed]), message)
+        yield statement_after(self, small, seed, message, context)
 
     def _cuda_seed(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         small = context.parent(node)
@@ -373,7 +459,23 @@ class Rng(Rule):
             return updated.with_changes(func=function, args=args)
 
         message = f"{name} → xm.{last}: a number, so that states of CUDA checkpoints do not load"
-        yield self.edit(node, replace, message, consumes=[node.func, *node.args[kept:]])
+        state = _number(node.args[0].value) if kept and node.args else None
+        if state is None or is_made_here(state, GETS, context):
+            yield self.edit(node, replace, message, consumes=[node.func, *node.args[kept:]])
+            return
+        line = context.parent(context.parent(node))
+        if not isinstance(line, cst.SimpleStatementLine) or not may_be_asked_twice(state):
+            yield from self.report(node, f"{code(node)}: {OF_A_GPU}")
+            yield self.edit(node, replace, message, consumes=[node.func, *node.args[kept:]])
+            return
+
+        def guard(updated: cst.SimpleStatementLine) -> cst.If:
+            test, put_back = guarded(updated, state)
+            call = put_back.with_changes(body=[cst.Expr(replace(node))])
+            return test.with_changes(body=test.body.with_changes(body=[call]))
+
+        message = f"{name} → xm.{last}, of a number: the state of a GPU in a checkpoint is left out"
+        yield self.edit(line, guard, message, consumes=[node])
 
     def _generator(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         arg = keyword(node, "device") or (node.args[0] if node.args else None)

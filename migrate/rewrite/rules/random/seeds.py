@@ -61,9 +61,20 @@ class WorkerSeed:
     seed: str
     tests: tuple[str, ...]
 
-    def statement(self, seeds: str) -> str:
-        """Return the statement with which the worker seeds, `seeds` being the function."""
-        call = f"{seeds}({self.seed})"
+    def statement(self, seeds: str, rank: str) -> str:
+        """Return the statement with which the worker seeds.
+
+        Spawned processes do not inherit the seed, so that each GPU draws its own numbers.
+
+        Args:
+            seeds: the function that seeds.
+            rank: the expression for the rank of the replica.
+        """
+        simple = cst.Name | cst.Attribute | cst.Integer | cst.Call | cst.Subscript
+        seed = self.seed
+        if not isinstance(cst.parse_expression(seed), simple):
+            seed = f"({seed})"
+        call = f"{seeds}({seed} + {rank})"
         if not self.tests:
             return call
         joined = " and ".join(self.tests) if len(self.tests) > 1 else self.tests[0]

@@ -1,0 +1,441 @@
+"""What seeds the random numbers of a project's devices, and whether its replicas draw any there.
+
+CUDA's generators follow `torch.manual_seed`, and without a seed each process draws its own numbers. XLA's
+generator follows nothing and starts every replica at the same seed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from migrate.reading.calls.callers import reaching
+from migrate.reading.calls.kinds import External
+from migrate.reading.calls.launching import joining_of, launching_of
+from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
+from migrate.reading.catalogue import drawing, torch_cuda, torch_distributed, torch_other
+from migrate.reading.catalogue.entry import names
+from migrate.reading.replicas.rank_tests import last_part
+
+if TYPE_CHECKING:
+    from migrate.reading.calls.analysis import Analysis
+
+INIT = names(*torch_distributed.INIT)
+HOST_SEEDS = names(*torch_other.CPU_SEEDS) | drawing.BY_CHANCE
+DEVICE_SEEDS = names(*torch_cuda.SEEDS, *torch_cuda.RANDOM_SEEDS)
+XLA_SEED = "torch_xla.manual_seed"
+SEED_WORDS = (b"seed", b"set_determinism", b"prepare_environment")
+ACCELERATORS = (b"cuda", b"xla")
+
+
+class Start(StrEnum):
+    """What a replica seeds its device with, once it has joined the process group."""
+
+    OWN = "own"  # nothing seeds the script: each replica draws its own numbers
+    HOST = "host"  # the seed that the host's generator already has
+
+
+@dataclass(frozen=True)
+class Seeding:
+    """What one file has to do with the seeds of the devices; calls by their ends.
+
+    Attributes:
+        joining: the calls that join the process group and after which the device is to be seeded.
+        early: the calls that seed torch when the file is read, before the replicas are launched.
+        silent: the calls in replicas that seed torch by code that does not seed XLA and stays as it is: a
+            library's, another file's where that is not rewritten, or what runs before the launch too.
+        for_devices: the seeds of torch that replicas set, in a file that may name no device.
+        in_loaders: the seeds that the processes of a data loader set.
+    """
+
+    joining: dict[tuple[int, int], Start]
+    early: frozenset[tuple[int, int]] = frozenset()
+    silent: frozenset[tuple[int, int]] = frozenset()
+    for_devices: frozenset[tuple[int, int]] = frozenset()
+    in_loaders: frozenset[tuple[int, int]] = frozenset()
+
+
+NO_SEEDING = Seeding({})
+
+
+class Randomness:
+    """The seeds and draws of a project.
+
+    Args:
+        analysis: the project.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+        self._external: dict[ast.Call, str] = {}
+
+    def of_file(self, top: ModuleScope, alone: bool) -> Seeding:
+        """Return what the file `top` has to do with seeds.
+
+        Args:
+            top: the file.
+            alone: whether only this file of the project is rewritten.
+        """
+        if not self._entries:
+            return NO_SEEDING
+        launching = launching_of(self._analysis).functions
+        kept = self._early_functions | launching
+        early, silent, devices, loaders = set(), set(), set(), set()
+        for root, call, scope in self._calls_of(top):
+            end = _end(call, top)
+            if root is top.region and self._is_read_early(top):
+                if self._seeds(call, scope):
+                    early.add(end)
+            elif isinstance(scope, Function) and scope in self._loaders:
+                if self._is_torch_seed(call, scope):
+                    loaders.add(end)
+            elif isinstance(scope, Function) and scope in kept:
+                if scope in self._early_functions and self._seeds(call, scope):
+                    early.add(end)
+            elif root is top.guard and top not in self._entries:
+                continue
+            elif self._is_silent(call, scope, top, alone) and not self._is_before(call):
+                silent.add(end)
+            elif self._name(call, scope) in HOST_SEEDS and self._is_led(top):
+                devices.add(end)
+        return Seeding(
+            dict(self._joining(top)),
+            frozenset(early),
+            frozenset(silent),
+            frozenset(devices),
+            frozenset(loaders),
+        )
+
+    def _joining(self, top: ModuleScope) -> Iterator[tuple[tuple[int, int], Start]]:
+        starts = {
+            self._start(entry, files)
+            for entry, files in self._entries.items()
+            if top.module.path in files
+        }
+        start = starts.pop() if len(starts) == 1 else (Start.HOST if starts - {None} else None)
+        if start is not None:
+            for _, call, scope in self._calls_of(top):
+                if self._name(call, scope) in INIT and scope not in self._loaders:
+                    yield _end(call, top), start
+
+    def _start(self, entry: ModuleScope, files: frozenset[Path]) -> Start | None:
+        """Return what the replicas of a script seed their devices with when they have joined."""
+        scopes = [self._analysis.scopes[path] for path in files]
+        if any(
+            self._seeds(call, scope)
+            for top in scopes
+            if self._is_read_early(top)
+            for root, call, scope in self._calls_of(top)
+            if root is top.region
+        ):
+            return Start.HOST
+        for top in scopes:
+            for root, call, scope in self._calls_of(top):
+                if root is top.guard and top is not entry:
+                    continue
+                if isinstance(scope, Function) and scope in self._loaders:
+                    continue
+                if self._is_any_seed(call, scope):
+                    return None
+        drawn = any(
+            self._draws(call, scope)
+            for top in scopes
+            for root, call, scope in self._calls_of(top)
+            if root is not top.guard or top is entry
+        )
+        return Start.OWN if drawn else None
+
+    @cached_property
+    def _entries(self) -> dict[ModuleScope, frozenset[Path]]:
+        """The scripts that join a process group, each with the files that it imports and its own."""
+        if not any(b"init_process_group" in one.module.data for one in self._scopes):
+            return {}
+        joining = joining_of(self._analysis)
+        found = {}
+        for top in self._scopes:
+            regions = self._analysis.reached_from(top.module.path)
+            joins = any(
+                self._name(call, scope) in INIT
+                or not joining.isdisjoint(self._analysis.running[call].functions)
+                for region in regions
+                for call, scope in region.calls
+            )
+            if joins and self._runs_something(top):
+                found[top] = self._closure(top)
+        return {
+            top: files
+            for top, files in found.items()
+            if any(
+                word in self._analysis.scopes[path].module.data
+                for path in files
+                for word in ACCELERATORS
+            )
+        }
+
+    def _runs_something(self, top: ModuleScope) -> bool:
+        """Whether a file is a script: no other file imports it, or it has a main guard."""
+        guarded = any(region.calls for region in self._analysis.regions(top.guard))
+        return guarded or top.module.path not in self._analysis.project.importers
+
+    @cached_property
+    def _scopes(self) -> list[ModuleScope]:
+        return list(self._analysis.scopes.values())
+
+    def _closure(self, top: ModuleScope) -> frozenset[Path]:
+        project = self._analysis.project
+        seen: set[Path] = set()
+        waiting = [top.module.path]
+        while waiting:
+            path = waiting.pop()
+            if path in seen or path not in self._analysis.scopes:
+                continue
+            seen.add(path)
+            waiting += project.imports(self._analysis.scopes[path].module)
+        return frozenset(seen)
+
+    def _is_led(self, top: ModuleScope) -> bool:
+        """Whether the replicas of a script run code of the file."""
+        return any(top.module.path in files for files in self._entries.values())
+
+    def _is_read_early(self, top: ModuleScope) -> bool:
+        """Whether the file is read in the process that launches the replicas, and again in each."""
+        return any(
+            top.module.path in files and entry not in self._run_as_read
+            for entry, files in self._entries.items()
+        )
+
+    @cached_property
+    def _run_as_read(self) -> frozenset[ModuleScope]:
+        """The scripts that train where they are read: these start as a whole in each replica."""
+        return frozenset(
+            top
+            for top in self._entries
+            if not any(region.calls for region in self._analysis.regions(top.guard))
+            and not launching_of(self._analysis).led_by(top)
+            and not any(
+                last_part(call.func) in ("spawn", "launch") for _, call, _ in self._calls_of(top)
+            )
+        )
+
+    @cached_property
+    def _early_functions(self) -> frozenset[Function]:
+        """The functions that run when files are read, before the replicas are launched."""
+        if not any(word in one.module.data for one in self._scopes for word in SEED_WORDS):
+            return frozenset()
+        found: set[Function] = set()
+        waiting = [
+            function
+            for top in self._scopes
+            if self._is_read_early(top)
+            for region in self._analysis.regions(top.region)
+            for call, _ in region.calls
+            for function in self._analysis.running[call].functions
+        ]
+        self._follow(waiting, found)
+        return frozenset(found)
+
+    @cached_property
+    def _loaders(self) -> frozenset[Scope]:
+        """The functions that run in the processes of a data loader."""
+        found: set[Function] = set()
+        waiting: list[Function] = []
+        for top in self._scopes:
+            if b"worker_init_fn" not in top.module.data:
+                continue
+            for _, call, scope in self._calls_of(top):
+                for keyword in call.keywords:
+                    if keyword.arg == "worker_init_fn":
+                        waiting += self._functions(keyword.value, scope)
+        self._follow(waiting, found)
+        return frozenset(found)
+
+    def _functions(self, node: ast.expr, scope: Scope) -> Iterator[Function]:
+        """Yield the functions that an expression may be, also those that `partial` binds."""
+        nodes = [node]
+        if isinstance(node, ast.Call):
+            nodes += node.args
+        for part in nodes:
+            for value in self._analysis.evaluator.values(part, scope):
+                if isinstance(value, Function):
+                    yield value
+
+    def _follow(self, waiting: list[Function], found: set[Function]) -> None:
+        while waiting:
+            function = waiting.pop()
+            if function in found:
+                continue
+            found.add(function)
+            for region in self._analysis.regions(function.region):
+                for call, _ in region.calls:
+                    waiting += self._analysis.running[call].functions
+
+    def _calls_of(self, top: ModuleScope) -> Iterator[tuple[Region, ast.Call, Scope]]:
+        for root in top.all_roots:
+            for region in self._analysis.regions(root):
+                for call, scope in region.calls:
+                    yield root, call, scope
+
+    def _name(self, call: ast.Call, scope: Scope) -> str:
+        """Return what of outside the project a call runs, by its dotted name; empty for anything else."""
+        if call not in self._external:
+            values = self._analysis.evaluator.values(call.func, scope)
+            outside = [value.name for value in values if isinstance(value, External)]
+            self._external[call] = outside[0] if outside else ""
+        return self._external[call]
+
+    def _is_torch_seed(self, call: ast.Call, scope: Scope) -> bool:
+        return "seed" in last_part(call.func) and (
+            self._name(call, scope) in HOST_SEEDS | DEVICE_SEEDS
+        )
+
+    def _is_library_seed(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether a library's function seeds torch."""
+        last = last_part(call.func)
+        name = self._name(call, scope)
+        if name in drawing.BY_CHANCE:
+            return True
+        if last in drawing.SEEDING_METHODS and not self._analysis.running[call].functions:
+            return name.split(".")[0] not in drawing.OTHER_SEEDERS
+        renamed = name.rpartition(".")[2]
+        if renamed not in drawing.SEEDERS or "." not in name:
+            return False
+        return name.split(".")[0] not in drawing.OTHER_SEEDERS
+
+    def _is_any_seed(self, call: ast.Call, scope: Scope) -> bool:
+        name = self._name(call, scope) if "seed" in last_part(call.func) else ""
+        return (
+            name == XLA_SEED
+            or name.startswith(("accelerate.", "shims."))
+            or self._is_torch_seed(call, scope)
+            or self._is_library_seed(call, scope)
+        )
+
+    def _seeds(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether a call seeds torch, itself or by a function of the project."""
+        return (
+            self._is_torch_seed(call, scope)
+            or self._is_library_seed(call, scope)
+            or not self._seeding.isdisjoint(self._analysis.running[call].functions)
+        )
+
+    @cached_property
+    def _seeding(self) -> frozenset[Function]:
+        """The functions of the project that seed torch, themselves or by what they call."""
+        first = {
+            scope: True
+            for top in self._scopes
+            if any(word in top.module.data for word in SEED_WORDS)
+            for _, call, scope in self._calls_of(top)
+            if isinstance(scope, Function)
+            and scope not in self._loaders
+            and (self._is_torch_seed(call, scope) or self._is_library_seed(call, scope))
+        }
+        return frozenset(reaching(self._analysis, first))
+
+    def _is_silent(self, call: ast.Call, scope: Scope, top: ModuleScope, alone: bool) -> bool:
+        """Whether a call in a replica seeds torch by code that does not seed XLA, and stays so."""
+        if self._is_library_seed(call, scope):
+            return True
+        return any(
+            function in self._direct
+            and not self._trains(function)
+            and (
+                function in self._early_functions
+                or (alone and function.module is not top.module and not self._seeds_xla(function))
+            )
+            for function in self._analysis.running[call].functions
+        )
+
+    @cached_property
+    def _direct(self) -> frozenset[Function]:
+        """The functions that seed, without those that do so by joining, launching or training."""
+        joining = joining_of(self._analysis)
+        return frozenset(one for one in self._seeding if one not in joining)
+
+    def _trains(self, function: Function) -> bool:
+        return any(
+            region in self._analysis.step_loops
+            for region in self._analysis.regions(function.region)
+        )
+
+    def _seeds_xla(self, function: Function) -> bool:
+        return XLA_SEED.encode() in function.module.data
+
+    def _is_before(self, call: ast.Call) -> bool:
+        """Whether a call comes before the launch, in the process that launches."""
+        return call in self._before
+
+    @cached_property
+    def _before(self) -> frozenset[ast.Call]:
+        return frozenset(call for call, _ in launching_of(self._analysis).calls())
+
+    def _draws(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether a call draws random numbers on the device of a replica, or makes what does."""
+        last = last_part(call.func)
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+        if "generator" in keywords:
+            return False
+        if last in drawing.DROPOUTS:
+            return not _is_zero(_probability(call, keywords))
+        if last in drawing.DROP_BY_DEFAULT:
+            return not _is_zero(keywords.get("dropout"))
+        if last in drawing.LIKES or last in drawing.SAMPLERS:
+            return not _is_host(keywords.get("device"))
+        if last in drawing.MAKERS and "device" in keywords:
+            return not _is_host(keywords["device"])
+        if last in drawing.FILLS and isinstance(call.func, ast.Attribute):
+            made = call.func.value
+            return (
+                isinstance(made, ast.Call)
+                and last_part(made.func) in drawing.EMPTIES
+                and not _is_host(next((k.value for k in made.keywords if k.arg == "device"), None))
+            )
+        if any(
+            name in keywords and not _is_zero(keywords[name]) for name in ("dropout", "dropout_p")
+        ) and self._name(call, scope).startswith("torch.nn."):
+            return True
+        return last[:1].isalpha() and self._is_library_model(self._name(call, scope))
+
+    @staticmethod
+    def _is_library_model(name: str) -> bool:
+        if name.startswith("transformers."):
+            _, _, rest = name.partition(".")
+            owner, _, method = rest.rpartition(".")
+            made = owner if method in ("from_pretrained", "from_config") else rest
+            return "Model" in made or "For" in made
+        if name.startswith("diffusers."):
+            return "Model" in name
+        return name.startswith(drawing.LIBRARY_MODELS)
+
+
+def _probability(call: ast.Call, keywords: dict[str | None, ast.expr]) -> ast.expr | None:
+    for name in drawing.PROBABILITIES:
+        if name in keywords:
+            return keywords[name]
+    is_module = last_part(call.func)[:1].isupper()
+    return call.args[0] if is_module and call.args else None
+
+
+def _is_zero(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value in (0, None)
+
+
+def _is_host(node: ast.expr | None) -> bool:
+    if isinstance(node, ast.Call) and node.args:
+        node = node.args[0]
+    return isinstance(node, ast.Constant) and node.value == "cpu"
+
+
+def _end(call: ast.Call, top: ModuleScope) -> tuple[int, int]:
+    return call.end_lineno or 0, top.module.column(call.end_lineno or 0, call.end_col_offset or 0)
+
+
+@lru_cache(maxsize=2)
+def randomness_of(analysis: Analysis) -> Randomness:
+    """Return the seeds and draws of a project; found once, for all files."""
+    return Randomness(analysis)

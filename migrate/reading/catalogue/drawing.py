@@ -1,0 +1,112 @@
+"""What draws random numbers on the device that its tensors are on, and what libraries seed torch by."""
+
+from __future__ import annotations
+
+# Functions by which libraries seed torch, by the last part of their names: none of them seeds XLA.
+SEEDERS = frozenset(
+    {
+        "fix_seed",
+        "init_seeds",
+        "manual_seed",
+        "prepare_environment",
+        "random_seed",
+        "seed_all",
+        "seed_all_rng",
+        "seed_everything",
+        "set_determinism",
+        "set_global_seed",
+        "set_global_seeds",
+        "set_random_seed",
+        "set_seed",
+        "set_torch_seed",
+    }
+)
+# Methods that no other kind of object has.
+SEEDING_METHODS = frozenset({"seed_everything"})
+# Packages whose functions of these names seed something else, or XLA too (Accelerate).
+OTHER_SEEDERS = frozenset(
+    {
+        "accelerate",
+        "cupy",
+        "jax",
+        "keras",
+        "numpy",
+        "random",
+        "shims",
+        "tensorflow",
+        "torch",
+        "torch_xla",
+    }
+)
+# They seed torch's generators by chance: that of the host, and with it those of the GPUs.
+BY_CHANCE = frozenset({"torch.seed", "torch.random.seed"})
+
+# Modules and functions that drop or disturb at random, unless their probability is written as 0.
+DROPOUTS = frozenset(
+    {
+        "AlphaDropout",
+        "DropBlock2d",
+        "DropBlock3d",
+        "DropPath",
+        "Dropout",
+        "Dropout1d",
+        "Dropout2d",
+        "Dropout3d",
+        "FeatureAlphaDropout",
+        "RReLU",
+        "StochasticDepth",
+        "alpha_dropout",
+        "drop_path",
+        "dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "feature_alpha_dropout",
+        "gumbel_softmax",
+        "rrelu",
+        "stochastic_depth",
+    }
+)
+# Modules of torch that drop by default, and those that drop where a keyword says so.
+DROP_BY_DEFAULT = frozenset(
+    {
+        "Transformer",
+        "TransformerDecoderLayer",
+        "TransformerEncoderLayer",
+    }
+)
+PROBABILITIES = ("dropout", "dropout_p", "drop_rate", "drop_path_rate", "p")
+LIKES = frozenset({"rand_like", "randint_like", "randn_like"})
+MAKERS = frozenset({"normal", "rand", "randint", "randn", "randperm"})
+SAMPLERS = frozenset({"bernoulli", "multinomial", "poisson", "rsample"})
+FILLS = frozenset(
+    {
+        "bernoulli_",
+        "cauchy_",
+        "exponential_",
+        "geometric_",
+        "log_normal_",
+        "normal_",
+        "random_",
+        "uniform_",
+    }
+)
+# Functions that make a tensor which such a method then fills.
+EMPTIES = frozenset({"empty", "empty_like", "new", "new_empty", "new_zeros", "zeros", "zeros_like"})
+# Models of libraries that drop at random in training: by the beginnings of their names.
+LIBRARY_MODELS = (
+    "diffusers.",
+    "timm.create_model",
+    "timm.models.create_model",
+    "torchvision.models.alexnet",
+    "torchvision.models.convnext",
+    "torchvision.models.efficientnet",
+    "torchvision.models.inception",
+    "torchvision.models.googlenet",
+    "torchvision.models.maxvit",
+    "torchvision.models.mnasnet",
+    "torchvision.models.mobilenet",
+    "torchvision.models.squeezenet",
+    "torchvision.models.swin",
+    "torchvision.models.vgg",
+)
