@@ -187,6 +187,10 @@ class Programs:
         values = self._analysis.evaluator.values(arg, scope)
         return may_be_accelerator(values) or _is_named_index(arg, values)
 
+    def may_be_move(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether `call` moves something to an accelerator, or to a device that is not known."""
+        return self.is_move(call, scope) or self._is_open_move(call, scope)
+
     def _is_open_move(self, call: ast.Call, scope: Scope) -> bool:
         arg = _device_argument(call)
         if arg is None or isinstance(arg, ast.Constant):

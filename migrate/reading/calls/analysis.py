@@ -113,11 +113,12 @@ class Analysis:
     def _pass_arguments(self, ran: Running) -> set[Parameter]:
         """Note what the arguments of a call may be with the parameters; return those for which it is new."""
         new: set[Parameter] = set()
-        for to, name, found in passed_by(ran, self.evaluator):
-            known = self.evaluator.passed[to, name]
-            if not found <= known:
-                new.add((to, name))
-                known |= found
+        for argument in passed_by(ran, self.evaluator):
+            parameter = argument.to, argument.name
+            known = self.evaluator.passed[parameter]
+            if not argument.values <= known:
+                new.add(parameter)
+                known |= argument.values
         return new
 
     def _spread(self) -> None:

@@ -17,7 +17,7 @@ from migrate.reading.accelerators.asked import (
 from migrate.reading.accelerators.halves import halves_of
 from migrate.reading.accelerators.led import led_of
 from migrate.reading.accelerators.loading import loading_of
-from migrate.reading.accelerators.moved import moved_of
+from migrate.reading.accelerators.optimizers import FileOptimizers, optimizers_of
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
 from migrate.reading.accelerators.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.reading.accelerators.started import is_distributed_training
@@ -99,7 +99,7 @@ class ModuleCalls:
             call, which are rewritten too; whether one replica of every host passes these.
         joins: the calls that join a process group by a function of another file.
         first: the attributes that hold on the first replica alone, wherever in the project they are made.
-        after_move: the optimizers that are made after another function has moved a model.
+        optimizers: the optimizers that it makes, and whether their models are on the device by then.
         training: the calls that run a function in which a loop trains.
         moving: the calls that run a function that moves something to an accelerator.
         models: the names, attributes, items and calls that are modules of torch.
@@ -135,7 +135,7 @@ class ModuleCalls:
     saved_by_first: Mapping[int, bool] = field(default_factory=dict)
     joins: frozenset[End] = frozenset()
     first: frozenset[str] = frozenset()
-    after_move: frozenset[End] = frozenset()
+    optimizers: FileOptimizers = field(default_factory=FileOptimizers)
     training: frozenset[End] = frozenset()
     moving: frozenset[End] = frozenset()
     on_cpu: Mapping[int, int] = field(default_factory=dict)
@@ -229,7 +229,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         _saved_by_first(analysis, scope) if not alone else {},
         frozenset(_joins(analysis, scope)),
         first_attributes(analysis),
-        frozenset(_end(call, scope.module) for call in moved_of(analysis).optimizers(scope)),
+        optimizers_of(analysis).of_file(scope, alone),
         frozenset(_running(analysis, scope, programs_of(analysis).training)),
         frozenset(_running(analysis, scope, programs_of(analysis).movers)),
         dict(_on_cpu(analysis, scope)),

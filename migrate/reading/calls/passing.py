@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from migrate.reading.calls.kinds import UNKNOWN, Device, External, Values
 from migrate.reading.calls.scopes import Class, Function, Scope
@@ -17,11 +18,24 @@ PARTIAL = frozenset({"functools.partial", "functools.partialmethod"})
 LAUNCH = LAUNCHERS - {SCRIPT}
 RUN = PROCESS | {"threading.Thread"}
 
-Passed = tuple[Function | Class, str, Values]
+
+class Passed(NamedTuple):
+    """An argument of a call.
+
+    Args:
+        to, name: the function or data class, and its parameter or field.
+        values: what the argument may be.
+        node: the expression; None where no single expression is the argument.
+    """
+
+    to: Function | Class
+    name: str
+    values: Values
+    node: ast.expr | None = None
 
 
 def passed_by(ran: Running, evaluator: Evaluator) -> Iterator[Passed]:
-    """Yield what a call passes: the function or data class, the parameter or field, the values."""
+    """Yield the arguments that a call passes to functions and data classes."""
     called = evaluator.values(ran.call.func, ran.scope)
     for function in ran.functions:
         skip = ran.given.get(function, 0)
@@ -43,7 +57,7 @@ def _handed_on(called: Values, ran: Running, evaluator: Evaluator) -> Iterator[P
     for arg in (*ran.call.args, *(keyword.value for keyword in ran.call.keywords)):
         for function in _functions(arg, ran.scope, evaluator):
             for name in function.parameters[function.is_bound :]:
-                yield function, name, frozenset([UNKNOWN])
+                yield Passed(function, name, frozenset([UNKNOWN]))
 
 
 def _known(node: ast.expr, scope: Scope, evaluator: Evaluator) -> Values:
@@ -67,7 +81,7 @@ def _of_external(name: str, ran: Running, evaluator: Evaluator) -> Iterator[Pass
         for function in _functions(target, ran.scope, evaluator):
             if not of_process and len(function.parameters) > function.is_bound:
                 index = frozenset([Device(Kind.INDEX)])
-                yield function, function.parameters[function.is_bound], index
+                yield Passed(function, function.parameters[function.is_bound], index)
             if isinstance(args, ast.Tuple | ast.List):
                 yield from _to_function(function, args.elts, [], ran, evaluator, not of_process)
 
@@ -88,16 +102,18 @@ def _to_function(
             left.clear()
             break
         left.discard(name)
-        yield function, name, _known(arg, ran.scope, evaluator)
+        yield Passed(function, name, _known(arg, ran.scope, evaluator), arg)
     for keyword in keywords:
         if keyword.arg in function.bindings:
-            yield function, str(keyword.arg), _known(keyword.value, ran.scope, evaluator)
+            values = _known(keyword.value, ran.scope, evaluator)
+            yield Passed(function, str(keyword.arg), values, keyword.value)
         elif keyword.arg is None:
             yield from _unpacked(function, keyword.value, names[len(args) :], ran, evaluator)
             left.clear()
         left.discard(str(keyword.arg))
     for name in left & function.optional:
-        yield function, name, frozenset([UNKNOWN])  # the function finds something else for it
+        # The function finds something else for it.
+        yield Passed(function, name, frozenset([UNKNOWN]))
 
 
 def _unpacked(
@@ -113,10 +129,10 @@ def _unpacked(
         case ast.Call(func=ast.Name(id="vars"), args=[of]):
             for name in names:
                 for one in evaluator.values(of, ran.scope):
-                    yield function, name, evaluator.attribute(one, name)
+                    yield Passed(function, name, evaluator.attribute(one, name))
         case ast.Name() | ast.Attribute():
             for name in names:
-                yield function, name, evaluator.at_key(value, name, ran.scope)
+                yield Passed(function, name, evaluator.at_key(value, name, ran.scope))
 
 
 def _to_fields(made: Class, ran: Running, evaluator: Evaluator) -> Iterator[Passed]:
@@ -125,10 +141,11 @@ def _to_fields(made: Class, ran: Running, evaluator: Evaluator) -> Iterator[Pass
     for (name, owner), arg in zip(owners.items(), ran.call.args, strict=False):
         if isinstance(arg, ast.Starred):
             break
-        yield owner, name, evaluator.values(arg, ran.scope)
+        yield Passed(owner, name, evaluator.values(arg, ran.scope), arg)
     for keyword in ran.call.keywords:
         if keyword.arg in owners:
-            yield owners[keyword.arg], keyword.arg, evaluator.values(keyword.value, ran.scope)
+            values = evaluator.values(keyword.value, ran.scope)
+            yield Passed(owners[keyword.arg], keyword.arg, values, keyword.value)
 
 
 def _functions(node: ast.expr | None, scope: Scope, evaluator: Evaluator) -> Iterator[Function]:

@@ -170,7 +170,7 @@ def _is_optimizer(
 ) -> bool:
     """Whether `receiver.step(…)` is an optimizer's step: by what it was made from, else by its name."""
     values = evaluator.values(receiver, scope)
-    kinds = {_kind(value, evaluator) for value in values} - {None}
+    kinds = {is_optimizer_value(value, evaluator) for value in values} - {None}
     if len(kinds) == 1:
         return True in kinds
     if functions or len(call.args) > 2:
@@ -188,7 +188,7 @@ def _is_optimizer(
     return not held or not all(NOT_OPTIMIZERS.search(name) for name in held)
 
 
-def _kind(value: Value, evaluator: Evaluator) -> bool | None:
+def is_optimizer_value(value: Value, evaluator: Evaluator) -> bool | None:
     """Whether `value` is an optimizer; None where that does not show."""
     match value:
         case Result(name) | External(name):

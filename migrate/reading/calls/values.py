@@ -335,6 +335,48 @@ class Evaluator(Families):
             elif isinstance(value, Place) and (module := self._scope_at(value.path)):
                 yield from (b for b in module.bindings.get(node.attr, ()) if b.kind == "value")
 
+    def parameter(self, function: Function, name: str) -> Values:
+        """Return what the parameter `name` of `function` may be."""
+        return self._parameter(function, name)
+
+    def bindings_of(self, name: str, scope: Scope) -> Iterator[Binding]:
+        """Yield what binds `name` as seen from `scope`; what is imported, by its bindings in its file."""
+        for binding in self._lookup(name, scope):
+            yield from self._at_home(binding)
+
+    def members_of(self, receiver: ast.expr, name: str, scope: Scope) -> Iterator[Binding]:
+        """Yield what binds the attribute `name` of `receiver`, wherever in the project that is."""
+        found = self.values(receiver, scope)
+        for value in found:
+            if isinstance(value, Instance | Class):
+                of, exact = (
+                    (value.of, value.exact) if isinstance(value, Instance) else (value, True)
+                )
+                for related in self.relatives(of, exact):
+                    yield from related.attributes.get(name, ())
+                    yield from related.bindings.get(name, ())
+            elif isinstance(value, Place) and (module := self._scope_at(value.path)):
+                for binding in module.bindings.get(name, ()):
+                    yield from self._at_home(binding)
+        text = self._dumped(receiver)
+        for other, binding in self._assigned.get(name, ()):
+            near = binding.scope.top is scope.top and self._dumped(other) == text
+            if near or any(_same(a, b) for a in found for b in self.values(other, binding.scope)):
+                yield binding
+
+    def _at_home(self, binding: Binding, depth: int = 0) -> Iterator[Binding]:
+        if binding.kind != "from" or depth > DEEPEST:
+            yield binding
+            return
+        importer = binding.scope.module.path
+        place = self._project.find(importer, binding.module, binding.level)
+        module = self._scope_at(place) if place is not None else None
+        elsewhere = module.bindings.get(binding.name, ()) if module is not None else ()
+        for other in elsewhere:
+            yield from self._at_home(other, depth + 1)
+        if not elsewhere:
+            yield binding
+
     def iterated(self, node: ast.expr, scope: Scope) -> Iterator[ast.expr]:
         """Yield what the loops go over that bind the name `node`: both of `zip(one, other)`."""
         if isinstance(node, ast.Name):

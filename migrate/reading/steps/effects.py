@@ -108,10 +108,6 @@ class Effects:
         """Whether `call` runs a function in which all replicas meet."""
         return bool(self._calls.meeting) and self._context.place(call) in self._calls.meeting
 
-    def follows_move(self, call: cst.Call) -> bool:
-        """Whether `call` makes an optimizer after another function has moved a model."""
-        return self._context.place(call) in self._calls.after_move
-
     def seeds_early(self, call: cst.Call) -> bool:
         """Whether `call` runs a seeding function of another file before the replicas are launched."""
         seeds = self._calls.early_seeds

@@ -130,6 +130,14 @@ CALLED_MODEL = re.compile(rf"{_MODEL}(?:_\w*)?\d*", re.IGNORECASE)
 OPTIMIZER = re.compile(r"(?:.*_)?(?:optimizer|optim)", re.IGNORECASE)
 # The classes of torch, by their qualified names.
 TORCH_OPTIMIZER = re.compile(r"torch\.optim\.(?!lr_scheduler|swa_utils)(\w+\.)*[A-Z]\w*")
+# What the classes of optimizers derive from, by its qualified name.
+TORCH_OPTIMIZER_BASE = re.compile(r"torch\.optim\.(?!lr_scheduler|swa_utils)")
+# Optimizers of other libraries, by their qualified names; asked only of what is given parameters.
+LIBRARY_OPTIMIZER = re.compile(
+    r"optim|adam|sgd|lamb|lars|lion|muon|prodigy|shampoo|soap|adafactor|adabelief|adagrad|rmsprop|sophia"
+    r"|\bcame\b|ranger|radam|nadam|galore",
+    re.IGNORECASE,
+)
 # The same by the qualified names of classes, and of what makes them.
 OPTIMIZER_CLASS = re.compile(r"optim|GradScaler|FusedAdam|FusedLAMB|FusedSGD|Optimizer")
 # `.step()` is also what these are told, by the names that scripts give them.

@@ -7,15 +7,19 @@ from functools import lru_cache
 
 import libcst as cst
 
-from migrate.reading.values.devices import is_move, moves
+from migrate.reading.values.devices import moves
 from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import MODEL, OPTIMIZER
 from migrate.rewrite.edits.imports import bindings
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 
 SWAP = "torch.__future__.set_swap_module_params_on_conversion"
 COMMENT = "# The optimizer was made before: it keeps the weights of the model."
+LATER = "# The model moves to the device later: the optimizer keeps its weights."
+BY_HAND = (
+    "if the model is moved to the device only after this, its weights never change, with no "
+    f"error: move it before the optimizer is made, or call {SWAP}(True) first"
+)
 
 
 class OptimizerOrder(Rule):
@@ -157,8 +161,11 @@ class OptimizerOrder(Rule):
 
 
             def make(model):
-                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-                return model.to('xla'), optimizer
+                return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+            def moved(batch):
+                return batch.to('xla')
             """,
             "before",
         ),
@@ -170,26 +177,37 @@ class OptimizerOrder(Rule):
         there = context.moves_to_accelerator or context.calls.run_on_accelerator
         if not there or _is_swapped(context):
             return
-        if context.values.kind(node) is Kind.OPTIMIZER:
+        if _makes_optimizer(node, context):
             yield from self._optimizer(node, context)
         elif id(node) in (switched := _switched(context)):
             line = context.statement_around(node)
             message = f"{SWAP}: on for the move of the model alone"
             comment = COMMENT if switched[id(node)] else ""
             yield self.edit(line, lambda updated: around_move(updated, comment, context), message)
-        elif _is_move_below_an_optimizer(node, context) and not _swaps_above(context):
+        elif _is_late(node, context) and not _is_switched_above(node, context):
             line = context.statement_around(node)
-            switches = not _is_switched_above(node, context) and _has_torch(context)
-            if isinstance(line, cst.SimpleStatementLine) and switches:
+            if isinstance(line, cst.SimpleStatementLine):
+                swap = SWAP.replace("torch", context.imports.require("torch"), 1)
                 message = f"{SWAP}(True): the optimizer was made before this"
                 yield self.edit(
-                    line, lambda updated: around_move(updated, COMMENT, context), message
+                    line, lambda updated: around_move(updated, COMMENT, context, swap), message
+                )
+            else:
+                yield from self.report(
+                    node,
+                    "the optimizer of this model is made before it moves, and would keep the weights that "
+                    f"it had: call {SWAP}(True) before this",
                 )
 
     def _optimizer(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+        line = _line_of_own_model(node, context)
+        early = context.calls.optimizers.early.get(context.place(node))
+        if early is not None and line is None:
+            if not early.at_moves and not _is_below_another(node, context):
+                yield from self._at_optimizer(node, context)
+            return  # else the moves have the switch
         if not _is_too_early(node, context):
             return
-        line = _line_of_own_model(node, context)
         if line is not None:
             loads = context.calls.ties.loads
             if loads and _late_moves(node, context):
@@ -200,24 +218,36 @@ class OptimizerOrder(Rule):
                     "torch's switch stays on from here, and load_state_dict of a model in DDP raises while "
                     f"it is: call {SWAP}(False) where the model has moved",
                 )
-            comment = "# The model moves to the device later: the optimizer keeps its weights."
+            if _is_below_another(node, context):
+                return
             message = f"{SWAP}(True): the model moves after this"
-            yield self.edit(line, lambda updated: below_swap(updated, comment), message)
+            yield self.edit(line, lambda updated: below_swap(updated, LATER), message)
             return
-        yield from self.report(
-            node,
-            "if the model is moved to the device only after this, its weights never change, with no "
-            f"error: move it before the optimizer is made, or call {SWAP}(True) first",
-        )
+        yield from self.report(node, BY_HAND)
+
+    def _at_optimizer(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the switch above an optimizer whose model moves elsewhere."""
+        line = context.statement_around(node)
+        if isinstance(line, cst.SimpleStatementLine):
+            swap = SWAP.replace("torch", context.imports.require("torch"), 1)
+            message = f"{SWAP}(True): the model moves after this"
+            yield self.edit(line, lambda updated: below_swap(updated, LATER, swap), message)
+        else:
+            yield from self.report(node, BY_HAND)
+
+
+def _makes_optimizer(node: cst.Call, context: Workspace) -> bool:
+    """Whether `node` makes an optimizer itself; what a function of the project makes, is looked at there."""
+    made = context.calls.optimizers.made
+    if made and context.place(node) in made:
+        return True
+    return context.values.kind(node) is Kind.OPTIMIZER and not context.run_by(node)
 
 
 @lru_cache(maxsize=2)  # the last ones: each call of a script asks
 def _swaps_above(context: Workspace) -> bool:
     """Whether an optimizer of the script gets the switch at its own line."""
-    return any(
-        _is_too_early(call, context) and _line_of_own_model(call, context)
-        for call in context.all_of(cst.Call)
-    )
+    return any(_has_switch(call, context) for call in context.all_of(cst.Call))
 
 
 def _is_swapped(context: Workspace) -> bool:
@@ -231,9 +261,12 @@ def _has_torch(context: Workspace) -> bool:
 
 
 def _is_too_early(node: cst.Call, context: Workspace) -> bool:
-    """Whether `node` makes an optimizer and its function moves nothing to the device before it."""
-    if context.values.kind(node) is not Kind.OPTIMIZER or context.effects.follows_move(node):
+    """Whether `node` makes an optimizer whose model is not seen to move before it."""
+    optimizers = context.calls.optimizers
+    if not _makes_optimizer(node, context) or context.place(node) in optimizers.settled:
         return False
+    if context.place(node) in optimizers.early:
+        return True
     return not _is_moved_before(node, context, frozenset())
 
 
@@ -244,7 +277,7 @@ def _is_moved_before(node: cst.CSTNode, context: Workspace, seen: frozenset[int]
     here = context.position(node)
     if any(
         (context.position(call).line, context.position(call).column) < (here.line, here.column)
-        and id(context.function_around(call)) not in seen
+        and context.function_around(call) is function
         for call in moves(around, context)
     ):
         return True
@@ -367,25 +400,51 @@ def _goes_on(model: cst.Name, context: Workspace) -> bool:
     return False
 
 
-def _is_move_below_an_optimizer(node: cst.Call, context: Workspace) -> bool:
-    """Whether `node` moves the model that its function was given together with an optimizer."""
-    function = context.function_around(node)
-    if not (isinstance(node.func, cst.Attribute) and isinstance(node.func.value, cst.Name)):
+def _is_late(node: cst.Call, context: Workspace) -> bool:
+    """Whether `node` moves a model whose optimizer exists already, and keeps the switch for itself."""
+    late = context.calls.optimizers.moves.get(context.place(node))
+    if late is None:
         return False
-    model = node.func.value
-    if function is None or not MODEL.fullmatch(model.value) or not is_move(node, context):
-        return False
-    given = [parameter.name.value for parameter in function.params.params]
-    if not any(OPTIMIZER.fullmatch(name) for name in given):
-        return False
-    # Below the move it may be bound once more: `model = DDP(model)`.
-    here = context.position(node).line
-    before = [one for one in context.bindings(model) if context.position(one.node).line < here]
-    return (
-        len(before) == 1
-        and isinstance(before[0].node, cst.Param)
-        and before[0].scope.node is function
+    own, has_others = late
+    if not own.isdisjoint(_left_to_moves(context)):
+        return True
+    return has_others and not _swaps_above(context)
+
+
+@lru_cache(maxsize=2)  # the last ones: each call of a script asks
+def _left_to_moves(context: Workspace) -> frozenset[tuple[int, int]]:
+    """Return where the optimizers end whose models get the switch when they move."""
+    early = context.calls.optimizers.early
+    return frozenset(
+        context.place(call)
+        for call in (context.all_of(cst.Call) if early else ())
+        if (one := early.get(context.place(call))) is not None
+        and one.at_moves
+        and _line_of_own_model(call, context) is None
     )
+
+
+def _is_below_another(node: cst.Call, context: Workspace) -> bool:
+    """Whether an optimizer above `node`, which is always made before it, has the switch, which stays on."""
+    if context.calls.ties.loads:
+        return False
+    function, here = context.function_around(node), context.position(node).line
+    around = [id(above) for above in context.ancestors(node)]
+    return any(
+        context.position(call).line < here
+        and context.function_around(call) is function
+        and id(context.parent(context.statement_around(call))) in around
+        and _has_switch(call, context)
+        for call in context.all_of(cst.Call)
+    )
+
+
+def _has_switch(call: cst.Call, context: Workspace) -> bool:
+    """Whether `call` makes an optimizer above which the switch goes on."""
+    early = context.calls.optimizers.early.get(context.place(call))
+    if early is not None and not early.at_moves:
+        return isinstance(context.statement_around(call), cst.SimpleStatementLine)
+    return _is_too_early(call, context) and _line_of_own_model(call, context) is not None
 
 
 def _is_switched_above(node: cst.Call, context: Workspace) -> bool:
@@ -397,7 +456,7 @@ def _is_switched_above(node: cst.Call, context: Workspace) -> bool:
     return any(
         context.position(move).line < here
         and id(context.parent(context.statement_around(move))) in around
-        and _is_move_below_an_optimizer(move, context)
+        and _is_late(move, context)
         for move in moves(function or context.module, context)
     )
 

@@ -1,0 +1,458 @@
+"""An optimizer is what makes one, whatever it is called: the switch stands before its model moves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.check.config import Config
+from migrate.check.file import check_file
+from migrate.reading.tree.source import parse
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options
+from migrate.rewrite.story import rewrite_source
+from tests.waiting import LIMIT
+
+ON = "torch.__future__.set_swap_module_params_on_conversion(True)"
+HEAD = "import torch\nfrom torch import nn\n\n\n"
+LOOP = """
+    for x in data:
+        loss = {net}(x.to("cuda")).pow(2).mean()
+        {opt}.zero_grad()
+        loss.backward()
+        {opt}.step()
+"""
+DATA = "[torch.ones(2, 2)] * 3"
+CALLEE = """
+def train(net, data, {opt}, device):
+    {move}
+    for x in data:
+        loss = net(x.to(device)).pow(2).mean()
+        {opt}.zero_grad()
+        loss.backward()
+        {opt}.step()
+
+
+def main():
+    net = nn.Linear(2, 2)
+    first = net.weight.detach().clone()
+    {opt} = torch.optim.SGD(net.parameters(), lr=0.05)
+    for epoch in range(2):
+        train(net, [torch.ones(2, 2)] * 3, {opt}, torch.device("cuda"))
+    print("changed", not torch.equal(first, net.weight.detach().cpu()))
+
+
+main()
+"""
+EARLY = {
+    "two in one function": """
+        def main(data):
+            noise = torch.randn(4).to("cuda")
+            G, D = nn.Linear(2, 2), nn.Linear(2, 2)
+            opt_g = torch.optim.Adam(G.parameters())
+            opt_d = torch.optim.Adam(D.parameters())
+            place(G, D)
+
+
+        def place(G, D):
+            G.to("cuda")
+            D.to("cuda")
+
+
+        main([])
+    """,
+    "only the second": """
+        def place(m):
+            m = m.cuda()
+            return m
+
+
+        def main():
+            G, D = nn.Linear(2, 2), nn.Linear(2, 2)
+            G = place(G)
+            a = torch.optim.SGD(G.parameters(), lr=0.1)
+            b = torch.optim.SGD(D.parameters(), lr=0.1)
+            D = place(D)
+
+
+        main()
+    """,
+    "kept in dictionaries": """
+        def train(nets, opts):
+            nets["g"].to("cuda")
+            opts["g"].step()
+
+
+        def main():
+            nets = {"g": nn.Linear(2, 2)}
+            opts = {"g": torch.optim.Adam(nets["g"].parameters())}
+            train(nets, opts)
+
+
+        main()
+    """,
+    "kept in lists": """
+        def main():
+            nets, steppers = [], []
+            for i in range(2):
+                nets.append(nn.Linear(2, 2))
+                steppers.append(torch.optim.SGD(nets[i].parameters(), lr=0.1))
+            for m in nets:
+                m.cuda()
+
+
+        main()
+    """,
+    "an attribute and another method": """
+        class Runner:
+            def __init__(self, policy):
+                self.policy = policy
+                self.o = torch.optim.SGD(self.policy.parameters(), lr=0.1)
+
+            def place(self):
+                self.policy.to("cuda")
+
+            def fit(self):
+                self.place()
+                self.o.step()
+
+
+        Runner(nn.Linear(2, 2)).fit()
+    """,
+    "a class of its own": """
+        class Mine(torch.optim.Optimizer):
+            def __init__(self, params):
+                super().__init__(params, {})
+
+
+        def main():
+            f = nn.Linear(2, 2)
+            s = Mine(f.parameters())
+            f.cuda()
+
+
+        main()
+    """,
+    "a class chosen by name": """
+        def make(params, name):
+            return getattr(torch.optim, name)(params, lr=0.1)
+
+
+        def main():
+            gpt = nn.Linear(2, 2)
+            s = make(gpt.parameters(), "SGD")
+            gpt.cuda()
+
+
+        main()
+    """,
+    "a class of another library": """
+        from lion_pytorch import Lion
+
+
+        def main():
+            m = nn.Linear(2, 2)
+            a = Lion(m.parameters())
+            m.cuda()
+
+
+        main()
+    """,
+    "a partial": """
+        import functools
+
+        make = functools.partial(torch.optim.SGD, lr=0.1)
+
+
+        def main():
+            m = nn.Linear(2, 2)
+            a = make(m.parameters())
+            m.cuda()
+
+
+        main()
+    """,
+    "a lambda": """
+        def main():
+            m = nn.Linear(2, 2)
+            make = lambda params: torch.optim.SGD(params, lr=0.1)
+            o = make(m.parameters())
+            m = m.cuda()
+
+
+        main()
+    """,
+    "a tuple that a function returns, and a schedule": """
+        def build():
+            m = nn.Linear(2, 2)
+            o = torch.optim.SGD(groups(m), lr=0.1)
+            return m, o, torch.optim.lr_scheduler.LambdaLR(o, lambda i: 1.0)
+
+
+        def groups(m):
+            decayed = []
+            for name, p in m.named_parameters():
+                decayed.append(p)
+            return [{"params": decayed}]
+
+
+        def main():
+            m, o, s = build()
+            m.to("cuda")
+
+
+        main()
+    """,
+    "the field of a data class": """
+        from dataclasses import dataclass
+
+
+        @dataclass
+        class State:
+            net: nn.Module
+            o: object
+
+
+        def fit(state):
+            state.net.cuda()
+            state.o.step()
+
+
+        def main():
+            net = nn.Linear(2, 2)
+            o = torch.optim.SGD(net.parameters(), lr=0.1)
+            fit(State(net, o))
+
+
+        main()
+    """,
+}
+SETTLED = {
+    "made under a device": """
+        def train(m, o):
+            m.to("cuda")
+
+
+        def main():
+            with torch.device("cuda"):
+                m = nn.Linear(2, 2)
+            o = torch.optim.SGD(m.parameters(), lr=0.1)
+            train(m, o)
+
+
+        main()
+    """,
+    "made under a device in a function": """
+        def build():
+            return nn.Linear(2, 2)
+
+
+        def main():
+            with torch.device("cuda"):
+                m = build()
+            o = torch.optim.SGD(m.parameters(), lr=0.1)
+            m.to("cuda")
+
+
+        main()
+    """,
+    "made on the device": """
+        def main():
+            m = nn.Linear(2, 2, device="cuda")
+            o = torch.optim.SGD(m.parameters(), lr=0.1)
+            m.to("cuda")
+
+
+        main()
+    """,
+    "moved by its own constructor": """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.l = nn.Linear(2, 2)
+                self.cuda()
+
+
+        def main():
+            m = Net()
+            o = torch.optim.SGD(m.parameters(), lr=0.1)
+            m.to("cuda")
+
+
+        main()
+    """,
+    "moved by a helper": """
+        def place(m):
+            return m.cuda()
+
+
+        def main():
+            G, D = place(nn.Linear(2, 2)), place(nn.Linear(2, 2))
+            a = torch.optim.SGD(G.parameters(), lr=0.1)
+            b = torch.optim.SGD(D.parameters(), lr=0.1)
+            G = place(G)
+
+
+        main()
+    """,
+    "moved in the constructor": """
+        class Trainer:
+            def __init__(self, f):
+                self.f = f.to("cuda")
+                self.configure()
+
+            def configure(self):
+                self.o = torch.optim.SGD(self.f.parameters(), lr=0.1)
+
+            def again(self):
+                self.f.to("cuda")
+
+
+        Trainer(nn.Linear(2, 2)).again()
+    """,
+}
+
+
+def script(text: str) -> str:
+    return HEAD + textwrap.dedent(text).lstrip("\n")
+
+
+def mentions(path: Path) -> list[str]:
+    return [hit.message for hit in check_file(path, Config()) if hit.code == "XLA805"]
+
+
+def named(opt: str, move: str = "net.to(device)") -> str:
+    return HEAD + CALLEE.lstrip("\n").format(opt=opt, move=move)
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+@pytest.mark.parametrize(
+    "opt", ["o", "sgd", "opt", "optimiser", "optimizer_G", "solver", "adam", "optimizer"]
+)
+def test_the_name_decides_nothing(opt: str, style: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(named(opt))
+    done = rewrite_source(parse(path.read_bytes(), path), options=Options(style=style))
+    assert done.data.decode().count(ON) == 1
+    assert [n for n in done.findings if n.rule in ("optimizer-order", "XLA805")] == []
+    assert mentions(path) == ["the model moves only in line 6: these weights would never change"]
+
+
+@pytest.mark.parametrize(
+    "move",
+    ["net.cuda()", "net = net.to(device)", "net.train().to(device)", "net.to(device).train()"],
+)
+def test_however_it_moves(move: str) -> None:
+    done = rewrite_source(parse(named("o", move).encode(), Path("train.py")))
+    assert done.data.decode().count(ON) == 1
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+@pytest.mark.parametrize("case", EARLY)
+def test_one_that_is_made_too_early_is_mended_and_checked(
+    case: str, style: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(script(EARLY[case]))
+    assert mentions(path)
+    done = rewrite_source(parse(path.read_bytes(), path), options=Options(style=style))
+    assert ON in done.data.decode()
+    path.write_bytes(done.data)
+    assert mentions(path) == []
+    again = rewrite_source(parse(done.data, path), options=Options(style=style))
+    assert again.data == done.data
+
+
+@pytest.mark.parametrize("case", SETTLED)
+def test_one_whose_model_is_there_is_left_alone(case: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(script(SETTLED[case]))
+    assert mentions(path) == []
+    done = rewrite_source(parse(path.read_bytes(), path))
+    assert ON not in done.data.decode()
+    assert [n for n in done.findings if n.rule == "optimizer-order"] == []
+
+
+MAIN = """
+from torch import nn
+from making import make
+from place import fit
+
+net = nn.Linear(2, 2)
+fit(net, make(net))
+"""
+MAKING = "import torch\n\n\ndef make(m):\n    return torch.optim.SGD(m.parameters(), lr=0.1)\n"
+PLACE = """
+def fit(f, o):
+    f.to("cuda")
+    o.step()
+"""
+
+
+def test_three_files(tmp_path: Path) -> None:
+    files = {"main.py": MAIN, "making.py": MAKING, "place.py": PLACE}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text.lstrip("\n"))
+    done = rewrite_folder(tmp_path)
+    texts = {str(file.name): file.after.decode() for file in done.files}
+    assert f'    {ON}\n    f.to("xla")\n' in texts["place.py"]
+    assert [n for file in done.files for n in file.findings if n.rule == "optimizer-order"] == []
+
+
+def test_of_three_files_only_one_is_rewritten(tmp_path: Path) -> None:
+    for name, text in {"main.py": MAIN, "making.py": MAKING, "place.py": PLACE}.items():
+        (tmp_path / name).write_text(text.lstrip("\n"))
+    path = tmp_path / "main.py"
+    here = """
+import torch
+
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+fit(net, opt)
+x = torch.ones(2).cuda()
+"""
+    data = MAIN.replace("fit(net, make(net))\n", here.lstrip("\n"))
+    path.write_text(data.lstrip("\n"))
+    done = rewrite_source(parse(path.read_bytes(), path))
+    assert f"{ON}\nopt = torch.optim" in done.data.decode()
+
+
+GIVEN = "def fit({model}, {opt}, data):\n    {model}.to('cuda')" + LOOP
+
+
+@pytest.mark.parametrize(("model", "opt"), [("f", "s"), ("policy", "solver"), ("m", "o")])
+def test_what_callers_that_are_not_known_give_is_known_by_its_use(model: str, opt: str) -> None:
+    text = HEAD + GIVEN.format(model=model, opt=opt, net=model)
+    done = rewrite_source(parse(text.encode(), Path("fit.py")))
+    assert f"    {ON}\n    {model}.to('xla')" in done.data.decode()
+
+
+def test_a_schedule_is_no_optimizer() -> None:
+    text = """
+        def fit(f, s: torch.optim.lr_scheduler.LRScheduler, batch):
+            f.to("cuda")
+            f(batch.cuda())
+            s.step()
+    """
+    done = rewrite_source(parse(script(text).encode(), Path("fit.py")))
+    assert ON not in done.data.decode()
+
+
+@pytest.mark.parametrize("opt", ["o", "optimizer_G"])
+def test_the_rewritten_script_trains(opt: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    done = rewrite_source(parse(named(opt).encode(), path))
+    path.write_bytes(done.data)
+    ran = subprocess.run(
+        [sys.executable, str(path)],
+        env={**os.environ, "PJRT_DEVICE": "CPU"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=True,
+    )
+    assert "changed True" in ran.stdout
