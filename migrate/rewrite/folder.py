@@ -85,11 +85,14 @@ def rewrite_folder(
 
         jobs = [job(path) for path in concerned]
         done = dict(zip(concerned, workers.run(_begin, jobs, progress, "rewriting"), strict=True))
-        last = first
+        last, at_first = first, dict(calls)
         while going_on := [path for path in concerned if done[path].draft is not None]:
             changed = {path: one.file.after for path, one in done.items() if one.file.changed}
             last = Analysis(first.project.changed(changed), first)
-            calls |= {path: calls_of_file(last, path) for path in going_on}
+            for path in going_on:
+                begun = done[path].draft
+                again = begun is not None and begun.turns == 0
+                calls[path] = at_first[path] if again else calls_of_file(last, path)
             jobs = [job(path, done[path].draft) for path in going_on]
             done |= zip(going_on, workers.run(_go_on, jobs, progress, "checking"), strict=True)
         files = without_answered([one.file for one in done.values()], first.project, calls)
@@ -213,6 +216,15 @@ def _first(job: _Job) -> _Done:
 @deep
 def _next(job: _Job) -> _Done:
     assert job.draft is not None
+    if job.draft.turns == 0:  # begun again: some of its edits are withdrawn
+        data = job.draft.before
+        begun = first_turn(
+            parse(data, job.path),
+            calls=job.calls,
+            options=job.options,
+            withdrawn=job.draft.withdrawn,
+        )
+        return _after(job, *begun)
     return _after(job, *next_turn(job.draft, calls=job.calls, options=job.options))
 
 

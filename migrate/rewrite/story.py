@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import libcst as cst
@@ -15,7 +16,15 @@ from migrate.reading.facts import Facts, facts_of
 from migrate.reading.flow.pending_values import COLLECTIVE
 from migrate.reading.tree.depth import deep
 from migrate.reading.tree.origins import origins
-from migrate.reading.tree.source import NotPythonError, Source, decoded, parse, read, why_unread
+from migrate.reading.tree.source import (
+    NotPythonError,
+    Source,
+    decoded,
+    parse,
+    read,
+    require_python,
+    why_unread,
+)
 from migrate.reading.tree.tree import nodes_of
 from migrate.rewrite.apply import apply
 from migrate.rewrite.edits.one_cell import within_cells
@@ -27,14 +36,18 @@ from migrate.rewrite.plan import Plan, plan
 from migrate.rewrite.results import Note, Rewrite
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
 from migrate.rewrite.rules import all_rules
+from migrate.rewrite.withdrawn import Withdrawn, claims, culprits, is_covered, withdrawn_note
 from migrate.rewrite.workspace import Workspace
 
-# The rules; those that look at what these have made; a last look, which must find nothing to change.
-TURNS = 3
+# The rules; those that look at what these have made; what the two enable; a rule that still finds something
+# to change after so many turns does not settle.
+TURNS = 6
+# So many times single lines are withdrawn, and as often whole rules, before the script stays as it is.
+RESTARTS = 12
 
 
 class NotStableError(MigrateError):
-    """The rewritten script would change once more, or does not parse.
+    """A rewritten script would change once more, or does not parse.
 
     Cause: a defect of this program, not of the script.
 
@@ -48,7 +61,6 @@ def rewrite(path: Path, rules: Sequence[Rule] | None = None, options: Options = 
 
     Raises:
         UnreadableScriptError, NotUtf8Error, NotPythonError: the script cannot be read.
-        RuleConflictError, NotStableError: a defect of the rules.
     """
     return rewrite_source(read(path), rules, options=options)
 
@@ -68,15 +80,18 @@ def rewrite_source(
         rules: all of them by default.
         calls: what its calls run, where its project is known already.
         options: the form of the output.
-
-    Raises:
-        RuleConflictError, NotStableError: a defect of the rules.
     """
     draft, script = first_turn(source, rules, calls=calls, options=options)
     if draft.led:
         return Rewrite(source, draft.data, (), draft.findings)
     while not draft.settled:
-        draft, script = next_turn(draft, rules, options=options)
+        if draft.turns == 0:
+            withdrawn = draft.withdrawn
+            draft, script = first_turn(
+                source, rules, calls=calls, options=options, withdrawn=withdrawn
+            )
+        else:
+            draft, script = next_turn(draft, rules, options=options)
     elsewhere: tuple[Path, ...] = ()
     if rules is None:
         facts = facts_of(script)
@@ -96,7 +111,8 @@ class Draft:
         edits, findings: what was done and what is left to do by hand, at the lines it had at first.
         moved: the lines, as they were at first, at which the file that moves the model takes care of the
             weights that are tied.
-        turns: how many turns there were.
+        turns: how many turns there were; none where the script has to be begun again, with more withdrawn.
+        withdrawn: the edits that are not made.
         settled: whether the last of them changed nothing.
         led: whether a framework runs its training, so that it stays as it is.
     """
@@ -110,6 +126,7 @@ class Draft:
     turns: int = 1
     settled: bool = True
     led: bool = False
+    withdrawn: tuple[Withdrawn, ...] = ()
 
 
 def first_turn(
@@ -118,6 +135,7 @@ def first_turn(
     *,
     calls: ModuleCalls | None = None,
     options: Options = DEFAULT,
+    withdrawn: tuple[Withdrawn, ...] = (),
 ) -> tuple[Draft, Workspace]:
     """Return what the rules make of a script, and what is known of it.
 
@@ -129,10 +147,11 @@ def first_turn(
         rules: all of them by default.
         calls: what its calls run, where its project is known already.
         options: the form of the output.
+        withdrawn: the edits that are not made.
     """
     script = Workspace(source, calls, options)
     first, later = _in_turns(all_rules() if rules is None else rules)
-    found = _plan(script, first)
+    found = _without(withdrawn, _plan(script, first))
     findings = list(found.findings)
     if rules is None and script.calls.led is not None:
         left = list(left_to_framework(found, script.calls.led))
@@ -144,12 +163,21 @@ def first_turn(
         findings += without_launch(found)
     looks = options.defer_reads or source.is_notebook or COLLECTIVE.search(source.data)
     if later and not found.edits and (looks or script.guards.any):
-        after = _plan(script, later, rest=False)
+        after = _without(withdrawn, _plan(script, later, rest=False))
         if after.edits:  # what the first rules wanted to import is not wanted now
             script = Workspace(source, script.calls, options)
-            after = _plan(script, later, rest=False)
+            after = _without(withdrawn, _plan(script, later, rest=False))
         findings += after.findings
         found = after
+    if impossible := list(_impossible(found)):
+        begun = Draft(source.path, source.data, source.data, (), (), withdrawn=withdrawn)
+        notes = _notes(found, [edit for edit, _ in impossible])
+        again = _begin_again(
+            begun, [(note, why) for note, (_, why) in zip(notes, impossible, strict=True)]
+        )
+        return first_turn(
+            source, rules, calls=script.calls, options=options, withdrawn=again.withdrawn
+        )
     data, lost = _applied(found)
     edits = (*_notes(found, found.edits), *lost)
     draft = Draft(
@@ -157,9 +185,10 @@ def first_turn(
         source.data,
         data,
         _in_order(edits),
-        _notes(found, findings),
+        _in_order((*_notes(found, findings), *(edit.note for edit in withdrawn))),
         tuple(script.calls.ties.kept),
         settled=data == source.data,
+        withdrawn=withdrawn,
     )
     return draft, script
 
@@ -171,7 +200,10 @@ def next_turn(
     calls: ModuleCalls | None = None,
     options: Options = DEFAULT,
 ) -> tuple[Draft, Workspace]:
-    """See that a rewritten script parses and would not change again, but for the rules that look at it now.
+    """Let the rules look at what the turns so far have made of a script.
+
+    The rules that look at what others have made have their turn. Another rule may change what the first turn
+    has enabled, but not its own result: that edit is withdrawn, and the script is begun again without it.
 
     Args:
         draft: the script as the turn before has left it.
@@ -181,28 +213,107 @@ def next_turn(
 
     Returns:
         What has become of the script, and what is known of it.
-
-    Raises:
-        NotStableError: it would change again.
     """
     first, later = _in_turns(all_rules() if rules is None else rules)
     try:
         script = Workspace(parse(draft.data, draft.path), calls, options)
     except NotPythonError as error:
-        raise NotStableError(
-            f"{draft.path}: the rewritten script does not parse ({error.what})",
-            "please report this with the script",
-        ) from error
+        why = f"the result does not parse ({error.what})"
+        edits = [(note, why) for note in draft.edits]
+        before = Workspace(parse(draft.before, draft.path), calls, options)
+        return _begin_again(draft, edits, whole=True), before
     found = _plan(script, (*first, *later), rest=False)
+    notes = list(_at_origin(draft, script.source, _notes(found, found.edits)))
+    pairs = list(zip(found.edits, notes, strict=True))
+    pairs = [(e, n) for e, n in pairs if not is_covered(draft.withdrawn, e.rule, n.line)]
+    found = replace(found, edits=tuple(edit for edit, _ in pairs))
     allowed = {rule.name for rule in later} if draft.turns == 1 else set()
-    again = next((edit for edit in found.edits if edit.rule not in allowed), None)
-    if again is not None:
-        raise NotStableError(
-            f"{draft.path}: the rule {again.rule} would change the rewritten script again "
-            f"({again.message})",
-            "please report this with the script",
-        )
+    made = {(note.rule, note.line) for note in draft.edits}
+    late = draft.turns >= TURNS
+    unsettled = [
+        (note, f"the rule {note.rule} would change its own result again")
+        for edit, note in pairs
+        if edit.rule not in allowed and (late or (note.rule, note.line) in made)
+    ]
+    if not unsettled:
+        of_edit = {id(edit): note for edit, note in pairs}
+        unsettled = [(of_edit[id(edit)], why) for edit, why in _impossible(found)]
+    if unsettled:
+        return _begin_again(draft, unsettled, whole=late), script
     return _continued(draft, found, {rule.name for rule in later}), script
+
+
+def _begin_again(draft: Draft, edits: Sequence[tuple[Note, str]], *, whole: bool = False) -> Draft:
+    """Return a script as it was at first, with more of its edits withdrawn.
+
+    Args:
+        draft: the script.
+        edits: the notes of the edits, at the lines of the original, and why each is withdrawn.
+        whole: whether all edits of their rules are withdrawn.
+    """
+    whole = whole or len(draft.withdrawn) >= RESTARTS
+    if whole:  # also what the rule did elsewhere in the script
+        why_of = {note.rule: why for note, why in edits}
+        made = [(note, why_of[note.rule]) for note in draft.edits if note.rule in why_of]
+        edits = [*edits, *made]
+    added: dict[tuple[str, int], Withdrawn] = {}
+    for note, why in edits:
+        if not is_covered(draft.withdrawn, note.rule, note.line) or whole:
+            added.setdefault((note.rule, note.line), Withdrawn(withdrawn_note(note, why), whole))
+    return Draft(
+        draft.path,
+        draft.before,
+        draft.before,
+        (),
+        (),
+        turns=0,
+        settled=False,
+        withdrawn=(*draft.withdrawn, *added.values()),
+    )
+
+
+def _without(withdrawn: Sequence[Withdrawn], found: Plan) -> Plan:
+    """Return a plan for the original script without the edits that are withdrawn."""
+    if not withdrawn:
+        return found
+    position = found.context.position
+    kept = [e for e in found.edits if not is_covered(withdrawn, e.rule, position(e.node).line)]
+    return replace(found, edits=tuple(kept))
+
+
+def _impossible(found: Plan) -> Iterator[tuple[Edit | Wrap, str]]:
+    """Yield the edits of a plan that cannot be made, and why."""
+    claimed = list(claims(found.edits))
+    yield from claimed
+    if not claimed and _failure(found, found.edits):
+        yield from culprits(found.edits, lambda edits: _failure(found, edits))
+
+
+def _failure(found: Plan, edits: Sequence[Edit | Wrap]) -> str:
+    """Return why `edits` of a plan cannot be made; nothing where they can."""
+    if not edits:
+        return ""
+    source = found.context.source
+    try:
+        require_python(_applied(replace(found, edits=tuple(edits)))[0], source.path)
+    except NotPythonError as error:
+        if _is_newer_python(source):
+            return ""  # the next turn says whether it parses
+        return f"the result does not parse ({error.what.removeprefix(f'{source.path}:')})"
+    except (MigrateError, RecursionError):
+        raise
+    except Exception as error:
+        return f"the edit failed ({type(error).__name__}: {error})".splitlines()[0]
+    return ""
+
+
+def _is_newer_python(source: Source) -> bool:
+    """Whether the script is of a newer Python than the one that runs this."""
+    try:
+        require_python(source.data, source.path)
+    except NotPythonError:
+        return True
+    return False
 
 
 @deep
@@ -222,8 +333,22 @@ def check_stable(
     Raises:
         NotStableError: it would.
     """
-    draft = Draft(path, data, data, (), (), turns=TURNS)
-    return next_turn(draft, rules, calls=calls, options=options)[1]
+    first, later = _in_turns(all_rules() if rules is None else rules)
+    try:
+        script = Workspace(parse(data, path), calls, options)
+    except NotPythonError as error:
+        raise NotStableError(
+            f"{path}: the rewritten script does not parse ({error.what})",
+            "please report this with the script",
+        ) from error
+    again = next(iter(_plan(script, (*first, *later), rest=False).edits), None)
+    if again is not None:
+        raise NotStableError(
+            f"{path}: the rule {again.rule} would change the rewritten script again "
+            f"({again.message})",
+            "please report this with the script",
+        )
+    return script
 
 
 def with_hazards(draft: Draft, facts: Facts) -> Draft:
@@ -251,14 +376,16 @@ def _continued(draft: Draft, found: Plan, later: Set[str]) -> Draft:
     findings = [finding for finding in found.findings if finding.rule in later]
     data, lost = _applied(found)
     edits = (*_notes(found, found.edits), *lost)
-    notes = _at_origin(draft, found.context.source, edits)
+    notes = list(_at_origin(draft, found.context.source, edits))
     notes_left = _at_origin(draft, found.context.source, _notes(found, findings))
     more = [note for note in notes_left if note not in draft.findings]  # each turn finds it again
+    done = {(note.rule, note.line) for note in notes}  # once asked for by hand
+    before = [note for note in draft.findings if (note.rule, note.line) not in done]
     return replace(
         draft,
         data=data,
         edits=_in_order((*draft.edits, *notes)),
-        findings=(*draft.findings, *more),
+        findings=(*before, *more),
         turns=draft.turns + 1,
         settled=data == draft.data,
     )
@@ -283,6 +410,7 @@ def _plan(script: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Pla
     return within_cells(found) if script.source.is_notebook else found
 
 
+@lru_cache(maxsize=1)  # asked whether it can be made, then made
 def _applied(found: Plan) -> tuple[bytes, tuple[Note, ...]]:
     """Return the script with the edits of a plan, and notes on the comments that went with the code."""
     script = found.context
