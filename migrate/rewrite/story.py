@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from migrate.errors import MigrateError
 from migrate.reading.calls.facts import ModuleCalls
 from migrate.reading.facts import Facts, facts_of
 from migrate.reading.flow.pending_values import COLLECTIVE
+from migrate.reading.project.shadowing import shadowing
 from migrate.reading.tree.depth import deep
 from migrate.reading.tree.origins import origins
 from migrate.reading.tree.source import (
@@ -33,17 +35,17 @@ from migrate.rewrite.left.framework import left_to_framework
 from migrate.rewrite.left.net import without_launch, without_step
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.plan import Plan, plan
-from migrate.rewrite.results import Note, Rewrite
+from migrate.rewrite.results import NOT_DONE, Note, Rewrite
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
 from migrate.rewrite.rules import all_rules
-from migrate.rewrite.withdrawn import Withdrawn, claims, culprits, is_covered, withdrawn_note
+from migrate.rewrite.withdrawn import EVERYWHERE, Withdrawn, claims, culprits, is_covered
 from migrate.rewrite.workspace import Workspace
 
 # The rules; those that look at what these have made; what the two enable; a rule that still finds something
 # to change after so many turns does not settle.
 TURNS = 6
-# So many times single lines are withdrawn, and as often whole rules, before the script stays as it is.
-RESTARTS = 12
+PORTABLE = "the portable style"
+_SHIMS = re.compile(rb"\bshims\b")
 
 
 class NotStableError(MigrateError):
@@ -52,6 +54,16 @@ class NotStableError(MigrateError):
     Cause: a defect of this program, not of the script.
 
     Remedy: report it with the script; nothing was written.
+    """
+
+
+class OwnShimsError(MigrateError):
+    """The project has a module `shims` of its own, which the rewritten script would import.
+
+    Cause: the portable style writes `import shims` for the library of this toolkit, the native style for few
+    constructs (SyncBatchNorm). Python finds the module in the project first.
+
+    Remedy: rename the project's module, or use `--style native` where that needs no `shims`.
     """
 
 
@@ -151,7 +163,7 @@ def first_turn(
     """
     script = Workspace(source, calls, options)
     first, later = _in_turns(all_rules() if rules is None else rules)
-    found = _without(withdrawn, _plan(script, first))
+    found = _plan(script, first)
     findings = list(found.findings)
     if rules is None and script.calls.led is not None:
         left = list(left_to_framework(found, script.calls.led))
@@ -162,21 +174,24 @@ def first_turn(
         findings += without_step(found)
         findings += without_launch(found)
     looks = options.defer_reads or source.is_notebook or COLLECTIVE.search(source.data)
-    if later and not found.edits and (looks or script.guards.any):
-        after = _without(withdrawn, _plan(script, later, rest=False))
+    if later and not _without(withdrawn, found).edits and (looks or script.guards.any):
+        after = _plan(script, later, rest=False)
         if after.edits:  # what the first rules wanted to import is not wanted now
             script = Workspace(source, script.calls, options)
-            after = _without(withdrawn, _plan(script, later, rest=False))
+            after = _plan(script, later, rest=False)
         findings += after.findings
         found = after
+    _without_own_shims(found)
+    wanted = _notes(found, found.edits)  # also those that are withdrawn
+    found = _without(withdrawn, found)
     if impossible := list(_impossible(found)):
-        begun = Draft(source.path, source.data, source.data, (), (), withdrawn=withdrawn)
-        notes = _notes(found, [edit for edit, _ in impossible])
-        again = _begin_again(
-            begun, [(note, why) for note, (_, why) in zip(notes, impossible, strict=True)]
-        )
+        more = (Withdrawn(edit.rule, *_statement(edit, script), why) for edit, why in impossible)
         return first_turn(
-            source, rules, calls=script.calls, options=options, withdrawn=again.withdrawn
+            source,
+            rules,
+            calls=script.calls,
+            options=options,
+            withdrawn=(*withdrawn, *dict.fromkeys(more)),
         )
     data, lost = _applied(found)
     edits = (*_notes(found, found.edits), *lost)
@@ -185,7 +200,7 @@ def first_turn(
         source.data,
         data,
         _in_order(edits),
-        _in_order((*_notes(found, findings), *(edit.note for edit in withdrawn))),
+        _in_order((*_notes(found, findings), *_not_done(withdrawn, wanted))),
         tuple(script.calls.ties.kept),
         settled=data == source.data,
         withdrawn=withdrawn,
@@ -218,48 +233,39 @@ def next_turn(
     try:
         script = Workspace(parse(draft.data, draft.path), calls, options)
     except NotPythonError as error:
-        why = f"the result does not parse ({error.what})"
-        edits = [(note, why) for note in draft.edits]
+        reason = f"the result does not parse ({error.what})"
         before = Workspace(parse(draft.before, draft.path), calls, options)
-        return _begin_again(draft, edits, whole=True), before
+        return _begin_again(draft, {note.rule: reason for note in draft.edits}), before
     found = _plan(script, (*first, *later), rest=False)
     notes = list(_at_origin(draft, script.source, _notes(found, found.edits)))
     pairs = list(zip(found.edits, notes, strict=True))
     pairs = [(e, n) for e, n in pairs if not is_covered(draft.withdrawn, e.rule, n.line)]
+    reported = {(note.rule, note.line) for note in draft.findings if NOT_DONE in note.message}
+    again = (n for n in notes if (n.rule, n.line) not in reported)
+    not_done = _not_done(draft.withdrawn, list(again))
+    draft = replace(draft, findings=(*draft.findings, *not_done))
     found = replace(found, edits=tuple(edit for edit, _ in pairs))
     allowed = {rule.name for rule in later} if draft.turns == 1 else set()
     made = {(note.rule, note.line) for note in draft.edits}
     late = draft.turns >= TURNS
-    unsettled = [
-        (note, f"the rule {note.rule} would change its own result again")
+    why = {
+        edit.rule: "the rule would change its own result again"
         for edit, note in pairs
         if edit.rule not in allowed and (late or (note.rule, note.line) in made)
-    ]
-    if not unsettled:
-        of_edit = {id(edit): note for edit, note in pairs}
-        unsettled = [(of_edit[id(edit)], why) for edit, why in _impossible(found)]
-    if unsettled:
-        return _begin_again(draft, unsettled, whole=late), script
+    } or {edit.rule: why for edit, why in _impossible(found)}
+    if why:
+        return _begin_again(draft, why), script
     return _continued(draft, found, {rule.name for rule in later}), script
 
 
-def _begin_again(draft: Draft, edits: Sequence[tuple[Note, str]], *, whole: bool = False) -> Draft:
-    """Return a script as it was at first, with more of its edits withdrawn.
+def _begin_again(draft: Draft, why: Mapping[str, str]) -> Draft:
+    """Return a script as it was at first, with all edits of some rules withdrawn.
 
     Args:
         draft: the script.
-        edits: the notes of the edits, at the lines of the original, and why each is withdrawn.
-        whole: whether all edits of their rules are withdrawn.
+        why: the names of the rules, and why they edit nothing.
     """
-    whole = whole or len(draft.withdrawn) >= RESTARTS
-    if whole:  # also what the rule did elsewhere in the script
-        why_of = {note.rule: why for note, why in edits}
-        made = [(note, why_of[note.rule]) for note in draft.edits if note.rule in why_of]
-        edits = [*edits, *made]
-    added: dict[tuple[str, int], Withdrawn] = {}
-    for note, why in edits:
-        if not is_covered(draft.withdrawn, note.rule, note.line) or whole:
-            added.setdefault((note.rule, note.line), Withdrawn(withdrawn_note(note, why), whole))
+    more = tuple(Withdrawn(rule, *EVERYWHERE, reason) for rule, reason in why.items())
     return Draft(
         draft.path,
         draft.before,
@@ -268,8 +274,23 @@ def _begin_again(draft: Draft, edits: Sequence[tuple[Note, str]], *, whole: bool
         (),
         turns=0,
         settled=False,
-        withdrawn=(*draft.withdrawn, *added.values()),
+        withdrawn=(*draft.withdrawn, *more),
     )
+
+
+def _not_done(withdrawn: Iterable[Withdrawn], edits: Sequence[Note]) -> list[Note]:
+    """Return the findings that replace those of `edits` that are withdrawn, each once."""
+    return list(dict.fromkeys(note for part in withdrawn for note in part.notes(edits)))
+
+
+def _statement(edit: Edit | Wrap, script: Workspace) -> tuple[int, int]:
+    """Return the lines of the statement at module level that holds an edit."""
+    place = edit.node
+    for above in script.ancestors(place):
+        if isinstance(above, cst.Module):
+            break
+        place = above
+    return script.position(place).line, script.end(place).line
 
 
 def _without(withdrawn: Sequence[Withdrawn], found: Plan) -> Plan:
@@ -279,6 +300,46 @@ def _without(withdrawn: Sequence[Withdrawn], found: Plan) -> Plan:
     position = found.context.position
     kept = [e for e in found.edits if not is_covered(withdrawn, e.rule, position(e.node).line)]
     return replace(found, edits=tuple(kept))
+
+
+def check_own_shims(shims: Path | None, needs: str) -> None:
+    """Raise OwnShimsError where a result would import the library `shims` and the project has its own.
+
+    Args:
+        shims: the project's module, if there is one.
+        needs: what needs the library.
+    """
+    if shims is not None:
+        raise OwnShimsError(
+            f"{shims}: {needs} needs the library shims of this toolkit, and `import shims` would import "
+            "this module of the project",
+            "rename the module" + ("" if needs != PORTABLE else ", or use --style native"),
+        )
+
+
+def _without_own_shims(found: Plan) -> None:
+    """Raise OwnShimsError where the edits of a plan would import the project's own module `shims`."""
+    script = found.context
+    if not (found.edits and script.imports.requires("shims")):
+        return
+    if (module := shadowing("shims", script.source.path)) is None:
+        return
+    if script.portable:
+        check_own_shims(module, PORTABLE)
+    count = len(_SHIMS.findall(script.source.data))
+
+    def uses(edits: Sequence[Edit | Wrap]) -> str:
+        try:
+            made = _applied(replace(found, edits=tuple(edits)))[0]
+        except Exception:
+            return ""
+        return "shims" if len(_SHIMS.findall(made)) > count else ""
+
+    users = [edit for edit, _ in culprits(found.edits, uses)]
+    if users:
+        lines = _notes(found, users)
+        where = ", ".join(f"{note.line} ({note.rule})" for note in lines[:3])
+        check_own_shims(module, f"the rewrite of line {where}")
 
 
 def _impossible(found: Plan) -> Iterator[tuple[Edit | Wrap, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,21 +13,35 @@ from migrate.rewrite.rule import Edit, Wrap
 AnyEdit = Edit | Wrap
 
 
+EVERYWHERE = (1, sys.maxsize)
+
+
 @dataclass(frozen=True)
 class Withdrawn:
-    """An edit that is not made.
+    """The edits of one rule that are not made in some lines of a script.
+
+    The edits of a rule in one function or class belong together: it is all of them, or none.
 
     Args:
-        note: the finding that replaces the edit, at a line of the original script.
-        whole: whether all edits of the rule are withdrawn, not only those of this line.
+        rule: name of the rule.
+        first, last: the lines of the original script.
+        why: why they cannot be made.
     """
 
-    note: Note
-    whole: bool = False
+    rule: str
+    first: int
+    last: int
+    why: str
 
     def covers(self, rule: str, line: int) -> bool:
         """Whether an edit of `rule` at `line` of the original script is withdrawn."""
-        return rule == self.note.rule and (self.whole or line == self.note.line)
+        return rule == self.rule and self.first <= line <= self.last
+
+    def notes(self, edits: Iterable[Note]) -> Iterator[Note]:
+        """Yield the findings that replace those of `edits` that are withdrawn."""
+        for edit in edits:
+            if self.covers(edit.rule, edit.line):
+                yield withdrawn_note(edit, self.why)
 
 
 def claims(edits: Sequence[AnyEdit]) -> Iterator[tuple[AnyEdit, str]]:

@@ -16,7 +16,7 @@ from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.results import Note, Rewrite
 from migrate.rewrite.rule import Edit, Rule, Safety, left_alone, reported
 from migrate.rewrite.story import rewrite_source
-from migrate.rewrite.withdrawn import withdrawn_note
+from migrate.rewrite.withdrawn import Withdrawn
 from migrate.rewrite.workspace import Workspace
 
 EXAMPLES = (left_alone("x"), reported("y", "z"))
@@ -158,7 +158,9 @@ class TestWithdrawn:
         }
 
     def test_a_finding_for_an_edit_that_is_withdrawn_fails_whatever_the_rule(self) -> None:
-        note = withdrawn_note(Note(1, 1, "pinned-memory", "pin_memory goes"), "it failed")
+        [note] = Withdrawn("pinned-memory", 1, 2, "it failed").notes(
+            [Note(1, 1, "pinned-memory", "pin_memory goes"), Note(3, 1, "pinned-memory", "too")]
+        )
         assert note.severity is Severity.ERROR
 
     def test_a_folder_is_rewritten_as_far_as_its_rules_agree(
