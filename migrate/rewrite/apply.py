@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import libcst as cst
 
@@ -54,31 +54,30 @@ def apply(
     return add_definitions(add_imports(edited, imports.added(edited, *added)), added)
 
 
-def _check_conflicts(edits: Sequence[Edit | Wrap]) -> None:
-    """Raise RuleConflictError, naming both rules, where two edits claim the same code."""
+def conflicts(edits: Sequence[Edit | Wrap]) -> Iterator[tuple[Edit | Wrap, Edit | Wrap]]:
+    """Yield the pairs of edits that claim the same code: one node, or a node that the other consumes."""
     claimed: dict[int, Edit | Wrap] = {}
     for edit in edits:
-        _claim(claimed, edit.node if isinstance(edit, Edit) else edit.block, edit)
+        node = edit.node if isinstance(edit, Edit) else edit.block
+        other = claimed.setdefault(id(node), edit)
+        if other is not edit:
+            yield edit, other
     for edit in edits:
         for subtree in edit.consumes if isinstance(edit, Edit) else ():
             for node in nodes(subtree):
                 other = claimed.get(id(node), edit)
                 if other is not edit:
-                    raise _conflict(edit, other)
+                    yield edit, other
 
 
-def _claim(claimed: dict[int, Edit | Wrap], node: cst.CSTNode, edit: Edit | Wrap) -> None:
-    other = claimed.setdefault(id(node), edit)
-    if other is not edit:
-        raise _conflict(edit, other)
-
-
-def _conflict(one: Edit | Wrap, other: Edit | Wrap) -> RuleConflictError:
-    return RuleConflictError(
-        f"the rules {one.rule} and {other.rule} both edit the same code "
-        f"({one.message}; {other.message})",
-        "please report this with the script",
-    )
+def _check_conflicts(edits: Sequence[Edit | Wrap]) -> None:
+    """Raise RuleConflictError, naming both rules, where two edits claim the same code."""
+    for edit, other in conflicts(edits):
+        raise RuleConflictError(
+            f"the rules {edit.rule} and {other.rule} both edit the same code "
+            f"({edit.message}; {other.message})",
+            "please report this with the script",
+        )
 
 
 def _on_the_way(

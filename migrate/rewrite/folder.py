@@ -18,6 +18,7 @@ from migrate.reading.notebook.text import SUFFIX, parse_notebook
 from migrate.reading.project.progress import Tell, silent
 from migrate.reading.project.project import Project
 from migrate.reading.project.reach import Leaving, entered_by_steps
+from migrate.reading.project.shadowing import shadowing
 from migrate.reading.project.workers import Workers, keep, let_go
 from migrate.reading.tree.depth import deep
 from migrate.reading.tree.memory import seldom_collected
@@ -30,7 +31,15 @@ from migrate.rewrite.left.order import in_order
 from migrate.rewrite.notebook import in_cells
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.results import FileRewrite, FolderRewrite, Note
-from migrate.rewrite.story import Draft, first_turn, next_turn, with_hazards
+from migrate.rewrite.story import (
+    PORTABLE,
+    Draft,
+    OwnShimsError,
+    check_own_shims,
+    first_turn,
+    next_turn,
+    with_hazards,
+)
 from migrate.rewrite.workspace import Workspace
 
 # Not part of the source: left out of the rewritten folder, and not looked into.
@@ -62,6 +71,7 @@ def rewrite_folder(
 
     Raises:
         UnreadableScriptError: there is no such folder.
+        OwnShimsError: the project has a module `shims` of its own, and the result needs the library.
     """
     if not folder.is_dir():
         raise UnreadableScriptError(f"{folder}: no such folder", "check the path")
@@ -73,6 +83,8 @@ def rewrite_folder(
     progress(f"reading {len(paths)} files of {folder}")
     first = Analysis(_project(folder, paths, {path: contents[path] for path in concerned}))
     concerned = [path for path in paths if path in concerned or _starts_training(path, first)]
+    for path in concerned if options.style == "portable" else ():
+        check_own_shims(shadowing("shims", path), PORTABLE)
     calls = {path: calls_of_file(first, path) for path in concerned}
     entered = entered_by_steps(first)
     first.evaluator.let_go()  # little is asked of it from now on
@@ -85,11 +97,14 @@ def rewrite_folder(
 
         jobs = [job(path) for path in concerned]
         done = dict(zip(concerned, workers.run(_begin, jobs, progress, "rewriting"), strict=True))
-        last = first
+        last, at_first = first, dict(calls)
         while going_on := [path for path in concerned if done[path].draft is not None]:
             changed = {path: one.file.after for path, one in done.items() if one.file.changed}
             last = Analysis(first.project.changed(changed), first)
-            calls |= {path: calls_of_file(last, path) for path in going_on}
+            for path in going_on:
+                begun = done[path].draft
+                again = begun is not None and begun.turns == 0
+                calls[path] = at_first[path] if again else calls_of_file(last, path)
             jobs = [job(path, done[path].draft) for path in going_on]
             done |= zip(going_on, workers.run(_go_on, jobs, progress, "checking"), strict=True)
         files = without_answered([one.file for one in done.values()], first.project, calls)
@@ -193,6 +208,8 @@ def _tried(turn: Callable[[_Job], _Done], job: _Job) -> _Done:
     """Return a file after a turn; as it was, with the reason, where that fails."""
     try:
         return turn(job)
+    except OwnShimsError:
+        raise  # of the whole project
     except MigrateError as error:
         problem = str(error)
     except Exception as error:
@@ -213,6 +230,15 @@ def _first(job: _Job) -> _Done:
 @deep
 def _next(job: _Job) -> _Done:
     assert job.draft is not None
+    if job.draft.turns == 0:  # begun again: some of its edits are withdrawn
+        data = job.draft.before
+        begun = first_turn(
+            parse(data, job.path),
+            calls=job.calls,
+            options=job.options,
+            withdrawn=job.draft.withdrawn,
+        )
+        return _after(job, *begun)
     return _after(job, *next_turn(job.draft, calls=job.calls, options=job.options))
 
 

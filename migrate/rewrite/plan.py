@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from migrate.errors import MigrateError
 from migrate.reading.replicas.launch import is_guard
 from migrate.reading.tree.prescan import concerned
 from migrate.reading.tree.tree import nodes
@@ -45,7 +46,7 @@ def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Pla
         kind = type(node)
         named = kind in NAMES and name_of(node) is not None
         for rule in (by_type if named else elsewhere)[kind]:
-            for found in rule.find(node, context):
+            for found in _asked(rule, node, context):
                 if isinstance(found, Finding):
                     findings.append(found)
                 else:
@@ -59,6 +60,18 @@ def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Pla
     if _runs_on_xla(edits, context):
         context.imports.register_xla()
     return Plan(context, tuple(edits), tuple(findings))
+
+
+def _asked(rule: Rule, node: cst.CSTNode, context: Workspace) -> list[Edit | Wrap | Finding]:
+    """Return what `rule` finds at `node`; a finding where the rule itself fails there."""
+    try:
+        return list(rule.find(node, context))
+    except (MigrateError, RecursionError):
+        raise
+    except Exception as error:  # the other rules, and this one elsewhere, do their part
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        message = f"the rule {rule.name} failed here ({what}): look at this line by hand"
+        return [Finding(rule.name, node, message)]
 
 
 def _once(edits: Sequence[Edit | Wrap]) -> list[Edit | Wrap]:

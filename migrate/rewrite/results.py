@@ -15,6 +15,8 @@ from migrate.reading.tree.source import Source, decoded
 
 # Rules and hazards of what costs at most a warning or some speed: the script trains as it stands.
 _HARMLESS = frozenset({"pinned-memory", "jit-script", "XLA709"})
+# The words of a finding that replaces an edit.
+NOT_DONE = "not done by the rule "
 # The words with which a rule asks for what is so in most scripts.
 _ASKS = "see that "
 
@@ -47,6 +49,8 @@ class Note:
     def severity(self) -> Severity:
         """How bad a finding is: `INFO` where the rewritten script stands with it."""
         stands = self.rule in _HARMLESS or _ASKS in self.message
+        if NOT_DONE in self.message:
+            return Severity.ERROR
         return Severity.INFO if stands else Severity.ERROR
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import libcst as cst
@@ -13,9 +15,18 @@ from migrate.errors import MigrateError
 from migrate.reading.calls.facts import ModuleCalls
 from migrate.reading.facts import Facts, facts_of
 from migrate.reading.flow.pending_values import COLLECTIVE
+from migrate.reading.project.shadowing import shadowing
 from migrate.reading.tree.depth import deep
 from migrate.reading.tree.origins import origins
-from migrate.reading.tree.source import NotPythonError, Source, decoded, parse, read, why_unread
+from migrate.reading.tree.source import (
+    NotPythonError,
+    Source,
+    decoded,
+    parse,
+    read,
+    require_python,
+    why_unread,
+)
 from migrate.reading.tree.tree import nodes_of
 from migrate.rewrite.apply import apply
 from migrate.rewrite.edits.one_cell import within_cells
@@ -24,21 +35,35 @@ from migrate.rewrite.left.framework import left_to_framework
 from migrate.rewrite.left.net import without_launch, without_step
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.plan import Plan, plan
-from migrate.rewrite.results import Note, Rewrite
+from migrate.rewrite.results import NOT_DONE, Note, Rewrite
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
 from migrate.rewrite.rules import all_rules
+from migrate.rewrite.withdrawn import EVERYWHERE, Withdrawn, claims, culprits, is_covered
 from migrate.rewrite.workspace import Workspace
 
-# The rules; those that look at what these have made; a last look, which must find nothing to change.
-TURNS = 3
+# The rules; those that look at what these have made; what the two enable; a rule that still finds something
+# to change after so many turns does not settle.
+TURNS = 6
+PORTABLE = "the portable style"
+_SHIMS = re.compile(rb"\bshims\b")
 
 
 class NotStableError(MigrateError):
-    """The rewritten script would change once more, or does not parse.
+    """A rewritten script would change once more, or does not parse.
 
     Cause: a defect of this program, not of the script.
 
     Remedy: report it with the script; nothing was written.
+    """
+
+
+class OwnShimsError(MigrateError):
+    """The project has a module `shims` of its own, which the rewritten script would import.
+
+    Cause: the portable style writes `import shims` for the library of this toolkit, the native style for few
+    constructs (SyncBatchNorm). Python finds the module in the project first.
+
+    Remedy: rename the project's module, or use `--style native` where that needs no `shims`.
     """
 
 
@@ -48,7 +73,6 @@ def rewrite(path: Path, rules: Sequence[Rule] | None = None, options: Options = 
 
     Raises:
         UnreadableScriptError, NotUtf8Error, NotPythonError: the script cannot be read.
-        RuleConflictError, NotStableError: a defect of the rules.
     """
     return rewrite_source(read(path), rules, options=options)
 
@@ -68,15 +92,18 @@ def rewrite_source(
         rules: all of them by default.
         calls: what its calls run, where its project is known already.
         options: the form of the output.
-
-    Raises:
-        RuleConflictError, NotStableError: a defect of the rules.
     """
     draft, script = first_turn(source, rules, calls=calls, options=options)
     if draft.led:
         return Rewrite(source, draft.data, (), draft.findings)
     while not draft.settled:
-        draft, script = next_turn(draft, rules, options=options)
+        if draft.turns == 0:
+            withdrawn = draft.withdrawn
+            draft, script = first_turn(
+                source, rules, calls=calls, options=options, withdrawn=withdrawn
+            )
+        else:
+            draft, script = next_turn(draft, rules, options=options)
     elsewhere: tuple[Path, ...] = ()
     if rules is None:
         facts = facts_of(script)
@@ -96,7 +123,8 @@ class Draft:
         edits, findings: what was done and what is left to do by hand, at the lines it had at first.
         moved: the lines, as they were at first, at which the file that moves the model takes care of the
             weights that are tied.
-        turns: how many turns there were.
+        turns: how many turns there were; none where the script has to be begun again, with more withdrawn.
+        withdrawn: the edits that are not made.
         settled: whether the last of them changed nothing.
         led: whether a framework runs its training, so that it stays as it is.
     """
@@ -110,6 +138,7 @@ class Draft:
     turns: int = 1
     settled: bool = True
     led: bool = False
+    withdrawn: tuple[Withdrawn, ...] = ()
 
 
 def first_turn(
@@ -118,6 +147,7 @@ def first_turn(
     *,
     calls: ModuleCalls | None = None,
     options: Options = DEFAULT,
+    withdrawn: tuple[Withdrawn, ...] = (),
 ) -> tuple[Draft, Workspace]:
     """Return what the rules make of a script, and what is known of it.
 
@@ -129,6 +159,7 @@ def first_turn(
         rules: all of them by default.
         calls: what its calls run, where its project is known already.
         options: the form of the output.
+        withdrawn: the edits that are not made.
     """
     script = Workspace(source, calls, options)
     first, later = _in_turns(all_rules() if rules is None else rules)
@@ -143,13 +174,25 @@ def first_turn(
         findings += without_step(found)
         findings += without_launch(found)
     looks = options.defer_reads or source.is_notebook or COLLECTIVE.search(source.data)
-    if later and not found.edits and (looks or script.guards.any):
+    if later and not _without(withdrawn, found).edits and (looks or script.guards.any):
         after = _plan(script, later, rest=False)
         if after.edits:  # what the first rules wanted to import is not wanted now
             script = Workspace(source, script.calls, options)
             after = _plan(script, later, rest=False)
         findings += after.findings
         found = after
+    _without_own_shims(found)
+    wanted = _notes(found, found.edits)  # also those that are withdrawn
+    found = _without(withdrawn, found)
+    if impossible := list(_impossible(found)):
+        more = (Withdrawn(edit.rule, *_statement(edit, script), why) for edit, why in impossible)
+        return first_turn(
+            source,
+            rules,
+            calls=script.calls,
+            options=options,
+            withdrawn=(*withdrawn, *dict.fromkeys(more)),
+        )
     data, lost = _applied(found)
     edits = (*_notes(found, found.edits), *lost)
     draft = Draft(
@@ -157,9 +200,10 @@ def first_turn(
         source.data,
         data,
         _in_order(edits),
-        _notes(found, findings),
+        _in_order((*_notes(found, findings), *_not_done(withdrawn, wanted))),
         tuple(script.calls.ties.kept),
         settled=data == source.data,
+        withdrawn=withdrawn,
     )
     return draft, script
 
@@ -171,7 +215,10 @@ def next_turn(
     calls: ModuleCalls | None = None,
     options: Options = DEFAULT,
 ) -> tuple[Draft, Workspace]:
-    """See that a rewritten script parses and would not change again, but for the rules that look at it now.
+    """Let the rules look at what the turns so far have made of a script.
+
+    The rules that look at what others have made have their turn. Another rule may change what the first turn
+    has enabled, but not its own result: that edit is withdrawn, and the script is begun again without it.
 
     Args:
         draft: the script as the turn before has left it.
@@ -181,28 +228,153 @@ def next_turn(
 
     Returns:
         What has become of the script, and what is known of it.
-
-    Raises:
-        NotStableError: it would change again.
     """
     first, later = _in_turns(all_rules() if rules is None else rules)
     try:
         script = Workspace(parse(draft.data, draft.path), calls, options)
     except NotPythonError as error:
-        raise NotStableError(
-            f"{draft.path}: the rewritten script does not parse ({error.what})",
-            "please report this with the script",
-        ) from error
+        reason = f"the result does not parse ({error.what})"
+        before = Workspace(parse(draft.before, draft.path), calls, options)
+        return _begin_again(draft, {note.rule: reason for note in draft.edits}), before
     found = _plan(script, (*first, *later), rest=False)
+    notes = list(_at_origin(draft, script.source, _notes(found, found.edits)))
+    pairs = list(zip(found.edits, notes, strict=True))
+    pairs = [(e, n) for e, n in pairs if not is_covered(draft.withdrawn, e.rule, n.line)]
+    reported = {(note.rule, note.line) for note in draft.findings if NOT_DONE in note.message}
+    again = (n for n in notes if (n.rule, n.line) not in reported)
+    not_done = _not_done(draft.withdrawn, list(again))
+    draft = replace(draft, findings=(*draft.findings, *not_done))
+    found = replace(found, edits=tuple(edit for edit, _ in pairs))
     allowed = {rule.name for rule in later} if draft.turns == 1 else set()
-    again = next((edit for edit in found.edits if edit.rule not in allowed), None)
-    if again is not None:
-        raise NotStableError(
-            f"{draft.path}: the rule {again.rule} would change the rewritten script again "
-            f"({again.message})",
-            "please report this with the script",
-        )
+    made = {(note.rule, note.line) for note in draft.edits}
+    late = draft.turns >= TURNS
+    why = {
+        edit.rule: "the rule would change its own result again"
+        for edit, note in pairs
+        if edit.rule not in allowed and (late or (note.rule, note.line) in made)
+    } or {edit.rule: why for edit, why in _impossible(found)}
+    if why:
+        return _begin_again(draft, why), script
     return _continued(draft, found, {rule.name for rule in later}), script
+
+
+def _begin_again(draft: Draft, why: Mapping[str, str]) -> Draft:
+    """Return a script as it was at first, with all edits of some rules withdrawn.
+
+    Args:
+        draft: the script.
+        why: the names of the rules, and why they edit nothing.
+    """
+    more = tuple(Withdrawn(rule, *EVERYWHERE, reason) for rule, reason in why.items())
+    return Draft(
+        draft.path,
+        draft.before,
+        draft.before,
+        (),
+        (),
+        turns=0,
+        settled=False,
+        withdrawn=(*draft.withdrawn, *more),
+    )
+
+
+def _not_done(withdrawn: Iterable[Withdrawn], edits: Sequence[Note]) -> list[Note]:
+    """Return the findings that replace those of `edits` that are withdrawn, each once."""
+    return list(dict.fromkeys(note for part in withdrawn for note in part.notes(edits)))
+
+
+def _statement(edit: Edit | Wrap, script: Workspace) -> tuple[int, int]:
+    """Return the lines of the statement at module level that holds an edit."""
+    place = edit.node
+    for above in script.ancestors(place):
+        if isinstance(above, cst.Module):
+            break
+        place = above
+    return script.position(place).line, script.end(place).line
+
+
+def _without(withdrawn: Sequence[Withdrawn], found: Plan) -> Plan:
+    """Return a plan for the original script without the edits that are withdrawn."""
+    if not withdrawn:
+        return found
+    position = found.context.position
+    kept = [e for e in found.edits if not is_covered(withdrawn, e.rule, position(e.node).line)]
+    return replace(found, edits=tuple(kept))
+
+
+def check_own_shims(shims: Path | None, needs: str) -> None:
+    """Raise OwnShimsError where a result would import the library `shims` and the project has its own.
+
+    Args:
+        shims: the project's module, if there is one.
+        needs: what needs the library.
+    """
+    if shims is not None:
+        raise OwnShimsError(
+            f"{shims}: {needs} needs the library shims of this toolkit, and `import shims` would import "
+            "this module of the project",
+            "rename the module" + ("" if needs != PORTABLE else ", or use --style native"),
+        )
+
+
+def _without_own_shims(found: Plan) -> None:
+    """Raise OwnShimsError where the edits of a plan would import the project's own module `shims`."""
+    script = found.context
+    if not (found.edits and script.imports.requires("shims")):
+        return
+    if (module := shadowing("shims", script.source.path)) is None:
+        return
+    if script.portable:
+        check_own_shims(module, PORTABLE)
+    count = len(_SHIMS.findall(script.source.data))
+
+    def uses(edits: Sequence[Edit | Wrap]) -> str:
+        try:
+            made = _applied(replace(found, edits=tuple(edits)))[0]
+        except Exception:
+            return ""
+        return "shims" if len(_SHIMS.findall(made)) > count else ""
+
+    users = [edit for edit, _ in culprits(found.edits, uses)]
+    if users:
+        lines = _notes(found, users)
+        where = ", ".join(f"{note.line} ({note.rule})" for note in lines[:3])
+        check_own_shims(module, f"the rewrite of line {where}")
+
+
+def _impossible(found: Plan) -> Iterator[tuple[Edit | Wrap, str]]:
+    """Yield the edits of a plan that cannot be made, and why."""
+    claimed = list(claims(found.edits))
+    yield from claimed
+    if not claimed and _failure(found, found.edits):
+        yield from culprits(found.edits, lambda edits: _failure(found, edits))
+
+
+def _failure(found: Plan, edits: Sequence[Edit | Wrap]) -> str:
+    """Return why `edits` of a plan cannot be made; nothing where they can."""
+    if not edits:
+        return ""
+    source = found.context.source
+    try:
+        require_python(_applied(replace(found, edits=tuple(edits)))[0], source.path)
+    except NotPythonError as error:
+        if _is_newer_python(source):
+            return ""  # the next turn says whether it parses
+        return f"the result does not parse ({error.what.removeprefix(f'{source.path}:')})"
+    except (MigrateError, RecursionError):
+        raise
+    except Exception as error:
+        return f"the edit failed ({type(error).__name__}: {error})".splitlines()[0]
+    return ""
+
+
+def _is_newer_python(source: Source) -> bool:
+    """Whether the script is of a newer Python than the one that runs this."""
+    try:
+        require_python(source.data, source.path)
+    except NotPythonError:
+        return True
+    return False
 
 
 @deep
@@ -222,8 +394,22 @@ def check_stable(
     Raises:
         NotStableError: it would.
     """
-    draft = Draft(path, data, data, (), (), turns=TURNS)
-    return next_turn(draft, rules, calls=calls, options=options)[1]
+    first, later = _in_turns(all_rules() if rules is None else rules)
+    try:
+        script = Workspace(parse(data, path), calls, options)
+    except NotPythonError as error:
+        raise NotStableError(
+            f"{path}: the rewritten script does not parse ({error.what})",
+            "please report this with the script",
+        ) from error
+    again = next(iter(_plan(script, (*first, *later), rest=False).edits), None)
+    if again is not None:
+        raise NotStableError(
+            f"{path}: the rule {again.rule} would change the rewritten script again "
+            f"({again.message})",
+            "please report this with the script",
+        )
+    return script
 
 
 def with_hazards(draft: Draft, facts: Facts) -> Draft:
@@ -251,14 +437,16 @@ def _continued(draft: Draft, found: Plan, later: Set[str]) -> Draft:
     findings = [finding for finding in found.findings if finding.rule in later]
     data, lost = _applied(found)
     edits = (*_notes(found, found.edits), *lost)
-    notes = _at_origin(draft, found.context.source, edits)
+    notes = list(_at_origin(draft, found.context.source, edits))
     notes_left = _at_origin(draft, found.context.source, _notes(found, findings))
     more = [note for note in notes_left if note not in draft.findings]  # each turn finds it again
+    done = {(note.rule, note.line) for note in notes}  # once asked for by hand
+    before = [note for note in draft.findings if (note.rule, note.line) not in done]
     return replace(
         draft,
         data=data,
         edits=_in_order((*draft.edits, *notes)),
-        findings=(*draft.findings, *more),
+        findings=(*before, *more),
         turns=draft.turns + 1,
         settled=data == draft.data,
     )
@@ -283,6 +471,7 @@ def _plan(script: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Pla
     return within_cells(found) if script.source.is_notebook else found
 
 
+@lru_cache(maxsize=1)  # asked whether it can be made, then made
 def _applied(found: Plan) -> tuple[bytes, tuple[Note, ...]]:
     """Return the script with the edits of a plan, and notes on the comments that went with the code."""
     script = found.context

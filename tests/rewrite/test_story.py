@@ -10,11 +10,13 @@ from pathlib import Path
 import libcst as cst
 import pytest
 
+from migrate.check.hazard import Severity
 from migrate.reading.tree.source import parse
-from migrate.rewrite.apply import RuleConflictError
-from migrate.rewrite.results import Rewrite
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.results import Note, Rewrite
 from migrate.rewrite.rule import Edit, Rule, Safety, left_alone, reported
-from migrate.rewrite.story import NotStableError, rewrite_source
+from migrate.rewrite.story import rewrite_source
+from migrate.rewrite.withdrawn import Withdrawn
 from migrate.rewrite.workspace import Workspace
 
 EXAMPLES = (left_alone("x"), reported("y", "z"))
@@ -59,19 +61,120 @@ class _OtherRename(_Rename):
     examples = EXAMPLES
 
 
-def test_two_rules_that_claim_one_node_are_an_error_naming_both() -> None:
-    with pytest.raises(RuleConflictError, match=r"rename and other-rename|other-rename and rename"):
-        run("a = 1", [_Rename("a", "b"), _OtherRename("a", "c")])
+class _Third(_Rename):
+    """Rename another name."""
+
+    name = "third"
+    safety = Safety.REPORT_ONLY
+    examples = EXAMPLES
 
 
-def test_a_rewrite_that_does_not_settle_is_not_given_out() -> None:
-    with pytest.raises(NotStableError, match="rename"):
-        run("a = 1", [_Rename("a", "a_"), _OtherRename("a_", "a__")])
+class _RenameAll(Rule):
+    """Make a name that begins with a letter longer, again and again."""
+
+    name = "rename-all"
+    safety = Safety.REPORT_ONLY
+    nodes = (cst.Name,)
+    examples = EXAMPLES
+
+    def __init__(self, letter: str) -> None:
+        self._letter = letter
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit]:
+        assert isinstance(node, cst.Name)
+        if node.value.startswith(self._letter):
+            new = cst.Name(f"{node.value}1")
+            yield self.edit(node, lambda _: new, "longer", consumes=[node])
 
 
-def test_a_rewrite_that_does_not_parse_is_not_given_out() -> None:
-    with pytest.raises(NotStableError, match="does not parse"):
-        run("a = 1", [_Rename("a", "class")])
+class _Failing(Rule):
+    """Fail where a name is met."""
+
+    name = "failing"
+    safety = Safety.REPORT_ONLY
+    nodes = (cst.Name,)
+    examples = EXAMPLES
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit]:
+        assert isinstance(node, cst.Name)
+        if node.value == "c":
+            raise KeyError("c")
+        if node.value == "d":
+            yield self.edit(node, lambda _: 1 / 0, "d fails")  # type: ignore[arg-type, return-value]
+
+
+class TestWithdrawn:
+    """Whatever one rule does wrong, the file is rewritten by the others and the line is reported."""
+
+    def settled(self, script: str, rules: list[Rule]) -> Rewrite:
+        """Return a rewrite whose result a second run leaves as it is."""
+        done = run(script, rules)
+        again = rewrite_source(parse(done.data, Path("script.py")), rules)
+        assert again.data == done.data
+        assert done.needs_hands
+        return done
+
+    def test_two_rules_that_claim_one_node_are_reported_and_the_others_edit(self) -> None:
+        rules = [_Rename("a", "b"), _OtherRename("a", "c"), _Third("x", "y")]
+        done = self.settled("x = 1\na = 1", rules)
+        assert done.data == b"y = 1\na = 1\n"
+        assert {(note.line, note.rule) for note in done.findings} == {
+            (2, "rename"),
+            (2, "other-rename"),
+        }
+        assert all("do it by hand" in note.message for note in done.findings)
+
+    def test_a_rule_that_changes_its_own_result_is_withdrawn(self) -> None:
+        rules = [_Rename("a", "a_"), _RenameAll("b"), _Third("x", "y")]
+        done = self.settled("x = 1\na = b1", rules)
+        assert done.data == b"y = 1\na_ = b1\n"
+        [note] = done.findings
+        assert (note.line, note.rule) == (2, "rename-all")
+        assert "own result" in note.message
+
+    def test_two_rules_that_undo_each_other_are_withdrawn(self) -> None:
+        done = self.settled("x = 1\na = 1", [_Rename("a", "b"), _OtherRename("b", "a")])
+        assert done.data == b"x = 1\na = 1\n"
+
+    def test_what_another_rule_has_enabled_is_changed_in_the_same_run(self) -> None:
+        rules: list[Rule] = [_Rename("a", "a_"), _OtherRename("a_", "a__")]
+        done = run("a = 1", rules)
+        assert done.data == b"a__ = 1\n"
+        assert not done.findings
+
+    def test_a_result_that_does_not_parse_is_withdrawn(self) -> None:
+        done = self.settled("x = 1\na = 1", [_Rename("a", "class"), _Third("x", "y")])
+        assert done.data == b"y = 1\na = 1\n"
+        [note] = done.findings
+        assert (note.line, note.rule) == (2, "rename")
+        assert "does not parse" in note.message
+
+    def test_a_rule_that_fails_keeps_nothing_else_from_being_rewritten(self) -> None:
+        done = self.settled("x = 1\nc = 1\nd = 1", [_Failing(), _Third("x", "y")])
+        assert done.data == b"y = 1\nc = 1\nd = 1\n"
+        assert {(note.line, note.rule) for note in done.findings} == {
+            (2, "failing"),
+            (3, "failing"),
+        }
+
+    def test_a_finding_for_an_edit_that_is_withdrawn_fails_whatever_the_rule(self) -> None:
+        [note] = Withdrawn("pinned-memory", 1, 2, "it failed").notes(
+            [Note(1, 1, "pinned-memory", "pin_memory goes"), Note(3, 1, "pinned-memory", "too")]
+        )
+        assert note.severity is Severity.ERROR
+
+    def test_a_folder_is_rewritten_as_far_as_its_rules_agree(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rules = (_Rename("a", "b"), _OtherRename("a", "c"), _RenameAll("q"), _Third("x", "y"))
+        monkeypatch.setattr("migrate.rewrite.story.all_rules", lambda: rules)
+        script = "import torch\n\ntorch.cuda.synchronize()\nx = 1\na = 1\nq0 = 1\n"
+        (tmp_path / "train.py").write_text(script)
+        [file] = rewrite_folder(tmp_path, processes=1).files
+        assert not file.problem
+        assert file.after.decode() == script.replace("x =", "y =")
+        reported = {(note.line, note.rule) for note in file.findings}
+        assert reported >= {(5, "rename"), (5, "other-rename"), (6, "rename-all")}
 
 
 def test_nested_edits_both_survive() -> None:

@@ -113,7 +113,8 @@ class Devices:
         if any(name.startswith(packages) and not name.startswith(added) for name in names):
             return True
         # Where another file moves the model, its loop still gets its step here.
-        return self._context.moves_to_accelerator or self._context.calls.run_on_accelerator
+        calls = self._context.calls
+        return self._context.moves_to_accelerator or calls.run_on_accelerator or calls.distributed
 
 
 def is_accelerator(node: cst.CSTNode | None, context: Placed) -> bool:

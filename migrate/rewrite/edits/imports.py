@@ -47,6 +47,7 @@ class Imports:
         self._existing |= {binding.target: binding.name for binding in bindings(module)}
         self._module = module
         self._added: dict[str, str] = {}
+        self._asked: set[str] = set()
         self._registers = False
 
     def register_xla(self) -> None:
@@ -61,6 +62,7 @@ class Imports:
             alias: the name that the field gives it (`xr`); another is made where the script uses that
                 one for something else.
         """
+        self._asked.add(module)
         name = self._existing.get(module) or self._added.get(module)
         if name is None:
             name = alias or module
@@ -68,6 +70,10 @@ class Imports:
                 name += "_"
             self._added[module] = name
         return name
+
+    def requires(self, package: str) -> bool:
+        """Whether a rule has asked for `package` or a module in it."""
+        return any(module.split(".")[0] == package for module in self._asked)
 
     @cached_property
     def _taken(self) -> set[str]:

@@ -193,7 +193,9 @@ class TiedWeights(Rule):
             )
         elif not isinstance(line, cst.SimpleStatementLine):
             yield from self.report(node, _by_hand(f"modules share a weight ({where})"))
-        elif is_switched_off(line, context) or not _is_kept(node, context):
+        elif _is_first_of(line, node, context) and (
+            is_switched_off(line, context) or not _is_kept(node, context)
+        ):
             torch = context.imports.require("torch")
             swap = SWAP.replace("torch", torch, 1)
             message = f"{SWAP}(True): modules of the model share a weight ({where})"
@@ -227,6 +229,12 @@ def _may_be_a_move(node: cst.Call, context: Workspace) -> bool:
     is_type = (context.qualified_name(arg.value) or "").startswith("torch.")
     is_type |= code(arg.value).endswith("dtype")
     return not is_type and context.devices.kind(arg.value) is not Kind.CPU
+
+
+def _is_first_of(line: cst.CSTNode, node: cst.Call, context: Workspace) -> bool:
+    """Whether the move `node` is the first one in `line` of a model that shares weights."""
+    moves = (call for call in nodes_of(line, cst.Call) if _keeps(call, context))
+    return next(moves, node) is node
 
 
 def _is_kept(node: cst.Call, context: Workspace) -> bool:
