@@ -162,10 +162,13 @@ def _of_scaler(
     if any(isinstance(value, Result) and CALLABLE_SCALER.search(value.name) for value in values):
         return BOTH
     unknown = not any(isinstance(value, Function | Class | Instance) for value in values)
-    named = bool(SCALER.fullmatch(_last_name(call.func)))
-    named |= any(keyword.arg in OF_SCALERS for keyword in call.keywords)
     given = any(_may_be_optimizer(arg, scope, evaluator) for arg in call.args)
-    return BOTH if unknown and named and given else Effect.NONE
+    if unknown and SCALER.fullmatch(_last_name(call.func)) and given:
+        return BOTH
+    # `s(loss, o, clip_grad=1.0)`, whatever the names: nothing of torch's takes these.
+    of_torch = any(isinstance(v, External) and v.name.startswith("torch.") for v in values)
+    used = any(keyword.arg in OF_SCALERS for keyword in call.keywords) and len(call.args) > 1
+    return BOTH if unknown and used and not of_torch else Effect.NONE
 
 
 def _may_be_optimizer(node: ast.expr, scope: Scope, evaluator: Evaluator) -> bool:

@@ -59,8 +59,9 @@ class Step(Rule):
     examples = (
         rewritten(
             """
-            def train(model, loader, optimizer, loss_fn):
-                model.cuda()
+            def train(loader, loss_fn):
+                model = Net().cuda()
+                optimizer = make_optimizer(model)
                 for step, (inputs, labels) in enumerate(loader):
                     adjust_learning_rate(optimizer, step)
 
@@ -78,8 +79,9 @@ class Step(Rule):
             import torch_xla
 
 
-            def train(model, loader, optimizer, loss_fn):
-                model.to("xla")
+            def train(loader, loss_fn):
+                model = Net().to("xla")
+                optimizer = make_optimizer(model)
                 for step, (inputs, labels) in enumerate(loader):
                     adjust_learning_rate(optimizer, step)
 
@@ -120,8 +122,9 @@ class Step(Rule):
         ),
         rewritten(
             """
-            def train(model, loader, optimizer, meter, accum_iter):
-                model.cuda()
+            def train(loader, meter, accum_iter):
+                model = Net().cuda()
+                optimizer = make_optimizer(model)
                 for step, x in enumerate(loader):
                     x = x.cuda()
                     loss = model(x).mean()
@@ -141,8 +144,9 @@ class Step(Rule):
             import torch_xla
 
 
-            def train(model, loader, optimizer, meter, accum_iter):
-                model.to("xla")
+            def train(loader, meter, accum_iter):
+                model = Net().to("xla")
+                optimizer = make_optimizer(model)
                 for step, x in enumerate(loader):
                     with torch_xla.step():
                         x = x.to("xla")
@@ -163,8 +167,9 @@ class Step(Rule):
         ),
         rewritten(
             """
-            def train(model, loader, optimizer):
-                model.cuda()
+            def train(loader):
+                model = Net().cuda()
+                optimizer = make_optimizer(model)
                 for micro_batches in loader:
                     for x in micro_batches:
                         x = x.cuda()
@@ -176,8 +181,9 @@ class Step(Rule):
             import torch_xla
 
 
-            def train(model, loader, optimizer):
-                model.to("xla")
+            def train(loader):
+                model = Net().to("xla")
+                optimizer = make_optimizer(model)
                 for micro_batches in loader:
                     for x in micro_batches:
                         with torch_xla.step():
