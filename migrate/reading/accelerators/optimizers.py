@@ -18,9 +18,10 @@ from migrate.reading.accelerators.programs import programs_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.callers import callers_of
 from migrate.reading.calls.effect import Effect
-from migrate.reading.calls.kinds import UNKNOWN, External
+from migrate.reading.calls.kinds import UNKNOWN, Device, External
 from migrate.reading.calls.scopes import Class, Function, ModuleScope, Scope
 from migrate.reading.calls.training import is_optimizer_value
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import (
     LIBRARY_OPTIMIZER,
     MODEL,
@@ -426,7 +427,7 @@ class Optimizers:
                 continue
             if scope.name == "<lambda>":
                 continue
-            if not programs_of(self._analysis).is_move(call, scope):
+            if not programs_of(self._analysis).is_move(call, scope) or self._is_to_xla(call, scope):
                 continue
             moved = self._objects.origin(function.value, scope, (), end(call))
             near = self._near(scope)
@@ -442,6 +443,12 @@ class Optimizers:
 
     def _is_kept_here(self, move: ast.Call, scope: Scope) -> bool:
         return any(on and to.top is scope.top for _, to, on in self._switches)
+
+    def _is_to_xla(self, move: ast.Call, scope: Scope) -> bool:
+        """Whether a script for torch_xla moves: its author has seen to the order."""
+        values = [v for arg in _arguments(move) for v in self._evaluator.values(arg, scope)]
+        kinds = {value.kind for value in values if isinstance(value, Device)}
+        return kinds == {Kind.XLA}
 
     def _near(self, scope: Function) -> list[Function]:
         """Return `scope`, and where it is a method what makes an object of its class."""

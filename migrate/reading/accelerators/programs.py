@@ -14,13 +14,19 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import cast
 
+from migrate.reading.accelerators.asked import is_module
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.devices import is_surely_cpu, may_be_accelerator
 from migrate.reading.calls.kinds import External, Values
 from migrate.reading.calls.order import closure
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.project.project import Module
-from migrate.reading.values.words import CALLED_MODEL, INDEX_NAME, MOVES, READ_METHODS
+from migrate.reading.values.words import (
+    CALLED_MODEL,
+    INDEX_NAME,
+    MOVES,
+    READ_METHODS,
+)
 
 # A file without any of them has to do with no accelerator.
 SIGNS = re.compile(rb"cuda|xla|accelerator|accelerate|\bgpu|\bGPU")
@@ -238,7 +244,7 @@ EVALUATES = re.compile(rb"no_grad|inference_mode|\.eval\(")
 def may_evaluate(analysis: Analysis, region: Region, top: ModuleScope) -> bool:
     """Whether a loop calls a model, in a file that computes without gradients.
 
-    That is by its name, or by what the file tells it.
+    That is by what made what is called, by what the file tells it, or else by its name.
     """
     if EVALUATES.search(top.module.data) is None:
         return False
@@ -246,8 +252,9 @@ def may_evaluate(analysis: Analysis, region: Region, top: ModuleScope) -> bool:
     return any(
         CALLED_MODEL.fullmatch(getattr(call.func, "attr", "") or getattr(call.func, "id", ""))
         or (bool(told) and ast.unparse(call.func) in told)
+        or is_module(call.func, scope, analysis)
         for one in analysis.regions(region)
-        for call, _ in one.calls
+        for call, scope in one.calls
         if call.args or call.keywords
     )
 

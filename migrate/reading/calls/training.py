@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from migrate.reading.calls.effect import BOTH, Effect
@@ -21,6 +22,7 @@ from migrate.reading.calls.kinds import (
 )
 from migrate.reading.calls.scopes import Class, Function, Scope
 from migrate.reading.calls.values import Evaluator
+from migrate.reading.project.project import Module
 from migrate.reading.values.words import (
     CALLABLE_SCALER,
     NOT_OPTIMIZERS,
@@ -48,6 +50,8 @@ OBSTACLES = {
     re.compile(r"^torch\.cuda\.graph$"): CUDA_GRAPH,
     re.compile(r"^fastai\..*\.(fit|fit_one_cycle|fine_tune|fit_flat_cos)$"): FASTAI,
 }
+# What only timm's scalers are given by name.
+OF_SCALERS = frozenset({"clip_grad", "create_graph", "need_update", "update_grad"})
 # What runs below these is captured, or warms up for it: the CUDA graph takes the place of the loop.
 CAPTURES = frozenset({"torch.cuda.graph", "torch.cuda.stream"})
 
@@ -95,7 +99,7 @@ def running(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Running:
         if Effect.STEP in found.effect:  # optimizer.step(closure)
             found.functions += _functions_in(call, scope, evaluator)
     elif not found.functions:
-        found.effect = _of_scaler(call, values)
+        found.effect = _of_scaler(call, values, scope, evaluator)
     return found
 
 
@@ -144,11 +148,13 @@ def _of_method(
     if function.attr == "step" and _is_optimizer(call, function.value, scope, functions, evaluator):
         return Effect.STEP
     if not functions:
-        return _of_scaler(call, evaluator.values(function, scope))
+        return _of_scaler(call, evaluator.values(function, scope), scope, evaluator)
     return Effect.NONE
 
 
-def _of_scaler(call: ast.Call, values: frozenset[Value]) -> Effect:
+def _of_scaler(
+    call: ast.Call, values: frozenset[Value], scope: Scope, evaluator: Evaluator
+) -> Effect:
     """Return BOTH for `loss_scaler(loss, optimizer, …)`, a scaler of timm's, or one that looks like it.
 
     torch's GradScaler cannot be called; what is called like this with an optimizer is of timm's kind.
@@ -156,9 +162,31 @@ def _of_scaler(call: ast.Call, values: frozenset[Value]) -> Effect:
     if any(isinstance(value, Result) and CALLABLE_SCALER.search(value.name) for value in values):
         return BOTH
     unknown = not any(isinstance(value, Function | Class | Instance) for value in values)
-    named = bool(SCALER.fullmatch(_last_name(call.func)))
-    given = any("optim" in _last_name(arg).lower() for arg in call.args)
-    return BOTH if unknown and named and given else Effect.NONE
+    given = any(_may_be_optimizer(arg, scope, evaluator) for arg in call.args)
+    if unknown and SCALER.fullmatch(_last_name(call.func)) and given:
+        return BOTH
+    # `s(loss, o, clip_grad=1.0)`, whatever the names: nothing of torch's takes these.
+    of_torch = any(isinstance(v, External) and v.name.startswith("torch.") for v in values)
+    used = any(keyword.arg in OF_SCALERS for keyword in call.keywords) and len(call.args) > 1
+    return BOTH if unknown and used and not of_torch else Effect.NONE
+
+
+def _may_be_optimizer(node: ast.expr, scope: Scope, evaluator: Evaluator) -> bool:
+    """Whether an argument is an optimizer: by what made it, else by its name."""
+    kinds = {is_optimizer_value(value, evaluator) for value in evaluator.values(node, scope)}
+    if kinds - {None}:
+        return True in kinds
+    return "optim" in _last_name(node).lower()
+
+
+@lru_cache(maxsize=64)
+def _told_zero_grad(module: Module) -> frozenset[str]:
+    """Return the names, in lower case, on which a file calls `zero_grad`."""
+    return frozenset(
+        _last_name(node.value).lower()
+        for node in module.nodes
+        if isinstance(node, ast.Attribute) and node.attr == "zero_grad"
+    )
 
 
 def _is_optimizer(
@@ -183,7 +211,7 @@ def _is_optimizer(
     if not name or name in ("self", "lr", "super"):
         return False
     if NOT_OPTIMIZERS.search(name):
-        return False
+        return name in _told_zero_grad(scope.module)  # only optimizers and models are
     held = [_last_name(one).lower() for one in evaluator.iterated(receiver, scope)]
     return not held or not all(NOT_OPTIMIZERS.search(name) for name in held)
 

@@ -37,7 +37,7 @@ from migrate.reading.calls.kinds import (
 from migrate.reading.calls.scopes import Binding, Class, Function, ModuleScope, Scope, lambda_name
 from migrate.reading.project.project import Project, file_of
 from migrate.reading.replicas.launchers import DDP, DDP_DEVICES
-from migrate.reading.values.words import AUTOGRAD_FUNCTIONS
+from migrate.reading.values.words import AUTOGRAD_FUNCTIONS, MODULE_BASE, MODULE_METHODS
 
 DEEPEST = 60
 BUILTINS = frozenset(dir(builtins))
@@ -555,6 +555,8 @@ class Evaluator(Families):
             if call.func.id == "getattr" and len(call.args) >= 2:
                 return self._getattr(call, scope)
         found: set[Value] = set(devices.of_call(call, scope, self))
+        if isinstance(call.func, ast.Attribute) and call.func.attr in MODULE_METHODS:
+            found.update(self._same_module(call.func, scope))
         for called in self.values(call.func, scope):
             match called:
                 case Class():
@@ -579,6 +581,16 @@ class Evaluator(Families):
                         back = handed_back(called, self.values(call.args[0], scope))
                         found |= _bound_to(back, len(call.args) - 1) if _binds(called) else back
         return frozenset(found)
+
+    def _same_module(self, method: ast.Attribute, scope: Scope) -> Iterator[Value]:
+        """Yield the modules that `module.to(…)` gives back."""
+        for value in self.values(method.value, scope):
+            if value in MODULES or (
+                isinstance(value, Instance)
+                and self.method(value.of, method.attr) is None
+                and any(MODULE_BASE.match(base) for base in self.external_bases(value.of))
+            ):
+                yield value
 
     def _getattr(self, call: ast.Call, scope: Scope) -> Values:
         name = call.args[1]

@@ -15,6 +15,7 @@ from migrate.reading.steps.outside import Outside, why_outside
 from migrate.reading.tree.tree import base_name, last_part, nodes, nodes_of, targets
 from migrate.reading.values.device_values import DeviceValues
 from migrate.reading.values.devices import moves
+from migrate.reading.values.scalers import is_scaler
 from migrate.reading.values.words import AVERAGES
 
 if TYPE_CHECKING:
@@ -128,7 +129,9 @@ class Statement:
                 return _walks_parameters(self.node)
             method = func.attr.value in ("update", "update_parameters", "step")
             receiver = (base_name(func.value) or "").split(".")[-1]
-            if method and AVERAGES.fullmatch(receiver):
+            if method and (AVERAGES.fullmatch(receiver) or is_scaler(func.value, self.context)):
+                return True
+            if func.attr.value == "update_parameters":  # of torch's AveragedModel
                 return True
             return AVERAGES.fullmatch(func.attr.value) is not None
         if not isinstance(func, cst.Name):

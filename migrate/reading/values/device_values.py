@@ -20,7 +20,7 @@ from migrate.reading.tree.walk import children
 from migrate.reading.values.devices import moves
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.values import asks_no_value
-from migrate.reading.values.words import CALLED_MODEL, COUNTER, DESCRIBES
+from migrate.reading.values.words import COUNTER, DESCRIBES
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -105,8 +105,7 @@ class DeviceValues:
         if _is_conversion(call, self._context):
             return True
         func = call.func
-        last = func.attr.value if isinstance(func, cst.Attribute) else get_full_name_for_node(func)
-        if self.is_state(call) and CALLED_MODEL.fullmatch(str(last)):
+        if self.is_state(call) and self._context.values.calls_model(call):
             return True
         called = self._context.called(call)
         if any(next(moves(one.body, self._context), None) is not None for one in called):

@@ -102,6 +102,8 @@ class Values:
             self._pending.discard(key)
         if isinstance(node, cst.Subscript | cst.Call) and found in (Kind.UNKNOWN, Kind.HOST):
             found = self._in_the_project(node, found)
+        if isinstance(node, cst.Call) and found is Kind.UNKNOWN and self._makes_optimizer(node):
+            found = Kind.OPTIMIZER
         if found is Kind.UNKNOWN and self._is_model_of_project(node):
             found = Kind.MODEL
         self._known[key] = found
@@ -254,6 +256,16 @@ class Values:
             return here
         found = devices.get(self._context.place(node), here)
         return here if found is Kind.CPU else found
+
+    def calls_model(self, call: cst.Call) -> bool:
+        """Whether `call` runs a module: by what made what is called; by its name where that is unknown."""
+        if self._is_model_of_project(call.func):
+            return True
+        return v.CALLED_MODEL.fullmatch(last_part(call.func)) is not None
+
+    def _makes_optimizer(self, call: cst.Call) -> bool:
+        made = self._context.calls.optimizers.made
+        return bool(made) and self._context.place(call) in made
 
     def _is_model_of_project(self, node: cst.CSTNode) -> bool:
         """Whether other functions and files say that `node` is a module."""
@@ -600,8 +612,10 @@ class Values:
             return self._moved(method, base, call)
         if is_host_method(call):
             return Kind.HOST
-        if method == "scale" and v.SCALER.fullmatch(_last_name(func.value)):
-            return held(self.kind(arg.value) for arg in call.args)
+        if method == "scale":  # of a gradient scaler, whatever its name: the loss stays where it is
+            scaled = held(self.kind(arg.value) for arg in call.args)
+            if scaled in TENSORS or v.SCALER.fullmatch(_last_name(func.value)):
+                return scaled
         if base in TENSORS or base is Kind.HOST:
             return base
         if self.kind(func) is Kind.MODEL:  # self.layer(x), model.module(x)

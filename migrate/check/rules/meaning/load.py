@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, keyword, nodes_of, string_value
+from migrate.reading.tree.tree import code, keyword, last_part, nodes_of, string_value
 from migrate.reading.values.devices import is_accelerator
 from migrate.reading.values.words import LOADED
 
@@ -81,12 +81,28 @@ class Load(Hazard):
             arg = node.args[1]
         if arg is None:
             above = facts.context.statement_around(node)
-            if not LOADED.search(code(above).partition(":")[0]):
+            named = LOADED.search(code(above).partition(":")[0])
+            if not named and not _is_restored(above, facts):
                 return  # data of the host
             message = 'tensors saved on CUDA raise without map_location="cpu"'
             yield self.hit(node, message, Severity.INFO)
         elif _is_device(arg.value, facts):
             yield self.hit(node, 'map_location of a device raises on XLA: "cpu", then .to("xla")')
+
+
+def _is_restored(statement: cst.CSTNode, facts: Facts) -> bool:
+    """Whether what a statement assigns is given to `load_state_dict`, whatever its name."""
+    names = {
+        target.value
+        for assign in nodes_of(statement, cst.Assign)
+        for target in (one.target for one in assign.targets)
+        if isinstance(target, cst.Name)
+    }
+    return bool(names) and any(
+        last_part(call.func) == "load_state_dict"
+        and any(n.value in names for arg in call.args for n in nodes_of(arg.value, cst.Name))
+        for call in facts.calls
+    )
 
 
 def _is_device(value: cst.BaseExpression, facts: Facts) -> bool:

@@ -103,9 +103,9 @@ def _is_boolean(node: cst.CSTNode, facts: Facts, depth: int = 0) -> bool:
         value = binding.value if binding is not None and binding.how is How.VALUE else None
         if value is not None and _is_boolean(value, facts, depth + 1):
             return True
-        if MASK.search(node.value) is None:
-            return False
         parameter = facts.bindings.parameter(node) if binding is None else None
         passed = list(facts.bindings.passed(parameter[0], node.value)) if parameter else []
-        return not passed or any(_is_boolean(one, facts, depth + 1) for one in passed)
+        if passed:
+            return any(_is_boolean(one, facts, depth + 1) for one in passed)
+        return MASK.search(node.value) is not None
     return False

@@ -8,7 +8,7 @@ from typing import TypeGuard
 import libcst as cst
 
 from migrate.reading.tree.tree import code, string_value
-from migrate.reading.values.words import SCALER
+from migrate.reading.values.scalers import is_scaler
 from migrate.rewrite.workspace import Workspace
 
 
@@ -39,7 +39,7 @@ def empty_states(
                     yield call
             elif holder.value in names and (value is None or _makes(value, made)):
                 yield call
-            elif SCALER.fullmatch(holder.value) and takes_scale(context.parent(call)):
+            elif takes_scale(context.parent(call)) and is_scaler(holder, context):
                 yield call  # one that a class of the script, or of another file, keeps
 
 
@@ -82,7 +82,7 @@ def _makes(value: cst.BaseExpression, made: Collection[cst.Call]) -> bool:
 
 def _is_scaler(parameter: cst.Param, kinds: Collection[str], context: Workspace) -> bool:
     if parameter.annotation is None:
-        return SCALER.fullmatch(parameter.name.value) is not None
+        return is_scaler(parameter.name, context)
     return any(
         context.qualified_name(node) in kinds
         for node in (parameter.annotation.annotation, *_parts(parameter.annotation.annotation))

@@ -154,7 +154,7 @@ def _runs_model(node: cst.BaseStatement, body: Body) -> bool:
 def _models(node: cst.CSTNode, context: Script) -> Iterator[tuple[cst.Call, bool]]:
     """Yield the calls below `node` that are of a model, and whether they say `.forward`.
 
-    One is by its name, or by what the same function tells it.
+    That is by what made what is called, by what the same function tells it, or else by its name.
     """
     told = _told(context)
     for call in nodes_of(node, cst.Call):
@@ -163,7 +163,8 @@ def _models(node: cst.CSTNode, context: Script) -> Iterator[tuple[cst.Call, bool
         if not parts or not call.args or "criterion" in parts[-1] or "loss" in parts[-1]:
             continue
         of = (id(context.function_around(call)), ".".join(parts))
-        if CALLED_MODEL.fullmatch(parts[-1]) or of in told:
+        named = CALLED_MODEL.fullmatch(parts[-1]) or of in told
+        if named or context.place(call.func) in context.calls.models:
             yield call, len(parts) < len(name.split("."))
 
 

@@ -63,8 +63,9 @@ class Step(Rule):
     examples = (
         rewritten(
             """
-            def train(model, loader, optimizer, loss_fn):
-                model.cuda()
+            def train(loader, loss_fn):
+                model = Net().cuda()
+                optimizer = make_optimizer(model)
                 for step, (inputs, labels) in enumerate(loader):
                     adjust_learning_rate(optimizer, step)
 
@@ -82,8 +83,9 @@ class Step(Rule):
             import torch_xla
 
 
-            def train(model, loader, optimizer, loss_fn):
-                model.to("xla")
+            def train(loader, loss_fn):
+                model = Net().to("xla")
+                optimizer = make_optimizer(model)
                 for step, (inputs, labels) in enumerate(loader):
                     adjust_learning_rate(optimizer, step)
 
@@ -124,8 +126,9 @@ class Step(Rule):
         ),
         rewritten(
             """
-            def train(model, loader, optimizer, meter, accum_iter):
-                model.cuda()
+            def train(loader, meter, accum_iter):
+                model = Net().cuda()
+                optimizer = make_optimizer(model)
                 for step, x in enumerate(loader):
                     x = x.cuda()
                     loss = model(x).mean()
@@ -145,8 +148,9 @@ class Step(Rule):
             import torch_xla
 
 
-            def train(model, loader, optimizer, meter, accum_iter):
-                model.to("xla")
+            def train(loader, meter, accum_iter):
+                model = Net().to("xla")
+                optimizer = make_optimizer(model)
                 for step, x in enumerate(loader):
                     with torch_xla.step():
                         x = x.to("xla")
@@ -200,8 +204,9 @@ class Step(Rule):
         ),
         rewritten(
             """
-            def train(model, loader, optimizer):
-                model.cuda()
+            def train(loader):
+                model = Net().cuda()
+                optimizer = make_optimizer(model)
                 for micro_batches in loader:
                     for x in micro_batches:
                         x = x.cuda()
@@ -213,8 +218,9 @@ class Step(Rule):
             import torch_xla
 
 
-            def train(model, loader, optimizer):
-                model.to("xla")
+            def train(loader):
+                model = Net().to("xla")
+                optimizer = make_optimizer(model)
                 for micro_batches in loader:
                     for x in micro_batches:
                         with torch_xla.step():

@@ -15,8 +15,7 @@ from migrate.reading.steps.effects import BOTH, Effect
 from migrate.reading.steps.loops import Loop, batch_names, has_sync
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.spans import Inner, Span, Trained
-from migrate.reading.tree.tree import last_part, nodes_of
-from migrate.reading.values.words import CALLED_MODEL
+from migrate.reading.tree.tree import nodes_of
 from migrate.rewrite.rules.step.arrange import Arrangement, arrange
 
 if TYPE_CHECKING:
@@ -199,7 +198,7 @@ def _forward_above(trained: Trained, index: int) -> bool:
     """Whether a model is called above the statement at `index` for what that one trains with."""
     body = trained.body
     return any(
-        body.values.is_state(call) and CALLED_MODEL.fullmatch(last_part(call.func)) is not None
+        body.values.is_state(call) and trained.body.context.values.calls_model(call)
         for statement in body.statements[body.first(index) : index]
         for call in nodes_of(statement.node, cst.Call)
     )

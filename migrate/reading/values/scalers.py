@@ -1,0 +1,41 @@
+"""Which names of a script hold a gradient scaler: by how they are used, else by what they are called."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.tree.tree import code
+from migrate.reading.values.words import SCALER
+
+if TYPE_CHECKING:
+    from migrate.reading.names.parsed import Parsed
+
+
+def is_scaler(node: cst.BaseExpression, context: Parsed) -> bool:
+    """Whether `node`, a name or an attribute, holds a gradient scaler."""
+    text = code(node)
+    return text in _used(context) or SCALER.fullmatch(text.rpartition(".")[2]) is not None
+
+
+@lru_cache(maxsize=2)  # the last ones: each statement of a script asks
+def _used(context: Parsed) -> frozenset[str]:
+    """Return what `x.unscale_(…)` and `x.scale(loss).backward()` are called on, anywhere in the script."""
+    found = set()
+    for call in context.all_of(cst.Call):
+        func = call.func
+        if not isinstance(func, cst.Attribute):
+            continue
+        scaled = func.value
+        if func.attr.value == "unscale_":
+            found.add(code(scaled))
+        elif (
+            func.attr.value == "backward"
+            and isinstance(scaled, cst.Call)
+            and isinstance(scaled.func, cst.Attribute)
+            and scaled.func.attr.value == "scale"
+        ):
+            found.add(code(scaled.func.value))
+    return frozenset(found)
