@@ -211,6 +211,14 @@ def around(model):
     before = torch.cuda.get_rng_state()
     model(torch.ones(3).cuda())
     torch.cuda.set_rng_state(before)
+
+
+class Kept:
+    def keep(self):
+        self.state = torch.cuda.get_rng_state()
+
+    def put_back(self):
+        torch.cuda.set_rng_state(self.state)
 """
 
 
@@ -231,7 +239,8 @@ def test_the_state_of_a_gpu_in_a_checkpoint_is_left_out(
         f"    if isinstance({value}, int):  # else it is the state of a GPU's generator\n" in text
     )
     assert f"        xm.set_rng_state({value})\n" in text
-    assert "    xm.set_rng_state(before)\n" in text
+    assert "\n    xm.set_rng_state(before)\n" in text
+    assert "\n        xm.set_rng_state(self.state)\n" in text
 
 
 def test_the_state_of_a_gpu_in_a_try(tmp_path: Path) -> None:
