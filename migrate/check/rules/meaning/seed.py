@@ -21,7 +21,7 @@ XLA_SEEDS = frozenset(
 )
 UNSEEDED = (
     "nothing seeds the script, and XLA starts all replicas at the same seed: they draw the same noise and "
-    "drop the same elements, unlike GPUs: torch_xla.manual_seed(torch.initial_seed() + xr.global_ordinal()) here"
+    "drop the same elements, unlike GPUs: torch_xla.manual_seed(torch.initial_seed() + xr.global_ordinal())"
 )
 
 
