@@ -14,9 +14,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from migrate.reading.calls.callers import reaching
+from migrate.reading.calls.callers import callers_of, reaching
 from migrate.reading.calls.kinds import External
-from migrate.reading.calls.launching import joining_of, launching_of
+from migrate.reading.calls.launching import JOINS, joining_of, launching_of
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.catalogue import drawing, torch_cuda, torch_distributed, torch_other
 from migrate.reading.catalogue.entry import names
@@ -81,7 +81,7 @@ class Randomness:
             top: the file.
             alone: whether only this file of the project is rewritten.
         """
-        if not self._entries:
+        if not self._entries and not self._loaders:
             return NO_SEEDING
         launching = launching_of(self._analysis).functions
         kept = self._early_functions | launching
@@ -97,11 +97,11 @@ class Randomness:
             elif isinstance(scope, Function) and scope in kept:
                 if scope in self._early_functions and self._seeds(call, scope):
                     early.add(end)
-            elif root is top.guard and top not in self._entries:
+            elif not self._entries or (root is top.guard and top not in self._entries):
                 continue
             elif self._is_silent(call, scope, top, alone) and not self._is_before(call):
                 silent.add(end)
-            elif self._name(call, scope) in HOST_SEEDS and self._is_led(top):
+            elif self._is_torch_seed(call, scope) and self._is_led(top):
                 devices.add(end)
         return Seeding(
             dict(self._joining(top)),
@@ -138,7 +138,9 @@ class Randomness:
             for root, call, scope in self._calls_of(top):
                 if root is top.guard and top is not entry:
                     continue
-                if isinstance(scope, Function) and scope in self._loaders:
+                if isinstance(scope, Function) and (
+                    scope in self._loaders or self._is_never_called(scope)
+                ):
                     continue
                 if self._is_any_seed(call, scope):
                     return None
@@ -150,34 +152,39 @@ class Randomness:
         )
         return Start.OWN if drawn else None
 
+    def _is_never_called(self, function: Function) -> bool:
+        """Whether nothing in the project calls a function, or hands it on to be called."""
+        if function.owner is not None or function.decorators:
+            return False
+        word = function.name.encode()
+        mentions = sum(one.module.data.count(word) for one in self._scopes)
+        return function not in callers_of(self._analysis) and mentions == 1
+
     @cached_property
     def _entries(self) -> dict[ModuleScope, frozenset[Path]]:
         """The scripts that join a process group, each with the files that it imports and its own."""
-        if not any(b"init_process_group" in one.module.data for one in self._scopes):
+        if not any(JOINS.encode() in one.module.data for one in self._scopes):
             return {}
-        joining = joining_of(self._analysis)
         found = {}
-        for top in self._scopes:
-            regions = self._analysis.reached_from(top.module.path)
-            joins = any(
-                self._name(call, scope) in INIT
-                or not joining.isdisjoint(self._analysis.running[call].functions)
-                for region in regions
-                for call, scope in region.calls
-            )
-            if joins and self._runs_something(top):
-                found[top] = self._closure(top)
-        return {
-            top: files
-            for top, files in found.items()
-            if any(
-                word in self._analysis.scopes[path].module.data
-                for path in files
-                for word in ACCELERATORS
-            )
-        }
+        for top in filter(self._is_script, self._scopes):
+            files = self._closure(top)
+            data = [self._analysis.scopes[path].module.data for path in files]
+            moves = any(word in one for one in data for word in ACCELERATORS)
+            if moves and any(JOINS.encode() in one for one in data) and self._joins(top):
+                found[top] = files
+        return found
 
-    def _runs_something(self, top: ModuleScope) -> bool:
+    def _joins(self, top: ModuleScope) -> bool:
+        """Whether running a script joins a process group."""
+        joining = joining_of(self._analysis)
+        return any(
+            last_part(call.func) == JOINS
+            or not joining.isdisjoint(self._analysis.running[call].functions)
+            for region in self._analysis.reached_from(top.module.path)
+            for call, _ in region.calls
+        )
+
+    def _is_script(self, top: ModuleScope) -> bool:
         """Whether a file is a script: no other file imports it, or it has a main guard."""
         guarded = any(region.calls for region in self._analysis.regions(top.guard))
         return guarded or top.module.path not in self._analysis.project.importers
@@ -225,7 +232,7 @@ class Randomness:
     @cached_property
     def _early_functions(self) -> frozenset[Function]:
         """The functions that run when files are read, before the replicas are launched."""
-        if not any(word in one.module.data for one in self._scopes for word in SEED_WORDS):
+        if not self._with_seeds:
             return frozenset()
         found: set[Function] = set()
         waiting = [
@@ -289,12 +296,26 @@ class Randomness:
         return self._external[call]
 
     def _is_torch_seed(self, call: ast.Call, scope: Scope) -> bool:
-        return "seed" in last_part(call.func) and (
+        return self._speaks_of_seeds(scope) and (
             self._name(call, scope) in HOST_SEEDS | DEVICE_SEEDS
+        )
+
+    def _speaks_of_seeds(self, scope: Scope) -> bool:
+        return scope.module.path in self._with_seeds
+
+    @cached_property
+    def _with_seeds(self) -> frozenset[Path]:
+        """The files that spell what seeds."""
+        return frozenset(
+            top.module.path
+            for top in self._scopes
+            if any(word in top.module.data for word in SEED_WORDS)
         )
 
     def _is_library_seed(self, call: ast.Call, scope: Scope) -> bool:
         """Whether a library's function seeds torch."""
+        if not self._speaks_of_seeds(scope):
+            return False
         last = last_part(call.func)
         name = self._name(call, scope)
         if name in drawing.BY_CHANCE:
@@ -307,7 +328,7 @@ class Randomness:
         return name.split(".")[0] not in drawing.OTHER_SEEDERS
 
     def _is_any_seed(self, call: ast.Call, scope: Scope) -> bool:
-        name = self._name(call, scope) if "seed" in last_part(call.func) else ""
+        name = self._name(call, scope) if self._speaks_of_seeds(scope) else ""
         return (
             name == XLA_SEED
             or name.startswith(("accelerate.", "shims."))
@@ -329,7 +350,7 @@ class Randomness:
         first = {
             scope: True
             for top in self._scopes
-            if any(word in top.module.data for word in SEED_WORDS)
+            if top.module.path in self._with_seeds
             for _, call, scope in self._calls_of(top)
             if isinstance(scope, Function)
             and scope not in self._loaders

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
+from migrate.reading.accelerators.randomness import Start
 from migrate.reading.catalogue import torch_cuda
 from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_other import CPU_SEEDS
@@ -18,6 +19,10 @@ CUDA_SEEDS = names(*torch_cuda.SEEDS)
 XLA_SEEDS = frozenset(
     {"shims.manual_seed", "torch_xla.core.xla_model.set_rng_state", "torch_xla.manual_seed"}
 )
+UNSEEDED = (
+    "nothing seeds the script, and XLA starts all replicas at the same seed: they draw the same noise and "
+    "drop the same elements, unlike GPUs: torch_xla.manual_seed(torch.initial_seed() + xr.global_ordinal())"
+)
 
 
 class Seed(Hazard):
@@ -27,7 +32,11 @@ class Seed(Hazard):
     same seed of its own: the seed of the script changes nothing on the device, and where it depends on
     the rank, all replicas draw the same noise and drop the same elements.
 
-    **What to do.** `torch_xla.manual_seed(seed)` beside it, in the replica.
+    A script without a seed that draws on the device is found at the call that joins the process group: on
+    GPUs each rank draws its own numbers, on XLA all replicas draw the same.
+
+    **What to do.** `torch_xla.manual_seed(seed)` beside it, in the replica; without a seed
+    `torch_xla.manual_seed(torch.initial_seed() + xr.global_ordinal())`.
 
     Source: torch_xla 2.9, measured; pytorch/xla#2092.
     """
@@ -46,6 +55,16 @@ class Seed(Hazard):
             if torch.cuda.is_available():
                 torch.cuda.manual_seed_all(0)  # XLA813 info
             x = torch.ones(3).cuda()
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch.distributed as dist
+
+            dist.init_process_group("nccl")  # XLA813
+            x = torch.ones(3).cuda()
+            y = torch.nn.functional.dropout(x)
             """
         ),
         example(
@@ -84,6 +103,9 @@ class Seed(Hazard):
         name = facts.names.of(node.func)
         if facts.context.portable:
             return  # the rule rng speaks of seeds; those of a launching process stay
+        joining = facts.context.calls.seeding.joining
+        if joining and joining.get(facts.context.place(node)) is Start.OWN:
+            yield self.hit(node, UNSEEDED, self.severity)
         if name not in SEEDS | CUDA_SEEDS or not facts.called.isdisjoint(XLA_SEEDS):
             return
         if name in CUDA_SEEDS or facts.context.moves_to_accelerator:

@@ -18,6 +18,12 @@ def is_made_here(state: cst.BaseExpression, gets: Collection[str], context: Work
         gets: the names of the functions that ask for a state.
         context: the script.
     """
+    if isinstance(state, cst.Attribute):  # `self.state`, which another method may have kept
+        return any(
+            code(target.target) == code(state) and _asks(assign, gets, context)
+            for assign in context.all_of(cst.Assign)
+            for target in assign.targets
+        )
     root = state
     while isinstance(root, cst.Attribute | cst.Subscript | cst.Call):
         root = root.func if isinstance(root, cst.Call) else root.value
@@ -26,9 +32,13 @@ def is_made_here(state: cst.BaseExpression, gets: Collection[str], context: Work
     around = context.function_around(state) or context.module
     return any(
         any(isinstance(t, cst.Name) and t.value == root.value for t in targets(assign))
-        and any(context.qualified_name(call.func) in gets for call in nodes_of(assign, cst.Call))
+        and _asks(assign, gets, context)
         for assign in nodes_of(around, cst.Assign)
     )
+
+
+def _asks(assign: cst.Assign, gets: Collection[str], context: Workspace) -> bool:
+    return any(context.qualified_name(call.func) in gets for call in nodes_of(assign, cst.Call))
 
 
 def may_be_asked_twice(state: cst.BaseExpression) -> bool:

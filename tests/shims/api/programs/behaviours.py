@@ -220,6 +220,14 @@ def check_random(record):
         warnings.simplefilter("always")
         shims.set_rng_state(state)
     assert len(caught) == (device.type != "cpu")
+    if device.type != "cuda":
+        # As a checkpoint of a CUDA script has it: the bytes of one GPU, or of all.
+        of_a_gpu = torch.zeros(16, dtype=torch.uint8)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            shims.set_rng_state(of_a_gpu)
+            shims.set_rng_state([of_a_gpu, of_a_gpu])
+        assert len(caught) == 2 * (device.type != "cpu")
 
 
 def check_batches(rank, n):

@@ -1,0 +1,261 @@
+"""XLA's generator gets the seed that a GPU's has, in each replica."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.rewrite.file import rewrite_file
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options
+from tests.rewrite.test_early_seeds import texts
+
+SCRIPT = """\
+import os
+{imports}
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+{top}
+
+
+def main():
+    dist.init_process_group("nccl")
+    rank = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(rank)
+    {seed}
+    net = DDP({net}.cuda(), device_ids=[rank])
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(3):
+        x = torch.zeros(8, 4).cuda()
+        loss = net(x{draw}).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    main()
+"""
+NOISE = " + torch.randn_like(x)"
+OWN = "    torch_xla.manual_seed(torch.initial_seed() + xr.global_ordinal())\n"
+FOLLOWS = "    torch_xla.manual_seed(torch.initial_seed())\n"
+JOINS = '    dist.init_process_group("xla", init_method="xla://")\n'
+
+
+def script(
+    imports: str = "",
+    top: str = "",
+    seed: str = "pass",
+    net: str = "nn.Linear(4, 4)",
+    draw: str = NOISE,
+) -> str:
+    return SCRIPT.format(imports=imports, top=top, seed=seed, net=net, draw=draw)
+
+
+def rewritten(folder: Path, before: str, style: str = "native") -> str:
+    path = folder / "train.py"
+    path.write_text(before)
+    options = Options(style="portable" if style == "portable" else "native")
+    done = rewrite_file(path, options=options)
+    assert not [note for note in done.findings if note.rule == "rng"]
+    path.write_bytes(done.data)
+    assert rewrite_file(path, options=options).data == done.data
+    return done.data.decode()
+
+
+@pytest.mark.parametrize(
+    ("net", "draw"),
+    [
+        ("nn.Linear(4, 4)", NOISE),
+        ("nn.Linear(4, 4)", " + torch.rand(8, 4, device=x.device)"),
+        ("nn.Linear(4, 4)", " * torch.empty_like(x).bernoulli_(0.5)"),
+        ("nn.Linear(4, 4)", " + torch.nn.functional.dropout(x)"),
+        ("nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1))", ""),
+        ("nn.TransformerEncoderLayer(4, 2)", ""),
+        ("nn.LSTM(4, 4, 2, dropout=0.5)", ""),
+    ],
+)
+def test_each_replica_of_a_script_without_a_seed_draws_its_own(
+    tmp_path: Path, net: str, draw: str
+) -> None:
+    text = rewritten(tmp_path, script(net=net, draw=draw))
+    assert text.count("manual_seed") == 1
+    comment = (
+        "    # XLA starts all replicas at the same seed: each gets its own, as each GPU does.\n"
+    )
+    assert JOINS + comment + OWN in text
+
+
+@pytest.mark.parametrize(
+    ("net", "draw"),
+    [
+        ("nn.Linear(4, 4)", ""),
+        ("nn.Linear(4, 4)", " + torch.randn(8, 4).cuda()"),
+        ("nn.Sequential(nn.Linear(4, 4), nn.Dropout(p=0.0))", ""),
+    ],
+)
+def test_a_script_that_draws_nothing_on_the_device_is_not_seeded(
+    tmp_path: Path, net: str, draw: str
+) -> None:
+    assert "manual_seed" not in rewritten(tmp_path, script(net=net, draw=draw))
+
+
+@pytest.mark.parametrize(
+    ("seed", "added"),
+    [
+        ("torch.manual_seed(5)", "torch_xla.manual_seed(5)"),
+        ("torch.random.manual_seed(5 + rank)", "torch_xla.manual_seed(5 + rank)"),
+        ("torch.seed()", "torch_xla.manual_seed(torch.initial_seed())"),
+    ],
+)
+def test_the_seed_of_the_script_is_followed(tmp_path: Path, seed: str, added: str) -> None:
+    text = rewritten(tmp_path, script(seed=seed))
+    assert f"    {seed}\n    {added}\n" in text
+    assert text.count("torch_xla.manual_seed") == 1
+
+
+def test_a_seed_of_numpy_seeds_no_device(tmp_path: Path) -> None:
+    text = rewritten(tmp_path, script("import numpy as np", seed="np.random.seed(0)"))
+    assert text.count(OWN) == 1
+
+
+@pytest.mark.parametrize(
+    ("imports", "seed"),
+    [
+        ("from transformers import set_seed", "set_seed(7 + rank)"),
+        ("from timm.utils import random_seed as seed_all", "seed_all(1, rank)"),
+        ("import monai", "monai.utils.set_determinism(seed=0)"),
+        ("from detectron2.utils.env import seed_all_rng", "seed_all_rng(rank)"),
+    ],
+)
+def test_the_seed_of_a_library_is_followed(tmp_path: Path, imports: str, seed: str) -> None:
+    text = rewritten(tmp_path, script(imports, seed=seed))
+    assert f"    {seed}\n{FOLLOWS}" in text
+    assert text.count("torch_xla.manual_seed") == 1
+
+
+def test_what_seeds_xla_by_itself_is_not_followed(tmp_path: Path) -> None:
+    text = rewritten(tmp_path, script("from accelerate.utils import set_seed", seed="set_seed(7)"))
+    assert "manual_seed" not in text
+
+
+@pytest.mark.parametrize(
+    "top",
+    [
+        "torch.manual_seed(0)\nif torch.cuda.is_available():\n    torch.cuda.manual_seed_all(0)",
+        "def fix(seed):\n    torch.manual_seed(seed)\n    torch.cuda.manual_seed(seed)\n\n\nfix(0)",
+        "import transformers\n\ntransformers.set_seed(0)",
+    ],
+)
+def test_a_seed_at_import_is_set_on_xla_in_the_replica(tmp_path: Path, top: str) -> None:
+    text = rewritten(tmp_path, script(top=top))
+    assert JOINS + FOLLOWS in text
+    assert text.count("torch_xla.manual_seed") == 1
+    assert "cuda" not in text
+
+
+def test_a_seed_at_the_import_of_another_file(tmp_path: Path) -> None:
+    (tmp_path / "config.py").write_text("import torch\n\ntorch.manual_seed(0)\n")
+    assert JOINS + FOLLOWS in rewritten(tmp_path, script("import config"))
+
+
+@pytest.mark.parametrize("call", ["set_seed(42 + dist.get_rank())", "Seeds().set(rank)"])
+def test_a_seed_of_another_file_is_followed(tmp_path: Path, call: str) -> None:
+    seeds = (
+        "import torch\n\n\ndef set_seed(seed):\n    torch.manual_seed(seed)\n\n\n"
+        "class Seeds:\n    def set(self, seed):\n        torch.manual_seed(seed)\n"
+    )
+    before = script("from seeds import Seeds, set_seed", seed=call)
+    (tmp_path / "requirements.txt").write_text("torch\n")
+    (tmp_path / "seeds.py").write_text(seeds)
+    (tmp_path / "train.py").write_text(before)
+    whole = texts(rewrite_folder(tmp_path, processes=1))
+    assert "torch.manual_seed(seed)\n    torch_xla.manual_seed(seed)\n" in whole["seeds.py"]
+    assert "torch_xla.manual_seed" not in whole["train.py"]
+    (tmp_path / "seeds.py").write_text(seeds)
+    assert FOLLOWS in rewritten(tmp_path, before)
+
+
+def test_the_processes_of_a_loader_are_kept_from_xla(tmp_path: Path) -> None:
+    top = "def seed_worker(number):\n    torch.manual_seed(number)"
+    loader = "loader = torch.utils.data.DataLoader(range(3), worker_init_fn=seed_worker)"
+    text = rewritten(tmp_path, script(top=top, seed=loader))
+    assert top in text
+    assert text.count("torch_xla.manual_seed") == text.count(OWN) == 1
+    portable = rewritten(tmp_path, script(top=top, seed=loader), "portable")
+    assert top in portable
+    assert "shims.manual_seed" not in portable
+
+
+def test_the_portable_style_leaves_a_missing_seed_to_shims(tmp_path: Path) -> None:
+    assert "manual_seed" not in rewritten(tmp_path, script(), "portable")
+    before = script("from transformers import set_seed", seed="set_seed(7)")
+    text = rewritten(tmp_path, before, "portable")
+    assert "    set_seed(7)\n    shims.manual_seed(torch.initial_seed())\n" in text
+
+
+RESUMED = """\
+import torch
+
+
+def resume(path):
+    state = torch.load(path, map_location="cpu")
+    {put}
+
+
+def around(model):
+    before = torch.cuda.get_rng_state()
+    model(torch.ones(3).cuda())
+    torch.cuda.set_rng_state(before)
+
+
+class Kept:
+    def keep(self):
+        self.state = torch.cuda.get_rng_state()
+
+    def put_back(self):
+        torch.cuda.set_rng_state(self.state)
+"""
+
+
+@pytest.mark.parametrize(
+    ("put", "value"),
+    [
+        ("torch.cuda.set_rng_state(state['cuda_rng'].cpu())", "state['cuda_rng']"),
+        ("torch.cuda.set_rng_state_all(state['rng_states'])", "state['rng_states']"),
+        ("torch.cuda.random.set_rng_state(state.get('rng'))", "state.get('rng')"),
+        ("torch.cuda.set_rng_state(state['cuda'], device='cuda')", "state['cuda']"),
+    ],
+)
+def test_the_state_of_a_gpu_in_a_checkpoint_is_left_out(
+    tmp_path: Path, put: str, value: str
+) -> None:
+    text = rewritten(tmp_path, RESUMED.format(put=put))
+    assert (
+        f"    if isinstance({value}, int):  # else it is the state of a GPU's generator\n" in text
+    )
+    assert f"        xm.set_rng_state({value})\n" in text
+    assert "\n    xm.set_rng_state(before)\n" in text
+    assert "\n        xm.set_rng_state(self.state)\n" in text
+
+
+def test_the_state_of_a_gpu_in_a_try(tmp_path: Path) -> None:
+    put = (
+        "try:\n        torch.cuda.set_rng_state_all(state['rng'])\n"
+        "    except RuntimeError:\n        print('other GPUs')"
+    )
+    text = rewritten(tmp_path, RESUMED.format(put=put))
+    assert "    try:\n        if isinstance(state['rng'], int):" in text
+    assert "            xm.set_rng_state(state['rng'])\n    except RuntimeError:" in text
+
+
+def test_a_state_that_is_asked_for_once_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(RESUMED.format(put="torch.cuda.set_rng_state(state.pop('rng'))"))
+    (note,) = [note for note in rewrite_file(path).findings if note.rule == "rng"]
+    assert "isinstance(state, int)" in note.message
+    assert note.line == 6
