@@ -90,7 +90,7 @@ class _Alone:
         if id(function) in self._seen or depth > DEEPEST:
             return None
         self._seen.add(id(function))
-        for mention in self._context.references(function.name.value):
+        for mention in self._context.guards.mentions_of(function):
             call = mention
             above = self._context.parent(mention)
             if isinstance(above, cst.Attribute) and above.attr is mention:

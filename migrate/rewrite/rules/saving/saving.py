@@ -289,12 +289,11 @@ class Saving:
     def _calls(self, function: cst.FunctionDef) -> list[cst.Name]:
         """Return the mentions of `function` beside its definition; `torch.save` is none of a `save`."""
         context = self._context
-        mentions = context.references(function.name.value)
+        mentions = context.guards.mentions_of(function)
         return [
             mention
             for mention in mentions
-            if mention is not function.name
-            and context.qualified_name(context.parent(mention)) is None
+            if context.qualified_name(context.parent(mention)) is None
         ]
 
     def _refusal(self, guard: cst.If, statement: cst.CSTNode) -> str | None:
