@@ -25,7 +25,9 @@ class Cause(StrEnum):
     READ = "read"  # a value that Python needs: .item(), print, if, .cpu(), an op without lowering
     COMPILED = "torch.compile"
     RENDEZVOUS = "rendezvous"  # of torch_xla: its graphs hold the length of each replica's payload
-    WRAPPING = "wrapping"  # DistributedDataParallel(…): the replicas compare and share the weights, once
+    WRAPPING = (
+        "wrapping"  # DistributedDataParallel(…): the replicas compare and share the weights, once
+    )
     SIMULATION = "simulated collective"  # a cut that only the simulation makes
 
 

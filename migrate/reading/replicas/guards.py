@@ -35,8 +35,8 @@ ENVIRONMENT = frozenset({"os.environ.get", "os.getenv"})
 # Methods that modules, optimizers and schedulers of torch have: a call is of the script's class only where
 # the object is seen to be one of it.
 OF_MODULES = words(
-    "apply backward buffers children cpu cuda double eval float forward half load_state_dict modules parameters "
-    "register_buffer requires_grad_ state_dict step to train type zero_grad"
+    "apply backward buffers children cpu cuda double eval float forward half load_state_dict modules "
+    "parameters register_buffer requires_grad_ state_dict step to train type zero_grad"
 )
 COMPUTES = (cst.Add, cst.BitAnd, cst.FloorDivide, cst.Modulo, cst.RightShift, cst.Subtract)
 

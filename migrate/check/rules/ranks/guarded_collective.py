@@ -265,7 +265,7 @@ def _leaves(guard: cst.If) -> bool:
 
 
 def _meetings(branch: cst.CSTNode, facts: Facts, depth: int = 4) -> list[str]:
-    """Return the names of the collectives that `branch` comes to, those of the functions that it calls too."""
+    """Return the names of the collectives that `branch` comes to, itself or in what it calls."""
     if isinstance(branch, cst.If) and branch.orelse is not None and facts.guards.asks(branch.test):
         first, second = (_meetings(one, facts, depth) for one in (branch.body, branch.orelse))
         return first if first == second else [*first, "or", *second]

@@ -229,9 +229,9 @@ class Saving:
         condition, value = found
         line = self._context.position(condition).line
         return (
-            f"`{code(condition.test)}` (line {line}) may differ between the replicas: each decides by its own "
-            f"`{code(value)}`; make that the same on all of them first, for {by_hand(self._context)} must "
-            "be called on all ranks"
+            f"`{code(condition.test)}` (line {line}) may differ between the replicas: each decides by its "
+            f"own `{code(value)}`; make that the same on all of them first, for {by_hand(self._context)} "
+            "must be called on all ranks"
         )
 
     def _saves(self, statement: cst.CSTNode) -> bool:
