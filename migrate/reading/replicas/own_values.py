@@ -91,7 +91,7 @@ class _Alone:
             return None
         self._seen.add(id(function))
         for mention in self._context.guards.mentions_of(function):
-            call = mention
+            call: cst.CSTNode = mention
             above = self._context.parent(mention)
             if isinstance(above, cst.Attribute) and above.attr is mention:
                 call, above = above, self._context.parent(above)
