@@ -25,6 +25,9 @@ class Cause(StrEnum):
     READ = "read"  # a value that Python needs: .item(), print, if, .cpu(), an op without lowering
     COMPILED = "torch.compile"
     RENDEZVOUS = "rendezvous"  # of torch_xla: its graphs hold the length of each replica's payload
+    WRAPPING = (
+        "wrapping"  # DistributedDataParallel(…): the replicas compare and share the weights, once
+    )
     SIMULATION = "simulated collective"  # a cut that only the simulation makes
 
 
@@ -36,6 +39,7 @@ _LIBRARIES = tuple(
 )
 _SIMULATION = str(Path(shims.__file__ or "").parent / "_simulated" / "replica.py")
 _RENDEZVOUS = {("rendezvous", "xla_model.py"), ("xla_rendezvous", "xla_model.py")}
+_WRAPPER = os.path.join("torch", "nn", "parallel", "distributed.py")
 _SYNCS = {("sync", "torch_xla.py"), ("mark_step", "xla_model.py")}
 
 
@@ -60,6 +64,8 @@ def cause_of(frames: Sequence[Frame]) -> Cause:
         return Cause.RENDEZVOUS
     if any(frame.file == _SIMULATION for frame in frames):
         return Cause.SIMULATION
+    if any(frame.function == "__init__" and frame.file.endswith(_WRAPPER) for frame in above):
+        return Cause.WRAPPING
     for frame in above:
         if "/torch_xla/_dynamo/" in frame.file or "/torch/_dynamo/" in frame.file:
             return Cause.COMPILED

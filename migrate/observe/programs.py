@@ -44,7 +44,7 @@ class Program:
 
 def reads(execution: Execution) -> bool:
     """Whether Python waited for a value, and nothing was synchronised."""
-    return execution.cause in (Cause.READ, Cause.COMPILED)
+    return execution.cause in (Cause.READ, Cause.COMPILED, Cause.WRAPPING)
 
 
 class Programs:

@@ -18,6 +18,9 @@ from migrate.observe.graphs import differences
 from migrate.observe.places import Cause
 from migrate.observe.records import Execution, Interval, read_lines
 
+# Executions for a value that Python waits for.
+WAITS = frozenset({Cause.READ, Cause.COMPILED})
+
 
 @dataclass(frozen=True)
 class Line:
@@ -67,7 +70,8 @@ class Read:
         line: None where no code of the user's was running.
         cause: a read, or torch.compile.
         count: on all ranks.
-        per_step: how often it happened in a step of a rank that ended with a sync, on average.
+        per_step: how often it happened for each step of the loop that it belongs to, on average; 0 where it
+            belongs to none. That is the line at which most of the steps with it end.
         ranks: those on which it happened.
     """
 
@@ -253,13 +257,16 @@ def _reads(steps: Sequence[Interval], line_of: LineOf) -> Iterator[Read]:
     found: dict[tuple[Line | None, Cause], list[Interval]] = defaultdict(list)
     for step in steps:
         for one in step.executions:
-            if one.cause not in (Cause.SYNC, Cause.SIMULATION):
+            if one.cause in WAITS:
                 found[line_of(one.line) if one.line else None, one.cause].append(step)
-    ended = sum(step.line is not None for step in steps) or 1
+    ended = Counter(line_of(step.line) for step in steps if step.line)
     for (line, cause), where in sorted(found.items(), key=lambda item: -len(item[1])):
-        in_steps = sum(step.line is not None for step in where)
+        loops = Counter(line_of(step.line) for step in where if step.line)
+        most = max(loops, key=lambda loop: loops[loop], default=None)
+        # What is read after the last step of a loop belongs to it as well.
+        per_step = len(where) / ended[most] if most is not None else 0.0
         ranks = tuple(sorted({step.rank for step in where}))
-        yield Read(line, cause, len(where), in_steps / ended, ranks)
+        yield Read(line, cause, len(where), per_step, ranks)
 
 
 def _recompilations(steps: Sequence[Interval], line_of: LineOf) -> Iterator[Recompilation]:

@@ -208,3 +208,30 @@ def test_what_only_evaluation_runs_is_no_part_of_the_step() -> None:
     assert check(script) == ()
     (one,) = check(script.replace("if not self.training", "if self.training"))
     assert one.code == "XLA201"
+
+
+BETWEEN = """
+import torch
+import torch.nn.functional as F
+import torch_xla
+
+
+def train(model, loader, optimizer, rank, path):
+    for step, (x, y) in enumerate(loader):
+        with torch_xla.step():
+            out = model(x.to("xla"))
+            F.cross_entropy(out, y.to("xla")).backward()
+            optimizer.step()
+        if rank == 0:
+            {line}
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["print(F.l1_loss(out, x).item())", "torch_xla.sync()", "a = out.sum(); print(a.item())"],
+)
+def test_what_parts_the_graphs_is_an_error_wherever_it_stands(line: str) -> None:
+    """The linter and the rewrite agree: on a TPU the replicas wait for each other."""
+    found = check(BETWEEN.format(line=line))
+    assert {(one.code, str(one.severity)) for one in found} == {("XLA305", "error")}

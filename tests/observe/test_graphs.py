@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import torch
+
 from migrate.observe.graph_dump import Frame, executions
 from migrate.observe.graphs import differences, parse_node
 from migrate.observe.places import Cause, cause_of, is_the_users, users_frame
@@ -98,4 +100,8 @@ class TestWhoAsked:
         )
         assert cause_of([cut, meeting, self.USER]) is Cause.RENDEZVOUS
         assert users_frame([self.SYNC, self.USER]) == self.USER
+        wrapper = Frame("__init__", torch.nn.parallel.distributed.__file__, 900)
+        assert cause_of([wrapper, self.USER]) is Cause.WRAPPING
+        # The forward of the wrapped model, and a wrapper of the user's own, read as others do.
+        assert cause_of([self.USER, wrapper]) is Cause.READ
         assert users_frame([self.SYNC]) is None

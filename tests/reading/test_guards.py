@@ -262,3 +262,81 @@ def test_a_name_for_all_but_the_first_lets_not_the_first_pass() -> None:
     (test,) = [one.test for one in nodes_of(context.module, cst.If)]
     assert context.guards.asks(test)
     assert on_first(test, context) is None
+
+
+MODULE = """
+class Trainer:
+    def __init__(self, model, cfg):
+        self.ddp = {flag}
+        self.model = torch.nn.parallel.DistributedDataParallel(model) if self.ddp else model
+        self.master = dist.get_rank() == 0
+
+    def evaluate(self):
+        self.model.eval()
+        self.model.{name}()
+
+    def {name}(self):
+        if self.ddp:
+            here()
+        if self.master:
+            self.evaluate()
+"""
+
+
+@pytest.mark.parametrize("name", ["train", "step", "forward"])
+@pytest.mark.parametrize(
+    "flag",
+    [
+        'int(os.environ.get("RANK", -1)) != -1',
+        'int(os.environ.get("RANK", "-1")) >= 0',
+        '"RANK" in os.environ',
+        'os.environ.get("RANK") is not None',
+        'os.environ.get("RANK", "") != ""',
+        'bool(os.environ.get("LOCAL_RANK"))',
+        'os.environ.get("RANK")',
+        'int(os.environ.get("WORLD_SIZE", 1)) > 1',
+        "dist.is_available() and dist.is_initialized()",
+    ],
+)
+def test_a_flag_for_several_processes_is_no_difference_and_a_module_has_methods_too(
+    flag: str, name: str
+) -> None:
+    assert around(MODULE.format(flag=flag, name=name)) is None
+
+
+@pytest.mark.parametrize(
+    ("script", "guarded"),
+    [
+        # The method of the class itself, by self and by an object of it.
+        (
+            "class A:\n    def train(self):\n        here()\n\n    def go(self, rank):\n"
+            "        if rank == 0:\n            self.train()\n",
+            True,
+        ),
+        (
+            "class A:\n    def train(self):\n        here()\n\n\na = A()\n"
+            "if dist.get_rank() == 0:\n    a.train()\n",
+            True,
+        ),
+        # A function, and a method of something else with its name.
+        (
+            "def train():\n    here()\n\n\ndef go(model, rank):\n"
+            "    if rank == 0:\n        model.train()\n    train()\n",
+            False,
+        ),
+        (
+            "def train():\n    here()\n\n\ndef go(model, rank):\n"
+            "    if rank == 0:\n        model.train()\n",
+            False,
+        ),
+    ],
+)
+def test_whose_method_is_called(script: str, guarded: bool) -> None:
+    assert (around(script) is not None) == guarded
+
+
+@pytest.mark.parametrize(
+    "test", ['int(os.environ.get("RANK", 0)) == 0', 'int(os.environ["RANK"]) > 0']
+)
+def test_the_number_in_the_environment_is_the_rank(test: str) -> None:
+    assert around(f"if {test}:\n    here()\n") is not None

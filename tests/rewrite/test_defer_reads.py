@@ -311,3 +311,35 @@ def test_the_same_bits_with_a_tenth_of_the_transfers(tmp_path: Path) -> None:
     assert every_step[0] - deferred[0] == 3 * 60 - (2 * 6 + 1), transfers
     assert every_step[0] == every_step[1]
     assert deferred[0] == deferred[1]
+
+
+def test_a_check_before_the_update_stays_and_is_reported() -> None:
+    script = """
+import math
+
+import torch
+
+
+def train(model, optimizer, loader):
+    model.cuda()
+    total = 0.0
+    for i, x in enumerate(loader):
+        loss = model(x.cuda()).mean()
+        loss.backward()
+        value = loss.item()
+        if not math.isfinite(value):
+            raise ValueError(i)
+        optimizer.step()
+        total += value
+        if i % 10 == 9:
+            print(total)
+"""
+    done = run(script)
+    lines = [line.strip() for line in done.data.decode().splitlines()]
+    found = [
+        lines.index(one) for one in ("value = loss.item()", "raise ValueError(i)", "total += value")
+    ]
+    assert found == sorted(found)
+    assert lines.index("raise ValueError(i)") < lines.index("optimizer.step()") < found[-1]
+    (note,) = (note for note in done.findings if note.rule == "defer-reads")
+    assert "`value = loss.item()` is read between two steps" in note.message

@@ -84,12 +84,9 @@ OWN = {
     "nan": f"if torch.isnan(e):\n    {SAVE}",
     "item": f"q = e.item()\nif q != q:\n    {SAVE}",
     "stopper": f"if stopper.step(judge(model, held_out)):\n    {SAVE}",
-    "attribute": (
-        f"args.top = judge(model, held_out)\nif args.top > high:\n    {SAVE}"
-    ),
+    "attribute": (f"args.top = judge(model, held_out)\nif args.top > high:\n    {SAVE}"),
     "own file": (
-        "q = judge(model, held_out)\nif q > top:\n"
-        "    torch.save(model.state_dict(), f'{rank}.pt')"
+        "q = judge(model, held_out)\nif q > top:\n    torch.save(model.state_dict(), f'{rank}.pt')"
     ),
     "list": f"qs = []\nqs.append(e.item())\nif min(qs) < 0.1:\n    {SAVE}",
 }

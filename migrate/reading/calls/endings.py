@@ -29,9 +29,7 @@ NESTED = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
 def ending_of(analysis: Analysis) -> frozenset[Scope]:
     """Return the functions of a project that may stop their caller, themselves or by what they run."""
     first: Mapping[Function, bool] = {
-        function: True
-        for scope in analysis.scopes.values()
-        for function in _stopping(scope)
+        function: True for scope in analysis.scopes.values() for function in _stopping(scope)
     }
     return frozenset(reaching(analysis, first))
 

@@ -242,7 +242,8 @@ def _may_leave(statement: ast.stmt) -> bool:
     """Whether running `statement` may leave the function: on which replicas, its file does not show."""
     leaving = (ast.Return, ast.Raise, ast.Assert)
     return any(
-        isinstance(node, leaving) or (isinstance(node, ast.Call) and ast.unparse(node.func) in EXITS)
+        isinstance(node, leaving)
+        or (isinstance(node, ast.Call) and ast.unparse(node.func) in EXITS)
         for node in ast.walk(statement)
     )
 

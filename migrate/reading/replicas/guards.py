@@ -20,6 +20,7 @@ from migrate.reading.values.words import (
     RANK_FUNCTION,
     RANK_NAME,
     RANK_VARIABLES,
+    words,
 )
 
 if TYPE_CHECKING:
@@ -29,7 +30,14 @@ if TYPE_CHECKING:
 # What keeps some replicas from running a piece of code.
 Guard = cst.If | cst.FunctionDef | cst.IfExp | cst.BooleanOperation | cst.While | cst.Match
 
+ENVIRONMENT = frozenset({"os.environ.get", "os.getenv"})
 # `step % rank` and `rank * width` are rather of a matrix.
+# Methods that modules, optimizers and schedulers of torch have: a call is of the script's class only where
+# the object is seen to be one of it.
+OF_MODULES = words(
+    "apply backward buffers children cpu cuda double eval float forward half load_state_dict modules "
+    "parameters register_buffer requires_grad_ state_dict step to train type zero_grad"
+)
 COMPUTES = (cst.Add, cst.BitAnd, cst.FloorDivide, cst.Modulo, cst.RightShift, cst.Subtract)
 
 
@@ -141,6 +149,8 @@ class Guards:
         if isinstance(test, cst.BinaryOperation):
             return self._is_computed(test)  # `rank % 2`
         if isinstance(test, cst.Call):
+            if self._context.qualified_name(test.func) in ENVIRONMENT:
+                return False  # whether the variable is set: "0" holds, too
             return self._is_call_for_rank(test) or self._is_call_for_first(test)
         if isinstance(test, cst.Name | cst.Attribute):
             last = last_part(test)
@@ -184,7 +194,7 @@ class Guards:
         first = call.args[0].value if call.args else None
         if isinstance(call.func, cst.Name) and call.func.value == "int":
             return first is not None and self.is_index(first)
-        if name in ("os.getenv", "os.environ.get"):
+        if name in ENVIRONMENT:
             return string_value(first) in (RANK_VARIABLES | GROUP_VARIABLES)
         return bool(RANK_FUNCTION.fullmatch(last_part(call.func)))
 
@@ -333,13 +343,10 @@ class Guards:
             return True
         if id(function) in self._under_way:
             return False
-        name = function.name.value
         mentions = [
             mention
-            for mention in self._context.references(name)
-            if mention is not function.name
-            and self._context.function_around(mention) is not function  # recursion
-            and not self._is_imported(mention)  # subprocess.run is not one's own run
+            for mention in self.mentions_of(function)
+            if self._context.function_around(mention) is not function  # recursion
         ]
         if not mentions:
             return False
@@ -347,6 +354,37 @@ class Guards:
         found = all(self._is_guarded_call(mention) for mention in mentions)
         self._under_way.discard(id(function))
         return found
+
+    def mentions_of(self, function: cst.FunctionDef) -> list[cst.Name]:
+        """Return the mentions of a function or method of the script, besides its definition.
+
+        `subprocess.run` is no `run` of the script's, `self.model.train()` none of its `train`.
+        """
+        is_method = isinstance(self._context.parent(self._context.parent(function)), cst.ClassDef)
+        return [
+            mention
+            for mention in self._context.references(function.name.value)
+            if mention is not function.name
+            and not self._is_imported(mention)
+            and self._may_mean(mention, function, is_method)
+        ]
+
+    def _may_mean(self, mention: cst.Name, function: cst.FunctionDef, is_method: bool) -> bool:
+        """Whether `mention` may be one of `function`, and not of what another object has by that name."""
+        above = self._context.parent(mention)
+        if not isinstance(above, cst.Attribute) or above.attr is not mention:
+            return True
+        if not is_method:
+            return False
+        call = self._context.parent(above)
+        if isinstance(call, cst.Call) and call.func is above and self._context.run_by(call):
+            return any(one is function for one in self._context.called(call))
+        if isinstance(above.value, cst.Name) and above.value.value in ("self", "cls"):
+            owner = self._context.parent(self._context.parent(function))
+            return self._context.class_around(above) is owner
+        return not (
+            mention.value in OF_MODULES or self._context.values.kind(above.value) is Kind.MODEL
+        )
 
     def _is_imported(self, mention: cst.Name) -> bool:
         above = self._context.parent(mention)
@@ -412,7 +450,7 @@ def _means_none(node: cst.BaseExpression) -> bool:
     """Whether `node` is a value that no rank has: `-1`, `None`."""
     if isinstance(node, cst.UnaryOperation):
         return isinstance(node.operator, cst.Minus)
-    return is_none(node)
+    return is_none(node) or string_value(node) in ("", "-1")
 
 
 def _leaves(body: cst.BaseSuite) -> bool:

@@ -1,8 +1,8 @@
-"""Conditions that each replica decides by a value of its own: its loss, the accuracy on its share of the data.
+"""Conditions that each replica decides by a value of its own: its loss, its accuracy on its share of data.
 
-The way from the value to the condition is followed through variables, attributes, functions and files. A value
-that went through a collective (`dist.all_reduce(t)`, a function that calls it) is the same on all replicas.
-Names (`val_loss`) count where nothing else is known.
+The way from the value to the condition is followed through variables, attributes, functions and files. A
+value that went through a collective (`dist.all_reduce(t)`, a function that calls it) is the same on all
+replicas. Names (`val_loss`) count where nothing else is known.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class _Alone:
         if id(function) in self._seen or depth > DEEPEST:
             return None
         self._seen.add(id(function))
-        for mention in self._context.references(function.name.value):
-            call = mention
+        for mention in self._context.guards.mentions_of(function):
+            call: cst.CSTNode = mention
             above = self._context.parent(mention)
             if isinstance(above, cst.Attribute) and above.attr is mention:
                 call, above = above, self._context.parent(above)
@@ -251,8 +251,10 @@ class _Own:
         for above in self._context.ancestors(node):
             if isinstance(above, cst.FunctionDef):
                 return False
-            if isinstance(above, cst.If | cst.IfExp) and below is not above.test:
-                if self._context.guards.asks(above.test) or self.of(above.test) is not None:
+            in_branch = isinstance(above, cst.If | cst.IfExp) and below is not above.test
+            if isinstance(above, cst.If | cst.IfExp) and in_branch:
+                test = above.test
+                if self._context.guards.asks(test) or self.of(test) is not None:
                     return True
             below = above
         return False
@@ -284,7 +286,8 @@ class _Own:
         if any(self._equalizes(call) for call in calls):
             return False
         return any(
-            last_part(call.func) in KEEPS and any(self.of(arg.value) is not None for arg in call.args)
+            last_part(call.func) in KEEPS
+            and any(self.of(arg.value) is not None for arg in call.args)
             for call in calls
         )
 

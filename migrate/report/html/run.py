@@ -18,6 +18,7 @@ _COLOURS = {
     Cause.READ: RED,
     Cause.COMPILED: YELLOW,
     Cause.RENDEZVOUS: GREEN,
+    Cause.WRAPPING: GREEN,
     Cause.SIMULATION: GREY,
 }
 

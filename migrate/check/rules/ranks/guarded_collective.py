@@ -57,6 +57,30 @@ class GuardedCollective(Hazard):
             import torch.distributed as dist
 
 
+            def total(x):
+                dist.all_reduce(x)  # XLA302
+
+
+            def log(x, rank):
+                if rank == 0:
+                    total(x)
+                else:
+                    print(x)
+                return dist.reduce(x, 0) if rank == 0 else None  # XLA302
+
+
+            def leaves(x, rank):
+                if rank != 0:
+                    return None
+                dist.broadcast(x, src=0)  # XLA302
+                return x
+            """
+        ),
+        example(
+            """
+            import torch.distributed as dist
+
+
             def evaluate(signal, rank, args):
                 sharded = args.sharded and args.distributed
                 is_first = rank == 0
@@ -90,6 +114,34 @@ class GuardedCollective(Hazard):
 
             def run(loss):
                 dist.all_reduce(loss)
+
+
+            def sums(parts, rank, world_size):
+                return [
+                    dist.reduce(parts[i], rank) if i == rank else dist.reduce(parts[i], i)
+                    for i in range(world_size)
+                ]
+
+
+            def total(x):
+                dist.all_reduce(x)
+
+
+            def in_turn(x, rank):
+                if rank == 0:
+                    total(x)
+                elif rank == 1:
+                    total(-x)
+                else:
+                    total(x * 2)
+
+
+            def leaves(x, rank):
+                if rank != 0:
+                    dist.broadcast(x, src=0)
+                    return None
+                dist.broadcast(x, src=0)
+                return x
 
 
             def first_alone(local_rank, read):
@@ -155,11 +207,7 @@ class GuardedCollective(Hazard):
         context = facts.context
         ran = [one for one in context.run_by(node) if one.path != context.file]
         guard = context.guards.around(node.func)
-        if not ran or not isinstance(guard, cst.If):
-            return
-        if guard.orelse is not None and any(
-            context.effects.meets(call) for call in nodes_of(guard.orelse, cst.Call)
-        ):
+        if not ran or not isinstance(guard, cst.If) or self._in_both(node.func, guard, facts):
             return
         line = context.position(guard).line
         where = f"{ran[0].path.name}:{ran[0].line}"
@@ -183,18 +231,56 @@ class GuardedCollective(Hazard):
         return False
 
     def _in_both(self, node: cst.CSTNode, guard: cst.CSTNode, facts: Facts) -> bool:
-        """Whether both branches of a condition of the rank come to the same collectives."""
-        if not isinstance(guard, cst.If) or not isinstance(guard.orelse, cst.Else):
+        """Whether the replicas that do not come to `node` come to the same collectives elsewhere.
+
+        In the other branch of the condition, behind a branch that leaves, or in another call of the function.
+        """
+        context = facts.context
+        if isinstance(guard, cst.FunctionDef):
+            mentions = context.guards.mentions_of(guard)
+            around = [(one, context.guards.around(one)) for one in mentions]
+            return bool(around) and all(
+                above is not None and above is not guard and self._in_both(one, above, facts)
+                for one, above in around
+            )
+        if not isinstance(guard, cst.If | cst.IfExp):
             return False
-        one, other = (
-            [
-                name
-                for call in nodes_of(branch, cst.Call)
-                if (name := facts.names.of(call.func)) in COLLECTIVE
-            ]
-            for branch in (guard.body, guard.orelse)
-        )
-        return one == other
+        inside = any(above is guard for above in context.ancestors(node))
+        if isinstance(guard, cst.If) and (not inside or (guard.orelse is None and _leaves(guard))):
+            block = context.parent(guard)
+            if not isinstance(block, cst.IndentedBlock | cst.Module):
+                return False
+            after = block.body[block.body.index(guard) + 1 :]
+            other = [name for statement in after for name in _meetings(statement, facts)]
+            return _meetings(guard.body, facts) == other
+        if guard.orelse is None:
+            return False
+        return _meetings(guard.body, facts) == _meetings(guard.orelse, facts)
+
+
+def _leaves(guard: cst.If) -> bool:
+    last = guard.body.body[-1] if guard.body.body else None
+    last = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+    return isinstance(last, cst.Return | cst.Continue)
+
+
+def _meetings(branch: cst.CSTNode, facts: Facts, depth: int = 4) -> list[str]:
+    """Return the names of the collectives that `branch` comes to, itself or in what it calls."""
+    if isinstance(branch, cst.If) and branch.orelse is not None and facts.guards.asks(branch.test):
+        first, second = (_meetings(one, facts, depth) for one in (branch.body, branch.orelse))
+        return first if first == second else [*first, "or", *second]
+    found: list[str] = []
+    for call in nodes_of(branch, cst.Call):
+        name = facts.names.of(call.func) or ""
+        if name in COLLECTIVE:
+            found.append(name)
+            continue
+        here = facts.context.called(call) if depth else []
+        for function in here[:1]:
+            found += _meetings(function.body, facts, depth - 1)
+        if not here and facts.context.effects.meets(call):
+            found += [f"{one.path}:{one.line}" for one in facts.context.run_by(call)[:1]]
+    return found
 
 
 def _of_a_group(call: cst.Call) -> bool:

@@ -90,10 +90,10 @@ class GuardedRead(Hazard):
                     optimizer.step()
                     acc = (out.argmax(1) == y).float().mean()
                     if rank == 0:
-                        print(loss.item(), acc.item())  # XLA305 warning
-                        print(f"accuracy {acc:.3f}")  # XLA305 warning
-                        best = acc if step and acc > best else 0.0  # XLA305 warning
-                    if rank == 0 and loss < 1.0 and acc > 0.9:  # XLA305 warning
+                        print(loss.item(), acc.item())  # XLA305
+                        print(f"accuracy {acc:.3f}")  # XLA305
+                        best = acc if step and acc > best else 0.0  # XLA305
+                    if rank == 0 and loss < 1.0 and acc > 0.9:  # XLA305
                         return
             """
         ),
@@ -115,12 +115,12 @@ class GuardedRead(Hazard):
                     acc = (out.argmax(1) == y).float().mean()
                     if rank == 0:
                         wandb.log({"loss": loss})
-                        wandb.log({"loss": loss, "acc": acc}, step=step)  # XLA305 warning
-                        writer.add_scalar("acc", acc, step)  # XLA305 warning
-                        logging.info("acc %.3f", acc)  # XLA305 warning
+                        wandb.log({"loss": loss, "acc": acc}, step=step)  # XLA305
+                        writer.add_scalar("acc", acc, step)  # XLA305
+                        logging.info("acc %.3f", acc)  # XLA305
                         print("loss {:.3f}".format(loss), ("%9.3f" * 2) % (loss, loss))
-                        print("loss %.3f, acc %.3f" % (loss, acc))  # XLA305 warning
-                        print("acc {:.3f}".format(acc))  # XLA305 warning
+                        print("loss %.3f, acc %.3f" % (loss, acc))  # XLA305
+                        print("acc {:.3f}".format(acc))  # XLA305
             """
         ),
         example(
@@ -149,8 +149,8 @@ class GuardedRead(Hazard):
                         loss, acc = self.step(x.cuda(), y.cuda())
                         if self.writer is not None:
                             self.writer.add_scalar("loss", loss)
-                            self.writer.add_scalar("acc", acc)  # XLA305 warning
-                        best = float(acc) if self.chief else 0.0  # XLA305 warning
+                            self.writer.add_scalar("acc", acc)  # XLA305
+                        best = float(acc) if self.chief else 0.0  # XLA305
                     return best
             """
         ),
@@ -186,9 +186,9 @@ class GuardedRead(Hazard):
                     error = (model(x) - x).abs().max()
                     acc, same = accuracy(error, x), again(x)
                     if rank == 0:
-                        print(acc, same)  # XLA305 warning
+                        print(acc, same)  # XLA305
                     report(step, rank, loss=loss)
-                    report(step, rank, loss=loss, error=error)  # XLA305 warning
+                    report(step, rank, loss=loss, error=error)  # XLA305
             """
         ),
         example(
@@ -223,7 +223,7 @@ class GuardedRead(Hazard):
             def resume(net, path, rank):
                 model = net.cuda()
                 if rank == 0:
-                    model.load_state_dict(torch.load(path))  # XLA305 warning
+                    model.load_state_dict(torch.load(path))  # XLA305
                 for p in model.parameters():
                     dist.broadcast(p, 0)
 
@@ -245,7 +245,7 @@ class GuardedRead(Hazard):
             def train(model, loader, optimizer, rank, device):
                 model.cuda()
                 if rank == 0:
-                    images = torch.zeros([2, 3, 8, 8], device="cuda")  # XLA305 warning
+                    images = torch.zeros([2, 3, 8, 8], device="cuda")  # XLA305
                     labels = torch.zeros([2, 10], device="cuda")
                     describe(model, images, labels, torch.ones(3))
                 for step, (x, y) in enumerate(loader):
@@ -256,7 +256,7 @@ class GuardedRead(Hazard):
                     optimizer.step()
                     if rank == 0 and step % 10 == 0:
                         with torch.no_grad():
-                            error = F.l1_loss(out, y).item()  # XLA305 warning
+                            error = F.l1_loss(out, y).item()  # XLA305
                         print(error, loss.item())
             """
         ),
@@ -276,7 +276,7 @@ class GuardedRead(Hazard):
                     torch_xla.sync()
                     if dist.get_rank() == 0:
                         kept = out * 2
-                        torch_xla.sync()  # XLA305 warning
+                        torch_xla.sync()  # XLA305
             """
         ),
         example(
@@ -300,7 +300,7 @@ class GuardedRead(Hazard):
                         loss.backward()
                         optimizer.step()
                     if rank == 0:
-                        print(accuracy(model, held_out))  # XLA305 warning
+                        print(accuracy(model, held_out))  # XLA305
             """
         ),
         example(
@@ -320,7 +320,7 @@ class GuardedRead(Hazard):
                     loss.backward()
                     optimizer.step()
                     if rank == 0:
-                        listen(generator, held_out, writer)  # XLA305 warning
+                        listen(generator, held_out, writer)  # XLA305
             """
         ),
     )
@@ -380,7 +380,7 @@ class GuardedRead(Hazard):
                 f"computed and read in some replicas only (line {line}): graphs part before the next "
                 "collective; compute and read in all, print in one"
             )
-            yield self.hit(node, message, Severity.WARNING)
+            yield self.hit(node, message)
 
     def _handed_on(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield the call of a function of the script that reads a pending argument in some replicas only."""
@@ -406,7 +406,7 @@ class GuardedRead(Hazard):
                 f"computes and reads in some replicas only (line {line}): graphs part before the next "
                 "collective; run it in all, print in one"
             )
-            yield self.hit(call, message, Severity.WARNING)
+            yield self.hit(call, message)
 
     def _pending(self, at: cst.CSTNode, made: cst.CSTNode, guard: Guard, facts: Facts) -> Hit:
         """Return what is to be said of a read at `at`, below `guard`, of what all computed at `made`."""
@@ -415,7 +415,7 @@ class GuardedRead(Hazard):
             f"computed after the step (line {computed}), read in some replicas only (line {line}): "
             "graphs part before the next collective; compute it inside the step"
         )
-        return self.hit(at, message, Severity.WARNING)
+        return self.hit(at, message)
 
     def _synchronised(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield a sync between steps under a condition of the rank."""
@@ -427,7 +427,7 @@ class GuardedRead(Hazard):
             f"synchronised in some replicas only (line {line}): what is pending in the others goes into a "
             "later graph; synchronise in all"
         )
-        yield self.hit(node, message, Severity.WARNING)
+        yield self.hit(node, message)
 
     def _loaded(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield the load into a model on the device that some replicas make."""
@@ -442,7 +442,7 @@ class GuardedRead(Hazard):
             f"loaded into the model in some replicas only (line {line}): the next collective of its weights "
             "has another graph there; load in all replicas, or before the model is moved"
         )
-        yield self.hit(node, message, Severity.WARNING)
+        yield self.hit(node, message)
 
     def _made(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield the first tensor that a condition of the rank makes on the device, before the training."""
@@ -458,7 +458,7 @@ class GuardedRead(Hazard):
             f"made on the device in some replicas only (line {line}): it goes into a graph that the "
             "others do not have; make it in all, or on the CPU"
         )
-        yield self.hit(node, message, Severity.WARNING)
+        yield self.hit(node, message)
 
 
 def evaluates(call: cst.Call, facts: Facts) -> bool:

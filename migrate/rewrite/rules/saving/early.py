@@ -1,7 +1,7 @@
 """Ways out of a function before it saves: `if path is None: return`.
 
-Where all replicas take them alike, they stay with all replicas when the rest of the function goes below a test
-of the rank.
+Where all replicas take them alike, they stay with all replicas when the rest of the function goes below
+a test of the rank.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ def ways_out(
         if _leaves(statement) and not saves(statement):
             if not _take(statement, found, context):
                 line = context.position(statement).line
+                name = function.name.value
                 found.obstacle = (
-                    f"line {line} may leave {function.name.value} before it saves, and not on all replicas"
+                    f"line {line} may leave {name} before it saves, not on all replicas"
                 )
                 return found
             found.stays.append(statement)

@@ -36,12 +36,14 @@ class Save(Rule):
     **Left alone.** What is on the CPU already: `torch.save(x.cpu(), path)`, in a script that names no
     device. What the process saves that launches the workers: the runtime must not start in it.
 
-    **Reported.** A save under a condition that may differ between replicas (`if accuracy > best:`), under a
+    **Reported.** A save under a condition that may differ between replicas (`if accuracy > best:`, whether
+    or not a test of the rank is around it, unless a collective has made the value equal), under a
     test of a group's rank (`dp_rank == 0`: one file for each of the other groups), under a branch with an
     `else`, in another form of a test (`rank == 0 and torch.save(…)`, `while`, `match`, a decorator), into an
     open file, of a whole module (`xm.save` moves the tensors of a state dict, not those of a module); what is
     saved, where it is computed with side effects or from a name that only some replicas bind; the call of a
-    function of another file that saves and does more than that.
+    function of another file that saves and does more than that. A way out of a function before its save
+    (`if path is None: return`) stays with all replicas; it is reported where some may take it alone.
 
     Source: pytorch/xla#2712, #2224, #4571 (saves that hang); torch_xla 2.9, `xm.save` (measured on two
     replicas).
@@ -182,6 +184,20 @@ class Save(Rule):
                     torch.save(model.state_dict(), path)
             """,
             "may differ between the replicas",
+        ),
+        reported(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def keep(model, x, best, path):
+                dist.init_process_group("nccl")
+                error = model(x.cuda()).abs().mean().item()
+                if error < best:
+                    torch.save(model.state_dict(), path)
+            """,
+            "decides by its own `error`",
         ),
         reported(
             """

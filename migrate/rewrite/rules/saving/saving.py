@@ -18,6 +18,7 @@ from migrate.rewrite.edits.lift import lifted, marked
 from migrate.rewrite.rule import Edit, Finding, Rule
 from migrate.rewrite.rules.saving.early import WaysOut, leaves_before, ways_out
 from migrate.rewrite.rules.saving.evaluations import evaluations
+from migrate.rewrite.rules.saving.no_device import saves_of_the_host
 from migrate.rewrite.rules.saving.own_paths import names_replica
 from migrate.rewrite.rules.saving.save_calls import as_shims_save, as_xla_save, by_hand, refused
 from migrate.rewrite.rules.saving.unguard import alone, keep_to_first, or_none, without_guard
@@ -72,6 +73,7 @@ class Saving:
 
     def all(self, calls: Sequence[cst.Call]) -> Iterator[Edit | Finding]:
         """Yield what becomes of `calls`, the calls of torch.save, and of calls that save in other files."""
+        calls = [call for call in calls if not saves_of_the_host(call, self._context)]
         if not self._is_for_accelerators():
             for call in calls:
                 if not is_of_host(call, self._context):
@@ -227,9 +229,9 @@ class Saving:
         condition, value = found
         line = self._context.position(condition).line
         return (
-            f"`{code(condition.test)}` (line {line}) may differ between the replicas: each decides by its own "
-            f"`{code(value)}`; make that the same on all of them first, for {by_hand(self._context)} must "
-            "be called on all ranks"
+            f"`{code(condition.test)}` (line {line}) may differ between the replicas: each decides by its "
+            f"own `{code(value)}`; make that the same on all of them first, for {by_hand(self._context)} "
+            "must be called on all ranks"
         )
 
     def _saves(self, statement: cst.CSTNode) -> bool:
@@ -289,12 +291,11 @@ class Saving:
     def _calls(self, function: cst.FunctionDef) -> list[cst.Name]:
         """Return the mentions of `function` beside its definition; `torch.save` is none of a `save`."""
         context = self._context
-        mentions = context.references(function.name.value)
+        mentions = context.guards.mentions_of(function)
         return [
             mention
             for mention in mentions
-            if mention is not function.name
-            and context.qualified_name(context.parent(mention)) is None
+            if context.qualified_name(context.parent(mention)) is None
         ]
 
     def _refusal(self, guard: cst.If, statement: cst.CSTNode) -> str | None:

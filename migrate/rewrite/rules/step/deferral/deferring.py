@@ -10,6 +10,7 @@ import libcst as cst
 from migrate.reading.flow.dataflow import aliases, flow, is_view, overlap
 from migrate.reading.flow.reads import Reads
 from migrate.reading.replicas.first_replica import joined
+from migrate.reading.steps.leaving import may_stop
 from migrate.reading.steps.loops import Loop, batch_names
 from migrate.reading.tree.tree import base_name, code, nodes, nodes_of
 from migrate.reading.values.collectives import TENSORS, called
@@ -55,6 +56,7 @@ class Deferring:
         if steps and loop.orelse is None:
             self._values = DeviceValues(loop.body, batch_names(loop, context), context)
             self._observers = Observers(loop, context)
+            self._look_between(steps)
             self._look(steps[-1] + 1)
 
     def _is_step(self, statement: cst.CSTNode) -> bool:
@@ -63,6 +65,17 @@ class Deferring:
             and self._context.qualified_name(item.item.func) in STEPS
             for item in statement.items
         )
+
+    def _look_between(self, steps: Sequence[int]) -> None:
+        """Look at the statements between two steps: what follows hangs on what they read."""
+        for index in range(steps[0] + 1, steps[-1]):
+            line = self._block[index]
+            plain = isinstance(line, cst.SimpleStatementLine) or may_stop(line, self._context)
+            if index in steps or not plain:
+                continue
+            if next(Reads(self._values, self._context).inside(line), None):
+                shown = line.test if isinstance(line, cst.If) else line
+                self._stay(shown, "is read between two steps, which may hang on it")
 
     def _look(self, start: int) -> None:
         """Look at the statements from `start` on."""

@@ -1,0 +1,76 @@
+"""Saves of scripts that train nothing and use no device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.reading.tree.source import parse
+from migrate.rewrite.options import Options
+from migrate.rewrite.story import rewrite_source
+
+SCRIPT = """\
+import os
+
+import torch
+import torch.distributed as dist
+
+
+class Tokenizer:
+    def __init__(self, text):
+        self.words = sorted(set(text.split()))
+
+    def encode(self, text):
+        return torch.tensor([self.words.index(word) for word in text.split()])
+
+    def keep(self, path):
+        torch.save(self.words, path)
+
+
+def main():
+    rank = int(os.environ.get("RANK", 0))
+    text = open("text.txt").read()
+    tokenizer = Tokenizer(text)
+    ids = tokenizer.encode(text)
+    counts = {word: torch.zeros(3) for word in tokenizer.words}
+    if rank == 0:
+        torch.save(ids, "ids.pt")
+        torch.save({"ids": ids, "counts": counts, "sizes": [1, 2]}, "all.pt")
+        tokenizer.keep("words.pt")
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+def test_a_tokenizer_keeps_its_saves(style: str) -> None:
+    options = Options(style="portable" if style == "portable" else "native")
+    done = rewrite_source(parse(SCRIPT.encode(), Path("tokenize.py")), options=options)
+    after = done.data.decode()
+    assert after.count("torch.save(") == 3
+    assert "    if rank == 0:\n        torch.save(ids" in after
+    assert [f for f in done.findings if f.rule in ("save", "XLA301")] == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "    ids = ids.to(os.environ['DEVICE'])\n",
+        "    ids = torch.zeros(3, device=os.environ['DEVICE'])\n",
+        "    ids = torch.load('ids.pt')\n",
+        "    ids = torch.nn.Linear(2, 2).weight\n",
+    ],
+)
+def test_with_a_device_or_a_model_they_are_looked_at(more: str) -> None:
+    script = SCRIPT.replace("    counts", f"{more}    counts", 1)
+    done = rewrite_source(parse(script.encode(), Path("tokenize.py")))
+    assert "torch.save(ids" not in done.data.decode() or done.findings
+
+
+def test_what_another_file_hands_over_is_looked_at() -> None:
+    script = "import torch\n\n\ndef keep(state, path):\n    torch.save(state, path)\n"
+    done = rewrite_source(parse(script.encode(), Path("keep.py")))
+    assert ["if it is on the device" in f.message for f in done.findings] == [True]
