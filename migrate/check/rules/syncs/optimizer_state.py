@@ -113,8 +113,10 @@ class OptimizerState(Hazard):
         if not _moves(node, facts) or _has_no_step(facts):
             return
         moved = cst.ensure_type(node.func, cst.Attribute).value
-        name = next(nodes_of(moved, cst.Name), None)
-        if name is None or _levels(name, facts) < 2 or _leaves_step(node, facts):
+        if isinstance(moved, cst.Attribute) and moved.attr.value == "data":
+            moved = moved.value
+        levels = _levels(moved, facts) if isinstance(moved, cst.Name) else _taken(moved, facts, 0)
+        if levels < 2 or _leaves_step(node, facts):
             return
         yield self.hit(node, MESSAGE)
 
@@ -181,13 +183,13 @@ def _is_state(node: cst.BaseExpression) -> bool:
 
 def _leaves_step(node: cst.Call, facts: Facts) -> bool:
     """Whether a test around the move, or before it in its loop, chooses by the key or the size."""
-    return any(_is_choice(part) for test in _tests(node, facts) for part in nodes(test))
+    return any(_chooses(part) for test in _tests(node, facts) for part in nodes(test))
 
 
-def _is_choice(part: cst.CSTNode) -> bool:
+def _chooses(part: cst.CSTNode) -> bool:
     if isinstance(part, cst.Attribute):
         return part.attr.value in SIZES
-    return isinstance(part, cst.SimpleString)
+    return isinstance(part, cst.Comparison) and any(nodes_of(part, cst.SimpleString))
 
 
 def _tests(node: cst.Call, facts: Facts) -> Iterator[cst.BaseExpression]:

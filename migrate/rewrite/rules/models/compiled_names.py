@@ -105,7 +105,7 @@ def _takes_off(node: cst.CSTNode) -> bool:
         (call.func.attr.value if isinstance(call.func, cst.Attribute) else code(call.func))
         in TAKES_PARTS
         for call in nodes_of(node, cst.Call)
-    )
+    ) or any(part.lower is not None for part in nodes_of(node, cst.Slice))
 
 
 def _is_guarded(node: cst.CSTNode, context: Workspace) -> bool:
