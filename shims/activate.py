@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from shims import tpu
-from shims._started import stand_in
+from shims._started import shared_names, stand_in
 from shims.errors import BackendError
 
 BACKEND = "SHIMS_BACKEND"
@@ -110,6 +110,7 @@ def switch_on() -> None:
         BackendError: the environment names an unknown backend or plugin form.
     """
     stand_in.switch_on()
+    shared_names.switch_on()
     backend = os.environ.get(BACKEND)
     if backend is None:
         return

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from migrate.check.config import Config
+from migrate.check.counted import is_test, without_repetition
 from migrate.check.file import check_file, check_readable, not_checked
 from migrate.check.finding import Finding
 from migrate.check.followed import Followed, Job
@@ -28,14 +29,21 @@ SKIPPED = frozenset({"node_modules", "__pycache__", "site-packages", "venv", "bu
 
 @dataclass(frozen=True)
 class Checked:
-    """The hazards of all files that were looked at."""
+    """The hazards of all files that were looked at.
+
+    Args:
+        files: the number of files.
+        findings: the hazards.
+        in_tests: those of the project's tests, which run on no TPU: they fail no check.
+    """
 
     files: int
     findings: tuple[Finding, ...]
+    in_tests: tuple[Finding, ...] = ()
 
     @property
     def failed(self) -> bool:
-        """Whether one of them is an error."""
+        """Whether one of them, in no test, is an error."""
         return any(one.severity is Severity.ERROR for one in self.findings)
 
 
@@ -57,7 +65,7 @@ def check_paths(paths: Sequence[Path], config: Config, progress: Tell = silent) 
     # Of what the user names, nothing is said that was not read.
     others = [file for file in files if file in named and file not in worth]
     if not worth:
-        return Checked(len(files), _unreadable(others, config))
+        return _apart(len(files), _unreadable(others, config), paths)
 
     def wanted(path: Path) -> bool:
         return not _excluded(path, config)
@@ -70,9 +78,23 @@ def check_paths(paths: Sequence[Path], config: Config, progress: Tell = silent) 
         told = progress if len(worth) > FEW else silent
         work = partial(_check, config=config, named=frozenset(named))
         found = followed.workers.run(work, jobs, told, "checking")
-    return Checked(
+    return _apart(
         len(files) + sum(not job.known.whole for job in jobs),
-        _unreadable(others, config) + tuple(finding for one in found for finding in one),
+        [
+            *_unreadable(others, config),
+            *(finding for of_file in found for finding in without_repetition(of_file)),
+        ],
+        paths,
+    )
+
+
+def _apart(files: int, findings: Sequence[Finding], named: Sequence[Path]) -> Checked:
+    """Return the hazards with those of tests apart."""
+    tests = {path for path in {finding.path for finding in findings} if is_test(path, named)}
+    return Checked(
+        files,
+        tuple(finding for finding in findings if finding.path not in tests),
+        tuple(finding for finding in findings if finding.path in tests),
     )
 
 

@@ -181,7 +181,7 @@ def first_turn(
             after = _plan(script, later, rest=False)
         findings += after.findings
         found = after
-    _without_own_shims(found)
+    _without_own_shims(found, _notes(found, found.edits))
     wanted = _notes(found, found.edits)  # also those that are withdrawn
     found = _without(withdrawn, found)
     if impossible := list(_impossible(found)):
@@ -245,6 +245,7 @@ def next_turn(
     not_done = _not_done(draft.withdrawn, list(again))
     draft = replace(draft, findings=(*draft.findings, *not_done))
     found = replace(found, edits=tuple(edit for edit, _ in pairs))
+    _without_own_shims(found, [note for _, note in pairs])
     allowed = {rule.name for rule in later} if draft.turns == 1 else set()
     made = {(note.rule, note.line) for note in draft.edits}
     late = draft.turns >= TURNS
@@ -317,8 +318,13 @@ def check_own_shims(shims: Path | None, needs: str) -> None:
         )
 
 
-def _without_own_shims(found: Plan) -> None:
-    """Raise OwnShimsError where the edits of a plan would import the project's own module `shims`."""
+def _without_own_shims(found: Plan, notes: Sequence[Note]) -> None:
+    """Raise OwnShimsError where the edits of a plan would import the project's own module `shims`.
+
+    Args:
+        found: the plan.
+        notes: what is said of each of its edits.
+    """
     script = found.context
     if not (found.edits and script.imports.requires("shims")):
         return
@@ -335,9 +341,10 @@ def _without_own_shims(found: Plan) -> None:
             return ""
         return "shims" if len(_SHIMS.findall(made)) > count else ""
 
-    users = [edit for edit, _ in culprits(found.edits, uses)]
+    users = {id(edit) for edit, _ in culprits(found.edits, uses)}
     if users:
-        lines = _notes(found, users)
+        said = zip(found.edits, notes, strict=True)
+        lines = [note for edit, note in said if id(edit) in users]
         where = ", ".join(f"{note.line} ({note.rule})" for note in lines[:3])
         check_own_shims(module, f"the rewrite of line {where}")
 

@@ -24,11 +24,15 @@ def _run_the_next_one() -> None:
 
 
 def _switch_on() -> None:
+    # A folder on PYTHONPATH may hold another module of this name.
+    root, before = os.path.dirname(os.path.dirname(_HERE)), list(sys.path)
     if importlib.util.find_spec("shims") is None:
         # Another interpreter than the one that the shims are installed in.
-        sys.path.append(os.path.dirname(os.path.dirname(_HERE)))
+        before.append(root)
+    sys.path.insert(0, root)
     from shims import activate
 
+    sys.path[:] = before
     activate.switch_on()
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from collections import Counter
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from migrate.cli import commands
 from migrate.reading.tree.source import NotPythonError, Source, parse
 from migrate.rewrite import folder as folder_module
 from migrate.rewrite import story as story_module
+from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.left import after as after_module
-from migrate.rewrite.story import rewrite
-from migrate.rewrite.write import NotWritableError, WouldOverwriteError, write_folder
+from migrate.rewrite.options import Options
+from migrate.rewrite.story import OwnShimsError, rewrite
+from migrate.rewrite.write import NotWritableError, WouldOverwriteError, rewrite_into, write_folder
 
 MAIN = """\
 import torch
@@ -364,3 +367,61 @@ def test_an_imported_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     checked = CliRunner().invoke(commands, ["check", str(tmp_path / "train.py")])
     assert f"{why}5: XLA000" in checked.stdout
     assert checked.exit_code == 1
+
+
+class TestOwnShims:
+    """A project with a `shims.py` of its own."""
+
+    SCRIPT = """
+        import torch
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+
+        from shims import resize
+
+
+        def main(rank):
+            dist.init_process_group("nccl")
+            model = torch.nn.Linear(2, 2).cuda(rank)
+            LINE
+            model = DistributedDataParallel(model, device_ids=[rank])
+            print(resize(model))
+    """
+    SYNC = "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)"
+
+    def project(self, tmp_path: Path, line: str) -> Path:
+        """Return the folder of a project with a module `shims`."""
+        folder = tmp_path / "project"
+        folder.mkdir()
+        (folder / "shims.py").write_text("def resize(x): return x\n")
+        script = textwrap.dedent(self.SCRIPT).lstrip().replace("LINE", line)
+        (folder / "train.py").write_text(script)
+        return folder
+
+    def test_the_native_style_is_written_where_it_needs_no_shims(self, tmp_path: Path) -> None:
+        folder = self.project(tmp_path, "model.train()")
+        [file] = rewrite_folder(folder, processes=1).changed
+        assert b"import shims" not in file.after
+        assert rewrite_file(folder / "train.py").changed
+
+    @pytest.mark.parametrize("style", ["native", "portable"])
+    @pytest.mark.parametrize("line", [SYNC, "model.train()"])
+    def test_nothing_is_written_where_the_library_is_needed(
+        self, tmp_path: Path, style: str, line: str
+    ) -> None:
+        if (style, line) == ("native", "model.train()"):
+            return
+        folder, options = self.project(tmp_path, line), Options(style=style)
+        with pytest.raises(OwnShimsError, match=r"shims\.py.*rename the module"):
+            rewrite_into(folder, tmp_path / "out", options=options)
+        assert not (tmp_path / "out").exists()
+        with pytest.raises(OwnShimsError, match=r"shims\.py"):
+            rewrite_file(folder / "train.py", options)
+
+    def test_a_module_of_a_package_is_not_in_the_way(self, tmp_path: Path) -> None:
+        package = self.project(tmp_path, self.SYNC)
+        (package / "__init__.py").touch()
+        script = (package / "train.py").read_text()
+        (package / "train.py").write_text(script.replace("from shims", "from .shims"))
+        [file] = rewrite_folder(package, options=Options(style="portable"), processes=1).changed
+        assert b"import shims\n" in file.after

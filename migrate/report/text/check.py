@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -38,6 +38,17 @@ def check_summary(checked: Checked) -> Iterator[str]:
         code = click.style(f"{one.code} {one.severity}", fg=COLOURS[one.severity])
         yield f"{one.path}:{one.place}: {code} {one.message}"
     yield click.style(_counted(checked), bold=True)
+    if checked.in_tests:
+        yield _of_tests(checked.in_tests)
+
+
+def _of_tests(findings: Sequence[Finding]) -> str:
+    """Return the line on the findings in tests."""
+    count, files = len(findings), len({finding.path for finding in findings})
+    return (
+        f"{count} more in {files} test file{'' if files == 1 else 's'}, which set no exit code; "
+        "name the folder of the tests to list them"
+    )
 
 
 def _counted(checked: Checked) -> str:
@@ -64,6 +75,7 @@ def check_as_json(checked: Checked) -> dict[str, Any]:
         "files": checked.files,
         "counts": {severity.value: counts[severity] for severity in Severity},
         "findings": [_as_json(one) for one in checked.findings],
+        "in_tests": [_as_json(one) for one in checked.in_tests],
     }
 
 

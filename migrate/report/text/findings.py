@@ -14,6 +14,7 @@ from migrate.rewrite.results import Note
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
 
+MOST_ALIKE = 5  # findings of a file that ask for the same, on a line each
 SHOWN = 8  # places of a group on a terminal, after the first
 
 
@@ -38,13 +39,32 @@ class Findings:
             yield self._table(groups)
             return
         yield from (
-            Text(f"{path}:{note.place}: {note.rule} {' '.join(note.message.split())}")
-            for path, note in self.found
+            Text(f"{path}:{note.place}: {note.rule} {' '.join(note.message.split())}{more}")
+            for path, note, more in self._without_repetition()
         )
         for group in groups:
             if len(group) > 1:
                 _, note = group[0]
                 yield Text(f"{len(group)} × {note.rule}: {_to_do(note.message)}")
+
+    def _without_repetition(self) -> Iterator[tuple[str, Note, str]]:
+        """Yield the findings with one for each group of many in a file that ask for the same."""
+        alike = defaultdict(list)
+        for path, note in self.found:
+            alike[path, note.rule, _to_do(note.message)].append(note)
+        for path, note in self.found:
+            group = alike[path, note.rule, _to_do(note.message)]
+            if len(group) <= MOST_ALIKE:
+                yield path, note, ""
+            elif note is group[0]:
+                places = ", ".join(one.place.partition(":")[0] for one in group[:MOST_ALIKE])
+                if note.cell is not None:
+                    places = ", ".join(one.place for one in group[:MOST_ALIKE])
+                yield (
+                    path,
+                    note,
+                    f" ({len(group)} times in this file: {places}, \N{HORIZONTAL ELLIPSIS}; --json has all)",
+                )
 
     def _groups(self) -> list[list[tuple[str, Note]]]:
         """Those of one rule that ask for the same, in the order of their first ones."""

@@ -28,6 +28,8 @@ from migrate.reading.tree.origins import origins
 from migrate.reading.tree.source import parse
 from migrate.rewrite.left.remaining import NAME as REMAINING
 
+# Hazards that are information and that a rewrite reports all the same.
+MENTIONED = frozenset({"XLA108"})
 # Line, column, rule and message of what the rewrite reports.
 Spoken = tuple[int, int, str, str]
 
@@ -72,7 +74,8 @@ def left_of(
     hazards = {hazard.code: hazard for hazard in all_hazards()}
     found = []
     for one in check_facts(facts, Config(ignore=(UNREADABLE, UNUSED_IGNORE)), whole):
-        if one.severity is Severity.INFO or one.line not in origin:
+        quiet = one.severity is Severity.INFO and one.code not in MENTIONED
+        if quiet or one.line not in origin:
             continue
         line, shift = origin[one.line]
         column = max(1, one.column + shift)

@@ -34,6 +34,10 @@ UNSEEN = (
     "the source does not show whether this evaluation runs on the accelerator: see that its steps end "
     "there, by `# migrate: step` above the loop, or say that it does not, by `# migrate: cpu`"
 )
+READ_IN_FORWARD = (
+    "`{}`: a value is read in the block of the forward, so that no step goes around it, and the graph "
+    "ends at the read: keep the tensor there, and read it below the block"
+)
 TIMED = (
     "`{}`: the loop takes the time of the model. What nobody keeps is not computed on XLA, and a step is "
     "only recorded until it ends: put each forward in `with torch_xla.step():`, keep its output until then, "
@@ -67,6 +71,10 @@ def evaluation_step(loop: cst.For, context: Workspace) -> Step | Undecided | Non
     part = _part(loop.body, batch, context)
     if part is None or part.obstacles():
         return None
+    forward = next(i for i, s in enumerate(part.body.statements) if _runs_model(s.node, part.body))
+    if forward not in part.staying() and where is not None and said is None:
+        statement = part.body.statements[forward].node
+        return Undecided(statement, READ_IN_FORWARD.format(head(statement)))
     if said is not None:
         return Undecided(loop, ON_CPU.format(said))
     if where is None:

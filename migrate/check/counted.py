@@ -1,0 +1,66 @@
+"""Findings as a reader wants them: one for what a file says again and again, those of tests apart."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePath
+
+from migrate.check.finding import Finding
+
+# A message that occurs more often in a file is reported once, with the first of its lines.
+MOST_ALIKE = 5
+SHOWN = 5
+_NAME = re.compile(r"^[\w.]+: ")
+_TEST_FOLDERS = frozenset({"test", "tests"})
+_TEST_FILE = re.compile(r"test_.*|.*_test|conftest")
+
+
+def without_repetition(findings: Iterable[Finding]) -> list[Finding]:
+    """Return `findings` with one for each group of many in a file that say the same of different lines."""
+    groups: dict[tuple[object, ...], list[Finding]] = defaultdict(list)
+    for finding in findings:
+        message = _NAME.sub("", finding.message)
+        groups[finding.path, finding.code, finding.severity, message].append(finding)
+    kept: list[Finding] = []
+    for group in groups.values():
+        if len(group) <= MOST_ALIKE:
+            kept += group
+            continue
+        places = ", ".join(
+            finding.place if finding.cell is not None else str(finding.line)
+            for finding in group[:SHOWN]
+        )
+        more = f"{len(group)} times in this file: {places}, \N{HORIZONTAL ELLIPSIS}"
+        kept.append(replace(group[0], message=f"{group[0].message} ({more})"))
+    return sorted(kept, key=_place)
+
+
+def _place(finding: Finding) -> tuple[int, int, int, str]:
+    return finding.cell or 0, finding.line, finding.column, finding.code
+
+
+def is_test(path: Path, named: Sequence[Path]) -> bool:
+    """Whether a file is one of a project's tests, below a folder that the user named.
+
+    A file that the user named is checked like any other, and so are all files of a folder of tests.
+
+    Args:
+        path: the file.
+        named: the files and folders that the user named.
+    """
+    if path in named:
+        return False
+    for folder in named:
+        if path.is_relative_to(folder):
+            if not _TEST_FOLDERS.isdisjoint(folder.resolve().parts[-1:]):
+                return False
+            return _is_test(path.relative_to(folder))
+    return _is_test(PurePath(path.name))
+
+
+def _is_test(path: PurePath) -> bool:
+    in_folder = not _TEST_FOLDERS.isdisjoint(path.parts[:-1])
+    return in_folder or _TEST_FILE.fullmatch(path.stem) is not None

@@ -1,0 +1,194 @@
+"""A number that changes at each step, as a constant of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from migrate.check.common import method, receiver
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.steps.counters import Counters, counters_of
+from migrate.reading.tree.tree import code, keyword, nodes_of, string_value
+from migrate.reading.values.devices import is_accelerator
+
+# Methods, and functions of torch, with the place of the number that is a part of the graph (of the method).
+PLACES = {"roll": 0, "pow": 0, "select": 1, "narrow": 1, "diagonal": 0, "triu": 0, "tril": 0}
+SIZED = frozenset({"zeros", "ones", "empty", "rand", "randn", "full", "arange"})
+
+
+class StepNumber(Hazard):
+    """A loop index or a counter is a position, a size or an exponent in the graph.
+
+    **Why.** A Python number is a constant of the graph where it is an index or a slice bound of a tensor on
+    the device, a size, a bound of `arange`, a shift of `roll`, or an exponent: each new number compiles the
+    step again. Other numbers are not: torch_xla passes `x * alpha`, `x / temperature`, `torch.full(size, t)`,
+    `fill_`, `clamp` and the learning rate of an optimizer to the same graph as data.
+
+    **What to do.** Make the number a tensor on the device, and the position a lookup:
+    `t = torch.tensor(i, device="xla")`, then `betas[t]`, `x.index_copy_(1, t.view(1), new)`. For an exponent
+    `torch.tensor(float(i), device="xla")`. Numbers that a table can give are read on the host, before the
+    loop: `betas = betas.tolist()`.
+
+    Source: torch_xla 2.9 (measured, compilations for six numbers: `table[i]`, `x[:i]`, `x[i:i + 2]`,
+    `x ** i`, `torch.arange(i)`, `torch.roll(x, i)` six; `x * i`, `x + i`, `x / f`, `torch.full(size, i)`,
+    `fill_(i)`, `torch.add(alpha=i)`, `clamp(max=i)`, `table[tensor]`, `torch.tensor(i)`, SGD and
+    Adam with a new learning rate one or none).
+    """
+
+    code = "XLA112"
+    name = "step-number"
+    severity = Severity.WARNING
+    nodes = (cst.Subscript, cst.Call, cst.BinaryOperation)
+    examples = (
+        example(
+            """
+            import torch
+
+            betas = torch.linspace(1e-4, 0.02, 60, device="cuda")
+
+
+            @torch.no_grad()
+            def sample(model, x):
+                for i in reversed(range(60)):
+                    t = torch.full((len(x),), i, device="cuda")
+                    x = x - betas[i] * model(x, t)  # XLA112
+                return x
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def train(model, loader, optimizer):
+                weights = torch.linspace(0, 1, 1000, device="cuda")
+                for step, (x, y) in enumerate(loader):
+                    x = x.cuda()
+                    loss = model(x, y.cuda()) * weights[step]  # XLA112
+                    loss = loss + x.roll(step, 1).mean() ** step  # XLA112
+                    loss.backward()
+                    optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def train(model, loader, optimizer, epochs):
+                weights = torch.linspace(0, 1, 1000).tolist()
+                for epoch in range(epochs):
+                    for step, (x, y) in enumerate(loader):
+                        x = x.cuda()
+                        for group in optimizer.param_groups:
+                            group["lr"] = 1e-3 / (step + 1)
+                        loss = model(x, y.cuda()) * weights[step] + x.mean() * epoch
+                        t = torch.full((4,), step, device="cuda")
+                        first, rest = x[0], x[:, 1:]
+                        for layer in range(4):
+                            loss = loss + x[layer].mean()
+                        loss.backward()
+                        optimizer.step()
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+
+        betas = torch.linspace(1e-4, 0.02, 60).tolist()
+
+
+        @torch.no_grad()
+        def sample(model, x):
+            for i in reversed(range(60)):
+                t = torch.full((len(x),), i, device="cuda")
+                x = x - betas[i] * model(x, t)
+            return x
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one index, slice, exponent or size."""
+        counters = counters_of(facts)
+        if isinstance(node, cst.Subscript):
+            yield from self._indexed(node, facts, counters)
+        elif isinstance(node, cst.BinaryOperation):
+            power = isinstance(node.operator, cst.Power) and counters.changes(node.right)
+            if power and facts.values.on_device(node.left):
+                yield self._said(node, node.right, "an exponent")
+        elif isinstance(node, cst.Call):
+            yield from self._called(node, facts, counters)
+
+    def _indexed(self, node: cst.Subscript, facts: Facts, counters: Counters) -> Iterator[Hit]:
+        for element in node.slice:
+            part = element.slice
+            bounds = [part.value] if isinstance(part, cst.Index) else []
+            bounds += (
+                [b for b in (part.lower, part.upper) if b] if isinstance(part, cst.Slice) else []
+            )
+            for bound in bounds:
+                if not counters.changes(bound):
+                    continue
+                if _is_on_device(node.value, facts):
+                    what = "an index" if isinstance(part, cst.Index) else "a slice bound"
+                    yield self._said(node, bound, what)
+                return
+
+    def _called(self, node: cst.Call, facts: Facts, counters: Counters) -> Iterator[Hit]:
+        name = facts.names.of(node.func) or ""
+        if name.startswith("torch.") and name[6:] in SIZED:
+            device = keyword(node, "device")
+            if device is None or not is_accelerator(device.value, facts.context):
+                return
+            plain = [arg.value for arg in node.args if arg.keyword is None]
+            sizes = plain[:1] if name == "torch.full" else plain
+            parts = [
+                e.value for s in sizes if isinstance(s, cst.Tuple | cst.List) for e in s.elements
+            ]
+            for size in (*sizes, *parts):
+                if counters.changes(size):
+                    what = "a bound" if name == "torch.arange" else "a size"
+                    yield self._said(node, size, what)
+                    return
+            return
+        called = name[6:] if name.startswith("torch.") else method(node)
+        if called not in PLACES or (name and not name.startswith("torch.")):
+            return
+        args = [arg.value for arg in node.args if arg.keyword is None]
+        value, at = (
+            (args[0] if args else None, PLACES[called] + 1)
+            if name
+            else (receiver(node), PLACES[called])
+        )
+        if at < len(args) and facts.values.on_device(value) and counters.changes(args[at]):
+            yield self._said(node, args[at], f"an argument of `{called}`")
+
+    def _said(self, node: cst.CSTNode, number: cst.BaseExpression, what: str) -> Hit:
+        message = (
+            f"`{code(number)}` changes at each step and is {what} in the graph: a compilation for each "
+            "value; make it a tensor on the device, or read the table on the host before the loop"
+        )
+        return self.hit(node, message)
+
+
+def _is_on_device(value: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `value` is a tensor on the device, or a buffer of a module."""
+    if isinstance(value, cst.Name) and any(
+        isinstance(given.value, cst.List | cst.Tuple | cst.ListComp | cst.Dict)
+        for given in facts.bindings.given(value)
+    ):
+        return False  # a Python list is indexed on the host
+    if facts.values.on_device(value):
+        return True
+    around = facts.context.class_around(value)
+    if around is None or not code(value).startswith("self."):
+        return False
+    return any(
+        method(call) == "register_buffer"
+        and bool(call.args)
+        and string_value(call.args[0].value) == code(value)[5:]
+        for call in nodes_of(around.body, cst.Call)
+    )
