@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from migrate.cli.options import as_json, takes_a_script
-from migrate.cli.rewritten import rewritten_for_the_run
+from migrate.cli.rewritten import copied_for_the_run, rewritten_for_the_run
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
 from migrate.prove.settings import AMPS, Amp, Settings
 
@@ -31,7 +31,8 @@ STARTS = ("environment", "option", "spawn", "alone")
 @click.option(
     "--rewritten",
     type=click.Path(path_type=Path),
-    help="The rewritten script, where you have edited it; by default it is made on the fly.",
+    help="The rewritten script, or a rewritten copy of its project, where you have edited it; by default the "
+    "script and what it imports are rewritten on the fly.",
 )
 @click.option(
     "--deterministic/--no-deterministic",
@@ -104,10 +105,12 @@ def prove(
         settings = Settings(deterministic, amp, steps, start, timeout)
         if html is not None:
             check_page_target(html)
-        for given in filter(None, (script, rewritten)):
-            require_script(given)
+        require_script(script)
         if rewritten is None:
             rewritten = rewritten_for_the_run(script, stack)
+        elif rewritten.is_dir():
+            rewritten = copied_for_the_run(rewritten, script, stack)
+        require_script(rewritten)
         with working(quiet=json_output) as progress:
             shared: dict[str, Any] = {
                 "replicas": replicas,
