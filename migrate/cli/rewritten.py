@@ -20,8 +20,8 @@ _MOST_NAMES = 20
 def rewritten_for_the_run(script: Path, stack: contextlib.ExitStack) -> Path:
     """Write the rewritten form of `script` and of its imports to a folder of their own; return where.
 
-    The folder is there until `stack` ends. Which files were rewritten is shown, and what is left to do by hand:
-    should the run fail, it is the first suspect.
+    The folder is there until `stack` ends. Which files were rewritten is shown, and what is left to do by
+    hand: should the run fail, it is the first suspect.
     """
     from migrate.report.text.rewrite import findings_of_files
     from migrate.rewrite.temporary import rewritten_with_imports, written_apart
