@@ -58,6 +58,10 @@ class Place:
             self._reach(folder)
         for folder in self._owned:
             self._mirror(folder)
+        # Modules are stood for where they are imported.
+        for path, source in stand_in.files(script).items():
+            if (path.suffix != ".py" or not path.exists()) and self.owns(path):
+                self.put(path, source)
 
     @property
     def folder(self) -> Path:
@@ -118,7 +122,12 @@ class Place:
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         """The environment of the script, whose PYTHONPATH may name its folder."""
         found = {name: self.text_inside(value) for name, value in variables.items()}
-        return {**found, "HOME": str(Path.home()), "PWD": str(self.folder)}
+        known = {
+            "HOME": str(Path.home()),
+            "PWD": str(self.folder),
+            stand_in.MIRROR: str(self._root),
+        }
+        return {**found, **known}
 
     def changed(self) -> list[Path]:
         """The user's files and folders behind links that the run has changed."""

@@ -22,6 +22,7 @@ from migrate.fit.story import FitOptions, Script, fit
 from migrate.reading.project.progress import Tell
 from migrate.rewrite.folder import rewrite_folder
 
+_NAMES = 20  # of rewritten files are shown
 _BLOCKED = "what it imports is not there on a TPU"
 
 
@@ -79,6 +80,9 @@ def assess(question: Question, tell: Tell) -> Assessment:
     if question.batch_option:
         batch_option(question.args, question.batch_option)
     done = rewrite_folder(question.project, progress=tell)
+    if names := [str(file.name) for file in done.changed]:
+        more = f" and {many(len(names) - _NAMES, 'more file')}" if len(names) > _NAMES else ""
+        tell(f"rewrote {', '.join(names[:_NAMES])}{more}")
     code = code_of(done, script)
     if code.blocking:
         ran, fitted = Ran(f"not run: {_BLOCKED}"), Fitted(f"not compiled: {_BLOCKED}")

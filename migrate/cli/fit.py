@@ -137,7 +137,7 @@ def _script(target: str, stack: contextlib.ExitStack) -> Script | None:
     """The torch_xla form of a script; None where something else was named."""
     from migrate.fit.story import Script
     from migrate.prove.run import require_script
-    from migrate.rewrite.original import at_original
+    from migrate.rewrite.original import at_originals
 
     if not target.endswith(".py") or target.startswith(("port:", "jax:", "torch:")):
         return None
@@ -147,4 +147,4 @@ def _script(target: str, stack: contextlib.ExitStack) -> Script | None:
     if b"torch_xla" in text or b"shims" in text:
         return Script(path)
     rewritten = rewritten_for_the_run(path, stack)
-    return Script(rewritten, at_original(path, rewritten))
+    return Script(rewritten, at_originals(path, rewritten))

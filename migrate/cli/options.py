@@ -18,7 +18,11 @@ def takes_a_script(command: Command) -> Command:
     a_path = click.Path(path_type=Path)
     replicas = click.IntRange(1, MOST_REPLICAS)
     for decorate in (
-        click.option("--timeout", type=click.FloatRange(min=1), help="Seconds for each run."),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=1),
+            help="Seconds for each run. Default: until it makes no step and prints nothing for an hour.",
+        ),
         click.option(
             "--replicas", default=2, show_default=True, type=replicas, help="Ranks of a run."
         ),

@@ -12,7 +12,7 @@ import click
 
 from migrate.cli import recording
 from migrate.cli.options import as_json, takes_a_script
-from migrate.cli.rewritten import rewritten_for_the_run
+from migrate.cli.rewritten import copied_for_the_run, rewritten_for_the_run
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
 from migrate.prove.settings import AMPS, Amp, Settings
 
@@ -32,7 +32,8 @@ STARTS = ("environment", "option", "spawn", "alone")
 @click.option(
     "--rewritten",
     type=click.Path(path_type=Path),
-    help="The rewritten script, where you have edited it; by default it is made on the fly.",
+    help="The rewritten script, or a rewritten copy of its project, where you have edited it; by default the "
+    "script and what it imports are rewritten on the fly.",
 )
 @click.option(
     "--deterministic/--no-deterministic",
@@ -121,8 +122,7 @@ def prove(
         settings = Settings(deterministic, amp, steps, start, timeout)
         if html is not None:
             check_page_target(html)
-        for given in filter(None, (script, rewritten)):
-            require_script(given)
+        require_script(script)
         if record is not None:
             recording.record(script, args, record, settings, json_output)
             return
@@ -131,6 +131,9 @@ def prove(
             recording.require_reference(against, script, args)
         if rewritten is None:
             rewritten = rewritten_for_the_run(script, stack)
+        elif rewritten.is_dir():
+            rewritten = copied_for_the_run(rewritten, script, stack)
+        require_script(rewritten)
         with working(quiet=json_output) as progress:
             shared: dict[str, Any] = {
                 "replicas": replicas,

@@ -1,22 +1,66 @@
-"""The rewritten form of a script for as long as a command runs it."""
+"""The rewritten form of a script, and of what it imports, for as long as a command runs it."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
 
 from migrate.cli.show import show
+from migrate.counts import many
+
+if TYPE_CHECKING:
+    from migrate.rewrite.temporary import RewrittenFiles
+
+_MOST_NAMES = 20
 
 
 def rewritten_for_the_run(script: Path, stack: contextlib.ExitStack) -> Path:
-    """Write the rewritten form of `script` to a folder of its own, until `stack` ends; return where.
+    """Write the rewritten form of `script` and of its imports to a folder of their own; return where.
 
-    What is left to do by hand is shown first: should the run fail, it is the first suspect.
+    The folder is there until `stack` ends. Which files were rewritten is shown, and what is left to do by
+    hand: should the run fail, it is the first suspect.
     """
-    from migrate.report.text.rewrite import findings_summary
-    from migrate.rewrite.story import rewrite
-    from migrate.rewrite.temporary import written_apart
+    from migrate.report.text.rewrite import findings_of_files
+    from migrate.rewrite.temporary import rewritten_with_imports, written_apart
 
-    done = rewrite(script)
-    show(*findings_summary(done), err=True)
+    done = rewritten_with_imports(script)
+    click.echo(f"migrate: {_what_was_rewritten(done)}", err=True)
+    for problem in done.problems:
+        click.echo(f"migrate: runs as it is: {problem}", err=True)
+    show(*findings_of_files(done.findings), err=True)
     return stack.enter_context(written_apart(done))
+
+
+def copied_for_the_run(folder: Path, script: Path, stack: contextlib.ExitStack) -> Path:
+    """Write what differs in a rewritten copy of the project to a folder of its own; return its script."""
+    from migrate.rewrite.temporary import rewritten_in, written_apart
+
+    return stack.enter_context(written_apart(rewritten_in(folder, script)))
+
+
+def rewritten_names(script: Path, rewritten: Path) -> dict[Path, str]:
+    """What to call the rewritten files, whose own names say nothing to the user."""
+    from shims._started import stand_in
+
+    here = Path.cwd()
+    names = {rewritten: str(script)} | {
+        file: str(path.relative_to(here) if path.is_relative_to(here) else path)
+        for path, file in stand_in.files(rewritten).items()
+    }
+    return {file: f"{name} (rewritten)" for file, name in names.items()}
+
+
+def _what_was_rewritten(done: RewrittenFiles) -> str:
+    if not done.changed:
+        more = f" and {many(done.read - 1, 'file')} that it imports" if done.read > 1 else ""
+        return f"nothing to rewrite in {done.script}{more}"
+    return f"rewrote {listed(done.changed)}"
+
+
+def listed(names: tuple[str, ...]) -> str:
+    """The names, with commas; of very many only the first."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {many(more, 'more file')}" if more > 0 else "")

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from migrate.cli.options import as_json, takes_a_script
-from migrate.cli.rewritten import rewritten_for_the_run
+from migrate.cli.rewritten import rewritten_for_the_run, rewritten_names
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
 
 
@@ -19,7 +19,9 @@ from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
     short_help="Run a script on a TPU, or on simulated replicas.",
 )
 @takes_a_script
-@click.option("--rewrite", is_flag=True, help="Rewrite the script first, for this run.")
+@click.option(
+    "--rewrite", is_flag=True, help="Rewrite the script and what it imports first, for this run."
+)
 @click.option("--torchrun", is_flag=True, help="Start the replicas with torchrun.")
 @click.option(
     "--report/--no-report",
@@ -73,7 +75,7 @@ def run(
             output="stderr" if json_output else "inherit",
             start="torchrun" if torchrun else None,
         )
-        named = {started: f"{script} (rewritten)"} if rewrite else {}
+        named = rewritten_names(script, started) if rewrite else {}
         seen = observed(folder, named) if report else None
         said = ""
         if rewrite and result.returncode:

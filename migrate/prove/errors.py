@@ -72,6 +72,14 @@ class RunTimeoutError(ScriptFailedError):
     """
 
 
+class HangError(RunTimeoutError):
+    """The ranks of a script wait for each other for ever: none works, and one waits in a collective.
+
+    Remedy: let every rank come to the same collectives in the same order. A forward with SyncBatchNorm or
+    DistributedDataParallel is one, and so is what `dist.barrier()` waits for.
+    """
+
+
 class RecordingError(MigrateError):
     """A run left recordings that cannot be read: a rank is missing, doubled or cut short.
 

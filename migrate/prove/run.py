@@ -7,6 +7,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -18,11 +19,17 @@ from typing import IO, Literal
 from migrate import process
 from migrate.observe.records import OBSERVE_DIRECTORY
 from migrate.place import Place
-from migrate.prove.errors import FrameworkMissingError, NoScriptError, RunTimeoutError
+from migrate.prove.errors import (
+    FrameworkMissingError,
+    HangError,
+    NoScriptError,
+    RunTimeoutError,
+)
 from migrate.prove.record.stop import all_stopped
 from migrate.prove.recording.records import RECORD_DIRECTORY
 from migrate.prove.reference import gpus
 from migrate.prove.settings import CHECKPOINT, STEPS, On, Settings
+from migrate.prove.waiting import DIRECTORY, Watch, noted
 from migrate.quick_xla import compiling_quickly
 from shims import activate
 from shims._started import stand_in
@@ -43,6 +50,11 @@ _TAIL_LINES = 80
 _GRACE_SECONDS = 5.0
 # For a script to end by itself after all its ranks have made their last step.
 _LEAVING_SECONDS = 30.0
+# Without `timeout`: seconds in which a run neither prints nor notes a step. Compiling may take long.
+SILENT_SECONDS = 3600.0
+_SILENT_LOOKS_SECONDS = 5.0
+# No exit code of a process.
+_STOPPED = -1000
 
 
 @dataclass(frozen=True)
@@ -53,11 +65,13 @@ class RunResult:
         returncode: of the script's main process; negative, or 128 + n: the signal that ended it.
         seconds: wall time from its start to its end.
         output: the last lines that it wrote, if they were captured, otherwise "".
+        ranks: how many processes had a rank.
     """
 
     returncode: int
     seconds: float
     output: str
+    ranks: int = 0
 
 
 def run_script(
@@ -88,7 +102,8 @@ def run_script(
         replicas: number of ranks, at least 1. On a TPU the number of its chips counts instead.
         record_dir: where every process records its steps; None records nothing.
         observe_dir: where every process writes what XLA does in it; None: it is not watched.
-        timeout: seconds after which the run is stopped; None waits for ever.
+        timeout: seconds after which the run is stopped; None: as long as it prints or notes a step in an
+            hour, so far as that is seen.
         output: of the script: "inherit" passes it through, "stderr" passes all of it to stderr,
             "capture" keeps its last lines for the result.
         settings: what a recorded run changes in the script, and when it stops; None: nothing, never. Its
@@ -105,6 +120,7 @@ def run_script(
         NoScriptError: the script is not a file.
         FrameworkMissingError: torch, or torch_xla for the side "xla", is not installed.
         RunTimeoutError: it ran longer than `timeout`.
+        HangError: its ranks wait for each other for ever.
         KeyboardInterrupt: Ctrl-C, after all its processes were stopped.
     """
     require_script(script)
@@ -114,9 +130,14 @@ def run_script(
                 f"{framework} is not installed", f"pip install 'tpu-migrate[{extra}]'"
             )
     settings = settings or Settings(deterministic=False)
+    waiting = tempfile.TemporaryDirectory(prefix="migrate-waiting-")
     environment = _environment(
         side, replicas, record_dir, observe_dir, settings, reordered, checkpoint
     ) | stand_in.environment(script)
+    environment[DIRECTORY] = waiting.name
+    watch = Watch(Path(waiting.name), str if place is None else place.text_outside)
+    hang: list[str] = []
+    lines: list[int] = [0]
     started = time.monotonic()
     running = process.start(
         _command(
@@ -136,8 +157,10 @@ def run_script(
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     reader = None
     if running.stdout is not None:
-        reader = threading.Thread(target=_read, args=(running.stdout, tail), daemon=True)
+        reader = threading.Thread(target=_read, args=(running.stdout, tail, lines), daemon=True)
         reader.start()
+
+    silent = _silence(timeout, lines, record_dir, observe_dir)
 
     def stopped() -> bool:
         return settings.steps is not None and record_dir is not None and all_stopped(record_dir)
@@ -150,7 +173,10 @@ def run_script(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 running.wait(_LEAVING_SECONDS)
             return 0
-        return None
+        if where := watch.hang():
+            hang.append(where)
+            return _STOPPED
+        return _STOPPED if silent() else None
 
     def said() -> str:
         text = "".join(tail)
@@ -158,21 +184,62 @@ def run_script(
 
     try:
         returncode = process.wait(running, timeout, over)
-        if returncode is not None and stopped():
+        ranks = len(watch.ranks())
+        if returncode is not None and returncode != _STOPPED and stopped():
             returncode = 0  # whatever came after the last step of its ranks
     finally:
         # Also after a normal end: children that it left behind hold its pipes and the cores.
         process.end(running, _GRACE_SECONDS)
+        waiting.cleanup()
         if reader is not None and running.stdout is not None:
             reader.join(_GRACE_SECONDS)
             running.stdout.close()
+    if hang:
+        raise HangError(
+            f"{shown_script(script)} hangs: {hang[0]}; none of them has worked for {watch.seconds:.0f} s",
+            "every rank must come to the same collectives"
+            + ("; on a TPU this hangs too" if side == "xla" else ": on GPUs this hangs too"),
+            "",
+        )
+    if returncode == _STOPPED:
+        raise RunTimeoutError(
+            f"{shown_script(script)} made no step and printed nothing for {SILENT_SECONDS:.0f} s",
+            "set the seconds that it may run with --timeout",
+            said(),
+        )
     if returncode is None:
         raise RunTimeoutError(
-            f"{script} was still running after {timeout:.0f} s",
+            f"{shown_script(script)} was still running after {timeout:.0f} s",
             "give it more time, or fewer steps",
             said(),
         )
-    return RunResult(returncode, time.monotonic() - started, said())
+    return RunResult(returncode, time.monotonic() - started, said(), ranks)
+
+
+def shown_script(script: Path) -> str:
+    """The name of a script for a message: that of its original, where it is a rewritten form of one."""
+    original = stand_in.stands_for(script)
+    return str(script) if original is None else f"the rewrite of {original.name}"
+
+
+def _silence(timeout: float | None, lines: list[int], *folders: Path | None) -> Callable[[], bool]:
+    """Whether a run without a time limit has given no sign of life for `SILENT_SECONDS`."""
+    now = time.monotonic()
+    state = {"looked": now, "since": now}
+    last: list[tuple[int, int]] = [(0, 0)]
+
+    def silent() -> bool:
+        now = time.monotonic()
+        if timeout is not None or not any(folders):
+            return False
+        if now - state["looked"] >= _SILENT_LOOKS_SECONDS:
+            state["looked"] = now
+            signs = (lines[0], noted(folders))
+            if signs != last[0]:
+                last[0], state["since"] = signs, now
+        return now - state["since"] > SILENT_SECONDS
+
+    return silent
 
 
 def require_script(script: Path) -> None:
@@ -221,6 +288,7 @@ def _environment(
         plugins.append("migrate.prove.record.capture:install")
     if observe_dir is not None:
         plugins.append("migrate.observe.record:install")
+    plugins.append("migrate.prove.record.where:install")
     if side == "original":
         variables = {activate.PLUGINS: ",".join(plugins)}
         if settings.on == "cuda":
@@ -246,6 +314,7 @@ def _environment(
     return {**defaults, **os.environ, **variables}
 
 
-def _read(stream: IO[bytes], tail: deque[str]) -> None:
+def _read(stream: IO[bytes], tail: deque[str], lines: list[int]) -> None:
     for line in stream:
+        lines[0] += 1
         tail.append(line.decode(errors="replace"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,6 +57,7 @@ def rewrite_folder(
     options: Options = DEFAULT,
     processes: int | None = None,
     progress: Tell = silent,
+    only: Collection[Path] | None = None,
 ) -> FolderRewrite:
     """Return the rewritten form of every Python file and notebook of `folder`; nothing is written.
 
@@ -68,6 +69,7 @@ def rewrite_folder(
         options: the form of the output.
         processes: how many work at it; by default one for each core.
         progress: is told what is being done.
+        only: the files to look at, all of them in `folder`; None: every one.
 
     Raises:
         UnreadableScriptError: there is no such folder.
@@ -75,7 +77,8 @@ def rewrite_folder(
     """
     if not folder.is_dir():
         raise UnreadableScriptError(f"{folder}: no such folder", "check the path")
-    code = (path for path in files_of(folder) if path.suffix in (".py", SUFFIX))
+    everything = list(files_of(folder) if only is None else only)
+    code = (path for path in everything if path.suffix in (".py", SUFFIX))
     # A link is copied as a link, so what it points to is rewritten, if it lies in the folder.
     paths = sorted(path for path in code if path.is_file() and not path.is_symlink())
     contents = {path: path.read_bytes() for path in paths}
@@ -114,9 +117,7 @@ def rewrite_folder(
         files = _with_functions(folder, first, last, files, calls, contents, left, workers)
         files = _with_unread(folder, first.project, files, contents)
     if any(file.changed for file in files):
-        files = sorted(
-            [*files, *in_configurations(folder, files_of(folder))], key=lambda file: file.name
-        )
+        files = sorted([*files, *in_configurations(folder, everything)], key=lambda file: file.name)
     named = {folder / file.name for file in files}
     return FolderRewrite(
         folder,

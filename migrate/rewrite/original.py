@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from migrate.reading.tree.origins import origins
+from shims._started import stand_in
 
 
 def at_original(original: Path, rewritten: Path) -> Callable[[str], str]:
@@ -21,5 +22,27 @@ def at_original(original: Path, rewritten: Path) -> Callable[[str], str]:
             return text
         near = max((one for one in lines if one <= int(line)), default=0)
         return f"{original}:{lines.get(near, (1, 0))[0]}"
+
+    return place
+
+
+def at_originals(original: Path, rewritten: Path) -> Callable[[str], str]:
+    """From `rewritten.py:line`, of the script or of a rewritten module, to the line of the original.
+
+    Args:
+        original: the script, as the user named it.
+        rewritten: its rewritten form, in a folder of its own.
+    """
+    known = [at_original(original, rewritten)]
+    for path, file in stand_in.files(rewritten).items():
+        if path.suffix == ".py" and path.is_file():
+            here = Path.cwd()
+            shown = path.relative_to(here) if path.is_relative_to(here) else path
+            known.append(at_original(shown, file))
+
+    def place(text: str) -> str:
+        for at in known:
+            text = at(text)
+        return text
 
     return place

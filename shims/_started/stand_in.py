@@ -1,28 +1,52 @@
-"""A script in a folder of its own that runs as if it lay in another one's place.
+"""A script in a folder of its own, with the modules it imports, that runs as if it lay elsewhere.
 
 A rewritten script must not be written beside the user's for a run: the folder may be read-only, and what
 is killed removes nothing. So it lies elsewhere, and here it is arranged that `__file__` and the imports are
-those of the script that it stands for, in its process and in those that multiprocessing starts.
+those of the script that it stands for, in its process and in those that multiprocessing starts. Modules have
+stand-ins too: whoever imports the original of one gets the stand-in, with the `__file__` of the original.
 """
 
 from __future__ import annotations
 
+import importlib.machinery
+import json
 import os
 import runpy
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 # The script that runs, and the path that it is to have.
 SCRIPT = "SHIMS_STAND_IN"
 STANDS_FOR = "SHIMS_STANDS_FOR"
+# The list of the modules that have a stand-in.
+MODULES = "SHIMS_STAND_INS"
+# The folder below which a mirror of the user's folders lies, if the script runs in one.
+MIRROR = "SHIMS_MIRROR"
 
-_MARK = ".stands-for"
+_MARK, _MODULES = ".stands-for", ".stand-ins.json"
 
 
-def mark(script: Path, stands_for: Path) -> None:
-    """Say beside `script`, in a folder of its own, which script it stands for."""
+def mark(script: Path, stands_for: Path, files: Mapping[Path, Path] | None = None) -> None:
+    """Note beside `script`, in a folder of its own, what it and other files stand for.
+
+    Args:
+        script: the script.
+        stands_for: its original.
+        files: the stand-in of each other file, by the path of the original.
+    """
     script.with_name(_MARK).write_text(os.path.abspath(stands_for))
+    known = {os.path.realpath(path): str(file) for path, file in (files or {}).items()}
+    script.with_name(_MODULES).write_text(json.dumps(known))
+
+
+def files(script: Path) -> dict[Path, Path]:
+    """The stand-ins of the files that `script` has beside itself, by the path of the original."""
+    known = script.with_name(_MODULES)
+    if not known.is_file():
+        return {}
+    return {Path(path): Path(file) for path, file in json.loads(known.read_text()).items()}
 
 
 def stands_for(script: Path) -> Path | None:
@@ -34,7 +58,10 @@ def stands_for(script: Path) -> Path | None:
 def environment(script: Path) -> dict[str, str]:
     """The variables with which the processes of `script` take the place of the one that it stands for."""
     there = stands_for(script)
-    return {} if there is None else {SCRIPT: os.path.abspath(script), STANDS_FOR: str(there)}
+    if there is None:
+        return {}
+    known = os.path.abspath(script.with_name(_MODULES))
+    return {SCRIPT: os.path.abspath(script), STANDS_FOR: str(there), MODULES: known}
 
 
 def switch_on() -> None:
@@ -48,6 +75,26 @@ def switch_on() -> None:
         # In front of it comes the script's own folder, with nothing to import, unless Python was told -P.
         sys.path.insert(0, os.path.dirname(there))
     _read_in_place_of(there, script)
+    with open(os.environ[MODULES]) as file:
+        _import_in_place_of(json.load(file))
+
+
+def _import_in_place_of(modules: dict[str, str]) -> None:
+    """Let the loader of source files run the stand-in of a module where it has one."""
+    if not modules:
+        return
+    loader: Any = importlib.machinery.SourceFileLoader
+    read, mirror = loader.get_code, os.environ.get(MIRROR, "")
+
+    def get_code(self: Any, name: str) -> Any:
+        original = os.path.realpath(os.path.abspath(self.path).removeprefix(mirror))
+        file = modules.get(original)
+        if file is None or not file.endswith(".py"):
+            return read(self, name)
+        with open(file, "rb") as source:
+            return compile(source.read(), file, "exec", dont_inherit=True)
+
+    loader.get_code = get_code
 
 
 def _read_in_place_of(there: str, script: str) -> None:

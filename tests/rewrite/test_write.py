@@ -9,7 +9,7 @@ import pytest
 
 from converters.errors import OutputError
 from migrate.rewrite.story import rewrite
-from migrate.rewrite.temporary import written_apart
+from migrate.rewrite.temporary import rewritten_with_imports, written_apart
 from migrate.rewrite.write import NotWritableError, WouldOverwriteError, beside, write
 
 BEFORE = "import torch\nx = torch.zeros(3).cuda()\n"
@@ -73,7 +73,7 @@ def test_an_interrupted_write_leaves_nothing(
 
 def test_the_temporary_rewrite_is_removed_whatever_happens(script: Path, tmp_path: Path) -> None:
     def interrupted() -> None:
-        with written_apart(rewrite(script)) as path:
+        with written_apart(rewritten_with_imports(script)) as path:
             folders.append(path.parent)
             assert path.read_text() == AFTER
             assert [one.name for one in tmp_path.iterdir()] == ["train.py"]

@@ -44,6 +44,7 @@ def _shown(file: str) -> str | None:
     if file.startswith("<") or path.startswith(_LIBRARIES):
         return None
     # A script that stands for another one has its modules beside that.
-    for script in filter(None, (sys.argv[0], os.environ.get(stand_in.STANDS_FOR))):
+    stand_ins = os.environ.get(stand_in.MODULES)
+    for script in filter(None, (sys.argv[0], os.environ.get(stand_in.STANDS_FOR), stand_ins)):
         path = path.removeprefix(os.path.join(os.path.dirname(os.path.realpath(script)), ""))
     return path

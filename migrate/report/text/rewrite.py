@@ -45,10 +45,16 @@ def rewrite_summary(done: Rewrite, written: Path | None) -> Iterator[RenderableT
 
 def findings_summary(done: Rewrite) -> Iterator[RenderableType]:
     """Yield what is left to do by hand in one script; nothing where nothing is."""
-    name = escape(str(done.path))
-    if done.findings:
-        yield f"[yellow]{name}: {count(done.findings)}[/yellow]"
-        yield Findings([(str(done.path), note) for note in done.findings])
+    yield from findings_of_files([(str(done.path), note) for note in done.findings])
+
+
+def findings_of_files(findings: Sequence[tuple[str, Note]]) -> Iterator[RenderableType]:
+    """Yield what is left to do by hand in the files of a project; nothing where nothing is."""
+    if findings:
+        names = list(dict.fromkeys(name for name, _ in findings))
+        title = names[0] if len(names) == 1 else many(len(names), "file")
+        yield f"[yellow]{escape(title)}: {count([note for _, note in findings])}[/yellow]"
+        yield Findings(list(findings))
 
 
 def _edits(edits: Sequence[Note]) -> Table:
