@@ -13,6 +13,9 @@ from migrate.cli.options import as_json, takes_a_script
 from migrate.cli.rewritten import rewritten_for_the_run, rewritten_names
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
 
+# Of the lines that say how far the script has come, among what it prints itself.
+_SECONDS_BETWEEN = 30.0
+
 
 @click.command(
     epilog="Example: migrate run train_xla.py --replicas 2 -- --epochs 1",
@@ -56,6 +59,7 @@ def run(
     with errors(), contextlib.ExitStack() as stack:
         from migrate.observe.report import observed
         from migrate.prove.failure import whose
+        from migrate.prove.progress import ObservedSteps, steps_told
         from migrate.prove.run import run_script
         from migrate.report.html.page import check_page_target
         from migrate.report.html.run import write_run_page
@@ -65,16 +69,21 @@ def run(
             check_page_target(html)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="migrate-run-")))
         started = rewritten_for_the_run(script, stack) if rewrite else script
-        result = run_script(
-            started,
-            args,
-            side="xla",
-            replicas=replicas,
-            timeout=timeout,
-            observe_dir=folder if report else None,
-            output="stderr" if json_output else "inherit",
-            start="torchrun" if torchrun else None,
-        )
+        with steps_told(
+            lambda made: click.echo(f"… {made} so far", err=True),
+            ObservedSteps(folder),
+            seconds=_SECONDS_BETWEEN,
+        ):
+            result = run_script(
+                started,
+                args,
+                side="xla",
+                replicas=replicas,
+                timeout=timeout,
+                observe_dir=folder if report else None,
+                output="stderr" if json_output else "inherit",
+                start="torchrun" if torchrun else None,
+            )
         named = rewritten_names(script, started) if rewrite else {}
         seen = observed(folder, named) if report else None
         said = ""

@@ -22,6 +22,7 @@ from migrate.prove.errors import (
     ScriptFailedError,
 )
 from migrate.prove.failure import failure
+from migrate.prove.progress import recorded_steps, steps_told
 from migrate.prove.recording import records
 from migrate.prove.recording.records import RankRecord
 from migrate.prove.run import Side, run_script
@@ -125,16 +126,20 @@ class Ran(Protocol):
     """What a comparison needs of a run: see `Recorded`."""
 
     @property
-    def ranks(self) -> dict[int, RankRecord]: ...
+    def ranks(self) -> dict[int, RankRecord]:
+        """What they recorded."""
 
     @property
-    def seconds(self) -> float: ...
+    def seconds(self) -> float:
+        """Wall time."""
 
     @property
-    def notes(self) -> tuple[str, ...]: ...
+    def notes(self) -> tuple[str, ...]:
+        """What limits what its recording says."""
 
     @property
-    def parted(self) -> str: ...
+    def parted(self) -> str:
+        """Where its replicas execute other graphs than each other, in words."""
 
 
 @dataclass(frozen=True)
@@ -178,12 +183,15 @@ class Runs:
     replicas: int
     settings: Settings
     _count: int = 0
+    _tell: Callable[[str], None] = lambda message: None
+    _steps: int | None = None
 
     def proof(self, progress: Callable[[str], None] = lambda message: None) -> Proof:
         """Run both sides and compare them: see `prove`."""
-        progress(f"running the {SIDES['original'].format(self.replicas)}")
+        self.telling(progress, f"running the {SIDES['original'].format(self.replicas)}")
         original = self.record("original")
-        progress(f"running the {SIDES['xla'].format(self.replicas)}")
+        steps = max((len(one.steps) for one in original.ranks.values()), default=0)
+        self.telling(progress, f"running the {SIDES['xla'].format(self.replicas)}", steps)
         try:
             ours = self.record("xla")
         except ReplicasPartedError as error:
@@ -194,6 +202,20 @@ class Runs:
             return self.record("original", reordered=True, settings=settings)
 
         return compared(original, ours, self, again, progress)
+
+    def telling(
+        self, progress: Callable[[str], None], message: str, steps: int | None = None
+    ) -> None:
+        """Tell what is running, and of the next run each step that it makes.
+
+        Args:
+            progress: told, in a few words.
+            message: what is running.
+            steps: how many there will be; None: unknown, unless the settings say it.
+        """
+        progress(message)
+        self._tell = lambda made: progress(f"{message}: {made}")
+        self._steps = steps or self.settings.steps
 
     def without_steps(self, verdict: Verdict, message: str, original: Ran) -> Proof:
         """A proof that compares nothing, as there is nothing to compare the original with."""
@@ -243,18 +265,20 @@ class Runs:
         path = self.script if side == "original" else self.rewritten
         place = Place(home, path, Path.cwd())
         before(place)
-        ranks, seconds = record_run(
-            path,
-            [*self.args, *more],
-            side=side,
-            replicas=self.replicas,
-            folder=folder,
-            settings=settings or self.settings,
-            reordered=reordered,
-            place=place,
-            until=None if until is None else lambda: until(place, folder),
-            checkpoint=None if checkpoint is None else place.inside(checkpoint),
-        )
+        tell, self._tell = self._tell, lambda message: None
+        with steps_told(tell, lambda: recorded_steps(folder), self._steps):
+            ranks, seconds = record_run(
+                path,
+                [*self.args, *more],
+                side=side,
+                replicas=self.replicas,
+                folder=folder,
+                settings=settings or self.settings,
+                reordered=reordered,
+                place=place,
+                until=None if until is None else lambda: until(place, folder),
+                checkpoint=None if checkpoint is None else place.inside(checkpoint),
+            )
         notes = tuple(
             f"{changed} was changed while the {'original' if side == 'original' else 'rewrite'} ran; it is "
             "too large to copy, so a run after it may have read that"

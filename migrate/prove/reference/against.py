@@ -107,12 +107,14 @@ def prove_against(
         runs = Runs(Path(folder), script, rewritten, reference.args, reference.replicas, settings)
         told = (*notes(reference), *reference.notes)
         original = Recalled(records.read(run), reference.seconds, told)
-        progress(f"step 1 of 2: running the rewrite on {reference.replicas} XLA replicas")
+        steps = max((len(one.steps) for one in original.ranks.values()), default=0)
+        message = f"running the rewrite on {reference.replicas} XLA replicas"
+        runs.telling(progress, message, steps)
         try:
             ours = runs.record("xla")
         except ReplicasPartedError as error:
             return runs.without_steps(Verdict.PARTED, error.where, original)
-        progress(f"step 2 of 2: comparing it with {path.name}")
+        progress(f"comparing it with {path.name}")
         proof = compared(original, ours, runs, _never, progress, reference.floors)
     return replace(proof, message=beginning(reference) + proof.message)
 
@@ -126,4 +128,6 @@ def _said(args: Sequence[str]) -> str:
 
 
 def _shown(value: object) -> str:
-    return {True: "on", False: "off", None: "not given"}.get(value, str(value))  # type: ignore[call-overload, no-any-return]
+    if value is None:
+        return "not given"
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

@@ -58,13 +58,14 @@ def record(
         runs = Runs(Path(folder), script, script, args, ranks, settings)
         total = 1 + NOISE_RUNS + (on == "cuda")
         place = f"{ranks} {'GPUs' if on == 'cuda' else 'gloo ranks on the CPU'}"
-        progress(f"step 1 of {total}: running {script.name} on {place}")
+        runs.telling(progress, f"run 1 of {total}: {script.name} on {place}")
         first = runs.record("original")
         if not any(one.steps for one in first.ranks.values()):
             raise RecordingError(
                 f"{script} made no optimizer step: there is nothing to record",
                 "give arguments with which it trains",
             )
+        steps = max(len(one.steps) for one in first.ranks.values())
         machines = read_machines(first.folder)
         floors: list[NoiseFloor] = []
         measured: list[str] = []
@@ -72,7 +73,8 @@ def record(
         exact = any(machine.tf32 for machine in machines.values())
         plans = list(_plans(first, settings, exact=exact))
         for number, (how, reordered, others) in enumerate(plans, 2):
-            progress(f"step {number} of {total}: running it again, {how}, to measure its noise")
+            message = f"run {number} of {total}: again, {how}, to measure its noise"
+            runs.telling(progress, message, steps)
             try:
                 again = runs.record("original", reordered=reordered, settings=others)
             except (ScriptFailedError, RunTimeoutError) as error:

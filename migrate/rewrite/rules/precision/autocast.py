@@ -197,10 +197,9 @@ class Autocast(Rule):
         """Return the edit in the portable style: on CUDA the type stays what it was there."""
         function = cst.parse_expression(f"{context.imports.require('shims')}.autocast")
         for_cuda = _is_for_cuda(call, context)
-        wanted = ("dtype", "enabled", "cache_enabled")
-        if half and not for_cuda:
-            # A region for XLA, which has no float16.
-            wanted = wanted[1:]
+        # A region for XLA has no float16.
+        typed = for_cuda or not half
+        wanted = (*(["dtype"] if typed else []), "enabled", "cache_enabled")
         kept = [(name, call.args.index(bound[name])) for name in wanted if name in bound]
         # CUDA's own type, where none is named and the region ever computes in it.
         off = "enabled" in bound and code(bound["enabled"].value) == "False"

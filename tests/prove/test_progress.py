@@ -1,0 +1,53 @@
+"""How far a run has come is told while it runs."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from migrate.prove.progress import ObservedSteps, recorded_steps, steps_told
+
+
+def test_each_further_step_is_told() -> None:
+    said: list[str] = []
+    reached = threading.Event()
+
+    def tell(message: str) -> None:
+        said.append(message)
+        reached.set()
+
+    steps = [0]
+    with steps_told(tell, lambda: steps[0], 16, seconds=0.01):
+        steps[0] = 3
+        assert reached.wait(60)
+        reached.clear()
+        steps[0] = 4
+        assert reached.wait(60)
+    assert said == ["step 3 of 16", "step 4 of 16"]
+
+
+def test_without_a_number_of_all_steps_their_count_is_told() -> None:
+    said: list[str] = []
+    reached = threading.Event()
+    with steps_told(lambda text: (said.append(text), reached.set())[0], lambda: 1, seconds=0.01):
+        assert reached.wait(60)
+    assert said == ["1 step"]
+
+
+def test_the_rank_that_has_come_farthest_counts(tmp_path: Path) -> None:
+    assert recorded_steps(tmp_path) == 0
+    (tmp_path / "rank0.pid1.jsonl").write_text("{}\n{}\n{}\n")
+    (tmp_path / "rank1.pid2.jsonl").write_text("{}\n{}\n{}\n{}\n{}")
+    assert recorded_steps(tmp_path) == 3
+
+
+def test_what_is_written_of_steps_is_read_once_and_whole(tmp_path: Path) -> None:
+    seen = ObservedSteps(tmp_path)
+    assert seen() == 0
+    file = tmp_path / "observed.7.jsonl"
+    file.write_text('{"optimizer_steps": 1}\n{"optimizer_steps": 2}\n{"optimizer')
+    assert seen() == 3
+    with file.open("a") as more:
+        more.write('_steps": 4}\n')
+    assert seen() == 7
+    assert seen() == 7
