@@ -2,10 +2,10 @@
 
     python benchmarks/prove_time.py [SCRIPT] [--out TIMES.json] [--only prove,run,fit]
 
-Without a script, a transformer of 0.1 M parameters with mixed precision, clipping and an evaluation (below). Of each
-command the wall time and the CPU time of all its processes, and both as ratios to the plain run of the same
-minute: on a machine that is not quiet the CPU time says more. Exit code 1 if, in CPU time, `prove` takes more than
-three times the plain run and two cores for 30 s.
+Without a script, a transformer of 0.1 M parameters with mixed precision, clipping and an evaluation (below).
+Of each command the wall time and the CPU time of all its processes, and both as ratios to the plain run of
+the same minute: on a machine that is not quiet the CPU time says more. Exit code 1 if, in CPU time, `prove`
+takes more than three times the plain run and two cores for 30 s.
 """
 
 from __future__ import annotations
