@@ -1,4 +1,4 @@
-"""An original is recorded where it runs, and the rewrite is held against the record: CPU to CPU, GPU to CPU."""
+"""An original is recorded where it runs, and the rewrite held against that: CPU to CPU, GPU to CPU."""
 
 from __future__ import annotations
 
