@@ -83,7 +83,7 @@ def test_what_was_written_is_read(record: Path, reference: Reference, tmp_path: 
 def test_one_that_is_cut_short_is_told(record: Path, tmp_path: Path, share: float) -> None:
     whole = record.read_bytes()
     record.write_bytes(whole[: max(8, int(len(whole) * share))])
-    with pytest.raises(ReferenceFileError, match="gpu.rec is cut short or damaged"):
+    with pytest.raises(ReferenceFileError, match=r"gpu.rec is cut short or damaged"):
         taken_out(record, tmp_path)
 
 
@@ -166,10 +166,10 @@ def test_another_script_is_refused(record: Path, script: Path, tmp_path: Path) -
     assert read_for(record, out, renamed, (), {}).script == "train.py"
     data = script.with_name("data.py")
     data.write_text("ROWS = 4\n")
-    with pytest.raises(ReferenceFileError, match="data.py is not as it was when"):
+    with pytest.raises(ReferenceFileError, match=r"data.py is not as it was when"):
         read_for(record, out, renamed, (), {})
     renamed.write_text("print(1)\n")
-    with pytest.raises(ReferenceFileError, match="main.py is not the train.py that ran when"):
+    with pytest.raises(ReferenceFileError, match=r"main.py is not the train.py that ran when"):
         read_for(record, out, renamed, (), {})
 
 
