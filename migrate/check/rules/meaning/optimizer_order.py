@@ -14,7 +14,8 @@ class OptimizerOrder(Hazard):
     """The optimizer is made before the model is on the device.
 
     **Why.** `.to('xla')` replaces the parameters of a module. The optimizer holds the old ones, steps without
-    an error, and the weights never change.
+    an error, and the weights never change. The optimizer is known by what makes it, and the move may stand in
+    another function or file.
 
     **What to do.** Move the model first, or call
     `torch.__future__.set_swap_module_params_on_conversion(True)` before the move.

@@ -28,20 +28,25 @@ class OptimizerOrder(Rule):
     **Why.** `.to('xla')` replaces the parameters of a module. An optimizer that holds the old ones steps
     without an error, and the weights never change.
 
-    **What it does.** Where a function makes a model and its optimizer and moves nothing to the device
-    before, `torch.__future__.set_swap_module_params_on_conversion(True)` comes before the optimizer: a
-    later move keeps the parameters themselves, so that the order no longer matters (measured: the
-    optimizer made before the move changes the weights). A function that is given a model and its optimizer
-    and moves the model gets the same before the move. Where the project loads state dicts, the switch is on
-    for the move alone, or from the optimizer to the move, and `…(False)` comes after it: `load_state_dict` of
-    a model in DDP raises while the switch is on.
+    **What it does.** An optimizer is what makes one, whatever it is called: a class of torch, of the
+    project or of another library, also one that is chosen while the script runs. Its model is followed
+    through functions, attributes, containers and files. Where the model moves to the device only after
+    the optimizer is made, `torch.__future__.set_swap_module_params_on_conversion(True)` comes before the
+    optimizer, where its function makes the model, else before the move: the move then keeps the
+    parameters themselves, so that the order no longer matters (measured: the optimizer made before the
+    move changes the weights). A function that unknown callers give a model and an optimizer, and that
+    moves the model, gets the same before the move. Where the project loads state dicts, the switch is on
+    for the move alone, or from the optimizer to the move, and `…(False)` comes after it:
+    `load_state_dict` of a model in DDP raises while the switch is on.
 
-    **Left alone.** An optimizer that is made after a move, in its own function or in all functions of the
-    script that call it.
+    **Left alone.** An optimizer whose model has moved on every way that leads to it, or is made on the device
+    (`with torch.device("cuda"):`, `device=`). A move to XLA in a script for torch_xla whose callers are not
+    known.
 
-    **Reported.** An optimizer of a model that comes from elsewhere, in a function that moves nothing to
-    the device before it, in a script that does so elsewhere: move the model first, or see that the caller
-    has. A switch that stays on where state dicts are loaded, as the script does not show the move.
+    **Reported.** An optimizer whose model is not seen to move, in a function that moves nothing to the device
+    before it, in a script that does so elsewhere: move the model first, or see that the caller has. A move
+    that no statement can stand before. A switch that stays on where state dicts are loaded, as the script
+    does not show the move.
 
     Source: torch_xla 2.9 (measured); pytorch/xla#3675, #1764.
     """
