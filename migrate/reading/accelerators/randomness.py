@@ -30,6 +30,8 @@ HOST_SEEDS = names(*torch_other.CPU_SEEDS) | drawing.BY_CHANCE
 DEVICE_SEEDS = names(*torch_cuda.SEEDS, *torch_cuda.RANDOM_SEEDS)
 XLA_SEED = "torch_xla.manual_seed"
 SEED_WORDS = (b"seed", b"set_determinism", b"prepare_environment")
+# What starts replicas, by the last part of its name.
+LAUNCHES = frozenset({"launch", "notebook_launcher", "spawn", "start_processes"})
 ACCELERATORS = (b"cuda", b"xla")
 
 
@@ -218,14 +220,17 @@ class Randomness:
 
     @cached_property
     def _run_as_read(self) -> frozenset[ModuleScope]:
-        """The scripts that train where they are read: these start as a whole in each replica."""
+        """The scripts that join where they are read: these start as a whole in each replica."""
+        joining = joining_of(self._analysis)
         return frozenset(
             top
             for top in self._entries
-            if not any(region.calls for region in self._analysis.regions(top.guard))
-            and not launching_of(self._analysis).led_by(top)
-            and not any(
-                last_part(call.func) in ("spawn", "launch") for _, call, _ in self._calls_of(top)
+            if any(
+                last_part(call.func) == JOINS
+                or not joining.isdisjoint(self._analysis.running[call].functions)
+                for region in self._analysis.regions(top.region)
+                for call, _ in region.calls
+                if last_part(call.func) not in LAUNCHES
             )
         )
 
