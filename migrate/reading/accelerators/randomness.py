@@ -114,8 +114,10 @@ class Randomness:
         )
 
     def _joining(self, top: ModuleScope) -> Iterator[tuple[tuple[int, int], Start]]:
+        if JOINS.encode() not in top.module.data:
+            return
         starts = {
-            self._start(entry, files)
+            self._starts[entry]
             for entry, files in self._entries.items()
             if top.module.path in files
         }
@@ -124,6 +126,11 @@ class Randomness:
             for _, call, scope in self._calls_of(top):
                 if self._name(call, scope) in INIT and scope not in self._loaders:
                     yield _end(call, top), start
+
+    @cached_property
+    def _starts(self) -> dict[ModuleScope, Start | None]:
+        """What the replicas of each script seed their devices with when they have joined."""
+        return {entry: self._start(entry, files) for entry, files in self._entries.items()}
 
     def _start(self, entry: ModuleScope, files: frozenset[Path]) -> Start | None:
         """Return what the replicas of a script seed their devices with when they have joined."""
