@@ -158,6 +158,15 @@ def test_a_seed_at_import_is_set_on_xla_in_the_replica(tmp_path: Path, top: str)
     assert "cuda" not in text
 
 
+def test_a_script_that_runs_as_it_is_read_seeds_where_torch_is_seeded(tmp_path: Path) -> None:
+    (tmp_path / "config.py").write_text("import torch\n\ntorch.manual_seed(3)\n")
+    body = script("import config", "torch.manual_seed(0)").partition("def main():\n")
+    lines = body[2].partition("\n\nif __name__")[0].splitlines()
+    text = rewritten(tmp_path, body[0] + "\n".join(line[4:] for line in lines) + "\n")
+    assert "torch.manual_seed(0)\ntorch_xla.manual_seed(0)\n" in text
+    assert text.count("torch_xla.manual_seed") == 1
+
+
 def test_a_seed_at_the_import_of_another_file(tmp_path: Path) -> None:
     (tmp_path / "config.py").write_text("import torch\n\ntorch.manual_seed(0)\n")
     assert JOINS + FOLLOWS in rewritten(tmp_path, script("import config"))

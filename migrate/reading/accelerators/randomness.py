@@ -30,6 +30,8 @@ HOST_SEEDS = names(*torch_other.CPU_SEEDS) | drawing.BY_CHANCE
 DEVICE_SEEDS = names(*torch_cuda.SEEDS, *torch_cuda.RANDOM_SEEDS)
 XLA_SEED = "torch_xla.manual_seed"
 SEED_WORDS = (b"seed", b"set_determinism", b"prepare_environment")
+# What starts replicas, by the last part of its name.
+LAUNCHES = frozenset({"launch", "notebook_launcher", "spawn", "start_processes"})
 ACCELERATORS = (b"cuda", b"xla")
 
 
@@ -112,8 +114,10 @@ class Randomness:
         )
 
     def _joining(self, top: ModuleScope) -> Iterator[tuple[tuple[int, int], Start]]:
+        if JOINS.encode() not in top.module.data:
+            return
         starts = {
-            self._start(entry, files)
+            self._starts[entry]
             for entry, files in self._entries.items()
             if top.module.path in files
         }
@@ -122,6 +126,11 @@ class Randomness:
             for _, call, scope in self._calls_of(top):
                 if self._name(call, scope) in INIT and scope not in self._loaders:
                     yield _end(call, top), start
+
+    @cached_property
+    def _starts(self) -> dict[ModuleScope, Start | None]:
+        """What the replicas of each script seed their devices with when they have joined."""
+        return {entry: self._start(entry, files) for entry, files in self._entries.items()}
 
     def _start(self, entry: ModuleScope, files: frozenset[Path]) -> Start | None:
         """Return what the replicas of a script seed their devices with when they have joined."""
@@ -218,14 +227,17 @@ class Randomness:
 
     @cached_property
     def _run_as_read(self) -> frozenset[ModuleScope]:
-        """The scripts that train where they are read: these start as a whole in each replica."""
+        """The scripts that join where they are read: these start as a whole in each replica."""
+        joining = joining_of(self._analysis)
         return frozenset(
             top
             for top in self._entries
-            if not any(region.calls for region in self._analysis.regions(top.guard))
-            and not launching_of(self._analysis).led_by(top)
-            and not any(
-                last_part(call.func) in ("spawn", "launch") for _, call, _ in self._calls_of(top)
+            if any(
+                last_part(call.func) == JOINS
+                or not joining.isdisjoint(self._analysis.running[call].functions)
+                for region in self._analysis.regions(top.region)
+                for call, _ in region.calls
+                if last_part(call.func) not in LAUNCHES
             )
         )
 
