@@ -235,7 +235,10 @@ def test_the_rest_of_the_branch_keeps_its_test_and_comments() -> None:
         ),
         ("def f(m):\n    torch.save(m, 'p', pickle_protocol=4)", "pickle"),
         ("def f(x):\n    if rank != 0:\n        return\n    torch.save(x, 'p')", "on all ranks"),
-        ("def f(x):\n    torch.save(x, 'p')\n    return 1\n\n\nif rank == 0:\n    f(1)", "returns"),
+        (
+            "def f(x):\n    torch.save(x, 'p')\n    return 1\n\n\nif rank == 0:\n    f(model)",
+            "returns",
+        ),
         ("rank == 0 and torch.save(x, 'p')", "a test of the rank lets pass"),
         ("saved = torch.save(x, 'p') if rank == 0 else None", "a test of the rank lets pass"),
         ("match rank:\n    case 0:\n        torch.save(x, 'p')", "a test of the rank lets pass"),

@@ -23,7 +23,6 @@ from migrate.reading.accelerators.randomness import NO_SEEDING, Seeding, randomn
 from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
-from migrate.reading.calls.endings import ending_of
 from migrate.reading.calls.launching import joining_of, launching_of
 from migrate.reading.calls.registries import Hidden, registries_of
 from migrate.reading.calls.saves import Saved, saves_of
@@ -31,6 +30,7 @@ from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.calls.ties import FileTies, ties_of
 from migrate.reading.project.project import Module, Project, file_of
 from migrate.reading.replicas.acting import acting_of, meeting_of
+from migrate.reading.replicas.endings import ending_of
 from migrate.reading.replicas.rank_tests import first_attributes, unset_attributes
 from migrate.reading.values.kind import Kind
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ OF_DEVICES = (
     *("torch.backends", "torch.cuda", "torch.device", "torch.load", "torch.nn", "torch.optim"),
     *("torch.set_default_device", "torch_xla", "torchvision.models"),
 )
+KNOWN = frozenset({"numpy", "pandas", "regex", "tokenizers", "torch", "tqdm"})
 MOVES = frozenset({"backward", "cuda", "load_state_dict", "state_dict", "to", "xla"})
 
 
@@ -29,8 +32,7 @@ def saves_of_the_host(call: cst.Call, context: Workspace) -> bool:
     saved = (bind(call, PARAMETERS) or {}).get("obj")
     if saved is None:
         return False
-    names = nodes_of(saved.value, cst.Name)
-    return not any(_is_given(name, context, frozenset()) for name in names)
+    return not _holds_given(saved.value, context, frozenset())
 
 
 @lru_cache(maxsize=2)
@@ -63,24 +65,41 @@ def _is_made_here(parameter: cst.Param, context: Workspace) -> bool:
 
 
 def _is_given(name: cst.Name, context: Workspace, seen: frozenset[str]) -> bool:
-    """Whether `name` may hold what another file hands to a function of this one."""
+    """Whether `name` may hold what another file makes, or hands to a function of this one."""
+    if name.value in seen:
+        return False
+    seen |= {name.value}
     above = context.parent(name)
+    if isinstance(above, cst.Arg) and above.keyword is name:
+        return False
     if isinstance(above, cst.Attribute) and above.attr is name:
-        given = context.attributes.get(name.value, ())
-        return name.value not in seen and any(
-            _is_given(part, context, seen | {name.value})
-            for _, value in given
-            if value is not None
-            for part in nodes_of(value, cst.Name)
-        )
-    for binding in context.bindings(name):
-        if isinstance(binding.node, cst.Param) and name.value not in ("self", "cls"):
-            passed = passed_for(name, context)
-            if not passed and _is_made_here(binding.node, context):
-                continue
-            if name.value in seen or not passed:
-                return True
-            parts = (part for value in passed for part in nodes_of(value, cst.Name))
-            if any(_is_given(part, context, seen | {name.value}) for part in parts):
-                return True
+        values = [value for _, value in context.attributes.get(name.value, ())]
+        return any(_holds_given(value, context, seen) for value in values if value is not None)
+    bindings = context.bindings(name)
+    if not bindings:
+        return not hasattr(builtins, name.value)
+    return any(_gives(binding.node, name, context, seen) for binding in bindings)
+
+
+def _gives(node: cst.CSTNode, name: cst.Name, context: Workspace, seen: frozenset[str]) -> bool:
+    """Whether the binding `node` gives `name` what may come from another file."""
+    if isinstance(node, cst.Param):
+        if name.value in ("self", "cls") or _is_made_here(node, context):
+            return False
+        passed = passed_for(name, context)
+        return not passed or any(_holds_given(value, context, seen) for value in passed)
+    if isinstance(node, cst.Import | cst.ImportFrom):
+        root = (context.qualified_name(name) or "").partition(".")[0]
+        return root not in KNOWN and root not in sys.stdlib_module_names
+    for above in context.ancestors(node):
+        if isinstance(above, cst.Assign | cst.AnnAssign | cst.AugAssign | cst.NamedExpr):
+            return above.value is not None and _holds_given(above.value, context, seen)
+        if isinstance(above, cst.For | cst.CompFor):
+            return _holds_given(above.iter, context, seen)
+        if isinstance(above, cst.BaseStatement):
+            return False
     return False
+
+
+def _holds_given(value: cst.CSTNode, context: Workspace, seen: frozenset[str]) -> bool:
+    return any(_is_given(name, context, seen) for name in nodes_of(value, cst.Name))
