@@ -354,6 +354,23 @@ LOADS = {
         def main(x, path):
             return distance(x, torch.load(path, map_location="cpu")["mean"])
         """,
+    "pair": """
+        import torch
+
+        def read(path, wanted):
+            weights = torch.load(path, map_location="cpu")
+            more = None
+            if wanted:
+                more = torch.load(path + ".more", map_location="cpu")
+            return {"epoch": 1}, weights, more
+
+        def build(net, path):
+            meta, weights, more = read(path, True)
+            net.to_empty(device="xla")
+            weights = {k.removeprefix("x."): v for k, v in weights.items()}
+            net.load_state_dict(weights, strict=True, assign=True)  # here
+            net.load_state_dict(meta, assign=True)
+        """,
     "url": """
         import torch
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.reading.names.bindings import How
 from migrate.reading.tree.tree import is_none, keyword, nodes_of
 from migrate.reading.values.devices import LOADERS
 from migrate.reading.values.words import OF_CHECKPOINTS
@@ -69,4 +70,34 @@ def _is_loaded_name(name: cst.Name, facts: Facts, depth: int) -> bool:
         only = len(facts.context.bindings(name)) == 1  # `x = x.to(device)` in the function
         return only and any(is_loaded(value, facts, depth + 1) for value in passed)
     given = facts.bindings.nearest(name)
-    return given is not None and is_loaded(given.value, facts, depth + 1)
+    if given is None:
+        return False
+    parts = [given.value]
+    if given.how is How.PART and (index := _index(name, facts)) is not None:
+        parts = _parts(given.value, index, facts)
+    return any(is_loaded(part, facts, depth + 1) for part in parts)
+
+
+def _index(name: cst.Name, facts: Facts) -> int | None:
+    """Return the place of `name` in `a, b = …`."""
+    for binding in facts.context.bindings(name)[::-1]:
+        element = facts.context.parent(binding.node)
+        target = facts.context.parent(element)
+        if isinstance(target, cst.Tuple | cst.List):
+            return next(i for i, one in enumerate(target.elements) if one is element)
+    return None
+
+
+def _parts(
+    value: cst.BaseExpression | None, index: int, facts: Facts
+) -> list[cst.BaseExpression | None]:
+    """Return what stands at `index` of a tuple, or of the tuples that a function of the script returns."""
+    values = [value]
+    if isinstance(value, cst.Call) and (here := facts.context.called(value)):
+        values = [part.value for function in here for part in nodes_of(function, cst.Return)]
+    return [
+        one.elements[index].value
+        if isinstance(one, cst.Tuple | cst.List) and index < len(one.elements)
+        else one
+        for one in values
+    ]
