@@ -371,6 +371,15 @@ LOADS = {
             net.load_state_dict(weights, strict=True, assign=True)  # here
             net.load_state_dict(meta, assign=True)
         """,
+    "method": """
+        import torch
+
+        def main(path, x):
+            ema = torch.load(path, map_location="cpu")["ema"]
+            x = x.to("xla")
+            ema.add_(x)
+            ema.lerp_(x, 0.1)  # here
+        """,
     "url": """
         import torch
 
@@ -389,6 +398,16 @@ FINE = {
             table = table.to("xla")
             x = x.to("xla")
             return table[x]
+        """,
+    "whole-module": """
+        import torch
+
+        def export(path, x):
+            model = torch.load(path, map_location="cpu", weights_only=False)
+            model.to("xla")
+            x = x.to("xla")
+            torch.onnx.export(model, x, "out.onnx")
+            return model(x)
         """,
     "host-data": """
         import torch

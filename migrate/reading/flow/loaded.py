@@ -9,12 +9,14 @@ import libcst as cst
 from migrate.reading.names.bindings import How
 from migrate.reading.tree.tree import is_none, keyword, nodes_of
 from migrate.reading.values.devices import LOADERS
-from migrate.reading.values.words import OF_CHECKPOINTS
+from migrate.reading.values.words import OF_CHECKPOINTS, words
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
 
 DEEPEST = 8
+# What only a module is asked for.
+OF_MODULES = words("eval load_state_dict named_parameters parameters train zero_grad")
 
 
 def is_loaded(node: cst.CSTNode | None, facts: Facts, depth: int = 0) -> bool:
@@ -62,7 +64,20 @@ def _is_loading_call(call: cst.Call, facts: Facts, depth: int) -> bool:
     return func.attr.value in OF_CHECKPOINTS and is_loaded(func.value, facts, depth + 1)
 
 
+def _is_used_as_module(name: cst.Name, facts: Facts) -> bool:
+    """Whether the script calls what `name` holds, or asks it for its parameters: a module that was saved."""
+    for mention in facts.context.mentions(name):
+        above = facts.context.parent(mention)
+        if isinstance(above, cst.Call) and above.func is mention:
+            return True
+        if isinstance(above, cst.Attribute) and above.attr.value in OF_MODULES:
+            return isinstance(facts.context.parent(above), cst.Call)
+    return False
+
+
 def _is_loaded_name(name: cst.Name, facts: Facts, depth: int) -> bool:
+    if _is_used_as_module(name, facts):
+        return False
     parameter = facts.bindings.parameter(name)
     if parameter is not None:
         function, _ = parameter
