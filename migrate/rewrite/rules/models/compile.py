@@ -18,7 +18,8 @@ COMPILE = "torch.compile"
 RUN_ON_XLA = frozenset({"openxla", "eager", "aot_eager"})
 PREFIX_GOES = (
     "`_orig_mod.` is put before the names of parameters by torch.compile, which is removed: no name has "
-    "it then, and what asks for it finds nothing; take the name without it (a checkpoint of the CUDA script has it)"
+    "it then, and what asks for it finds nothing; take the name without it (a checkpoint of the CUDA script "
+    "has it)"
 )
 OPTIONS = frozenset({"backend", "dynamic", "fullgraph", "mode", "options"})
 
