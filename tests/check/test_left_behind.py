@@ -354,6 +354,32 @@ LOADS = {
         def main(x, path):
             return distance(x, torch.load(path, map_location="cpu")["mean"])
         """,
+    "pair": """
+        import torch
+
+        def read(path, wanted):
+            weights = torch.load(path, map_location="cpu")
+            more = None
+            if wanted:
+                more = torch.load(path + ".more", map_location="cpu")
+            return {"epoch": 1}, weights, more
+
+        def build(net, path):
+            meta, weights, more = read(path, True)
+            net.to_empty(device="xla")
+            weights = {k.removeprefix("x."): v for k, v in weights.items()}
+            net.load_state_dict(weights, strict=True, assign=True)  # here
+            net.load_state_dict(meta, assign=True)
+        """,
+    "method": """
+        import torch
+
+        def main(path, x):
+            ema = torch.load(path, map_location="cpu")["ema"]
+            x = x.to("xla")
+            ema.add_(x)
+            ema.lerp_(x, 0.1)  # here
+        """,
     "url": """
         import torch
 
@@ -372,6 +398,16 @@ FINE = {
             table = table.to("xla")
             x = x.to("xla")
             return table[x]
+        """,
+    "whole-module": """
+        import torch
+
+        def export(path, x):
+            model = torch.load(path, map_location="cpu", weights_only=False)
+            model.to("xla")
+            x = x.to("xla")
+            torch.onnx.export(model, x, "out.onnx")
+            return model(x)
         """,
     "host-data": """
         import torch

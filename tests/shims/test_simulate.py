@@ -202,3 +202,31 @@ def test_replicas_that_leave_with_status_0_come_to_their_end(tmp_path: Path) -> 
     done = run(PROGRAMS / "leaving.py", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["replica0", "replica1"]
+
+
+def test_replicas_find_no_address_of_torchrun_in_the_environment(tmp_path: Path) -> None:
+    script = tmp_path / "address.py"
+    script.write_text(
+        "import os, sys, torch_xla, torch.distributed as dist\n"
+        "import torch_xla.distributed.xla_backend\n"
+        "def main(index):\n"
+        "    dist.init_process_group('xla', init_method='xla://')\n"
+        "    names = [name for name in ('MASTER_ADDR', 'MASTER_PORT') if name in os.environ]\n"
+        "    sys.stdout.write(f'replica {index} of {dist.get_world_size()} has {names}\\n')\n"
+        "if __name__ == '__main__':\n"
+        "    torch_xla.launch(main)\n"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **activate.environment("simulate", 2)}
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = sorted(line for line in done.stdout.splitlines() if line.startswith("replica"))
+    assert said == ["replica 0 of 2 has []", "replica 1 of 2 has []"]

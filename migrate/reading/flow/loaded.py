@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.reading.names.bindings import How
 from migrate.reading.tree.tree import is_none, keyword, nodes_of
 from migrate.reading.values.devices import LOADERS
-from migrate.reading.values.words import OF_CHECKPOINTS
+from migrate.reading.values.words import OF_CHECKPOINTS, words
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
 
 DEEPEST = 8
+# What only a module is asked for.
+OF_MODULES = words("eval load_state_dict named_parameters parameters train zero_grad")
 
 
 def is_loaded(node: cst.CSTNode | None, facts: Facts, depth: int = 0) -> bool:
@@ -61,7 +64,20 @@ def _is_loading_call(call: cst.Call, facts: Facts, depth: int) -> bool:
     return func.attr.value in OF_CHECKPOINTS and is_loaded(func.value, facts, depth + 1)
 
 
+def _is_used_as_module(name: cst.Name, facts: Facts) -> bool:
+    """Whether the script calls what `name` holds, or asks it for its parameters: a module that was saved."""
+    for mention in facts.context.mentions(name):
+        above = facts.context.parent(mention)
+        if isinstance(above, cst.Call) and above.func is mention:
+            return True
+        if isinstance(above, cst.Attribute) and above.attr.value in OF_MODULES:
+            return isinstance(facts.context.parent(above), cst.Call)
+    return False
+
+
 def _is_loaded_name(name: cst.Name, facts: Facts, depth: int) -> bool:
+    if _is_used_as_module(name, facts):
+        return False
     parameter = facts.bindings.parameter(name)
     if parameter is not None:
         function, _ = parameter
@@ -69,4 +85,34 @@ def _is_loaded_name(name: cst.Name, facts: Facts, depth: int) -> bool:
         only = len(facts.context.bindings(name)) == 1  # `x = x.to(device)` in the function
         return only and any(is_loaded(value, facts, depth + 1) for value in passed)
     given = facts.bindings.nearest(name)
-    return given is not None and is_loaded(given.value, facts, depth + 1)
+    if given is None:
+        return False
+    parts = [given.value]
+    if given.how is How.PART and (index := _index(name, facts)) is not None:
+        parts = _parts(given.value, index, facts)
+    return any(is_loaded(part, facts, depth + 1) for part in parts)
+
+
+def _index(name: cst.Name, facts: Facts) -> int | None:
+    """Return the place of `name` in `a, b = …`."""
+    for binding in facts.context.bindings(name)[::-1]:
+        element = facts.context.parent(binding.node)
+        target = facts.context.parent(element)
+        if isinstance(target, cst.Tuple | cst.List):
+            return next(i for i, one in enumerate(target.elements) if one is element)
+    return None
+
+
+def _parts(
+    value: cst.BaseExpression | None, index: int, facts: Facts
+) -> list[cst.BaseExpression | None]:
+    """Return what stands at `index` of a tuple, or of the tuples that a function of the script returns."""
+    values = [value]
+    if isinstance(value, cst.Call) and (here := facts.context.called(value)):
+        values = [part.value for function in here for part in nodes_of(function, cst.Return)]
+    return [
+        one.elements[index].value
+        if isinstance(one, cst.Tuple | cst.List) and index < len(one.elements)
+        else one
+        for one in values
+    ]

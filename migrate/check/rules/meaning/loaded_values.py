@@ -12,10 +12,12 @@ from migrate.reading.flow.loaded import is_loaded
 from migrate.reading.tree.tree import base_name, code, keyword, nodes_of
 from migrate.reading.values.devices import is_move
 from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import words
+from migrate.reading.values.words import OF_CHECKPOINTS, words
 
 # Measured: with a tensor of the host these run, and copy it each time.
 COPIES = words("copy_ add add_ sub sub_ mul mul_ div div_ load_state_dict")
+# Methods of what is loaded that move it, or keep what they are given.
+KEEPS = OF_CHECKPOINTS | words("append extend forward setdefault to type_as update")
 NO_OPERATION = ("torch.save", "torch.is_tensor", "torch.distributed", "torch.utils")
 WHERE = "comes from a checkpoint and is on the host"
 MOVE = "move it to the device where it is loaded"
@@ -198,12 +200,24 @@ class LoadedValues(Hazard):
         parts = [p for v in values for p in (_elements(v) or [v])]
         on_device = of_tensor or (of_torch and any(map(facts.values.on_device, parts)))
         if not by_model and not on_device:
+            yield from self._method(call, parts, facts)
             return
         for part in parts:
             if is_loaded(part, facts):
                 message = f"{code(part)} {WHERE}, and meets tensors of the device: {MOVE}"
                 yield self.hit(call, message)
                 return
+
+    def _method(
+        self, call: cst.Call, parts: list[cst.BaseExpression], facts: Facts
+    ) -> Iterable[Hit]:
+        """Yield a method of a loaded tensor that is given one of the device: `table.gather(0, x)`."""
+        func = call.func
+        if not isinstance(func, cst.Attribute) or func.attr.value in KEEPS:
+            return
+        if any(map(facts.values.on_device, parts)) and is_loaded(func.value, facts):
+            message = f"{code(func.value)} {WHERE}, and meets tensors of the device: {MOVE}"
+            yield self.hit(call, message)
 
 
 def _is_indexed_by_device(node: cst.Subscript, facts: Facts) -> bool:

@@ -185,6 +185,8 @@ class PinnedMemory(Rule):
             yield from self._unnamed(node.args[: POSITION + 1])
         if pinned is not None and code(pinned.value) in OFF:
             return
+        if makes and pinned is not None and _stays_off(pinned.value, context):
+            return
         if pinned is not None and not _is_on(pinned.value, context):
             does = "raises without a GPU where it is true" if makes else "only warns on XLA"
             message = f"pin_memory={code(pinned.value)} {does}: False is right"
@@ -316,6 +318,19 @@ def _hands_on(context: Workspace) -> bool:
         makes_tensor(call, context)
         for call in context.all_of(cst.Call)
         if any(arg.star == "**" for arg in call.args)
+    )
+
+
+def _stays_off(value: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `value` asks whether a device is CUDA, which it is not on XLA."""
+    if isinstance(value, cst.Name):
+        _, bound = context.bound_to(value)
+        return isinstance(bound, cst.BaseExpression) and _stays_off(bound, context)
+    parts = list(nodes(value))
+    asks = any(isinstance(part, cst.Comparison) for part in parts) and any(map(names_cuda, parts))
+    return asks and not any(
+        isinstance(part, cst.Call) and context.qualified_name(part.func) in AVAILABLE
+        for part in parts
     )
 
 

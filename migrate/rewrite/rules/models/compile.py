@@ -17,8 +17,9 @@ COMPILE = "torch.compile"
 # Measured to run on XLA tensors; the default, inductor, raises.
 RUN_ON_XLA = frozenset({"openxla", "eager", "aot_eager"})
 PREFIX_GOES = (
-    "`_orig_mod.` is put before the names of parameters by torch.compile, which goes: no name has it then, "
-    "and what asks for it finds nothing; take the name without it (a checkpoint of the CUDA script has it)"
+    "`_orig_mod.` is put before the names of parameters by torch.compile, which is removed: no name has "
+    "it then, and what asks for it finds nothing; take the name without it (a checkpoint of the CUDA script "
+    "has it)"
 )
 OPTIONS = frozenset({"backend", "dynamic", "fullgraph", "mode", "options"})
 
@@ -115,7 +116,7 @@ class Compile(Rule):
                     state['_orig_mod.head'] = torch.zeros_like(state['_orig_mod.head'])
                 net.load_state_dict(state)
             """,
-            "no name has it",
+            "which is removed",
         ),
         left_alone(
             """
