@@ -99,3 +99,12 @@ class TestWhoAsked:
         assert cause_of([cut, meeting, self.USER]) is Cause.RENDEZVOUS
         assert users_frame([self.SYNC, self.USER]) == self.USER
         assert users_frame([self.SYNC]) is None
+
+
+def test_a_constant_whose_value_is_not_shown_is_named_by_its_line() -> None:
+    nodes = [
+        "%0 = s64[] prim::Constant(), location=sample@train.py:28, xla_shape=s64[]",
+        "%1 = f32[] prim::Constant(), location=forward@linear.py:134, xla_shape=f32[]",
+    ]
+    [said] = differences(nodes, nodes)
+    assert said.endswith("(a Python number that became part of the graph, at train.py:28)")
