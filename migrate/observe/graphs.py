@@ -14,6 +14,7 @@ _ATTRIBUTE = re.compile(r"(\w+)=(\([^)]*\)|\{[^}]*\}|[^,]+)")
 # Said elsewhere: by the shape, by the place, by torch_xla for itself.
 _NOT_ATTRIBUTES = frozenset({"location", "xla_shape", "ROOT", "dynamic_dims", "device"})
 INPUT = "xla::device_data"
+CONSTANT = "prim::Constant"
 # So many differences are told; a changed batch size alone changes most nodes of a graph.
 _TOLD = 4
 
@@ -67,7 +68,12 @@ def differences(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
         if said:
             more = [f"and {len(said) - _TOLD} more"] if len(said) > _TOLD else []
             return (*said[:_TOLD], *more)
-    return ("the value of a constant (a Python number that became part of the graph)",)
+    constants = [node for node in new if node.op == CONSTANT and node.place]
+    # An index is a whole number.
+    whole = [node for node in constants if node.shape in ("s64[]", "s32[]")] or constants
+    places = list(dict.fromkeys(node.place for node in whole))
+    where = f", at {' or '.join(places[:_TOLD])}" if places else ""
+    return (f"the value of a constant (a Python number that became part of the graph{where})",)
 
 
 def _at(node: Node) -> str:

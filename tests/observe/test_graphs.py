@@ -105,3 +105,12 @@ class TestWhoAsked:
         # The forward of the wrapped model, and a wrapper of the user's own, read as others do.
         assert cause_of([self.USER, wrapper]) is Cause.READ
         assert users_frame([self.SYNC]) is None
+
+
+def test_a_constant_whose_value_is_not_shown_is_named_by_its_line() -> None:
+    nodes = [
+        "%0 = s64[] prim::Constant(), location=sample@train.py:28, xla_shape=s64[]",
+        "%1 = f32[] prim::Constant(), location=forward@linear.py:134, xla_shape=f32[]",
+    ]
+    [said] = differences(nodes, nodes)
+    assert said.endswith("(a Python number that became part of the graph, at train.py:28)")

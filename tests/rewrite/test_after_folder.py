@@ -5,9 +5,12 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+import pytest
+
 from migrate.report.text.rewrite import rewrite_summary
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options
 
 TRAIN = """
 import torch
@@ -63,3 +66,33 @@ def test_a_single_script_names_the_files_that_only_the_folder_form_looks_into(
     assert str(last).endswith("functions of metrics.py; to look there too, give the folder")
     script.write_text(inspect.cleandoc(TRAIN).replace("accuracy(out, y)", "out") + "\n")
     assert rewrite_file(script).elsewhere == ()
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+def test_reads_of_a_helper_and_a_short_last_batch_are_mentioned(tmp_path: Path, style: str) -> None:
+    (tmp_path / "utils.py").write_text(
+        "def compute(output, target):\n"
+        "    right = (output.argmax(1) == target).float().mean()\n"
+        "    return right.item()\n"
+    )
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "from torch.utils.data import DataLoader\n"
+        "from utils import compute\n\n\n"
+        "def train(model, data, optimizer, history):\n"
+        "    loader = DataLoader(data, batch_size=8, shuffle=True)\n"
+        "    for x, y in loader:\n"
+        "        x, y = x.cuda(), y.cuda()\n"
+        "        output = model(x)\n"
+        "        loss = torch.nn.functional.cross_entropy(output, y)\n"
+        "        loss.backward()\n"
+        "        optimizer.step()\n"
+        "        optimizer.zero_grad()\n"
+        "        accuracy = compute(output, y)\n"
+        "        history.append(accuracy)\n"
+    )
+    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    found = {(note.rule, note.line): note for _, note in done.left_to_do}
+    assert found.keys() == {("XLA108", 7), ("XLA208", 15)}
+    assert "compute (utils.py:1)" in found["XLA208", 15].message
+    assert not done.needs_hands

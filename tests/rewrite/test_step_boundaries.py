@@ -428,7 +428,7 @@ def test_an_actor_loop_s_step_ends_before_the_environment_s(tmp_path: Path) -> N
     text, left = after(tmp_path, source)
     assert "action = torch.where" in block(text)
     assert "envs.step" not in block(text)
-    assert not left
+    assert all("`turn` changes at each step" in message for message in left)
 
 
 def test_what_an_agent_learns_of_its_rollouts_is_in_the_step(tmp_path: Path) -> None:
@@ -680,3 +680,60 @@ def test_what_another_file_moves_and_this_one_calls_eval_of_is_a_model(tmp_path:
     """
     text, _ = after(tmp_path, source, {"main.py": main})
     assert STEP in text
+
+
+TIMED = """
+    import time
+
+    import torch
+
+
+    def train(model, loader, optimizer, meter):
+        start = time.time()
+        for x, y in loader:
+            loss = model(x.cuda(), y.cuda())
+            loss.backward()
+            optimizer.step()
+            BETWEEN
+            print(time.time() - start)
+"""
+
+
+@pytest.mark.parametrize(
+    ("between", "expected"),
+    [
+        ("torch.cuda.synchronize()", "xm.wait_device_ops()"),
+        ("if meter: torch.cuda.synchronize()", "torch_xla.sync(wait=True)"),
+        ("meter.update(loss.item()); torch.cuda.synchronize()", "torch_xla.sync(wait=True)"),
+        ("meter.update(loss.item())\n            torch.cuda.synchronize()", ""),
+        ("meter.update(loss)\n            torch.cuda.synchronize()", "torch_xla.sync(wait=True)"),
+    ],
+)
+def test_a_wait_below_a_step_starts_no_graph(tmp_path: Path, between: str, expected: str) -> None:
+    text, _ = after(tmp_path, TIMED.replace("BETWEEN", between))
+    waits = [one for one in ("xm.wait_device_ops()", "torch_xla.sync(wait=True)") if one in text]
+    assert waits == [expected] * bool(expected)
+    assert "synchronize" not in text
+
+
+def test_no_step_goes_around_the_move_of_an_evaluation_alone(tmp_path: Path) -> None:
+    source = """
+        import torch
+
+
+        @torch.no_grad()
+        def evaluate(model, loader, criterion, device):
+            model.to(device)
+            model.eval()
+            total, right = 0.0, torch.zeros(1, device=device)
+            for images, target in loader:
+                images, target = images.cuda(), target.cuda()
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    output = model(images)
+                    total += criterion(output, target).item()
+                right += (output.argmax(1) == target).sum()
+            return total, right.item()
+    """
+    text, left = after(tmp_path, source)
+    assert "torch_xla.step()" not in text
+    assert any("a value is read in the block of the forward" in message for message in left)

@@ -8,8 +8,9 @@ import libcst as cst
 
 from migrate.reading.catalogue import torch_cuda
 from migrate.reading.catalogue.entry import names
-from migrate.reading.tree.tree import code
+from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.step.steps import steps_of
 from migrate.rewrite.workspace import Workspace
 
 WAIT = names(*torch_cuda.WAITS)
@@ -21,8 +22,10 @@ class CudaTiming(Rule):
     """Wait for the XLA device, and time with the clock of the host.
 
     **What it does.** `torch.cuda.synchronize()` becomes `torch_xla.sync(wait=True)`: it runs what has been
-    recorded so far and waits for it. A pair of CUDA events becomes two readings of `time.perf_counter()`,
-    each after such a wait, and `start.elapsed_time(end)` their difference in milliseconds.
+    recorded so far and waits for it. Directly below a step, which has ended its graph, it becomes
+    `xm.wait_device_ops()`; below a read (`loss.item()`), which has waited, it goes. A pair of CUDA events
+    becomes two readings of `time.perf_counter()`, each after such a wait, and `start.elapsed_time(end)` their
+    difference in milliseconds.
 
     **Reported.** Events that are used otherwise: kept in lists, passed on, asked whether they are done,
     recorded in another function than the one that makes them.
@@ -83,6 +86,32 @@ class CudaTiming(Rule):
             torch_xla.sync(wait=True)
             """,
         ),
+        rewritten(
+            """
+            import torch
+
+
+            def train(model, loader, optimizer, meter):
+                for x, y in loader:
+                    loss = model(x.cuda(), y.cuda())
+                    loss.backward()
+                    optimizer.step()
+                    meter.update(loss.item())
+                    torch.cuda.synchronize()
+            """,
+            """
+            import torch_xla
+
+
+            def train(model, loader, optimizer, meter):
+                for x, y in loader:
+                    with torch_xla.step():
+                        loss = model(x.to("xla"), y.to("xla"))
+                        loss.backward()
+                        optimizer.step()
+                    meter.update(loss.item())
+            """,
+        ),
         left_alone(
             """
             import threading
@@ -126,9 +155,7 @@ class CudaTiming(Rule):
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func)
         if name in WAIT or _waits_for_stream(node, context):
-            wait = context.vocabulary.expression("wait")
-            message = f"{code(node)} → {context.vocabulary.say('wait')}"
-            yield self.edit(node, lambda _: wait, message, consumes=[node])
+            yield self._wait(node, context)
         elif name in EVENT:
             if self._event(_assigned_name(node, context), context) is None:
                 message = (
@@ -138,6 +165,24 @@ class CudaTiming(Rule):
                 yield from self.report(node, message)
         elif isinstance(node.func, cst.Attribute) and node.func.attr.value == "elapsed_time":
             yield from self._elapsed(node, context)
+
+    def _wait(self, node: cst.Call, context: Workspace) -> Edit:
+        """Return what becomes of a wait: none is needed where a read or the end of a step has just been."""
+        line, above = _line_and_above(node, context)
+        if line is not None and above is not None and _reads(above):
+            message = f"{code(node)} goes: the read above it has waited"
+            return self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+        ends = above is not None and any(
+            above is part.body.block.body[part.last] for part in steps_of(context).parts()
+        )
+        if ends and not context.portable:
+            module = context.imports.require("torch_xla.core.xla_model", "xm")
+            waits = cst.parse_expression(f"{module}.wait_device_ops()")
+            message = f"{code(node)} → xm.wait_device_ops(): the step has just ended its graph"
+            return self.edit(node, lambda _: waits, message, consumes=[node])
+        wait = context.vocabulary.expression("wait")
+        message = f"{code(node)} → {context.vocabulary.say('wait')}"
+        return self.edit(node, lambda _: wait, message, consumes=[node])
 
     def _line(self, node: cst.SimpleStatementLine, context: Workspace) -> Iterable[Edit]:
         if len(node.body) != 1:
@@ -210,6 +255,40 @@ class CudaTiming(Rule):
         made = context.function_around(values[0])
         plain = all(_is_plain(mention, made, context) for mention in mentions)
         return node.value if plain else None
+
+
+def _line_and_above(
+    node: cst.Call, context: Workspace
+) -> tuple[cst.SimpleStatementLine | None, cst.CSTNode | None]:
+    """Return the statement that a wait is, and the one above it in a training loop.
+
+    The statement is None where a test stands around it: `if timed: torch.cuda.synchronize()`.
+    """
+    line: cst.CSTNode | None = context.statement_around(node)
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+        return None, None
+    if not isinstance(line.body[0], cst.Expr) or line.body[0].value is not node:
+        return None, None
+    outer: cst.CSTNode | None = line
+    block = context.parent(line)
+    test = context.parent(block)
+    if isinstance(test, cst.If) and isinstance(block, cst.IndentedBlock) and len(block.body) == 1:
+        outer, block = test, context.parent(test)
+    if not isinstance(block, cst.IndentedBlock):
+        return None, None
+    steps = [part for part in steps_of(context).parts() if part.body.block is block]
+    at = next((i for i, statement in enumerate(block.body) if statement is outer), 0)
+    if at == 0 or not any(part.last < at for part in steps):
+        return None, None
+    return line if outer is line else None, block.body[at - 1]
+
+
+def _reads(statement: cst.CSTNode) -> bool:
+    """Whether a simple statement reads a tensor of one value."""
+    return isinstance(statement, cst.SimpleStatementLine) and any(
+        isinstance(call.func, cst.Attribute) and call.func.attr.value == "item" and not call.args
+        for call in nodes_of(statement, cst.Call)
+    )
 
 
 def _assigned_name(call: cst.Call, context: Workspace) -> cst.Name | None:
