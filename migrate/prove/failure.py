@@ -46,8 +46,8 @@ def whose(script: Path, args: Sequence[str], replicas: int, seconds: float) -> s
                 output="capture",
                 place=Place(Path(folder), script, Path.cwd()),
             )
-        except HangError as error:
-            return f"{error.what}: that is the script's own, not the rewrite's"
+        except HangError as hang:
+            return f"{hang.what}: that is the script's own, not the rewrite's"
         except RunTimeoutError:
             return f"the original was still running on the CPU after {limit:.0f} s: {_OURS}"
     if not result.returncode:
