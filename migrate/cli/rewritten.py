@@ -27,7 +27,7 @@ def rewritten_for_the_run(script: Path, stack: contextlib.ExitStack) -> Path:
     from migrate.rewrite.temporary import rewritten_with_imports, written_apart
 
     done = rewritten_with_imports(script)
-    click.echo(f"migrate: {_what_was_rewritten(done)}", err=True)
+    click.echo(f"… {_what_was_rewritten(done)}", err=True)
     for problem in done.problems:
         click.echo(f"migrate: runs as it is: {problem}", err=True)
     show(*findings_of_files(done.findings), err=True)

@@ -50,9 +50,10 @@ def run(
     Each replica is a process with real torch_xla on XLA:CPU; collectives run over gloo. What follows
     `--` goes to the script. Then: how long steps took, what was compiled and why again, which lines
     waited for a value, which ops ran on the CPU. With --rewrite, a script that fails is run on the CPU as it
-    was, to say whether the error is its own. Exit code 1 if the script fails, if its replicas
-    execute other graphs than each other, if nothing ends its training steps, or if nothing was executed
-    on XLA at all. With --json, what the script prints goes to stderr.
+    was, to say whether the error is its own. Exit code 1 if the script fails, if its replicas execute other
+    graphs than each other, if nothing ends its training steps, if an optimizer trains nothing, if fewer
+    replicas run than were asked for, or if nothing was executed on XLA at all. Replicas that wait for each
+    other for ever are exit code 2. With --json, what the script prints goes to stderr.
     """
     if html is not None and not report:
         raise click.UsageError("--html writes the report: not with --no-report")
@@ -112,5 +113,29 @@ def run(
     elif seen is not None and not seen.steps and not rewrite:
         advice = "if it is a CUDA script, --rewrite rewrites it for the run"
         click.echo(f"migrate: {script} used no XLA device; {advice}", err=True)
-    found = seen and (not seen.steps or seen.divergences or seen.unended)
-    sys.exit(FINDINGS if result.returncode or found else FINE)
+    found = seen and (not seen.steps or seen.divergences or seen.unended or seen.untrained)
+    few = result.returncode == 0 and _too_few(
+        script, max(result.ranks, seen.ranks if seen else 0, 1), replicas, torchrun
+    )
+    sys.exit(FINDINGS if result.returncode or found or few else FINE)
+
+
+def _too_few(script: Path, ran: int, replicas: int, torchrun: bool) -> bool:
+    """Say where fewer replicas ran than were asked for; whether that is a finding.
+
+    A script that knows no ranks may run alone, unless somebody has asked for more.
+    """
+    from click.core import ParameterSource
+
+    from shims._started.script import find_start
+    from shims.tpu import tpu_present
+
+    if ran >= replicas or tpu_present():
+        return False
+    started = find_start(script).style in ("environment", "option") and not torchrun
+    advice = "this script is started by torchrun: --torchrun"
+    if not started:
+        advice = "the script starts no others, as torch_xla.launch(fn) would"
+    click.echo(f"migrate: {ran} of {replicas} replicas; {advice}", err=True)
+    source = click.get_current_context().get_parameter_source("replicas")
+    return started or source is ParameterSource.COMMANDLINE

@@ -25,6 +25,7 @@ from migrate.observe.graph_dump import Frame, executions
 from migrate.observe.places import cause_of, current_line, users_frame
 from migrate.observe.programs import Programs, reads
 from migrate.observe.records import OBSERVE_DIRECTORY, Execution, Interval, write_line
+from migrate.observe.untrained import Optimizers
 from shims import activate
 from shims.errors import ReplicasDisagreeError
 
@@ -93,6 +94,7 @@ class Observer:
         self._number = 0
         self._optimizer_steps = 0
         self._in_graph = StepsInGraph()
+        self._optimizers = Optimizers(_rank)
         self._unended: Frame | None = None
         self._known: set[str] = set()
         self._since = time.perf_counter()
@@ -108,6 +110,7 @@ class Observer:
     def start(self) -> None:
         """Be told of each sync, of each optimizer step and of the end."""
         at_each_end(lambda: self._close(current_line()))
+        self._optimizers.follow()
         register_optimizer_step_post_hook(self._optimizer_stepped)
         # After torch_xla's own, so that it comes before them: the runtime is still there.
         atexit.register(self.finish)
@@ -117,6 +120,7 @@ class Observer:
 
     def _optimizer_stepped(self, optimizer: Any, *_: Any) -> None:
         self._optimizer_steps += 1
+        self._optimizers.stepped(optimizer)
         if self._in_graph.stepped(optimizer) > MOST_STEPS and self._unended is None:
             self._unended = current_line()
 
@@ -124,6 +128,7 @@ class Observer:
         """Write what came after the last sync."""
         if not self._finished:
             self._finished = True
+            self._optimizers.write(self._folder)
             self._close(None, ends=True)
 
     def _close(self, line: Frame | None, *, ends: bool = False) -> None:

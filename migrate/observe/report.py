@@ -17,6 +17,7 @@ from migrate.observe.graph_dump import Frame
 from migrate.observe.graphs import differences
 from migrate.observe.places import Cause
 from migrate.observe.records import Execution, Interval, read_lines
+from migrate.observe.untrained import untrained
 
 # Executions for a value that Python waits for.
 WAITS = frozenset({Cause.READ, Cause.COMPILED})
@@ -154,6 +155,25 @@ class Unended:
 
 
 @dataclass(frozen=True)
+class Untrained:
+    """An optimizer whose parameters never got a gradient.
+
+    Attributes:
+        line: the line that made it; None where no code of the user's was running.
+        name: the class.
+        parameters: how many it holds.
+        steps: how many steps it made on a rank.
+        ranks: on which it happened.
+    """
+
+    line: Line | None
+    name: str
+    parameters: int
+    steps: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Observed:
     """The report of a run.
 
@@ -162,6 +182,7 @@ class Observed:
         steps: every interval between two syncs, as recorded.
         simulated: whether graphs were cut at the collectives, as only the simulation does.
         alone: where replicas first run different graphs with no collective in them; nothing waits there.
+        untrained: optimizers whose parameters never got a gradient.
     """
 
     ranks: int
@@ -174,6 +195,7 @@ class Observed:
     simulated: bool
     steps: tuple[Interval, ...] = field(repr=False)
     alone: tuple[Divergence, ...] = ()
+    untrained: tuple[Untrained, ...] = ()
 
 
 LineOf = Callable[[Frame], Line]
@@ -198,6 +220,7 @@ def observed(folder: Path, names: Mapping[Path, str] | None = None) -> Observed:
         fallbacks=tuple(_fallbacks(steps, line_of)),
         divergences=tuple(_divergences(partings(steps), line_of)),
         alone=tuple(_divergences(alone(steps), line_of)),
+        untrained=tuple(_untrained(folder, line_of)),
         unended=tuple(_unended(steps, line_of)),
         simulated=any(one.cause is Cause.SIMULATION for step in steps for one in step.executions),
         steps=tuple(steps),
@@ -242,6 +265,15 @@ def _unended(steps: Iterable[Interval], line_of: LineOf) -> Iterator[Unended]:
     for line, where in found.items():
         ranks = tuple(sorted({step.rank for step in where}))
         yield Unended(line, max(step.steps_in_graph for step in where), ranks)
+
+
+def _untrained(folder: Path, line_of: LineOf) -> Iterator[Untrained]:
+    ranks: dict[tuple[Line | None, str, int], dict[int, int]] = defaultdict(dict)
+    for one in untrained(folder):
+        line = line_of(one.line) if one.line else None
+        ranks[line, one.name, one.parameters][one.rank] = one.steps
+    for (line, name, parameters), steps in ranks.items():
+        yield Untrained(line, name, parameters, max(steps.values()), tuple(sorted(steps)))
 
 
 def _cuts(step: Interval) -> int:

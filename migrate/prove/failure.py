@@ -10,6 +10,7 @@ from pathlib import Path
 
 from migrate.place import Place
 from migrate.prove.errors import (
+    HangError,
     NotAnsweredError,
     OriginalFailedError,
     RewriteFailedError,
@@ -45,6 +46,8 @@ def whose(script: Path, args: Sequence[str], replicas: int, seconds: float) -> s
                 output="capture",
                 place=Place(Path(folder), script, Path.cwd()),
             )
+        except HangError as hang:
+            return f"{hang.what}: that is the script's own, not the rewrite's"
         except RunTimeoutError:
             return f"the original was still running on the CPU after {limit:.0f} s: {_OURS}"
     if not result.returncode:

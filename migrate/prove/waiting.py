@@ -113,13 +113,10 @@ def stack_of(dump: str) -> Stack:
         for text in _THREAD.split(dump)[1:]
     ]
     # Threads come before the main one. Backward passes and replicas run in threads of their own.
-    for wanted in (
-        lambda thread: thread.users and thread.collective,
-        lambda thread: thread.users,
-        lambda thread: thread.collective,
-    ):
-        if fitting := [thread for thread in threads if wanted(thread)]:
-            return fitting[0]
+    for users, collective in ((True, True), (True, False), (False, True)):
+        for thread in threads:
+            if (thread.users or not users) and (thread.collective or not collective):
+                return thread
     return threads[-1] if threads else Stack(())
 
 

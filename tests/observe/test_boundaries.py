@@ -25,7 +25,9 @@ import torch_xla
 
 model = torch.nn.Linear(4, 2).to("xla")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-on_the_host = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+held = torch.nn.Parameter(torch.ones(2))
+held.grad = torch.zeros(2)
+on_the_host = torch.optim.SGD([held], lr=0.1)
 for _ in range(4):
     with BLOCK:
         for _ in range(STEPS):

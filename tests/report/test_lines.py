@@ -32,6 +32,7 @@ from migrate.observe.report import (
     Read,
     Recompilation,
     Unended,
+    Untrained,
 )
 from migrate.prove.compare.verdict import Verdict
 from migrate.prove.resume import Direction, ResumeProof
@@ -97,6 +98,7 @@ def ran() -> Iterable[Any]:
         unended=(Unended(line, 9, (0,)),),
         simulated=True,
         steps=(interval,),
+        untrained=(Untrained(line, "Adam", 4, 3, (0,)),),
         alone=(Divergence(2, (0, 1), (line, None), ("another op",)),),
     )
     return run_summary(dataclasses.replace(marked(found), steps=(interval,)))

@@ -136,6 +136,8 @@ def judge(
     gates = Gates(floor, bfloat16, _first_moves(original, ours))
     judgement = replace(_judge_steps(original, ours, gates), floor=floor)
     judgement = _with_first_moves(judgement, original, ours, gates)
+    if judgement.verdict is Verdict.EQUAL and (untrained := _untrained(original)):
+        judgement = replace(judgement, verdict=Verdict.VACUOUS, message=untrained)
     unended = _unended(ours)
     if unended is None or judgement.verdict is Verdict.DIFFERS:
         return judgement
@@ -154,6 +156,21 @@ def _with_first_moves(
         return judgement
     by = f"within {MARGIN:g} times what rounding does to Adam's first step"
     return replace(judgement, message=f"{judgement.message}; of the parameters, {by}")
+
+
+def _untrained(original: _Ranks) -> str:
+    """What there is to say of an optimizer whose parameters never get a gradient, on either side."""
+    steps = [step for record in original.values() for step in record.steps]
+    for optimizer in sorted({step.optimizer for step in steps}):
+        own = [step for step in steps if step.optimizer == optimizer]
+        if own[0].parameters and not any(step.with_gradient for step in own):
+            line = own[0].details.lines.get("step")
+            where = f" at {line}" if line else ""
+            return (
+                f"the optimizer that steps{where} trains nothing, in the original and in the rewrite: none "
+                f"of its {own[0].parameters} parameters ever gets a gradient"
+            )
+    return ""
 
 
 def _unended(ours: _Ranks) -> str | None:

@@ -18,7 +18,8 @@ from migrate.prove.waiting import DIRECTORY, SIGNAL
 def install() -> None:
     """Take note of this process, which has imported torch; and of those that are forked once they join."""
     folder = Path(os.environ[DIRECTORY])
-    _Note(folder).take()
+    if folder.is_dir():
+        _Note(folder).take()
 
 
 class _Note:
@@ -36,7 +37,9 @@ class _Note:
     def _answer(self) -> None:
         """Write all stacks when the signal comes: in C, so also while Python waits."""
         self._process = os.getpid()
-        file = (self._folder / f"{self._process}.stack").open("a")
+        path = self._folder / f"{self._process}.stack"
+        # No file object, which would warn at the end that nobody has closed it.
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         faulthandler.register(SIGNAL, file=file, all_threads=True)
 
     def _rank(self, rank: object) -> None:

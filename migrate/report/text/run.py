@@ -31,6 +31,12 @@ def run_summary(report: Observed) -> Iterator[RenderableType]:
             "the compiler gives up; put the loop's body in `with torch_xla.step():`"
         )
         yield _unended(report)
+    if report.untrained:
+        yield (
+            "\n[bold red]optimizers that train nothing[/bold red]: their parameters never got a gradient; "
+            "make an optimizer after the model was moved to the device"
+        )
+        yield _untrained(report)
     if report.reads:
         yield "\n[bold]graphs executed outside of a sync[/bold]: Python waited for a value"
         yield _reads(report)
@@ -87,6 +93,15 @@ def _unended(report: Observed) -> RenderableType:
     table = plain_table("steps in one graph", "ranks", "line", "")
     for one in report.unended:
         table.add_row(str(one.steps), _ranks(one.ranks, report.ranks), *_cells(one.line))
+    return table
+
+
+def _untrained(report: Observed) -> RenderableType:
+    table = plain_table("optimizer", "parameters", "steps", "ranks", "line", "")
+    for one in report.untrained:
+        ranks = _ranks(one.ranks, report.ranks)
+        counts = (str(one.parameters), str(one.steps))
+        table.add_row(escape(one.name), *counts, ranks, *_cells(one.line))
     return table
 
 

@@ -55,6 +55,19 @@ def test_equal_recordings_are_equal(folder: Path) -> None:
     assert [weight.difference for weight in judgement.weights] == [0.0, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("gradients", "verdict"), [((0, 0), Verdict.VACUOUS), ((0, 2), Verdict.EQUAL)]
+)
+def test_an_optimizer_that_trains_nothing_on_either_side_proves_nothing(
+    gradients: tuple[int, int], verdict: Verdict, folder: Path
+) -> None:
+    steps = [replace(STEP, with_gradient=count) for count in gradients]
+    judgement = judge({0: rank(folder, 0, *steps)}, {0: rank(folder, 0, *steps)})
+    assert judgement.verdict is verdict
+    said = "none of its 2 parameters ever gets a gradient"
+    assert (said in judgement.message) is (verdict is Verdict.VACUOUS)
+
+
 @pytest.mark.parametrize(("most", "verdict"), [(8, Verdict.EQUAL), (9, Verdict.UNENDED)])
 def test_steps_that_no_sync_ends_are_not_equal(most: int, verdict: Verdict, folder: Path) -> None:
     ours = replace(STEP, in_graph=most)
