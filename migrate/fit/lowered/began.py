@@ -30,9 +30,15 @@ class Began:
 
     Attributes:
         first: number of the first node that a backward pass has met since the last reset; None before.
+        backward: the line that called that backward pass last, "" before.
+
+    Args:
+        line: gives the line of the script that is running.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, line: Callable[[], str] = str) -> None:
+        self._line = line
+        self.backward = ""
         self.first: int | None = None
         self._reset = 0
         self._seen = False
@@ -67,6 +73,7 @@ class Began:
             roots = [tensors] if hasattr(tensors, "grad_fn") else list(tensors)
             first = min(_numbers(root.grad_fn for root in roots), default=None)
             if first is not None:
+                self.backward = self._line()
                 self.first = first if self.first is None else min(first, self.first)
             return differentiate(tensors, *args, **kwargs)
 
