@@ -257,8 +257,7 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
         and path not in sizes.values()
     ]
     problems = [
-        f"other size: the target's {text}; torch's {', '.join(p.key for p in leaf.pieces)} gives "
-        f"{leaf.info.shape}"
+        f"size: {text}, torch's {', '.join(p.key for p in leaf.pieces)} {leaf.info.shape}"
         for text, path in sizes.items()
         for leaf in [sources.leaves[path]]
     ]
@@ -284,7 +283,9 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
             "have the model's factory take them off (torch.nn.utils.parametrize.remove_parametrizations, "
             "torch.nn.utils.remove_weight_norm), and give a checkpoint of that model"
             if normed
-            else "make the models alike, or drop keys that the target has no use for (--drop)",
+            else "make the models alike"
+            + ", or drop keys that the target has no use for (--drop)"
+            * (len(sizes) < len(problems)),
         )
     placed = {
         one.name: Placed(

@@ -350,7 +350,7 @@ ADAPTED = {
         ("c.base_layer.weight", "Conv1D", Confidence.CERTAIN),
         ("c.lora_B.weight", "Linear", Confidence.CERTAIN),
         ("s.base_layer.weight", "Linear", Confidence.LIKELY),
-        ("base_layer.weight", None, Confidence.AMBIGUOUS),  # no adapter beside it
+        ("base_layer.weight", "unknown", Confidence.AMBIGUOUS),  # no adapter beside it
     ],
 )
 def test_adapters_of_peft_and_the_layers_that_they_are_around(key, kind, confidence):
