@@ -22,7 +22,7 @@ def moment() -> int:
     with torch.inference_mode(False), torch.enable_grad():
         node = (torch.zeros(1, device="cpu", requires_grad=True) * 1).grad_fn
     assert node is not None
-    return int(node._sequence_nr())  # type: ignore[attr-defined]
+    return int(node._sequence_nr())
 
 
 class Began:
@@ -108,6 +108,6 @@ def _numbers_alive() -> Iterator[int]:
                     and value.device.type == "xla"
                     and value.grad_fn is not None
                 ):
-                    yield int(value.grad_fn._sequence_nr())  # type: ignore[attr-defined]
+                    yield int(value.grad_fn._sequence_nr())
             except (ReferenceError, RuntimeError):
                 continue
