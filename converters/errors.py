@@ -151,7 +151,7 @@ class MisfitError(ConversionError):
     Remedy: pass the model that they belong to, with the same configuration.
     """
 
-    SHOWN = 8
+    SHOWN = 3
 
     def __init__(self, what: str, misfits: Sequence[str], remedy: str) -> None:
         shown = ", ".join(misfits[: self.SHOWN])

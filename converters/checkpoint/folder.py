@@ -97,7 +97,7 @@ def only_a_part(source: str, keys: Iterable[str]) -> list[str]:
     if adapter is not None:
         said.append(
             f"{adapter} is an adapter's (LoRA's kind): what it adds to its model's weights is in none of "
-            "them; merge it first (PEFT: merge_and_unload), or convert it as it is by --assume"
+            "them; merge it first (PEFT: merge_and_unload), else it is converted as it is, beside them"
         )
     return said
 

@@ -15,6 +15,10 @@ from converters.inference.words import (
     says_lookup,
 )
 
+_LORA = ("lora_A", "lora_B")
+_LORA_EMBEDDING = "lora_embedding_"
+_BASE = "base_layer"
+
 
 def guess_dense(group: Group, context: Context) -> Guess:
     """What a group with a `weight` of two axes is."""
@@ -27,7 +31,7 @@ def guess_dense(group: Group, context: Context) -> Guess:
         what = f"beside its weight there is {', '.join(extra)}: no layer of torch.nn"
         return ambiguous(what, "Linear", "Embedding", PARAMETER)
     if bias is None:
-        return _by_name(group, context)
+        return _of_adapter(group, context) or _by_name(group, context)
     if bias == weight:
         return likely(NORM, "weight and bias have the same two axes")
     rows, columns = weight
@@ -39,6 +43,43 @@ def guess_dense(group: Group, context: Context) -> Guess:
         return _square(group, context)
     what = f"a bias of {bias} fits neither axis of {weight}"
     return ambiguous(what, "Linear", CONV1D, PARAMETER)
+
+
+def _of_adapter(group: Group, context: Context) -> Guess | None:
+    """Return what an adapter of PEFT's kind tells of its own weights, and of the layer that it is put around.
+
+    A Linear's `lora_A` and `lora_B` are Linears; an Embedding's are bare, `lora_embedding_A` and `_B`.
+    """
+    above, _, name = group.path.rpartition(".")
+    layer, _, outer = above.rpartition(".")
+    weight = group.shape("weight") or ()
+    for owner, part in ((above, name), (layer, outer)):  # lora_A.weight, lora_A.default.weight
+        if part in _LORA:
+            return certain(
+                "Linear", f"{part} of {owner or 'the model'}: a Linear, as PEFT makes it"
+            )
+    if name != _BASE:
+        return None
+    beside = f"{above}." if above else ""
+    shapes = {
+        f"{path}.{tensor}".removeprefix(beside): info.shape
+        for path, other in context.groups.items()
+        if f"{path}.".startswith(beside)
+        for tensor, info in other.tensors.items()
+    }
+    if any(key.startswith(_LORA_EMBEDDING) for key in shapes):
+        return certain("Embedding", "the lora_embedding_A and lora_embedding_B beside it")
+    first, second = (
+        next((shape for key, shape in shapes.items() if key.split(".")[0] == part), ())
+        for part in _LORA
+    )
+    if len(first) == len(second) == 2 and weight == (second[0], first[1]):
+        if weight[0] != weight[1]:
+            return certain("Linear", "the shapes of lora_A and lora_B beside it")
+        return likely("Linear", "the lora_A and lora_B beside it; a square weight without a bias")
+    if len(first) == len(second) == 2 and weight == (first[1], second[0]):
+        return certain(CONV1D, "the shapes of lora_A and lora_B beside it")
+    return None
 
 
 def _square(group: Group, context: Context) -> Guess:

@@ -15,7 +15,7 @@ from converters.optimizer.torch_state import TorchOptimizer
 
 Shape = tuple[int, ...]
 
-_MOST_STATES = 2000
+_MOST_STATES = 500
 _SHOWN = 8
 
 
@@ -96,9 +96,13 @@ def positions_by_key(
         ways, reasons = _ways(optimizer, order.keys, shapes)
         misfits = misfits or reasons
         fitting += [(order.name, way) for way in ways]
+        if len(ways) > 1:
+            break  # ambiguous in itself: further orders decide nothing
     if not fitting:
         raise _refusal(optimizer, *_listed(misfits))
     first = fitting[0][1]
+    if given is None and len(optimizer.groups) > 1:
+        fitting += _group_by_group(optimizer, first, [order.keys for order in orders], shapes)
     others = [(name, way) for name, way in fitting if not _same(optimizer, first, way)]
     decided = known.registered or given is not None
     if not decided and not _decided_by_shapes(optimizer, shapes, first):
@@ -138,6 +142,31 @@ def _ways(
     sizes = ", ".join(str(len(group["params"])) for group in optimizer.groups)
     reason = f"its groups of {sizes} parameters do not fit the model's {len(order)}"
     return ways, [] if ways else [reason]
+
+
+def _group_by_group(
+    optimizer: TorchOptimizer,
+    way: Mapping[str, int],
+    orders: Sequence[Sequence[str]],
+    shapes: Mapping[str, Shape],
+) -> list[tuple[str, dict[str, int]]]:
+    """Return the ways in which a single group is in another order than the others."""
+    ways = []
+    for number, group in enumerate(optimizer.groups):
+        positions = list(group["params"])
+        members = {key for key, position in way.items() if position in positions}
+        within = {tuple(key for key in order if key in members) for order in orders}
+        for keys in sorted(within):
+            pairs = list(zip(keys, positions, strict=False))
+            fits = len(keys) == len(positions) and all(
+                (shape := moment_shape(optimizer, position)) is None or _fits(shape, shapes[key])
+                for key, position in pairs
+            )
+            other = {**way, **dict(pairs)}
+            if fits and not _same(optimizer, way, other):
+                ways.append((f"another one in group {number}", other))
+                break
+    return ways
 
 
 def _misfits(

@@ -32,6 +32,11 @@ _FRAMEWORK = re.compile(
     rf"{re.escape(str(Path(__file__).parents[2]))}/(migrate|converters|shims)/"
 )
 
+# Frames of torch_xla and of this project.
+_RUNTIME = re.compile(
+    r"/(site|dist)-packages/torch_xla/|^"
+    rf"{re.escape(str(Path(__file__).parents[2]))}/(migrate|converters|shims)/"
+)
 _IN_A_PACKAGE = re.compile(rf"^.*-packages/|^{re.escape(str(Path(__file__).parents[2]))}/")
 
 
@@ -110,15 +115,20 @@ class Module:
         text: of the HLO module.
         shown: from a place in a file that ran to the one that the user knows.
         outputs: where each value that it returns was made, in MLIR's words (`Written.outputs`).
+        backward: the user's line that began the backward pass, for what its hooks do; "" if unknown.
     """
 
     def __init__(
-        self, text: str, shown: Callable[[str], str] = str, outputs: Sequence[str] = ()
+        self,
+        text: str,
+        shown: Callable[[str], str] = str,
+        outputs: Sequence[str] = (),
+        backward: str = "",
     ) -> None:
         self.text = text
         self._shown = shown
         self._outputs = outputs
-        self.sources = Sources(text, shown)
+        self.sources = Sources(text, shown, backward)
         self.entry: Computation = {}
         self.computations: dict[str, Computation] = {}
         for name, is_entry, computation in _computations(text):
@@ -287,8 +297,9 @@ def users(places: Iterable[str]) -> Iterator[str]:
 class Sources:
     """The source lines of an HLO module: tables at its head, referred to by number."""
 
-    def __init__(self, text: str, shown: Callable[[str], str] = str) -> None:
+    def __init__(self, text: str, shown: Callable[[str], str] = str, backward: str = "") -> None:
         self._shown = shown
+        self._backward = backward
         head = text.partition("\n%")[0]
         self._files = dict(re.findall(r'^(\d+) "(.*)"$', _part(head, "FileNames"), re.M))
         self._places = {
@@ -314,8 +325,11 @@ class Sources:
             places.append(f"{match[1]}:{match[2]}")
         if own := next(users(places), ""):
             return self._shown(own)
+        innermost = next(iter(places), "")
+        if _RUNTIME.search(innermost):  # a hook of the backward pass, whose frames begin in it
+            return self._shown(self._backward) if self._backward else ""
         # Of a framework's line the package is enough: `optax/_src/update.py:42`.
-        return _IN_A_PACKAGE.sub("", next(iter(places), ""))
+        return _IN_A_PACKAGE.sub("", innermost)
 
     def phase(self, one: Instruction) -> Phase:
         """The pass of a step of training that made a value, as the framework names it; "" for neither.

@@ -122,7 +122,7 @@ def _told(
     collectives: list[Collective] = []
     modules = []
     for part, found in compiled:
-        module = Module(found.texts[0], step.shown, found.written.outputs)
+        module = Module(found.texts[0], step.shown, found.written.outputs, step.backward)
         modules.append(module)
         work += [replace(one, times=one.times * part.times) for one in work_of(module)]
         collectives += [

@@ -148,3 +148,38 @@ def test_turns_of_a_loop_are_counted_where_numbers_say_them(
 ) -> None:
     module = Module(COUNTING.replace("END", end).replace("MOST", kept))
     assert module.trips(module.entry["loop"], module.entry) == turns
+
+
+HOOK = r"""HloModule SyncTensorsGraph, is_scheduled=true
+
+FileNames
+1 "/venv/lib/python3.11/site-packages/torch_xla/core/xla_model.py"
+2 "/home/user/train.py"
+
+FunctionNames
+1 "f"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=450 end_line=450 column=0 end_column=0}
+2 {file_name_id=2 function_name_id=1 line=7 end_line=7 column=0 end_column=0}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=1}
+3 {file_location_id=1 parent_frame_id=3}
+
+
+ENTRY %main (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0:T(128)} parameter(0)
+  %hook = f32[8]{0:T(128)} negate(%a), metadata={op_name="x" stack_frame_id=1}
+  ROOT %own = f32[8]{0:T(128)} negate(%hook), metadata={op_name="x" stack_frame_id=3}
+}
+"""
+
+
+def test_a_hook_of_the_backward_pass_is_at_the_line_that_began_it() -> None:
+    """No line is torch_xla's: the frames of what runs in a hook begin there."""
+    for backward, line in (("/home/user/train.py:9", "train.py:9"), ("", "")):
+        module = Module(HOOK, lambda place: place.rpartition("/")[2], (), backward)
+        assert module.sources.of(module.entry["hook"].line) == line
+        assert module.sources.of(module.entry["own"].line) == "train.py:7"

@@ -87,3 +87,8 @@ def test_reads_of_an_evaluation_do_not_cut_the_step(
 def test_a_read_in_the_step_cuts_it(tmp_path: Path) -> None:
     step = taken(tmp_path, 2, "loss.item()")
     assert [cut.rpartition("/")[2] for cut in step.cuts] == ["train.py:18"]
+
+
+def test_the_line_that_began_the_backward_pass_is_known(tmp_path: Path) -> None:
+    """What hooks of the backward pass do has no line of the user's in its own frames."""
+    assert taken(tmp_path, 3).backward.rpartition("/")[2] == "train.py:17"

@@ -22,7 +22,7 @@ def moment() -> int:
     with torch.inference_mode(False), torch.enable_grad():
         node = (torch.zeros(1, device="cpu", requires_grad=True) * 1).grad_fn
     assert node is not None
-    return int(node._sequence_nr())  # type: ignore[attr-defined]
+    return int(node._sequence_nr())
 
 
 class Began:
@@ -30,9 +30,15 @@ class Began:
 
     Attributes:
         first: number of the first node that a backward pass has met since the last reset; None before.
+        backward: the line that called that backward pass last, "" before.
+
+    Args:
+        line: gives the line of the script that is running.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, line: Callable[[], str] = str) -> None:
+        self._line = line
+        self.backward = ""
         self.first: int | None = None
         self._reset = 0
         self._seen = False
@@ -67,6 +73,7 @@ class Began:
             roots = [tensors] if hasattr(tensors, "grad_fn") else list(tensors)
             first = min(_numbers(root.grad_fn for root in roots), default=None)
             if first is not None:
+                self.backward = self._line()
                 self.first = first if self.first is None else min(first, self.first)
             return differentiate(tensors, *args, **kwargs)
 
@@ -101,6 +108,6 @@ def _numbers_alive() -> Iterator[int]:
                     and value.device.type == "xla"
                     and value.grad_fn is not None
                 ):
-                    yield int(value.grad_fn._sequence_nr())  # type: ignore[attr-defined]
+                    yield int(value.grad_fn._sequence_nr())
             except (ReferenceError, RuntimeError):
                 continue

@@ -260,4 +260,4 @@ def _step(
     for path in changed:
         notes.append(f"{path} was changed by the run: it is too large to be copied for it")
     cuts = tuple(places(one) for one in found["cuts"])
-    return Step(parts, True, tuple(notes), places, cuts, found["host"])
+    return Step(parts, True, tuple(notes), places, cuts, found["host"], found["backward"])

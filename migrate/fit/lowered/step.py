@@ -81,6 +81,7 @@ class Step:
         cuts: where a value was read inside of the step, so that the program is a part of it only.
         host_seconds: processor time that Python took to make the step's inputs and programs here; 0 where
             that was not measured.
+        backward: the line that began the backward pass, as a place in a file that ran; "" if unknown.
     """
 
     parts: tuple[Part, ...]
@@ -89,6 +90,7 @@ class Step:
     shown: Callable[[str], str] = str
     cuts: tuple[str, ...] = ()
     host_seconds: float = 0.0
+    backward: str = ""
 
     @property
     def of_torch(self) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from migrate.fit.lowered import began
 from migrate.fit.lowered.began import Began, moment
 from migrate.fit.lowered.changed import change
 from migrate.fit.lowered.pending import (
@@ -40,6 +41,7 @@ CHANGED = "MIGRATE_FIT_CHANGED"
 PROGRAM, FACTS, STEPS = "program{}.hlo", "program.json", "steps"
 # What the reads of a first run gave, for a second one; why a step could not be taken.
 VALUES, WHY = "values.json", "why"
+_OURS = (__file__, began.__file__)
 # So many steps are looked at; where none of them repeats, each would be compiled anew.
 MOST_STEPS = 6
 # Elements of a value that is kept for a second run.
@@ -68,7 +70,7 @@ def _place() -> str:
     """The line of the script that is running: the innermost one outside of packages and of this file."""
     frame = sys._getframe(1)
     while frame.f_back is not None and (
-        frame.f_code.co_filename == __file__ or "-packages" in frame.f_code.co_filename
+        frame.f_code.co_filename in _OURS or "-packages" in frame.f_code.co_filename
     ):
         frame = frame.f_back
     return f"{os.path.abspath(frame.f_code.co_filename)}:{frame.f_lineno}"
@@ -131,7 +133,7 @@ class _Watch:
         # Whether what `--try` was to change was there.
         self._changed: Callable[[], bool] = lambda: True
         self._optimizers = 0
-        self._began = Began()
+        self._began = Began(_place)
         # The programs of the step that is running, and where it was cut, with autograd's moment of each.
         self._step: list[tuple[int, str]] = []
         self._cuts: list[tuple[int, str]] = []
@@ -306,6 +308,7 @@ class _Watch:
             "cuts": list(dict.fromkeys(place for _, place in self._cuts)),
             "waits": list(dict.fromkeys(self._waits)),
             "changed": self._changed(),
+            "backward": self._began.backward,
         }
         part.write_text(json.dumps(facts))
         part.rename(self._folder / FACTS)

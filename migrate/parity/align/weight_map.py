@@ -74,7 +74,11 @@ def bring(truth: Side, other: Side, work: Path, conversion: Conversion) -> Weigh
     own = work / "from-truth.safetensors"
     truth.ask(protocol.SaveWeights(own))
     if truth.kind not in _TORCH or other.kind in _TORCH:
-        other.ask(protocol.LoadWeights(own))
+        try:
+            other.ask(protocol.LoadWeights(own))
+        except ParityError as error:  # the file is ours: say whose weights are in it
+            what = error.what.replace(f"the weights of {own}", "the truth's weights")
+            raise ParityError(what, "make the two models alike, of the same sizes") from None
         return same_names(own)
     names, pytree = _converted(truth, other, own, work, conversion)
     other.ask(protocol.LoadWeights(pytree))

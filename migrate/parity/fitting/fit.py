@@ -28,6 +28,7 @@ from converters.mapping.module_tree import BUFFER_KIND
 from converters.mapping.paths import Api
 from converters.planning import planned
 from converters.target.arrange import Fitted, Placed, Way, arranged
+from migrate.counts import many
 from migrate.parity.dump.dump import Dump
 from migrate.parity.fitting.outputs import compare_outputs
 from migrate.parity.fitting.results import Fit
@@ -243,13 +244,26 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
         for pattern in drop
         if row.outcome in (Outcome.MAPPED, Outcome.TIED) and re.search(pattern, row.key)
     }
+    sizes = {
+        text: path
+        for text in found.unplaced
+        if (path := text.partition(" ")[0]) in sources.leaves and path in found.unused
+    }
     lacking = [
         f"extra: no layer of the target is {path}, made of {', '.join(keys)}"
         for path in found.unused
         if (keys := [p.key for p in sources.leaves[path].pieces if p.key not in dropped])
         and "tied:" not in path
+        and path not in sizes.values()
     ]
-    problems = [f"missing: no layer of torch's is {text}" for text in found.unplaced]
+    problems = [
+        f"size: {text}, torch's {', '.join(p.key for p in leaf.pieces)} {leaf.info.shape}"
+        for text, path in sizes.items()
+        for leaf in [sources.leaves[path]]
+    ]
+    problems += [
+        f"missing: no layer of torch's is {text}" for text in found.unplaced if text not in sizes
+    ]
     problems += [f"{name} runs inside of vmap, where no layer is seen" for name in found.unseen]
     problems += lacking
     infos = {row.key: TensorInfo(row.shape or (), row.dtype or "") for row in plan.rows}
@@ -259,14 +273,19 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
             for path, group in make_groups(infos).items()
             if group.normed
         ]
-        problems += [f"the models part {one}" for one in map(str, found.differences[:3])]
+        if len(sizes) < len(problems):  # of other sizes no outputs can agree
+            problems += [f"the models part {one}" for one in map(str, found.differences[:3])]
         raise MisfitError(
-            f"{found.layers} layers of the target were found in torch's, and something has no place",
+            f"{many(len(sizes), 'weight')} of the two models have other sizes"
+            if len(sizes) == len(problems)
+            else f"{found.layers} layers of the target were found in torch's, and something has no place",
             [*normed, *problems],
             "have the model's factory take them off (torch.nn.utils.parametrize.remove_parametrizations, "
             "torch.nn.utils.remove_weight_norm), and give a checkpoint of that model"
             if normed
-            else "make the models alike, or drop keys that the target has no use for (--drop)",
+            else "make the models alike"
+            + ", or drop keys that the target has no use for (--drop)"
+            * (len(sizes) < len(problems)),
         )
     placed = {
         one.name: Placed(

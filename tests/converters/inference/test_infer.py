@@ -320,3 +320,39 @@ def test_odd_shapes_have_an_outcome(name, shape):
     names = [name, "weight_hh_l0", "weight_v", "running_var"]
     infos = {f"m.{it}": TensorInfo(shape, "float32") for it in names}
     assert list(infer(infos).slots) == list(infos)
+
+
+ADAPTED = {
+    "emb.base_layer.weight": (11, 8),
+    "emb.lora_embedding_A.default": (2, 11),
+    "emb.lora_embedding_B.default": (8, 2),
+    "q.base_layer.weight": (6, 8),
+    "q.lora_A.default.weight": (2, 8),
+    "q.lora_B.default.weight": (6, 2),
+    "c.base_layer.weight": (8, 6),  # GPT-2's Conv1D keeps (in, out)
+    "c.lora_A.weight": (2, 8),
+    "c.lora_B.weight": (6, 2),
+    "s.base_layer.weight": (8, 8),
+    "s.lora_A.weight": (2, 8),
+    "s.lora_B.weight": (8, 2),
+    "base_layer.weight": (5, 4),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "confidence"),
+    [
+        ("emb.base_layer.weight", "Embedding", Confidence.CERTAIN),
+        ("emb.lora_embedding_A.default", "Parameter", Confidence.CERTAIN),
+        ("q.base_layer.weight", "Linear", Confidence.CERTAIN),
+        ("q.lora_A.default.weight", "Linear", Confidence.CERTAIN),
+        ("q.lora_B.default.weight", "Linear", Confidence.CERTAIN),
+        ("c.base_layer.weight", "Conv1D", Confidence.CERTAIN),
+        ("c.lora_B.weight", "Linear", Confidence.CERTAIN),
+        ("s.base_layer.weight", "Linear", Confidence.LIKELY),
+        ("base_layer.weight", "unknown", Confidence.AMBIGUOUS),  # no adapter beside it
+    ],
+)
+def test_adapters_of_peft_and_the_layers_that_they_are_around(key, kind, confidence):
+    guess = guess_of({key: TensorInfo(shape, "float32") for key, shape in ADAPTED.items()}, key)
+    assert (guess.kind, guess.confidence) == (kind, confidence)

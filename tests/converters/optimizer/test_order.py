@@ -113,7 +113,13 @@ def net():
     return Net()
 
 
+def mixed_groups(model):
+    """Matrices by sorted names, vectors in the order of registration."""
+    return [sorted_groups(model)[0], registered_groups(model)[1]]
+
+
 AMBIGUOUS = {
+    "mixed groups": mixed_groups,
     "sorted groups": sorted_groups,
     "registered groups": registered_groups,
     "layer-wise rates": layer_groups,

@@ -138,7 +138,8 @@ def test_a_hub_whose_listing_has_no_sizes(hub: HubServer, tmp_path: Path, refuse
     data = (tmp_path / "net.safetensors").read_bytes()
     hub.commit("org/net", {"model.safetensors": data, "notes.txt": b"x", "empty.safetensors": b""})
     opened = open_checkpoint(place_of("hf://org/net/model.safetensors"))
-    assert list(opened.infos) and all(opened.read(key).size for key in opened.infos)
+    assert opened.infos
+    assert all(opened.read(key).size for key in opened.infos)
     heads = [path for method, path, _ in hub.requests if method == "HEAD"]
     assert [path.rpartition("/")[2] for path in heads] == ["model.safetensors"]
     with refused(CheckpointDamagedError, "empty.safetensors is empty"):

@@ -152,6 +152,37 @@ def test_what_has_no_place_is_named_on_both_sides(
     assert any(said in line for line in raised.value.misfits), raised.value.misfits
 
 
+class Narrow(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).relu()
+        return x
+
+
+class Wide(linen.Module):
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        for number in range(4):
+            x = linen.relu(linen.Dense(9, name=f"layers_{number}")(x))
+        return x
+
+
+def test_other_sizes_are_a_short_line_for_each_weight(tmp_path: Path) -> None:
+    with pytest.raises(MisfitError) as raised:
+        follow(Narrow(), Wide(), [{"x": np.ones((2, 6), np.float32)}], tmp_path)
+    assert len(raised.value.misfits) == 8
+    first = raised.value.misfits[1]
+    assert first.startswith("size: params/layers_0/kernel (6, 9)")
+    assert first.endswith(", torch's layers.0.weight (6, 6)")
+    message = str(raised.value)
+    assert message.startswith("8 weights of the two models have other sizes: ")
+    assert len(message) < 400
+
+
 @pytest.mark.long
 def test_a_mapping_is_used_again_for_another_checkpoint(tmp_path: Path) -> None:
     torch.manual_seed(1)

@@ -11,7 +11,7 @@ from torch import nn
 
 from migrate.parity.ground.errors import ParityError
 
-_SHOWN = 5
+_SHOWN = 3
 
 
 def save(module: nn.Module, file: Path) -> None:

@@ -115,7 +115,7 @@ def test_weights_that_do_not_fit_are_told_in_one_line(tmp_path: Path) -> None:
     before = side.module[0].bias.clone()
     with pytest.raises(ParityError) as caught:
         side.load_weights(tmp_path / "weights.safetensors")
-    assert "6 missing: 1.weight, 1.bias, 2.weight, 2.bias, 3.weight, …" in caught.value.what
+    assert "6 missing: 1.weight, 1.bias, 2.weight, …" in caught.value.what
     assert "1 surplus: more" in caught.value.what
     assert "1 misshapen: 0.weight ([3, 2] for [2, 2])" in caught.value.what
     assert torch.equal(side.module[0].bias, before)
