@@ -118,6 +118,26 @@ def test_the_seed_of_the_script_is_followed(tmp_path: Path, seed: str, added: st
     assert text.count("torch_xla.manual_seed") == 1
 
 
+def test_a_script_that_names_no_device_and_spawns(tmp_path: Path) -> None:
+    before = """\
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def worker(rank, world_size):
+    dist.init_process_group("nccl", rank=rank, world_size=world_size)
+    net = DDP(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).to(rank), device_ids=[rank])
+    print(net)
+
+
+if __name__ == "__main__":
+    mp.spawn(worker, args=(2,), nprocs=2)
+"""
+    assert OWN in rewritten(tmp_path, before)
+
+
 def test_a_seed_of_numpy_seeds_no_device(tmp_path: Path) -> None:
     text = rewritten(tmp_path, script("import numpy as np", seed="np.random.seed(0)"))
     assert text.count(OWN) == 1

@@ -32,7 +32,6 @@ XLA_SEED = "torch_xla.manual_seed"
 SEED_WORDS = (b"seed", b"set_determinism", b"prepare_environment")
 # What starts replicas, by the last part of its name.
 LAUNCHES = frozenset({"launch", "notebook_launcher", "spawn", "start_processes"})
-ACCELERATORS = (b"cuda", b"xla")
 
 
 class Start(StrEnum):
@@ -178,8 +177,7 @@ class Randomness:
         for top in filter(self._is_script, self._scopes):
             files = self._closure(top)
             data = [self._analysis.scopes[path].module.data for path in files]
-            moves = any(word in one for one in data for word in ACCELERATORS)
-            if moves and any(JOINS.encode() in one for one in data) and self._joins(top):
+            if any(JOINS.encode() in one for one in data) and self._joins(top):
                 found[top] = files
         return found
 
