@@ -423,7 +423,7 @@ class TestNothingUnaccounted:
                 "from torch.nn.parallel import DistributedDataParallel\nw = DistributedDataParallel",
                 "see",
             ),
-            ("import torch\ntorch.save({}, 'x')", "on all ranks"),
+            ("import torch\ntorch.save(state, 'x')", "on all ranks"),
             ("def f(x):\n    return x.is_cuda", "is False on XLA"),
             ("import torch.distributed as d\nd.new_subgroups()", "not known to work"),
             ("from apex import amp\namp.half_function(f)", "needs CUDA"),
