@@ -211,9 +211,11 @@ class Compile(Rule):
             )
             yield from self.report(call, message)
             return
-        if isinstance(above, cst.Assign) and _is_to_itself(above, context):
-            return  # its statement goes
         message = "torch.compile goes: XLA compiles the step"
+        if isinstance(above, cst.Assign) and _is_to_itself(above, context):
+            if not _compiles_to_itself(context.parent(above), context):  # not alone on its line
+                yield self.edit(above, lambda _: cst.RemoveFromParent(), message, consumes=[above])
+            return  # else its line goes
         gone = [call.func, *call.args[1:]]
         yield self.edit(call, lambda updated: updated.args[0].value, message, consumes=gone)
 
