@@ -277,7 +277,7 @@ def _is_to_itself(assign: cst.Assign, context: Workspace) -> bool:
     return len(assign.targets) == 1 and compiled is not None and compiled.deep_equals(target)
 
 
-def _compiles_to_itself(line: cst.CSTNode, context: Workspace) -> bool:
+def _compiles_to_itself(line: cst.CSTNode | None, context: Workspace) -> bool:
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return False
     statement = line.body[0]
