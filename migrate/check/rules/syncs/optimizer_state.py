@@ -36,7 +36,7 @@ class OptimizerState(Hazard):
     Source: torch 2.9 (`torch.optim.Optimizer._process_value_according_to_param_policy`), torch_xla 2.9.
     """
 
-    code = "XLA208"
+    code = "XLA209"
     name = "optimizer-state"
     severity = Severity.WARNING
     nodes = (cst.Call,)
@@ -52,13 +52,13 @@ class OptimizerState(Hazard):
                 for state in optimizer.state.values():
                     for k, v in state.items():
                         if torch.is_tensor(v):
-                            state[k] = v.to(device)  # XLA208
+                            state[k] = v.to(device)  # XLA209
                 for p in optimizer.state:
                     entry = optimizer.state[p]
-                    optimizer.state[p] = {k: v.cuda() for k, v in entry.items()}  # XLA208
+                    optimizer.state[p] = {k: v.cuda() for k, v in entry.items()}  # XLA209
                 for slots in saved["state"].values():
                     for slot in slots.values():
-                        slot.data = slot.data.to(device)  # XLA208
+                        slot.data = slot.data.to(device)  # XLA209
             """
         ),
         example(
