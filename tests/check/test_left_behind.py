@@ -287,7 +287,7 @@ STATES = {
 @pytest.mark.parametrize("script", STATES.values(), ids=STATES)
 def test_a_loop_that_moves_the_whole_state_is_reported(script: str) -> None:
     script = "import torch\n" + textwrap.dedent(script).strip()
-    assert reported(script, "XLA208") == marked(script) != []
+    assert reported(script, "XLA209") == marked(script) != []
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_loop_that_leaves_the_step_is_not(test: str) -> None:
                 if {test}:
                     s[k] = v.to(device)
     """
-    assert reported(script, "XLA208") == []
+    assert reported(script, "XLA209") == []
 
 
 LOADS = {

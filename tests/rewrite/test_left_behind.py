@@ -142,7 +142,7 @@ CASES = {
         """,
     ),
     "optimizer-state": (
-        "XLA208",
+        "XLA209",
         """
         def load(optimizer, local):
             for state in optimizer.state.values():
