@@ -352,6 +352,8 @@ class Values:
         name = node.attr.value
         if name in v.DESCRIBES:
             return Kind.HOST
+        if name == "grad" and updates(self._context.class_around(node), self._context):
+            return Kind.ON_DEVICE
         if is_attribute_of_self(node):
             return self._of_self(node)
         if name in v.KEPT_TENSORS:
@@ -439,6 +441,8 @@ class Values:
         found = self.kind(binding.value)
         if binding.how is How.VALUE:
             return found
+        if binding.how is How.ELEMENT and self._is_of_parameters(binding.value):
+            return Kind.ON_DEVICE
         found = held([found])
         is_element = binding.how is How.ELEMENT and binding.value is not None
         if is_element and found is Kind.UNKNOWN and self._yields_batches(binding):
@@ -450,6 +454,15 @@ class Values:
         if binding.how is How.PART and found in HOLDERS:
             return Kind.UNKNOWN
         return found
+
+    def _is_of_parameters(self, value: cst.CSTNode | None) -> bool:
+        """Whether `value` is `group["params"]` in an optimizer's own class."""
+        if not isinstance(value, cst.Subscript) or len(value.slice) != 1:
+            return False
+        index = value.slice[0].slice
+        if not isinstance(index, cst.Index) or string_value(index.value) != "params":
+            return False
+        return updates(self._context.class_around(value), self._context)
 
     def _yields_batches(self, binding: Given) -> bool:
         """Whether what a loop goes over yields batches: it trains, or the name says so."""
@@ -722,6 +735,31 @@ def is_forward(function: cst.CSTNode | None, context: Parsed) -> bool:
         return False
     names = [context.qualified_name(base.value) or "" for base in around.bases]
     return not any("autograd" in name or "Transform" in name for name in names)
+
+
+def is_update(function: cst.CSTNode | None, context: Parsed) -> bool:
+    """Whether `function` is the `step` of an optimizer's class."""
+    if not isinstance(function, cst.FunctionDef) or function.name.value != "step":
+        return False
+    return updates(context.class_around(function), context)
+
+
+def updates(around: cst.ClassDef | None, context: Parsed) -> bool:
+    """Whether a class of the script derives from an optimizer of torch."""
+    seen: set[int] = set()
+    waiting = [around]
+    while waiting:
+        checked = waiting.pop()
+        if checked is None or id(checked) in seen:
+            continue
+        seen.add(id(checked))
+        for base in checked.bases:
+            if (context.qualified_name(base.value) or "").startswith("torch.optim."):
+                return True
+            if isinstance(base.value, cst.Name):
+                bound = (binding.node for binding in context.bindings(base.value))
+                waiting += [node for node in bound if isinstance(node, cst.ClassDef)]
+    return False
 
 
 def is_host_method(call: cst.Call) -> bool:
