@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 PLAIN = frozenset(
     {"int", "float", "bool", "round", "abs", "min", "max", "any", "all", "sum", "len", "math", "np"}
 )
-READS = frozenset({"item", "tolist", "any", "all", "numpy", "astype", "round", "floor", "int", "cpu"})
+READS = frozenset(
+    {"item", "tolist", "any", "all", "numpy", "astype", "round", "floor", "int", "cpu"}
+)
 DEEPEST = 5
 
 
@@ -141,7 +143,9 @@ class Drawn:
         if not isinstance(base, cst.Call):
             return False
         last = code(base.func).rpartition(".")[2]
-        made = last in EMPTIES - LIKES and (self._facts.names.of(base.func) or "").startswith("torch.")
+        made = last in EMPTIES - LIKES and (self._facts.names.of(base.func) or "").startswith(
+            "torch."
+        )
         return made and not last.endswith("_like") and self._is_on_host(base)
 
     def _is_generator(self, base: cst.BaseExpression) -> bool:
@@ -173,3 +177,31 @@ class Drawn:
                 if any(self.is_drawn(part, depth) for part in parts):
                     return True
         return False
+
+
+def is_transform(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether `node` is in a module that holds no modules and no parameters, and no module uses it.
+
+    Such a module is a transform of the loader as often as a part of the model.
+    """
+    around = facts.context.class_around(node)
+    if around is None or _holds_modules(around, facts):
+        return False
+    name = around.name.value
+    uses = (call for call in facts.calls if code(call.func).rpartition(".")[2] == name)
+    for use in uses:
+        user = facts.context.class_around(use)
+        if user is not None and user is not around and _is_module(user, facts):
+            return False
+    return True
+
+
+def _is_module(around: cst.ClassDef, facts: Facts) -> bool:
+    names = [facts.names.of(base.value) or code(base.value) for base in around.bases]
+    return any(name.rpartition(".")[2] in ("Module", "Sequential", "ModuleList") for name in names)
+
+
+def _holds_modules(around: cst.ClassDef, facts: Facts) -> bool:
+    """Whether the class makes modules or parameters, or runs what it holds."""
+    names = (facts.names.of(call.func) or "" for call in nodes_of(around, cst.Call))
+    return any(name.startswith("torch.nn.") and name[9:10].isupper() for name in names)

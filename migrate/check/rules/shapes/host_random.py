@@ -8,8 +8,8 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.steps.drawn import drawn_of
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.reading.steps.drawn import drawn_of, is_transform
+from migrate.reading.tree.tree import code, nodes, nodes_of
 
 SOME = "; replicas that draw differently run different graphs, and wait for each other for ever"
 
@@ -26,7 +26,8 @@ class HostRandom(Hazard):
     `torch.where(keep, layer(x), x)`. Where both are too dear, let all replicas draw the same (a generator
     with one seed: `random.Random(seed)`), and let there be few outcomes.
 
-    Source: torch_xla 2.9 (measured: a compilation for each branch; simulated replicas part at the collective).
+    Source: torch_xla 2.9 (measured: a compilation for each branch; simulated replicas part at the
+    collective).
     """
 
     code = "XLA113"
@@ -130,15 +131,18 @@ class HostRandom(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one condition, or one loop whose number of turns is drawn."""
         assert isinstance(node, cst.If | cst.While | cst.IfExp | cst.For)
-        if not facts.steps.inside(node) or _is_transform(node, facts):
+        if not facts.steps.inside(node) or is_transform(node, facts):
             return
         drawn = drawn_of(facts)
         if isinstance(node, cst.For):
             turns = node.iter
-            if isinstance(turns, cst.Call) and code(turns.func) == "range":
-                if any(drawn.is_drawn(arg.value) for arg in turns.args) and _computes(node, facts):
-                    message = f"`{code(turns)}`: the number of turns is drawn on the host: each number is a graph"
-                    yield self.hit(node, message + SOME)
+            counted = isinstance(turns, cst.Call) and code(turns.func) == "range"
+            args = turns.args if isinstance(turns, cst.Call) and counted else ()
+            if any(drawn.is_drawn(arg.value) for arg in args) and _computes(node, facts):
+                message = (
+                    f"the number of turns of `{code(turns)}` is drawn on the host: each is a graph"
+                )
+                yield self.hit(node, message + SOME)
         elif drawn.is_drawn(node.test) and _computes(node, facts):
             message = (
                 f"`{code(node.test)}` is drawn on the host: each outcome is a graph, compiled for itself"
@@ -161,7 +165,7 @@ def _computes(node: cst.If | cst.While | cst.IfExp | cst.For, facts: Facts) -> b
 
 
 def _leaves(branch: cst.CSTNode) -> bool:
-    return any(nodes_of(branch, kind) for kind in (cst.Continue, cst.Break, cst.Return))  # type: ignore[type-abstract]
+    return any(isinstance(node, cst.Continue | cst.Break | cst.Return) for node in nodes(branch))
 
 
 def _around(node: cst.CSTNode, facts: Facts) -> cst.For | cst.While | cst.FunctionDef | None:
@@ -183,31 +187,3 @@ def _is_work(branch: cst.CSTNode, facts: Facts) -> bool:
         facts.values.on_device(part.target if isinstance(part, cst.AugAssign) else part)
         for part in parts
     )
-
-
-def _is_transform(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `node` is in a module that holds no modules and no parameters, and no module uses it.
-
-    Such a module is a transform of the loader as often as a part of the model.
-    """
-    around = facts.context.class_around(node)
-    if around is None or _holds_modules(around, facts):
-        return False
-    name = around.name.value
-    uses = (call for call in facts.calls if code(call.func).rpartition(".")[2] == name)
-    for use in uses:
-        user = facts.context.class_around(use)
-        if user is not None and user is not around and _is_module(user, facts):
-            return False
-    return True
-
-
-def _is_module(around: cst.ClassDef, facts: Facts) -> bool:
-    names = [facts.names.of(base.value) or code(base.value) for base in around.bases]
-    return any(name.rpartition(".")[2] in ("Module", "Sequential", "ModuleList") for name in names)
-
-
-def _holds_modules(around: cst.ClassDef, facts: Facts) -> bool:
-    """Whether the class makes modules or parameters, or runs what it holds."""
-    names = (facts.names.of(call.func) or "" for call in nodes_of(around, cst.Call))
-    return any(name.startswith("torch.nn.") and name[9:10].isupper() for name in names)
