@@ -381,8 +381,27 @@ class Values:
         kinds = {self.kind(value) for value in self._assigned(node)}
         host = bool(kinds) and kinds <= DEVICES | {Kind.HOST}
         found = held(kinds) if kinds & PLACED or host else Kind.UNKNOWN
+        if found not in PLACED and self._is_buffer(node):
+            return Kind.ON_DEVICE
         named = found is Kind.UNKNOWN and v.MODEL.fullmatch(node.attr.value)
         return Kind.MODEL if named else found
+
+    def _is_buffer(self, node: cst.Attribute) -> bool:
+        """Whether `node` is a buffer of the module around it, which moves to the device with it."""
+        function = self._context.function_around(node)
+        built = function is not None and function.name.value == "__init__"
+        return not built and (*self._key(node)[:1], node.attr.value) in self._buffers
+
+    @cached_property
+    def _buffers(self) -> frozenset[tuple[int, str]]:
+        """The names by which the classes of the script register buffers, with the id of the class."""
+        found = set()
+        for call in self._context.all_of(cst.Call):
+            if isinstance(call.func, cst.Attribute) and dotted(call.func) == "self.register_buffer":
+                name = string_value(call.args[0].value) if call.args else None
+                if name is not None:
+                    found.add((id(self._context.class_around(call)), name))
+        return frozenset(found)
 
     def _of_name(self, node: cst.Name) -> Kind:
         if node.value in ("True", "False", "None"):
