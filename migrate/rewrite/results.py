@@ -14,7 +14,7 @@ from migrate.reading.notebook.text import SUFFIX, Notebook
 from migrate.reading.tree.source import Source, decoded
 
 # Rules and hazards of what costs at most a warning or some speed: the script trains as it stands.
-_HARMLESS = frozenset({"pinned-memory", "jit-script", "XLA108", "XLA208", "XLA709"})
+_HARMLESS = frozenset({"pinned-memory", "jit-script", "XLA709"})
 # The words of a finding that replaces an edit.
 NOT_DONE = "not done by the rule "
 # The words with which a rule asks for what is so in most scripts.
@@ -30,6 +30,7 @@ class Note:
         rule: name of the rule.
         message: what was done, or what is left to do by hand.
         cell: of a notebook, from 1, all its cells counted; the line is in it then.
+        mention: whether the script is right as it stands and could be faster.
     """
 
     line: int
@@ -37,6 +38,7 @@ class Note:
     rule: str
     message: str
     cell: int | None = None
+    mention: bool = False
 
     @property
     def place(self) -> str:
@@ -48,7 +50,7 @@ class Note:
     @property
     def severity(self) -> Severity:
         """How bad a finding is: `INFO` where the rewritten script stands with it."""
-        stands = self.rule in _HARMLESS or _ASKS in self.message
+        stands = self.mention or self.rule in _HARMLESS or _ASKS in self.message
         if NOT_DONE in self.message:
             return Severity.ERROR
         return Severity.INFO if stands else Severity.ERROR
