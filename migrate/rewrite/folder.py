@@ -30,7 +30,7 @@ from migrate.rewrite.left.configurations import in_configurations
 from migrate.rewrite.left.order import in_order
 from migrate.rewrite.notebook import in_cells
 from migrate.rewrite.options import DEFAULT, Options
-from migrate.rewrite.results import FileRewrite, FolderRewrite, Note
+from migrate.rewrite.results import FileRewrite, FolderRewrite
 from migrate.rewrite.story import (
     PORTABLE,
     Draft,

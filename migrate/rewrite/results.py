@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from migrate.check.counted import is_test
 from migrate.check.hazard import Severity
 from migrate.reading.notebook.text import SUFFIX, Notebook
 from migrate.reading.tree.source import Source, decoded
@@ -177,10 +178,23 @@ class FolderRewrite:
         """The files that could not be rewritten."""
         return tuple(file for file in self.files if file.problem)
 
+    @cached_property
+    def in_tests(self) -> tuple[tuple[Path, Note], ...]:
+        """The findings in the project's tests, which run on no TPU: they set no exit code."""
+        return tuple(entry for entry in self.left_to_do if self._is_test(entry[0]))
+
+    @cached_property
+    def outside_tests(self) -> tuple[tuple[Path, Note], ...]:
+        """The findings in all other files."""
+        return tuple(entry for entry in self.left_to_do if not self._is_test(entry[0]))
+
+    def _is_test(self, name: Path) -> bool:
+        return is_test(self.folder / name, [self.folder])
+
     @property
     def needs_hands(self) -> bool:
-        """Whether a finding has to be done by hand, not only looked at."""
-        return any(note.severity is Severity.ERROR for _, note in self.left_to_do)
+        """Whether a finding outside tests has to be done by hand, not only looked at."""
+        return any(note.severity is Severity.ERROR for _, note in self.outside_tests)
 
     @cached_property
     def edits_by_rule(self) -> dict[str, int]:
@@ -189,8 +203,9 @@ class FolderRewrite:
 
     @cached_property
     def findings_by_rule(self) -> dict[str, int]:
-        """The number of findings of each rule, the most frequent first."""
-        return _counts(note for file in self.files for note in file.findings)
+        """The number of findings of each rule outside tests, the most frequent first."""
+        files = (file for file in self.files if not self._is_test(file.name))
+        return _counts(note for file in files for note in file.findings)
 
 
 def _counts(notes: Iterator[Note]) -> dict[str, int]:

@@ -27,10 +27,11 @@ class BatchCopies(Hazard):
     Where the loop reads a value at every step, the copy begins only when the step has ended.
     `MpDeviceLoader` copies the next batches in a thread of its own while the step runs.
 
-    **What to do.** Go over `MpDeviceLoader(loader, device)` of `torch_xla.distributed.parallel_loader`, and take
-    out the moves of the batch and `with torch_xla.step():`: the loader ends the graph before each batch. It moves
-    the tensors of tuples, lists and dictionaries, and leaves the rest of a batch as it is. `set_epoch` stays a call on the
-    sampler of the loader inside. Measure it: it helps where the copy takes a noticeable part of the step.
+    **What to do.** Iterate over `MpDeviceLoader(loader, device)` of `torch_xla.distributed.parallel_loader`,
+    and take out the moves of the batch and `with torch_xla.step():`, as the loader ends the graph before each
+    batch. It moves the tensors in tuples, lists and dictionaries, and leaves the rest of a batch as it is.
+    `set_epoch` stays a call on the sampler of the wrapped loader. Measure first: the loader helps where the
+    copy takes a noticeable part of a step.
 
     Nothing is reported where the loop uses a part of a batch on the host, which the loader would move too.
 
@@ -119,7 +120,7 @@ class BatchCopies(Hazard):
             return
         loader = code(_loader(node.iter))
         message = (
-            "the loop copies each batch to the device itself, between two steps: go over "
+            "the loop copies each batch to the device itself, between two steps: iterate over "
             f"{LOADER}({loader}, device), which copies the next batches meanwhile and ends each step, "
             "in place of the copies and of torch_xla.step()"
         )
