@@ -523,7 +523,7 @@ class Optimizers:
                     used += node.left, node.right
                 elif isinstance(node, ast.Compare):
                     used += node.left, *node.comparators
-        return moves.intersection(used)
+        return {one for one in used if one in moves}
 
     def _is_given_optimizer(self, function: Function, name: str) -> bool:
         """Whether the parameter `name`, of which callers say nothing, is an optimizer."""
