@@ -7,6 +7,7 @@ the script runs. What only has a name is one by how it is used, and by its name 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -31,6 +32,8 @@ from migrate.reading.values.words import (
     TORCH_OPTIMIZER_BASE,
 )
 
+# Functions of torch that compute with tensors.
+TORCH_FUNCTION = re.compile(r"torch\.(nn\.functional\.|linalg\.|special\.|fft\.)?[a-z_]\w*")
 SWITCH = "torch.__future__.set_swap_module_params_on_conversion"
 LOADS = b".load_state_dict("
 # Calls that give the parameters of a module.
@@ -262,7 +265,11 @@ class Optimizers:
                 if goal.moved or self._has_moved(call, scope, model, at, (), frozenset()):
                     continue
                 settled = False
-                late |= {one: to for one, to in self._moves if self._moves_later(one, to, goal)}
+                late |= {
+                    one: to
+                    for one, to in self._moves
+                    if one not in self._of_tensors and self._moves_later(one, to, goal)
+                }
             kept = {one for one, at in late.items() if self._is_kept(one, at, call, scope)}
             if late and kept == late.keys():
                 continue
@@ -498,6 +505,25 @@ class Optimizers:
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
             if node.value in moves
         }
+
+    @cached_property
+    def _of_tensors(self) -> set[ast.expr]:
+        """The moves whose result is an operand, or an argument of a function of torch."""
+        moves = {call for call, _ in self._moves}
+        used: list[ast.expr] = []
+        for call, scope in self._evaluator.calls():
+            if any(one in moves for one in _arguments(call)):
+                values = self._evaluator.values(call.func, scope)
+                names = [value.name for value in values if isinstance(value, External)]
+                if any(TORCH_FUNCTION.fullmatch(n) and not WRAPPERS.match(n) for n in names):
+                    used += _arguments(call)
+        for top in {scope.top for _, scope in self._moves}:
+            for node in top.module.nodes:
+                if isinstance(node, ast.BinOp):
+                    used += node.left, node.right
+                elif isinstance(node, ast.Compare):
+                    used += node.left, *node.comparators
+        return {one for one in used if one in moves}
 
     def _is_given_optimizer(self, function: Function, name: str) -> bool:
         """Whether the parameter `name`, of which callers say nothing, is an optimizer."""

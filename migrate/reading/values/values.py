@@ -8,7 +8,7 @@ other files of the project. What is not plausible is unknown.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -297,10 +297,31 @@ class Values:
     def _of_subscript(self, node: cst.Subscript) -> Kind:
         if code(node) in _ENVIRONMENT:
             return Kind.INDEX
+        if self._is_setting_of_group(node):
+            return Kind.HOST
         found = held([self.kind(node.value)])
         if found in HOLDERS and not is_attribute_of_self(node.value):  # self.layers[i]
             return Kind.UNKNOWN
         return found
+
+    def _is_setting_of_group(self, node: cst.Subscript) -> bool:
+        """Whether `node` is a number of an optimizer's group: `group["lr"]`, `opt.param_groups[0]["lr"]`."""
+        first = node.slice[0].slice
+        key = string_value(first.value) if isinstance(first, cst.Index) else None
+        if key is None or key == "params":
+            return False
+        group = node.value
+        if isinstance(group, cst.Subscript):
+            return last_part(group.value) == "param_groups"
+        if not isinstance(group, cst.Name):
+            return False
+        binding = self.bindings.nearest(group)
+        return (
+            binding is not None
+            and binding.value is not None
+            and binding.how in (How.ELEMENT, How.VALUE, How.PART)
+            and any(last_part(part) == "param_groups" for part in _parts_of(binding.value))
+        )
 
     def _of_binary(self, node: cst.BinaryOperation) -> Kind:
         if names_cuda(node):
@@ -674,6 +695,15 @@ class Values:
     def _returned(self, function: cst.FunctionDef) -> Kind:
         values = self.bindings.returns.get(id(function), [])
         return joined(self.kind(value) for value in values)
+
+
+def _parts_of(value: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """Yield `value` and what it numbers, or an item is taken of: `x` of `enumerate(x)` and `x[0]`."""
+    yield value
+    if isinstance(value, cst.Call):
+        yield from (arg.value for arg in value.args)
+    elif isinstance(value, cst.Subscript):
+        yield value.value
 
 
 def asks_no_value(comparison: cst.Comparison) -> bool:

@@ -118,7 +118,8 @@ class UnendedDraws(Hazard):
             return
         draw = next((call for call in calls if _draws(call, facts)), None)
         read = next((call for call in _own(node) if _reads(call, facts)), None)
-        inner = (loop for kind in (cst.For, cst.While) for loop in nodes_of(node.body, kind))
+        inner: tuple[cst.For | cst.While, ...]
+        inner = (*nodes_of(node.body, cst.For), *nodes_of(node.body, cst.While))
         if draw is None or read is None or any(_both(loop, facts) for loop in inner):
             return
         message = (
