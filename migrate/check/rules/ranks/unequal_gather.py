@@ -20,8 +20,9 @@ class UnequalGather(Hazard):
     **Why.** On XLA the shape is a part of the graph: replicas with other shapes run other graphs, and the
     collective hangs instead of raising.
 
-    **What to do.** Pad to one length that is the same everywhere, gather that and the true length, and cut
-    after the step.
+    **What to do.** Pad to one length that is the same everywhere, end the graph there
+    (`torch_xla.sync()`: the padding itself has another shape on each replica), gather that and the true
+    length, and cut after the step.
 
     Source: pytorch/xla#8660.
     """
@@ -64,11 +65,13 @@ class UnequalGather(Hazard):
         """
         import torch
         import torch.distributed as dist
+        import torch_xla
 
 
         def gather(x, count, world_size, most=128):
             padded = torch.zeros(most, device=x.device)
             padded[: x.shape[0]] = x
+            torch_xla.sync()
             out = [torch.zeros_like(padded) for _ in range(world_size)]
             dist.all_gather(out, padded)
         """
@@ -84,7 +87,7 @@ class UnequalGather(Hazard):
             _, bound = facts.context.bound_to(parts)
             parts = bound if isinstance(bound, cst.BaseExpression) else parts
         sent = node.args[1].value if len(node.args) > 1 else None
-        message = "gathers tensors of unequal shapes: replicas with different graphs hang; pad them"
+        message = "gathers tensors of unequal shapes: replicas with different graphs hang; pad them, and sync before the gather"
         if (isinstance(parts, cst.ListComp) and _varies(parts)) or (
             sent is not None
             and any(
