@@ -27,7 +27,8 @@ class CpuFallback(Hazard):
     `torch.linalg`: it cuts the graph, fetches the inputs, computes on the CPU and sends the result back, in
     the backward pass once more. `one_hot` without `num_classes` reads the greatest class.
 
-    **What to do.** `one_hot`: pass `num_classes`. `interpolate`: `mode="bilinear"`. `multinomial` of one sample: add Gumbel noise to the logits and take `argmax`. `bincount`:
+    **What to do.** `one_hot`: pass `num_classes`. `interpolate`: `mode="bilinear"`. `multinomial` of one
+    sample: add Gumbel noise to the logits and take `argmax`. `bincount`:
     `zeros(n).scatter_add(0, index, ones)`. Else compute it in the data loader, or after the step.
 
     Source: torch_xla 2.9, counters `aten::…` of `torch_xla.debug.metrics`, measured.
