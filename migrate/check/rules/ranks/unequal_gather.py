@@ -138,8 +138,8 @@ class UnequalGather(Hazard):
             yield self.hit(node, message)
         elif isinstance(sent, cst.Name) and _is_padded(sent, node, facts):
             message = (
-                f"`{sent.value}` is padded from another length on each replica, in one graph with the gather: "
-                "replicas with different graphs hang; torch_xla.sync() between the padding and the gather"
+                f"`{sent.value}` is padded from another length on each replica, in one graph with the "
+                "gather: replicas with different graphs hang; torch_xla.sync() between the two"
             )
             yield self.hit(node, message)
 
