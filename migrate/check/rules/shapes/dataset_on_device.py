@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import nodes_of
+from migrate.reading.tree.tree import keyword, nodes_of
 
 TENSOR_DATASETS = frozenset({"torch.utils.data.TensorDataset", "torch.utils.data.StackDataset"})
 
@@ -48,6 +48,16 @@ class DatasetOnDevice(Hazard):
             def loaders(x, y):
                 x = x.cuda()
                 return DataLoader(TensorDataset(x, y.cuda())), DataLoader(Rows(x, y))  # XLA114
+            """
+        ),
+        example(
+            """
+            import torch
+            from torch.utils.data import DataLoader, TensorDataset
+
+            torch.set_default_device("cuda")
+            x = torch.randn(64, 16)
+            loader = DataLoader(TensorDataset(x, torch.zeros(64)), batch_size=8)  # XLA114
             """
         ),
         example(
@@ -102,13 +112,28 @@ class DatasetOnDevice(Hazard):
         )
         if isinstance(node, cst.Call):
             if facts.names.of(node.func) in TENSOR_DATASETS and any(
-                facts.values.on_device(arg.value) for arg in node.args if not arg.star
+                _is_on_device(arg.value, facts) for arg in node.args if not arg.star
             ):
                 yield self.hit(node, message)
         elif isinstance(node, cst.FunctionDef) and node.name.value == "__getitem__":
             at = next(_taken(node, facts), None)
             if at is not None and _is_dataset(node, facts):
                 yield self.hit(at, message)
+
+
+def _is_on_device(value: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `value` is a tensor on the device, also one that is made there by default."""
+    if facts.values.on_device(value):
+        return True
+    if isinstance(value, cst.Name):
+        given = facts.bindings.nearest(value)
+        made = given.value if given is not None else None
+    else:
+        made = value
+    if not isinstance(made, cst.Call) or not (facts.names.of(made.func) or "").startswith("torch."):
+        return False
+    named = keyword(made, "device") is not None
+    return facts.context.devices.by_default and not named and not facts.values.is_surely_cpu(made)
 
 
 def _taken(function: cst.FunctionDef, facts: Facts) -> Iterator[cst.Subscript]:

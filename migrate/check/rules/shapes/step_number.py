@@ -187,9 +187,9 @@ class StepNumber(Hazard):
         if called in RESIZED:
             if facts.values.on_device(node.args[0].value if node.args else None):
                 for word in ("size", "scale_factor"):
-                    size = keyword(node, word)
-                    if size is not None and counters.changes(size.value):
-                        yield self._said(node, size.value, f"`{word}`", counters)
+                    resized = keyword(node, word)
+                    if resized is not None and counters.changes(resized.value):
+                        yield self._said(node, resized.value, f"`{word}`", counters)
             return
         if called not in PLACES or (name and not name.startswith("torch.")):
             return
