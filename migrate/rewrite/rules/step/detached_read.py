@@ -29,6 +29,11 @@ class Read:
         return self.call.func.value
 
     @property
+    def edited(self) -> cst.CSTNode:
+        """The node that becomes the tensor in the step."""
+        return self.call
+
+    @property
     def names_a_tensor(self) -> bool:
         """Whether there already is a tensor that is read, and nothing is computed for it."""
         return is_view(self.tensor)
