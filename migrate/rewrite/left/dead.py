@@ -137,13 +137,8 @@ def _reads(function: cst.FunctionDef, name: str) -> bool:
 
 def _is_declared(function: cst.FunctionDef, name: str) -> bool:
     """Whether the variable is the module's or another function's: others see it."""
-    items = (
-        item
-        for kind in (cst.Global, cst.Nonlocal)
-        for statement in nodes_of(function, kind)
-        for item in statement.names
-    )
-    return any(item.name.value == name for item in items)
+    statements = nodes_of(function, cst.Global | cst.Nonlocal)  # type: ignore[arg-type]
+    return any(item.name.value == name for statement in statements for item in statement.names)
 
 
 class _Functions:

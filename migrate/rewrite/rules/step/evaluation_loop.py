@@ -19,12 +19,13 @@ class EvaluationLoop(Rule):
 
     **What it does.** A batch of an evaluation is one graph too: the move of the inputs, the forward and
     what is computed from it go in the block, values are read below it, in their order. Without it the
-    first `.item()` ends the graph wherever it stands, and what comes after it is another one. A statement that
-    computes a value and reads it, `total += loss_fn(model(x), y).item()`, becomes two: the value gets a name in
-    the block, and is read below it.
+    first `.item()` ends the graph wherever it stands, and what comes after it is another one. A statement
+    that computes a value and reads it, `total += loss_fn(model(x), y).item()`, becomes two: the value gets
+    a name in the block, and is read below it.
 
     **Left alone.** Loops with gradients, loops in a model's own methods, and those whose forward stands
-    in a statement that copies the output to the host (`outputs.append(model(x).cpu())`): they work as they are.
+    in a statement that copies the output to the host (`outputs.append(model(x).cpu())`): they work as they
+    are.
 
     **Reported.** Values that are read in the middle of what is computed on the device. Loops that take the
     time of the model. Loops of which the project does not show where they run: a comment

@@ -42,7 +42,7 @@ class ForwardRead(Read):
         """The statement that stays in the step."""
         return self.line
 
-    def kept(self, updated: cst.CSTNode) -> cst.CSTNode:
+    def kept(self, updated: cst.CSTNode) -> cst.BaseStatement:
         """Return the statement of the step: the tensor gets a name."""
         line = cst.ensure_type(updated, cst.SimpleStatementLine)
         call = _read_in(line)
