@@ -31,6 +31,7 @@ from migrate.reading.tree.tree import nodes_of
 from migrate.rewrite.apply import apply
 from migrate.rewrite.edits.one_cell import within_cells
 from migrate.rewrite.left.after import after_rewrite, note_of, run_elsewhere, said_at_origin
+from migrate.rewrite.left.dead import without_dead
 from migrate.rewrite.left.framework import left_to_framework
 from migrate.rewrite.left.net import without_launch, without_step
 from migrate.rewrite.options import DEFAULT, Options
@@ -193,6 +194,10 @@ def first_turn(
             options=options,
             withdrawn=(*withdrawn, *dict.fromkeys(more)),
         )
+    if rules is None and found.edits and not source.is_notebook:
+        cleared, others = without_dead(found, findings, _applied(found)[0])
+        if _without(withdrawn, cleared).edits == cleared.edits and not any(_impossible(cleared)):
+            found, findings = cleared, others
     data, lost = _applied(found)
     edits = (*_notes(found, found.edits), *lost)
     draft = Draft(
