@@ -140,9 +140,10 @@ def train(net, loader, optimizer, meter, rank):
         ("if step % 10 == 0: print(loss)", "XLA204 warning", ""),
         ("if rank == 0: print(loss)", "XLA305 error", ""),
         ("if loss > 3: break", "XLA110 warning", "XLA110 info"),
-        ("rows = x.nonzero()", "XLA101 warning", "XLA101 info"),
+        ("rows = x.nonzero()", "XLA101 warning", "XLA101 warning"),
+        ("if step % 10 == 0: rows = x.nonzero()", "XLA101 warning", "XLA101 info"),
         ("rows = torch.where(x > 0, x, y)", "", ""),
-        ("rows = x[y == 1]", "XLA103 warning", "XLA103 info"),
+        ("rows = x[y == 1]", "XLA103 warning", "XLA103 warning"),
     ],
 )
 def test_the_place_decides(statement: str, inside: str, below: str) -> None:
