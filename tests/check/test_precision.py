@@ -134,7 +134,7 @@ def train(net, loader, optimizer, meter, rank):
         ("a = float(loss)", "XLA202 warning", "XLA202 info"),
         ("a = loss.detach().cpu()", "XLA203 warning", "XLA203 info"),
         ("print(loss)", "XLA204 warning", "XLA204 info"),
-        ("report(loss, meter)", "XLA201 warning", ""),
+        ("report(loss, meter)", "XLA201 warning", "XLA208 info"),
         ("a = loss.detach()", "", ""),
         ("a = x.shape[0] * len(y)", "", ""),
         ("if step % 10 == 0: print(loss)", "XLA204 warning", ""),
