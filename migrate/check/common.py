@@ -113,10 +113,13 @@ def placed(
 ) -> Iterator[Hit]:
     """Yield a hit at `node` for what is done to `value`.
 
-    Inside of a step it is as bad as usual; elsewhere, where it runs once or now and then, it is information,
-    and only if the value is on the device: data is prepared on the host in just these ways.
+    Inside of a step it is as bad as usual, and in the training loop at every step, if the value is on the
+    device: data is prepared on the host in just these ways. Where it runs once or now and then it is
+    information.
     """
-    if facts.steps.when(node) is When.STEP:
+    when = facts.steps.when(node)
+    if when is When.STEP:
         yield hazard.hit(node, message)
     elif facts.values.on_device(value):
-        yield hazard.hit(node, message, Severity.INFO)
+        every = when is When.EVERY_STEP and facts.guards.around(node) is None
+        yield hazard.hit(node, message, hazard.severity if every else Severity.INFO)

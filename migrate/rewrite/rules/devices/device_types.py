@@ -157,6 +157,8 @@ class DeviceTypes(Rule):
             above = context.parent(value)
             name = above.keyword if isinstance(above, cst.Arg) else None
             shown = f"{name.value}={code(value)}" if name is not None else code(value)
+            if isinstance(above, cst.DictElement):
+                shown = f"{code(above.key)}: {code(value)}"
             message = (
                 f"`{shown}` tells {library} that there is CUDA: it looks for a GPU; give it False on "
                 "a TPU, where it then runs on the CPU"
