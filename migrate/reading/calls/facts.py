@@ -25,6 +25,7 @@ from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.launching import joining_of, launching_of
 from migrate.reading.calls.registries import Hidden, registries_of
+from migrate.reading.calls.sampling import gradient_free, samplers_of
 from migrate.reading.calls.saves import Saved, saves_of
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.calls.ties import FileTies, ties_of
@@ -103,6 +104,9 @@ class ModuleCalls:
         training: the calls that run a function in which a loop trains.
         moving: the calls that run a function that moves something to an accelerator.
         models: the names, attributes, items and calls that are modules of torch.
+        sampling: the calls that run a function which runs a model and neither reads a value nor trains.
+        evaluating: those of them that take no gradients, by a decorator of the function or all its callers.
+        gradient_free: the lines of its functions that take no gradients, for the same reasons.
         moved_inputs: the calls of models that DistributedDataParallel wraps, in whatever file, so that it
             moves their inputs to the GPU.
         options_set: what any file of the project assigns to the options that this one parses.
@@ -155,6 +159,9 @@ class ModuleCalls:
     unread: bool = False
     unread_imports: tuple[Path, ...] = ()
     replicated: bool = False
+    sampling: frozenset[End] = frozenset()
+    evaluating: frozenset[End] = frozenset()
+    gradient_free: frozenset[int] = frozenset()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -246,6 +253,11 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         frozenset(_end(call, scope.module) for call in moved_inputs(analysis, scope)),
         analysis.evaluator.options_set.get(scope.module.path, frozenset()),
         randomness_of(analysis).of_file(scope, alone),
+        sampling=frozenset(_running(analysis, scope, samplers_of(analysis))),
+        evaluating=frozenset(
+            _running(analysis, scope, samplers_of(analysis) & gradient_free(analysis))
+        ),
+        gradient_free=frozenset(f.line for f in scope.functions if f in gradient_free(analysis)),
         unread_imports=tuple(analysis.project.unread_imports) if alone else (),
         replicated=_is_replicated(analysis),
     )
