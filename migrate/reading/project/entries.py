@@ -27,12 +27,14 @@ class Entry:
         origin: where the step calls it, or what calls it: `train.py:41`.
         calls: what different calls pass.
         marked: whether it runs within `with torch_xla.step():`, all of it.
+        trains: whether a step that runs it trains.
     """
 
     line: int
     origin: str
     calls: tuple[Given, ...] = ()
     marked: bool = False
+    trains: bool = True
 
     def kinds(self, function: cst.FunctionDef, name: str) -> Iterator[Kind]:
         """Yield what the calls pass for the parameter `name` of `function`."""

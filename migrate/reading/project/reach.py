@@ -41,7 +41,7 @@ def leaving(
         if not ran and not later:
             continue
         where = origin or f"{name}:{origin_of(facts.context.position(call).line)}"
-        marked = facts.steps.in_mark(call)
+        marked, trains = facts.steps.in_mark(call), facts.steps.in_training(call)
         for definition in later:  # they are given gradients
             yield definition, Entry(definition.line, where, marked=marked)
         for definition in ran:
@@ -56,7 +56,7 @@ def leaving(
                 if arg.keyword is not None
             )
             given = Given(tuple(positional), named)
-            yield definition, Entry(definition.line, where, (given,), marked)
+            yield definition, Entry(definition.line, where, (given,), marked, trains)
 
 
 def reached(
@@ -91,10 +91,10 @@ def _note(known: dict[int, Entry], entry: Entry) -> bool:
     new = tuple(call for call in entry.calls if call not in before.calls)
     if len(before.calls) >= MOST_CALLS:
         new = ()
-    marked = before.marked or entry.marked
-    if not new and marked == before.marked:
+    marked, trains = before.marked or entry.marked, before.trains or entry.trains
+    if not new and (marked, trains) == (before.marked, before.trains):
         return False
-    known[entry.line] = replace(before, calls=before.calls + new, marked=marked)
+    known[entry.line] = replace(before, calls=before.calls + new, marked=marked, trains=trains)
     return True
 
 

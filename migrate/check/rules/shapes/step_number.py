@@ -126,6 +126,7 @@ class StepNumber(Hazard):
     mended = example(
         """
         import torch
+        import torch_xla
 
         betas = torch.linspace(1e-4, 0.02, 60).tolist()
 
@@ -133,8 +134,9 @@ class StepNumber(Hazard):
         @torch.no_grad()
         def sample(model, x):
             for i in reversed(range(60)):
-                t = torch.full((len(x),), i, device="cuda")
+                t = torch.full((len(x),), i, device="xla")
                 x = x - betas[i] * model(x, t)
+                torch_xla.sync()
             return x
         """
     )
