@@ -27,6 +27,24 @@ SCRIPTS = {
                 out.update({f"dist_{k}": v for k, v in self.teacher(batch).items()})
                 return out
     """,
+    "the settings of an optimizer's groups": """
+        def anneal(optimizer, rate):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * group.get("lr_scale", 1)
+                if group["weight_decay"] > 0:
+                    group["weight_decay"] = rate
+
+
+        def train(model, loader, optimizer):
+            model.cuda()
+            for step, x in enumerate(loader):
+                x = x.cuda()
+                anneal(optimizer, 1 / (step + 1))
+                loss = model(x).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    """,
     "the sizes of images": """
         class Padded(nn.Module):
             def forward(self, images):

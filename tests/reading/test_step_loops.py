@@ -373,6 +373,58 @@ class TestProject:
         folder = written(tmp_path, files)
         assert reached(folder, "scripts/train.py") == {("loops.py", 3)}
 
+    @pytest.mark.parametrize(
+        "line",
+        ["import deep.inner.steps as steps", "from deep.inner import steps"],
+    )
+    def test_a_package_whose_folders_hold_the_modules(self, tmp_path: Path, line: str) -> None:
+        """Neither `deep` nor `deep/inner` has an `__init__.py`, and `deep` no module of its own."""
+        files = {
+            "main.py": f"""
+            import torch
+            {line}
+
+            for x in torch.ones(4, 2, device="cuda"):
+                steps.train(x)
+            """,
+            "deep/inner/steps.py": """
+            import torch
+
+            model = torch.nn.Linear(2, 2)
+            sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+            def train(x):
+                model(x).mean().backward()
+                sgd.step()
+            """,
+        }
+        folder = written(tmp_path, files)
+        assert reached(folder, "main.py") == {("main.py", 4)}
+
+    def test_an_installed_library_comes_before_a_folder_without_init(self, tmp_path: Path) -> None:
+        files = {
+            "main.py": """
+            import torch
+            from torch_xla import sync
+            import torch_xla
+
+            torch_xla.sync()
+            sync()
+            """,
+            "torch_xla/notes/made.py": "x = 1",
+        }
+        folder = written(tmp_path, files)
+        project = Project.of_script(folder / "main.py", root=folder)
+        analysis = Analysis(project)
+        (scope,) = (s for path, s in analysis.scopes.items() if path.name == "main.py")
+        names = {
+            value
+            for call, ran in analysis.running.items()
+            for value in analysis.evaluator.values(call.func, scope)
+        }
+        assert {value.name for value in names} == {"torch_xla.sync"}
+
     def test_a_file_that_does_not_parse_is_external(self, tmp_path: Path) -> None:
         folder = written(
             tmp_path, {"main.py": "import broken\nbroken.x()", "broken.py": "print 'x'"}

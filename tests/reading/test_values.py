@@ -46,6 +46,10 @@ def called(call: cst.Call) -> str:
         ("x = torch.ones(3)\nasked(x)", Kind.HOST),
         ("x = torch.ones(3)\nx = x.cuda()\nasked(x)", Kind.ON_DEVICE),
         ("x = unknown()\nasked(x)", Kind.UNKNOWN),
+        ("for g in opt.param_groups:\n    asked(g['lr'])", Kind.HOST),
+        ("for i, g in enumerate(opt.param_groups):\n    asked(g['weight_decay'])", Kind.HOST),
+        ("asked(opt.param_groups[0]['lr'])", Kind.HOST),
+        ("g = opt.param_groups[0]\nasked(g['lr'])", Kind.HOST),
         ("device = 'cuda'\nif small:\n    device = 'cpu'\nasked(device)", Kind.CUDA),
     ],
 )

@@ -70,3 +70,67 @@ def test_an_emptied_branch_goes(body: str, expected: str) -> None:
 def test_the_comment_above_stays() -> None:
     body = "# one process a device\nif gpu:\n    # this one\n    torch.cuda.set_device(gpu)"
     assert rewritten(body) == "# one process a device"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("try:\n    torch.cuda.set_device(gpu)\nexcept Exception:\n    print('no')", ""),
+        (
+            "try:\n    torch.cuda.set_device(gpu)\nexcept Exception as e:\n    print(e)\n    gpu = 0",
+            "",
+        ),
+        (
+            "try:\n    model.forward = torch.compile(model.forward)\nexcept RuntimeError:\n    print(1)",
+            "",
+        ),
+        ("try: model = torch.compile(model)\nexcept: print(1)", ""),
+        # What runs after a body that did not raise.
+        (
+            "try:\n    torch.cuda.set_device(gpu)\nexcept ValueError:\n    pass\nelse:\n    print(1)",
+            "print(1)",
+        ),
+        ("try:\n    torch.cuda.set_device(gpu)\nfinally:\n    print(1)", "print(1)"),
+        (
+            "try:\n    torch.cuda.set_device(gpu)\nexcept ValueError:\n    pass\n"
+            "else:\n    print(1)\nfinally:\n    print(2)",
+            "try:\n    print(1)\nfinally:\n    print(2)",
+        ),
+        # A statement is left: so are the handlers.
+        (
+            "try:\n    torch.cuda.set_device(gpu)\n    first()\nexcept ValueError:\n    print(1)",
+            "try:\n    first()\nexcept ValueError:\n    print(1)",
+        ),
+        # Written by the author.
+        ("try:\n    pass\nexcept ValueError:\n    print(1)",) * 2,
+    ],
+)
+def test_an_emptied_try_goes(body: str, expected: str) -> None:
+    assert rewritten(body) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (
+            "with torch.autocast('cuda', dtype=torch.half if first else torch.bfloat16):\n    pass",
+            "with torch.autocast('xla', dtype=torch.bfloat16):\n    pass",
+        ),
+        (
+            "kind = torch.bfloat16 if gpu == 'b' else torch.float16\n"
+            "with torch.autocast('cuda', dtype=kind):\n    pass",
+            "kind = torch.bfloat16\nwith torch.autocast('xla', dtype=kind):\n    pass",
+        ),
+        ("model = torch.compile(model) if first else model", "model = model"),
+        ("model = (torch.compile(model) if first else model)", "model = model"),
+        # The test may do something.
+        (
+            "model = torch.compile(model) if choose() else model",
+            "model = model if choose() else model",
+        ),
+        # Written by the author.
+        ("gpu = 1 if first else 1",) * 2,
+    ],
+)
+def test_a_choice_between_the_same_goes(body: str, expected: str) -> None:
+    assert rewritten(body) == expected

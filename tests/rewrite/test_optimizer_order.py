@@ -128,3 +128,31 @@ def test_a_model_that_is_given_and_wrapped_below_its_move_keeps_its_weights(
     assert f'    {ON}    model = model.to("xla")\n' in text
     # One that is not always made leaves the switch to the other.
     assert text.count(ON) == 1 + teacher_first
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "torch.bucketize(losses['t'].cuda(), edges)",
+        "torch.nn.functional.one_hot(losses['t'].to('cuda'))",
+        "losses['t'].cuda() * 2",
+        "losses['t'].cuda() > 0",
+    ],
+)
+def test_what_is_computed_with_is_no_model(use: str) -> None:
+    """The losses come from an object of which nothing is known, which is given the model."""
+    script = f"""\
+def train(transport, batches, edges):
+    model = wrapped(torch.nn.Linear(2, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for x in batches:
+        losses = transport.losses(model, x)
+        losses["loss"].mean().backward()
+        found = {use}
+        optimizer.step()
+
+
+def wrapped(model):
+    return DDP(model, device_ids=[0])
+"""
+    assert ON.strip() not in run(script).data.decode()

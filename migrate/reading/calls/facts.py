@@ -112,6 +112,7 @@ class ModuleCalls:
             that could not be read.
         replicated: whether any file of the project has to do with several processes.
         launches: whether running the file calls a function, of whatever file, that starts the replicas.
+        accelerated: whether the file, or a file that imports it, names an accelerator.
     """
 
     effects: Mapping[End, Effect] = field(default_factory=dict)
@@ -155,6 +156,7 @@ class ModuleCalls:
     unread: bool = False
     unread_imports: tuple[Path, ...] = ()
     replicated: bool = False
+    accelerated: bool = False
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -248,6 +250,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         randomness_of(analysis).of_file(scope, alone),
         unread_imports=tuple(analysis.project.unread_imports) if alone else (),
         replicated=_is_replicated(analysis),
+        accelerated=programs_of(analysis).is_accelerated(scope.module.path),
     )
 
 

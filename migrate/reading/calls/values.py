@@ -460,10 +460,16 @@ class Evaluator(Families):
         """Return the module, or the name of a module, that an import binds."""
         importer = binding.scope.module.path
         place = self._project.find(importer, binding.module, binding.level)
+        dotted = ".".join(filter(None, (binding.module, binding.name)))
         if place is None:
-            dotted = ".".join(filter(None, (binding.module, binding.name)))
             return NOTHING if binding.level else frozenset([External(dotted)])
-        return self._exported(place, binding.name) if binding.name else frozenset([Place(place)])
+        if not binding.name:
+            return frozenset([Place(place)])
+        values = self._exported(place, binding.name)
+        if not values and not binding.level and file_of(place) is None:
+            # An installed package comes before a folder of the same name without `__init__.py`.
+            return frozenset([External(dotted)])
+        return values
 
     def _exported(self, place: Path, name: str) -> Values:
         """Return what `name` is in the module or package at `place`."""

@@ -130,6 +130,32 @@ FILLS = frozenset(
         "uniform_",
     }
 )
+# Functions of `random` and methods of its generators that draw on the host.
+HOST_DRAWS = frozenset(
+    {
+        "betavariate",
+        "choice",
+        "choices",
+        "expovariate",
+        "gauss",
+        "integers",
+        "lognormvariate",
+        "normalvariate",
+        "randint",
+        "random",
+        "randrange",
+        "sample",
+        "triangular",
+        "uniform",
+    }
+)
+# Functions of numpy.random that draw nothing, and what makes a generator of the host.
+NUMPY_OTHERS = frozenset(
+    {"Generator", "RandomState", "SeedSequence", "default_rng", "get_state", "seed", "set_state"}
+)
+GENERATORS = frozenset(
+    {"random.Random", "random.SystemRandom", "numpy.random.RandomState", "numpy.random.default_rng"}
+)
 # Functions that make a tensor which such a method then fills.
 EMPTIES = frozenset({"empty", "empty_like", "new", "new_empty", "new_zeros", "zeros", "zeros_like"})
 # Models of libraries that drop at random in training: by the beginnings of their names.

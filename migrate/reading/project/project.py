@@ -20,6 +20,8 @@ from migrate.reading.tree.unwarned import syntax_tree
 ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
 # A script that imports more local modules than this is part of a library; the rest counts as external.
 MOST_MODULES = 500
+# Folders without modules of their own between a namespace package and its modules, at most.
+DEEPEST_NAMESPACE = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,8 +280,20 @@ def _module_in(folder: Path, name: str) -> Path | None:
     module = folder / f"{name}.py"
     if module.is_file():
         return module
-    has_modules = package.is_dir() and next(package.glob("*.py"), None) is not None
-    return package if has_modules else None
+    return package if package.is_dir() and _has_modules(package) else None
+
+
+def _has_modules(folder: Path, depth: int = 0) -> bool:
+    """Whether a folder without `__init__.py` holds modules, also only in folders below it."""
+    below = []
+    for path in folder.iterdir():
+        if path.suffix == ".py":
+            return True
+        if path.name.isidentifier() and not path.name.startswith("__"):
+            below.append(path)
+    return depth < DEEPEST_NAMESPACE and any(
+        _has_modules(path, depth + 1) for path in below if path.is_dir()
+    )
 
 
 @lru_cache(maxsize=2000)

@@ -18,6 +18,8 @@ Entries = Mapping[Path, Mapping[int, Entry]]
 Leaving = tuple[Definition, Entry]
 # A file is looked at again when more is known of what it is given; at most so many times.
 TURNS = 3
+# Methods that a step runs, whoever calls them: a module's, and an optimizer's.
+METHODS = ("forward", "step")
 # So many calls with different arguments are kept of one function.
 MOST_CALLS = 6
 
@@ -97,7 +99,7 @@ def _note(known: dict[int, Entry], entry: Entry) -> bool:
 
 
 def starts(analysis: Analysis, calls: Mapping[Path, ModuleCalls]) -> Iterator[Path]:
-    """Yield the files with a training loop, a marked step, or a forward that leads into other files."""
+    """Yield the files with a training loop, a marked step, or a forward or update that leads into others."""
     for path, scope in analysis.scopes.items():
         marked = b"torch_xla.step" in scope.module.data
         if (path in calls and calls[path].step_loops) or marked or _leads_out(scope, analysis):
@@ -110,7 +112,7 @@ def entered_by_steps(analysis: Analysis) -> frozenset[Path]:
     More may be in it than are run in the end, or fewer: it says what is worth keeping, nothing else.
     """
     functions = (function for top in analysis.scopes.values() for function in top.functions)
-    waiting = [function.region for function in functions if function.name == "forward"]
+    waiting = [function.region for function in functions if function.name in METHODS]
     waiting += analysis.step_loops
     seen: set[Region] = set()
     found: set[Path] = set()
@@ -130,8 +132,8 @@ def entered_by_steps(analysis: Analysis) -> frozenset[Path]:
 
 
 def _leads_out(scope: ModuleScope, analysis: Analysis) -> bool:
-    """Whether a forward of the file runs a function of another one that is no forward itself."""
-    waiting = [f for f in scope.functions if f.name == "forward" and f.owner is not None]
+    """Whether a forward or an update of the file runs a function of another one that is no forward itself."""
+    waiting = [f for f in scope.functions if f.name in METHODS and f.owner is not None]
     seen: set[Function] = set()
     while waiting:
         function = waiting.pop()

@@ -1,7 +1,8 @@
 """Code that is for CUDA alone, in scripts that also run elsewhere.
 
 Below `if shims.device_type() == "cuda":`, and where a branch for the device "cuda" asks what only CUDA can
-tell, or a comparison with it decides about memory that CUDA pins: on XLA that is well skipped.
+tell, or a comparison with it decides about memory that CUDA pins, or says to another library whether there is
+CUDA: on XLA that is well skipped.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.reading.replicas.told_cuda import asks_for_cuda, told
 from migrate.reading.tree.tree import code, nodes, string_value
 
 if TYPE_CHECKING:
@@ -45,10 +47,33 @@ def guarded(context: Parsed) -> frozenset[int]:
     for comparison in context.all_of(cst.Comparison):
         for root in _well_skipped(comparison, context):
             found.update(id(below) for below in nodes(root))
+    for value in _said_to_others(context):
+        found.update(id(below) for below in nodes(value))
     for choice in context.all_of(cst.IfExp):
         if _is_a_figure(choice, context):
             found.update(id(below) for root in (choice.test, choice.body) for below in nodes(root))
     return frozenset(found)
+
+
+def _said_to_others(context: Parsed) -> Iterator[cst.BaseExpression]:
+    """Yield the questions for the device "cuda" whose answer only other libraries get."""
+    calls = context.all_of(cst.Call)
+    arguments = {id(value): value for call in calls for value, _ in told(call, context)}
+    for value in arguments.values():
+        element = context.parent(value)
+        if isinstance(element, cst.DictElement):
+            yield element.key  # "cuda" is the name of the argument
+        if not isinstance(value, cst.Name):
+            if asks_for_cuda(value):
+                yield value
+            continue
+        _, made = context.bound_to(value)
+        if not isinstance(made, cst.BaseExpression) or not asks_for_cuda(made):
+            continue
+        uses = [use for use in context.references(value.value) if context.bound_to(use)[1] is made]
+        targets = (cst.AssignTarget, cst.AnnAssign)
+        if all(id(use) in arguments or isinstance(context.parent(use), targets) for use in uses):
+            yield made
 
 
 def _is_a_figure(choice: cst.IfExp, context: Parsed) -> bool:

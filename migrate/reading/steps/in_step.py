@@ -15,7 +15,7 @@ from migrate.reading.steps.loops import Loop, batch_names
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.spans import Span, Trained, given_batches
 from migrate.reading.tree.tree import code, nodes, nodes_of
-from migrate.reading.values.values import is_forward
+from migrate.reading.values.values import is_forward, is_update
 from migrate.reading.values.words import CACHE, EVALUATION, NO_GRADIENTS, SAVE
 
 # What a step may have in its middle and is none of its work.
@@ -32,7 +32,7 @@ class When(Enum):
 
 
 class Steps:
-    """The steps of a script: of its training loops, the forward methods, and what both call.
+    """The steps of a script: of its training loops, forwards, optimizers' updates, and what these call.
 
     A step that torch_xla marks (`with torch_xla.step():`) is what the mark says. The others are those that
     the rewrite finds, with everything that lies in them as the script stands.
@@ -65,7 +65,9 @@ class Steps:
                 self._take_steps(loop.body, batch_names(loop, self._context))
         for function in context.all_of(cst.FunctionDef):
             # Of what nothing is learned from only that is in a step which a step calls.
-            if is_forward(function, context) and not self._without_gradients(function):
+            if (
+                is_forward(function, context) and not self._without_gradients(function)
+            ) or is_update(function, context):
                 self._take(function.body)
         self._follow()
         for entry in (entries or {}).values():

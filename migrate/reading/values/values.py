@@ -8,7 +8,7 @@ other files of the project. What is not plausible is unknown.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -298,6 +298,8 @@ class Values:
     def _of_subscript(self, node: cst.Subscript) -> Kind:
         if code(node) in _ENVIRONMENT:
             return Kind.INDEX
+        if self._is_setting_of_group(node):
+            return Kind.HOST
         found = held([self.kind(node.value)])
         if found is Kind.TENSOR and isinstance(node.value, cst.Name):
             index = node.slice[0].slice
@@ -308,6 +310,25 @@ class Values:
         if found in HOLDERS and not is_attribute_of_self(node.value):  # self.layers[i]
             return Kind.UNKNOWN
         return found
+
+    def _is_setting_of_group(self, node: cst.Subscript) -> bool:
+        """Whether `node` is a number of an optimizer's group: `group["lr"]`, `opt.param_groups[0]["lr"]`."""
+        first = node.slice[0].slice
+        key = string_value(first.value) if isinstance(first, cst.Index) else None
+        if key is None or key == "params":
+            return False
+        group = node.value
+        if isinstance(group, cst.Subscript):
+            return last_part(group.value) == "param_groups"
+        if not isinstance(group, cst.Name):
+            return False
+        binding = self.bindings.nearest(group)
+        return (
+            binding is not None
+            and binding.value is not None
+            and binding.how in (How.ELEMENT, How.VALUE, How.PART)
+            and any(last_part(part) == "param_groups" for part in _parts_of(binding.value))
+        )
 
     def _of_binary(self, node: cst.BinaryOperation) -> Kind:
         if names_cuda(node):
@@ -359,6 +380,8 @@ class Values:
         name = node.attr.value
         if name in v.DESCRIBES:
             return Kind.HOST
+        if name == "grad" and updates(self._context.class_around(node), self._context):
+            return Kind.ON_DEVICE
         if is_attribute_of_self(node):
             return self._of_self(node)
         if name in v.KEPT_TENSORS:
@@ -386,8 +409,27 @@ class Values:
         kinds = {self.kind(value) for value in self._assigned(node)}
         host = bool(kinds) and kinds <= DEVICES | {Kind.HOST}
         found = held(kinds) if kinds & PLACED or host else Kind.UNKNOWN
+        if found not in PLACED and self._is_buffer(node):
+            return Kind.ON_DEVICE
         named = found is Kind.UNKNOWN and v.MODEL.fullmatch(node.attr.value)
         return Kind.MODEL if named else found
+
+    def _is_buffer(self, node: cst.Attribute) -> bool:
+        """Whether `node` is a buffer of the module around it, which moves to the device with it."""
+        function = self._context.function_around(node)
+        built = function is not None and function.name.value == "__init__"
+        return not built and (*self._key(node)[:1], node.attr.value) in self._buffers
+
+    @cached_property
+    def _buffers(self) -> frozenset[tuple[int, str]]:
+        """The names by which the classes of the script register buffers, with the id of the class."""
+        found = set()
+        for call in self._context.all_of(cst.Call):
+            if isinstance(call.func, cst.Attribute) and dotted(call.func) == "self.register_buffer":
+                name = string_value(call.args[0].value) if call.args else None
+                if name is not None:
+                    found.add((id(self._context.class_around(call)), name))
+        return frozenset(found)
 
     def _of_name(self, node: cst.Name) -> Kind:
         if node.value in ("True", "False", "None"):
@@ -453,6 +495,8 @@ class Values:
         found = self.kind(binding.value)
         if binding.how is How.VALUE:
             return found
+        if binding.how is How.ELEMENT and self._is_of_parameters(binding.value):
+            return Kind.ON_DEVICE
         found = held([found])
         is_element = binding.how is How.ELEMENT and binding.value is not None
         if is_element and found is Kind.UNKNOWN and self._yields_batches(binding):
@@ -464,6 +508,15 @@ class Values:
         if binding.how is How.PART and found in HOLDERS:
             return Kind.UNKNOWN
         return found
+
+    def _is_of_parameters(self, value: cst.CSTNode | None) -> bool:
+        """Whether `value` is `group["params"]` in an optimizer's own class."""
+        if not isinstance(value, cst.Subscript) or len(value.slice) != 1:
+            return False
+        index = value.slice[0].slice
+        if not isinstance(index, cst.Index) or string_value(index.value) != "params":
+            return False
+        return updates(self._context.class_around(value), self._context)
 
     def _yields_batches(self, binding: Given) -> bool:
         """Whether what a loop goes over yields batches: it trains, or the name says so."""
@@ -658,6 +711,15 @@ class Values:
         return joined(self.kind(value) for value in values)
 
 
+def _parts_of(value: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """Yield `value` and what it numbers, or an item is taken of: `x` of `enumerate(x)` and `x[0]`."""
+    yield value
+    if isinstance(value, cst.Call):
+        yield from (arg.value for arg in value.args)
+    elif isinstance(value, cst.Subscript):
+        yield value.value
+
+
 def asks_no_value(comparison: cst.Comparison) -> bool:
     """Whether a bool comes of it without a look at a tensor: `x is y`, `x != None`, `key == "meta"`."""
     return any(
@@ -746,6 +808,31 @@ def is_forward(function: cst.CSTNode | None, context: Parsed) -> bool:
         return False
     names = [context.qualified_name(base.value) or "" for base in around.bases]
     return not any("autograd" in name or "Transform" in name for name in names)
+
+
+def is_update(function: cst.CSTNode | None, context: Parsed) -> bool:
+    """Whether `function` is the `step` of an optimizer's class."""
+    if not isinstance(function, cst.FunctionDef) or function.name.value != "step":
+        return False
+    return updates(context.class_around(function), context)
+
+
+def updates(around: cst.ClassDef | None, context: Parsed) -> bool:
+    """Whether a class of the script derives from an optimizer of torch."""
+    seen: set[int] = set()
+    waiting = [around]
+    while waiting:
+        checked = waiting.pop()
+        if checked is None or id(checked) in seen:
+            continue
+        seen.add(id(checked))
+        for base in checked.bases:
+            if (context.qualified_name(base.value) or "").startswith("torch.optim."):
+                return True
+            if isinstance(base.value, cst.Name):
+                bound = (binding.node for binding in context.bindings(base.value))
+                waiting += [node for node in bound if isinstance(node, cst.ClassDef)]
+    return False
 
 
 def is_host_method(call: cst.Call) -> bool:

@@ -1,4 +1,4 @@
-"""Branches of which the edits have left nothing."""
+"""Branches and choices of which the edits have left nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from migrate.reading.tree.tree import code, nodes_of
 
 # Questions, by the last part of their name: nothing is lost where they are not asked.
 ASKS = re.compile(r"(is|has|should)_\w+|get_(local_)?rank|get_world_size|isfile|isdir|exists")
+_NEED_NO_PARENTHESES = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 OPPOSITE: dict[type[cst.BaseCompOp], type[cst.BaseCompOp]] = {
     cst.Equal: cst.NotEqual,
     cst.NotEqual: cst.Equal,
@@ -44,6 +45,70 @@ def without_emptied(node: cst.If) -> cst.If | cst.RemovalSentinel:
         whitespace_before_test=cst.SimpleWhitespace(" "),
         body=orelse.body,
         orelse=None,
+    )
+
+
+def without_emptied_try(
+    node: cst.Try | cst.TryStar,
+) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel:
+    """Return the `try` without the parts that cannot run any more once its body is empty.
+
+    Nothing raises in an empty body, so no handler runs; the statements of `else` and `finally` do.
+
+    Args:
+        node: the `try` with the edits of what is in it made.
+    """
+    if not _is_emptied(node.body):
+        return node
+    otherwise = node.orelse.body if node.orelse is not None else None
+    finally_ = node.finalbody.body if node.finalbody is not None else None
+    kept = [body for body in (otherwise, finally_) if body is not None and not _is_emptied(body)]
+    if not kept:
+        return cst.RemoveFromParent()
+    if len(kept) == 2 and otherwise is not None:
+        return node.with_changes(body=otherwise, handlers=[], orelse=None)
+    statements = _statements(kept[0])
+    above = [*node.leading_lines, *statements[0].leading_lines]
+    return cst.FlattenSentinel([statements[0].with_changes(leading_lines=above), *statements[1:]])
+
+
+def _statements(
+    body: cst.BaseSuite,
+) -> list[cst.SimpleStatementLine | cst.BaseCompoundStatement]:
+    if isinstance(body, cst.SimpleStatementSuite):
+        return [cst.SimpleStatementLine(body.body)]
+    return [
+        statement
+        for statement in body.body
+        if isinstance(statement, cst.SimpleStatementLine | cst.BaseCompoundStatement)
+    ]
+
+
+def without_choice(original: cst.IfExp, updated: cst.IfExp) -> cst.BaseExpression:
+    """Return `x` for `x if test else x`, where the edits have made both ways the same.
+
+    Args:
+        original: the choice as the script has it.
+        updated: the choice with the edits of what is in it made.
+    """
+    body, orelse = updated.body, updated.orelse
+    if not body.deep_equals(orelse) or original.body.deep_equals(original.orelse):
+        return updated
+    if not _only_asks(updated.test):
+        return updated
+    if isinstance(body, _NEED_NO_PARENTHESES) and not _has_lines(updated):
+        return body
+    return body.with_changes(lpar=[*updated.lpar, *body.lpar], rpar=[*body.rpar, *updated.rpar])
+
+
+def _has_lines(node: cst.BaseExpression) -> bool:
+    """Whether the parentheses around `node` hold line breaks."""
+    return any(
+        isinstance(space, cst.ParenthesizedWhitespace)
+        for space in (
+            *(par.whitespace_after for par in node.lpar),
+            *(par.whitespace_before for par in node.rpar),
+        )
     )
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import libcst as cst
 
 from migrate.rewrite.edit import Run, Wrap
-from migrate.rewrite.edits.emptied import without_emptied
+from migrate.rewrite.edits.emptied import without_choice, without_emptied, without_emptied_try
 from migrate.rewrite.edits.nodes import split_blank
 
 
@@ -34,6 +34,10 @@ class Statements(cst.CSTTransformer):
             result = self.replace(original_node, updated_node)
         if isinstance(result, cst.If):
             result = without_emptied(result)
+        elif isinstance(result, cst.Try | cst.TryStar):
+            result = without_emptied_try(result)
+        elif isinstance(original_node, cst.IfExp) and isinstance(result, cst.IfExp):
+            result = without_choice(original_node, result)
         if isinstance(original_node, cst.BaseStatement) and not isinstance(result, cst.Else):
             self._results[id(original_node)] = _as_list(result)
         return result

@@ -11,7 +11,10 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
 from migrate.reading.facts import Facts
 from migrate.reading.values.kind import PLACED
+from migrate.reading.values.region_arguments import is_type_of_options
 
+# Names and dictionaries by which a type goes to its region, at most.
+DEEPEST = 4
 BY_SHIMS = frozenset({"shims.autocast", "shims.autocast_dtype"})
 NAMES = frozenset({"torch.float16", "torch.half", "torch.HalfTensor", "torch.cuda.HalfTensor"})
 
@@ -62,7 +65,10 @@ class Float16(Hazard):
 
             def region(model, x):
                 kind = torch.float16 if model.training else torch.float32
+                options = dict(dtype=torch.half if model.training else kind, enabled=True)
                 with shims.autocast(dtype=torch.float16), shims.autocast(dtype=kind):
+                    x = model(x)
+                with shims.autocast(**options):
                     return model(x)
             """
         ),
@@ -104,22 +110,29 @@ class Float16(Hazard):
             asserts = method(call).startswith("assert") if call is not None else False
             if asserts or is_a_type(node, facts) or _is_cudas_own(call, facts):
                 return None
-        return None if _is_named_for_shims(node, facts) else name
+        return None if _goes_to_shims(node, facts) else name
 
 
-def _is_named_for_shims(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether a name is given to a type, or to a choice of types, and only shims gets that name."""
-    above = facts.context.parent(node)
-    if isinstance(above, cst.IfExp) and above.test is not node:
-        above = facts.context.parent(above)
+def _goes_to_shims(node: cst.CSTNode, facts: Facts, depth: int = 0) -> bool:
+    """Whether only shims gets a type: in a choice of types, in a dictionary, or by a name."""
+    context = facts.context
+    above = context.parent(node)
+    while isinstance(above, cst.IfExp) and above.test is not node:
+        node, above = above, context.parent(above)
+    if above is not None and is_type_of_options(above, context):
+        node = context.parent(above) or above
+        above = context.parent(node)
+    if isinstance(above, cst.Arg):
+        return _is_cudas_own(context.parent(above), facts)
     target = above.targets[0].target if isinstance(above, cst.Assign) else None
-    if not isinstance(target, cst.Name):
+    if not isinstance(target, cst.Name) or depth == DEEPEST:
         return False
-    uses = [use for use in facts.context.references(target.value) if use is not target]
-    args = [facts.context.parent(use) for use in uses]
-    return bool(args) and all(
-        isinstance(arg, cst.Arg) and _is_cudas_own(facts.context.parent(arg), facts) for arg in args
-    )
+    uses = [
+        use
+        for use in context.references(target.value)
+        if not isinstance(context.parent(use), cst.AssignTarget)
+    ]
+    return bool(uses) and all(_goes_to_shims(use, facts, depth + 1) for use in uses)
 
 
 def _is_cudas_own(call: cst.CSTNode | None, facts: Facts) -> bool:

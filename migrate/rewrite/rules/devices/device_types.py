@@ -7,10 +7,12 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.catalogue.torch_cuda import TYPES
+from migrate.reading.replicas.told_cuda import told
 from migrate.reading.tree.tree import code, nodes_of, string_value
 from migrate.reading.values.devices import Kind, is_move
 from migrate.reading.values.words import DEVICE_NAME, OPTIONS
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.devices.gpu_conditions import is_asked
 from migrate.rewrite.workspace import Workspace
 
 
@@ -22,10 +24,11 @@ class DeviceTypes(Rule):
     `x.device.type == 'xla'` where it decides whether something is moved.
     `x.type() == 'torch.cuda.HalfTensor'` becomes `x.dtype == torch.float16`.
 
-    **Left alone.** Comparisons with `'cpu'`: an XLA device is not one.
+    **Left alone.** Comparisons with `'cpu'`: an XLA device is not one. Questions whose answer another
+    library gets, as `calculate_metrics(…, cuda=device == 'cuda')`: there is no CUDA for it.
 
-    **Reported.** The same questions of a tensor, where the answer may choose a kernel written for CUDA:
-    there the way for the CPU is the right one.
+    **Reported.** `cuda=True` for another library, or a value that is true on XLA. The same questions of a
+    tensor, where the answer may choose a kernel written for CUDA: there the way for the CPU is the right one.
 
     Source: torch_xla 2.9 (measured: `is_cuda` is False, the type is 'torch.xla.HalfTensor').
     """
@@ -88,6 +91,26 @@ class DeviceTypes(Rule):
                 return device.type != 'cpu' and model.type == 'cuda_free'
             """
         ),
+        left_alone(
+            """
+            from torch_fidelity import calculate_metrics
+
+
+            def evaluate(samples, device):
+                options = dict(fid=True, cuda=(device == 'cuda'))
+                return calculate_metrics(samples, **options)
+            """
+        ),
+        reported(
+            """
+            import torch_fidelity
+
+
+            def evaluate(samples):
+                return torch_fidelity.calculate_metrics(samples, cuda=True)
+            """,
+            "that there is CUDA",
+        ),
         reported(
             """
             def filtered(x, kernel, plain):
@@ -109,6 +132,7 @@ class DeviceTypes(Rule):
         if isinstance(node, cst.Comparison):
             yield from self._comparison(node, context)
         elif isinstance(node, cst.Call):
+            yield from self._told(node, context)
             prefix = node.args[0].value if len(node.args) == 1 else None
             if (
                 prefix is not None
@@ -124,6 +148,20 @@ class DeviceTypes(Rule):
                 )
         elif isinstance(node, cst.Attribute) and node.attr.value == "is_cuda":
             yield from self._is_cuda(node, context)
+
+    def _told(self, call: cst.Call, context: Workspace) -> Iterable[Finding]:
+        """Yield a finding for each argument by which another library takes XLA for CUDA."""
+        for value, library in told(call, context):
+            if id(value) in context.for_cuda or not _may_hold(value, context):
+                continue
+            above = context.parent(value)
+            name = above.keyword if isinstance(above, cst.Arg) else None
+            shown = f"{name.value}={code(value)}" if name is not None else code(value)
+            message = (
+                f"`{shown}` tells {library} that there is CUDA: it looks for a GPU; give it False on "
+                "a TPU, where it then runs on the CPU"
+            )
+            yield Finding(self.name, value, message)
 
     def _comparison(self, node: cst.Comparison, context: Workspace) -> Iterable[Edit | Finding]:
         if len(node.comparisons) != 1:
@@ -287,6 +325,18 @@ def _is_device(node: cst.BaseExpression, context: Workspace) -> bool:
             node.attr.value
         ) is not None
     return DEVICE_NAME.fullmatch(node.value) is not None
+
+
+def _may_hold(value: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `value`, which says whether there is CUDA, may be true on XLA."""
+    if code(value) in ("False", "None", "0"):
+        return False
+    if isinstance(value, cst.Name) and code(value) not in ("True",):
+        _, made = context.bound_to(value)
+        if isinstance(made, cst.BaseExpression):
+            return id(made) not in context.for_cuda and _may_hold(made, context)
+    asked = isinstance(value, cst.Call) and is_asked(value, context)
+    return not asked  # torch.cuda.is_available() is False
 
 
 def _moves_something(branch: cst.CSTNode, context: Workspace) -> bool:

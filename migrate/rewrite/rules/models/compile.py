@@ -211,9 +211,11 @@ class Compile(Rule):
             )
             yield from self.report(call, message)
             return
-        if isinstance(above, cst.Assign) and _is_to_itself(above, context):
-            return  # its statement goes
         message = "torch.compile goes: XLA compiles the step"
+        if isinstance(above, cst.Assign) and _is_to_itself(above, context):
+            if not _compiles_to_itself(context.parent(above), context):  # not alone on its line
+                yield self.edit(above, lambda _: cst.RemoveFromParent(), message, consumes=[above])
+            return  # else its line goes
         gone = [call.func, *call.args[1:]]
         yield self.edit(call, lambda updated: updated.args[0].value, message, consumes=gone)
 
@@ -275,7 +277,7 @@ def _is_to_itself(assign: cst.Assign, context: Workspace) -> bool:
     return len(assign.targets) == 1 and compiled is not None and compiled.deep_equals(target)
 
 
-def _compiles_to_itself(line: cst.CSTNode, context: Workspace) -> bool:
+def _compiles_to_itself(line: cst.CSTNode | None, context: Workspace) -> bool:
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return False
     statement = line.body[0]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
 from migrate.reading.catalogue import torch_cuda
 from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_other import TYPED_AUTOCAST
-from migrate.reading.tree.tree import bind, code, nodes_of, string_value
+from migrate.reading.tree.tree import code, nodes_of, string_value
+from migrate.reading.values.region_arguments import (
+    PARTIAL,
+    Arguments,
+    arguments,
+    is_type_of_options,
+)
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.gpu_conditions import ASKED
@@ -31,10 +37,12 @@ class Autocast(Rule):
     and `cache_enabled` kept. Left as it is, a region for CUDA runs in float32 on XLA, with no error. A
     `dtype` of float16 becomes bfloat16, also where a name or a dictionary of types leads to it: float16
     needs a gradient scaler, bfloat16 has the range of float32. In the portable style the script's type stays
-    its type on CUDA: `shims.autocast(dtype=torch.float16)` is bfloat16 on XLA only.
+    its type on CUDA: `shims.autocast(dtype=torch.float16)` is bfloat16 on XLA only. Arguments in a dictionary
+    (`autocast(**options)`) are followed to where the script writes it, and `functools.partial(torch.autocast,
+    "cuda", …)` is a region too.
 
-    **Reported.** A call with `*` or `**` arguments; a `dtype` that the script does not show; an autocast
-    that the script imports for other modules.
+    **Reported.** Arguments in a dictionary, or a `dtype`, that the script does not show; an autocast that the
+    script imports for other modules.
 
     Source: torch 2.9 and torch_xla 2.9 (measured: the type of a Linear's result in each region;
     `torch_xla.amp.autocast` raises for `'xla'` and ignores itself off the TPU).
@@ -88,6 +96,36 @@ class Autocast(Rule):
                 y = model(x)
             """,
         ),
+        rewritten(
+            """
+            from functools import partial
+
+            import torch
+
+
+            def train(model, x, args):
+                options = dict(dtype=torch.float16, enabled=args.amp)
+                region = partial(torch.autocast, 'cuda', enabled=False)
+                with torch.autocast('cuda', **options):
+                    x = model(x)
+                with region():
+                    return model(x)
+            """,
+            """
+            from functools import partial
+
+            import torch
+
+
+            def train(model, x, args):
+                options = dict(dtype=torch.bfloat16, enabled=args.amp)
+                region = partial(torch.autocast, 'xla', dtype=torch.bfloat16, enabled=False)
+                with torch.autocast('xla', **options):
+                    x = model(x)
+                with region():
+                    return model(x)
+            """,
+        ),
         left_alone(
             """
             import torch
@@ -130,58 +168,63 @@ class Autocast(Rule):
             yield from self._name(node, context)
 
     def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
-        name = context.qualified_name(call.func)
+        name, parameters = _region(call, context)
         if name in CUDA_AUTOCAST:
-            of_xla = name == "torch_xla.amp.autocast"
-            bound = bind(call, XLA_PARAMETERS if of_xla else CUDA_PARAMETERS)
-            yield from self._region(call, context, bound, device=None)
+            given = arguments(call, parameters, context, skipped=_skipped(call, context))
+            yield from self._region(call, context, given, device=None)
         elif name in AUTOCAST:
-            bound = bind(call, PARAMETERS)
-            device = bound.get("device_type") if bound else None
+            given = arguments(call, parameters, context, skipped=_skipped(call, context))
+            device = given.bound.get("device_type") if given else None
             value = _device_type(device, context) if device else None
-            if bound is None or value == "cuda" or (value == "xla" and context.portable):
-                yield from self._region(call, context, bound, device)
+            if given is None or value == "cuda" or (value == "xla" and context.portable):
+                yield from self._region(call, context, given, device)
             elif value == "xla" or value is None:
-                yield from self._unknown_type(call, bound.get("dtype"), context)
+                yield from self._unknown_types(call, given, context)
 
     def _region(
         self,
         call: cst.Call,
         context: Workspace,
-        bound: dict[str, cst.Arg] | None,
+        given: Arguments | None,
         device: cst.Arg | None,
     ) -> Iterator[Edit | Finding]:
-        if bound is None:
+        if given is None or (context.portable and given.names_type is None):
             message = (
                 "autocast with arguments that cannot be read off the call: a region for CUDA runs in "
                 f"float32 on XLA; {_said(context)}"
             )
             yield from self.report(call, message)
             return
+        bound, skipped = given.bound, _skipped(call, context)
         dtype = bound.get("dtype")
         half = dtype is not None and context.qualified_name(dtype.value) in HALF
         if context.portable:
-            yield self._by_shims(call, context, bound, half)
+            yield self._by_shims(call, context, given, half)
             return
-        yield from self._unknown_type(call, dtype, context)
+        yield from self._unknown_types(call, given, context)
         torch = context.imports.require("torch")
         bfloat16 = cst.parse_expression(f"{torch}.bfloat16")
         kept = [(n, call.args.index(bound[n])) for n in ("enabled", "cache_enabled") if n in bound]
         xla = context.string("xla", like=device.value if device else None)
-        function = call.func if device else cst.parse_expression(f"{torch}.autocast")
+        named = _named(call, context)
+        function = named if device else cst.parse_expression(f"{torch}.autocast")
 
         def replace(updated: cst.Call) -> cst.Call:
             first = updated.args[call.args.index(device)] if device else cst.Arg(xla)
             kind: cst.BaseExpression = bfloat16
             if dtype is not None and not half:
                 kind = updated.args[call.args.index(dtype)].value
-            args = [first.with_changes(value=xla), keyword_arg("dtype", kind)]
+            args = [first.with_changes(value=xla)]
+            if dtype is not None or given.names_type is False:
+                args.append(keyword_arg("dtype", kind))
             for name, index in kept:
                 arg = updated.args[index]
                 args.append(arg if arg.keyword else keyword_arg(name, arg.value))
-            return with_args(updated, args).with_changes(func=function)
+            if given.spread is not None:
+                args.append(updated.args[call.args.index(given.spread)])
+            return _calling(updated, function, args, skipped)
 
-        gone: list[cst.CSTNode] = [] if device else [call.func]
+        gone: list[cst.CSTNode] = [] if device else [named]
         if device and string_value(device.value) is not None:
             gone.append(device.value)
         if half and dtype is not None:
@@ -191,10 +234,9 @@ class Autocast(Rule):
         message = f"{code(call)} → torch.autocast for XLA in bfloat16"
         yield self.edit(call, replace, message, consumes=gone)
 
-    def _by_shims(
-        self, call: cst.Call, context: Workspace, bound: dict[str, cst.Arg], half: bool
-    ) -> Edit:
+    def _by_shims(self, call: cst.Call, context: Workspace, given: Arguments, half: bool) -> Edit:
         """Return the edit in the portable style: on CUDA the type stays what it was there."""
+        bound, skipped = given.bound, _skipped(call, context)
         function = cst.parse_expression(f"{context.imports.require('shims')}.autocast")
         for_cuda = _is_for_cuda(call, context)
         # A region for XLA has no float16.
@@ -203,36 +245,46 @@ class Autocast(Rule):
         kept = [(name, call.args.index(bound[name])) for name in wanted if name in bound]
         # CUDA's own type, where none is named and the region ever computes in it.
         off = "enabled" in bound and code(bound["enabled"].value) == "False"
-        made = [] if "dtype" in bound or not for_cuda or off else [_cudas_type(call, context)]
+        made = [] if given.names_type or not for_cuda or off else [_cudas_type(call, context)]
 
         def replace(updated: cst.Call) -> cst.Call:
             args = list(made)
             for name, index in kept:
                 arg = updated.args[index]
                 args.append(arg if arg.keyword else keyword_arg(name, arg.value))
-            if not args:
+            if given.spread is not None:
+                args.append(updated.args[call.args.index(given.spread)])
+            if not args and not skipped:
                 return cst.Call(function, lpar=updated.lpar, rpar=updated.rpar)
-            return with_args(updated, args).with_changes(func=function)
+            return _calling(updated, function, args, skipped)
 
         gone = [arg for name, arg in bound.items() if name not in wanted]
         message = f"{code(call)} → shims.autocast, in its type on CUDA and in bfloat16 on XLA"
-        return self.edit(call, replace, message, consumes=[call.func, *gone])
+        return self.edit(call, replace, message, consumes=[_named(call, context), *gone])
+
+    def _unknown_types(
+        self, call: cst.Call, given: Arguments, context: Workspace
+    ) -> Iterator[Finding]:
+        """Report types that are neither written in the call nor bound in the script."""
+        types = [given.bound["dtype"].value] if "dtype" in given.bound else []
+        types += [options["dtype"] for options in given.options if "dtype" in options]
+        for dtype in types:
+            yield from self._unknown_type(call, dtype, context)
 
     def _unknown_type(
-        self, call: cst.Call, dtype: cst.Arg | None, context: Workspace
+        self, call: cst.Call, dtype: cst.BaseExpression, context: Workspace
     ) -> Iterator[Finding]:
-        """Report a type that is neither written in the call nor bound in the script."""
-        if dtype is None or context.qualified_name(dtype.value) is not None:
+        if context.qualified_name(dtype) is not None:
             return
-        if isinstance(dtype.value, cst.Name):
-            _, value = context.bound_to(dtype.value)
+        if isinstance(dtype, cst.Name):
+            _, value = context.bound_to(dtype)
             if isinstance(value, cst.BaseExpression) and any(_types(value, context)):
                 return
-        elif any(_types(dtype.value, context)):
+        elif any(_types(dtype, context)):
             return
         yield from self.report(
             call,
-            f"the type of the region is `{code(dtype.value)}`: see that it is torch.bfloat16, float16 "
+            f"the type of the region is `{code(dtype)}`: see that it is torch.bfloat16, float16 "
             "has no gradient scaler on XLA",
         )
 
@@ -299,6 +351,33 @@ class Autocast(Rule):
             )
 
 
+def _skipped(call: cst.Call, context: Workspace) -> int:
+    """Return how many of the first arguments are not the region's: one of `partial(autocast, …)`."""
+    return int(context.qualified_name(call.func) == PARTIAL and bool(call.args))
+
+
+def _named(call: cst.Call, context: Workspace) -> cst.BaseExpression:
+    """Return the name of what `call` calls, or binds by `functools.partial`."""
+    return call.args[0].value if _skipped(call, context) else call.func
+
+
+def _region(call: cst.Call, context: Workspace) -> tuple[str | None, Sequence[str]]:
+    """Return the qualified name of what `call` calls or binds, and the parameters of that as a region."""
+    name = context.qualified_name(_named(call, context))
+    if name == "torch_xla.amp.autocast":
+        return name, XLA_PARAMETERS
+    return name, CUDA_PARAMETERS if name in CUDA_AUTOCAST else PARAMETERS
+
+
+def _calling(
+    updated: cst.Call, function: cst.BaseExpression, args: list[cst.Arg], skipped: int
+) -> cst.Call:
+    """Return the call of `function`, or of `functools.partial` with it, with other arguments."""
+    if skipped:
+        return with_args(updated, [updated.args[0].with_changes(value=function), *args])
+    return with_args(updated, args).with_changes(func=function)
+
+
 def _is_handed_over(node: cst.CSTNode, above: cst.CSTNode | None) -> bool:
     """Whether the region itself is kept or chosen, to be called later: `cast = autocast if amp else none`."""
     if isinstance(above, cst.IfExp):
@@ -328,7 +407,7 @@ def _cudas_type(call: cst.Call, context: Workspace) -> cst.Arg:
     """The type that torch takes for a region that names none: float16 on CUDA."""
     torch = context.imports.require("torch")
     text = f"{torch}.float16"
-    device = (bind(call, PARAMETERS) or {}).get("device_type")
+    device = _device_of(call, context)
     if device is not None and isinstance(device.value, cst.IfExp):
         # On the CPU, which is chosen here too, it is another one.
         text = f"{torch}.get_autocast_dtype({code(context.vocabulary.device_type())})"
@@ -339,33 +418,43 @@ def _is_by_shims(region: cst.Call, context: Workspace) -> bool:
     """Whether a region becomes `shims.autocast` in the portable style, which knows what XLA lacks."""
     if _is_for_cuda(region, context):
         return True
-    device = (bind(region, PARAMETERS) or {}).get("device_type")
+    device = _device_of(region, context)
     return device is not None and _device_type(device, context) == "xla"
 
 
 def _region_of(node: cst.CSTNode, context: Workspace) -> cst.Call | None:
     """The autocast region that the type `node` reaches by way of an expression or of one name, if any."""
     below = node
+    of_options = False
     for above in context.ancestors(node):
-        if isinstance(above, cst.Call):
+        if is_type_of_options(below, context):
+            of_options = True
+        elif isinstance(above, cst.Call):
             whole = isinstance(below, cst.Arg) and below.value is node
             if whole and _is_for_cuda(above, context):
                 return None  # the region's own edit replaces it
             return above if _is_dtype_of_region(below, above, context) else None
-        if isinstance(above, cst.Assign):
+        elif isinstance(above, cst.Assign):
             target = above.targets[0].target
             if len(above.targets) != 1 or not isinstance(target, cst.Name):
                 return None
-            return _region_of_name(target, context)
-        if isinstance(above, cst.BaseStatement | cst.Lambda):
+            return _region_of_name(target, context, spread=of_options)
+        elif isinstance(above, cst.BaseStatement | cst.Lambda):
             return None
         below = above
     return None
 
 
+def _device_of(call: cst.Call, context: Workspace) -> cst.Arg | None:
+    """Return the argument of a region that is the type of its device."""
+    _, parameters = _region(call, context)
+    given = arguments(call, parameters, context, skipped=_skipped(call, context))
+    return given.bound.get("device_type") if given is not None else None
+
+
 def _is_for_cuda(call: cst.Call, context: Workspace) -> bool:
-    name = context.qualified_name(call.func)
-    device = (bind(call, PARAMETERS) or {}).get("device_type") if name in AUTOCAST else None
+    name, _ = _region(call, context)
+    device = _device_of(call, context) if name in AUTOCAST else None
     return name in CUDA_AUTOCAST or (device is not None and _device_type(device, context) == "cuda")
 
 
@@ -394,23 +483,34 @@ def _is_dropped(node: cst.CSTNode, context: Workspace) -> bool:
 
 
 def _is_dtype_of_region(arg: cst.CSTNode, call: cst.Call, context: Workspace) -> bool:
-    name = context.qualified_name(call.func)
+    name, parameters = _region(call, context)
     if name not in CUDA_AUTOCAST and name not in AUTOCAST:
         return False
-    bound = bind(call, PARAMETERS if name in AUTOCAST else CUDA_PARAMETERS) or {}
-    device = bound.get("device_type")
-    return bound.get("dtype") is arg and not (device and string_value(device.value) == "cpu")
+    given = arguments(call, parameters, context, skipped=_skipped(call, context))
+    if given is None:
+        return False
+    device = given.bound.get("device_type")
+    of_cpu = device is not None and string_value(device.value) == "cpu"
+    return (given.bound.get("dtype") is arg or given.spread is arg) and not of_cpu
 
 
-def _region_of_name(target: cst.Name, context: Workspace) -> cst.Call | None:
+def _region_of_name(
+    target: cst.Name, context: Workspace, *, spread: bool = False
+) -> cst.Call | None:
+    """Return the region that takes what is assigned to `target` as its type, or spreads it."""
+    assign = context.parent(context.parent(target))
     for use in context.references(target.value):
         arg = context.parent(use)
+        if not isinstance(arg, cst.Arg | cst.DictElement) or not isinstance(assign, cst.Assign):
+            continue
+        if not any(value is assign.value for value in context.bound_values(use)):
+            continue
         call = context.parent(arg)
-        if isinstance(arg, cst.Arg) and isinstance(call, cst.Call):
-            if not _is_dtype_of_region(arg, call, context):
-                continue
-            _, value = context.bound_to(use)
-            assign = context.parent(context.parent(target))
-            if isinstance(assign, cst.Assign) and value is assign.value:
+        if is_type_of_options(arg, context) and not spread:
+            if (region := _region_of(use, context)) is not None:
+                return region
+        elif isinstance(arg, cst.Arg) and isinstance(call, cst.Call):
+            spreads = arg.star == "**"
+            if spreads is spread and _is_dtype_of_region(arg, call, context):
                 return call
     return None

@@ -1,0 +1,172 @@
+"""Random numbers of the device in a loop that reads, and in which no step ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from migrate.check.common import method, receiver
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.catalogue.drawing import FILLS, LIKES, MAKERS, SAMPLERS
+from migrate.reading.facts import Facts
+from migrate.reading.steps.in_step import When
+from migrate.reading.steps.loops import has_sync
+from migrate.reading.tree.tree import code, keyword, nodes_of, string_value
+from migrate.reading.values.devices import is_accelerator
+from migrate.reading.values.kind import Kind
+from migrate.reading.values.words import STEPS
+
+LIBRARIES = ("torch_xla", "shims")
+SEEDS = frozenset(
+    {"torch_xla.manual_seed", "torch_xla.core.xla_model.set_rng_state", "shims.manual_seed"}
+)
+TO_HOST = frozenset({"cpu", "item", "numpy", "tolist"})
+
+
+class UnendedDraws(Hazard):
+    """Random numbers are drawn on the device in a loop that reads values, and no step ends there.
+
+    **Why.** Until a step ends, each draw makes its seed from the seed before it, in the graph. A read
+    (`.cpu()`, `.item()`) runs the graph of one value and ends no step, so that the next turn draws in a
+    longer graph: every turn compiles again.
+
+    **What to do.** End a step in each turn: `torch_xla.sync()` below the read, or
+    `with torch_xla.step():` around what the turn computes.
+
+    Source: torch_xla 2.9 (measured: six turns with `torch.randn_like` and `.cpu()` compile six times, with
+    `torch_xla.sync()` at their end twice).
+    """
+
+    code = "XLA115"
+    name = "unended-draws"
+    severity = Severity.WARNING
+    nodes = (cst.For, cst.While)
+    examples = (
+        example(
+            """
+            import torch
+            import torch_xla
+
+
+            @torch.no_grad()
+            def main(model, count, save):
+                for i in range(count):  # XLA115
+                    z = torch.randn(8, 4, device="xla")
+                    save(model(z).cpu())
+
+
+            @torch.no_grad()
+            def embed(loader, out):
+                for x in loader:  # XLA115
+                    x = x.to("xla")
+                    out.append(disturb(x).cpu())
+
+
+            def disturb(x):
+                noise = torch.randn_like(x.to("xla"))
+                return x + noise
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch_xla
+
+
+            @torch.no_grad()
+            def main(model, count, save):
+                for i in range(count):
+                    z = torch.randn(8, 4)
+                    save(model(z.to("xla")).cpu())
+                for i in range(count):
+                    torch_xla.manual_seed(i)
+                    z = torch.randn(8, 4, device="xla")
+                    save(model(z).cpu())
+                x = torch.zeros(8, 4, device="xla")
+                for i in range(count):
+                    x = model(x) + torch.randn_like(x)
+                save(x.cpu())
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+        import torch_xla
+
+
+        @torch.no_grad()
+        def main(model, count, save):
+            for i in range(count):
+                z = torch.randn(8, 4, device="xla")
+                save(model(z).cpu())
+                torch_xla.sync()
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield the innermost loop that draws and reads."""
+        assert isinstance(node, cst.For | cst.While)
+        context = facts.context
+        if not any(context.references(library) for library in LIBRARIES):
+            return  # what is not yet for XLA gets its steps first
+        if context.effects.is_step_loop(node) or facts.steps.when(node) is not When.ELSEWHERE:
+            return
+        calls = list(_calls(node, facts))
+        if has_sync(node, context) or any(facts.names.of(c.func) in STEPS | SEEDS for c in calls):
+            return
+        draw = next((call for call in calls if _draws(call, facts)), None)
+        read = next((call for call in _own(node) if _reads(call, facts)), None)
+        inner: tuple[cst.For | cst.While, ...]
+        inner = (*nodes_of(node.body, cst.For), *nodes_of(node.body, cst.While))
+        if draw is None or read is None or any(_both(loop, facts) for loop in inner):
+            return
+        message = (
+            f"`{code(draw.func)}` draws on the device in each turn, `.{method(read)}()` reads, and no step "
+            "ends: each turn compiles again; torch_xla.sync() at the end of the turn"
+        )
+        yield self.hit(node, message)
+
+
+def _both(loop: cst.For | cst.While, facts: Facts) -> bool:
+    draws = any(_draws(call, facts) for call in _calls(loop, facts))
+    return draws and any(_reads(call, facts) for call in _own(loop))
+
+
+def _own(loop: cst.For | cst.While) -> Iterator[cst.Call]:
+    yield from nodes_of(loop.body, cst.Call)
+
+
+def _calls(loop: cst.For | cst.While, facts: Facts) -> Iterator[cst.Call]:
+    """Yield the calls of the loop, and of the functions of the script that it calls."""
+    seen: set[int] = set()
+    for call in _own(loop):
+        yield call
+        for function in facts.context.called(call):
+            if id(function) not in seen:
+                seen.add(id(function))
+                yield from nodes_of(function.body, cst.Call)
+
+
+def _draws(call: cst.Call, facts: Facts) -> bool:
+    name = facts.names.of(call.func) or ""
+    if name.startswith("torch.") and name[6:] in MAKERS:
+        device = keyword(call, "device")
+        return device is not None and is_accelerator(device.value, facts.context)
+    if name.startswith("torch.") and name[6:] in LIKES | SAMPLERS:
+        return bool(call.args) and facts.values.on_device(call.args[0].value)
+    drawing = method(call) in FILLS | SAMPLERS | {"sample"}
+    if method(call) == "sample" and code(call.func).endswith(".latent_dist.sample"):
+        return True  # of diffusers' autoencoders: on the device of the moments
+    return not name and drawing and facts.values.on_device(receiver(call))
+
+
+def _reads(call: cst.Call, facts: Facts) -> bool:
+    if not isinstance(call.func, cst.Attribute) or facts.names.of(call.func):
+        return False
+    name = method(call)
+    goes = name == "to" and bool(call.args) and string_value(call.args[0].value) == "cpu"
+    if name not in TO_HOST and not goes:
+        return False
+    return facts.values.kind(receiver(call)) not in (Kind.HOST, Kind.CPU)
