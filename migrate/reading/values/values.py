@@ -17,7 +17,7 @@ import libcst as cst
 from migrate.reading.calls.devices import ACCELERATOR, COUNTS, CUDA, CURRENT, DEVICE, XLA_DEVICES
 from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_other import DATA_LOADERS
-from migrate.reading.names.bindings import Bindings, Given, How, passed_for
+from migrate.reading.names.bindings import Bindings, Given, How, Put, passed_for
 from migrate.reading.names.parsed import Parsed
 from migrate.reading.project.entries import Entry
 from migrate.reading.replicas.ranks import Ranks
@@ -54,6 +54,7 @@ DEVICE_LOADERS = frozenset(
         "torch_xla.distributed.parallel_loader.ParallelLoader",
     }
 )
+EMPTIES = frozenset({"OrderedDict", "deque", "dict", "list", "set"})
 DEEPEST = 60
 _ENVIRONMENT = frozenset(f"os.environ[{q}{name}{q}]" for name in v.RANK_VARIABLES for q in "'\"")
 
@@ -300,6 +301,12 @@ class Values:
         if self._is_setting_of_group(node):
             return Kind.HOST
         found = held([self.kind(node.value)])
+        if found is Kind.TENSOR and isinstance(node.value, cst.Name):
+            index = node.slice[0].slice
+            key = string_value(index.value) if isinstance(index, cst.Index) else None
+            parts = [part for part in self.bindings.put_into(node.value) if part.key == key]
+            if key is not None and parts:
+                return held(self.kind(part.value) for part in parts)
         if found in HOLDERS and not is_attribute_of_self(node.value):  # self.layers[i]
             return Kind.UNKNOWN
         return found
@@ -439,12 +446,19 @@ class Values:
         found = Kind.UNKNOWN
         if binding is not None:
             found = self._of_binding(binding)
+            if found is Kind.HOST and binding.how is How.VALUE and _is_empty(binding.value):
+                found = self._of_parts(self.bindings.put_into(node))
         elif (parameter := self.bindings.parameter(node)) is not None:
             found = self._of_parameter(*parameter)
         elif (name := self._context.named(node)) is not None:
             return Kind.HOST if name.split(".")[0] in v.HOST_ROOTS else Kind.UNKNOWN
         named = found is Kind.UNKNOWN and v.MODEL.fullmatch(node.value)
         return Kind.MODEL if named else found
+
+    def _of_parts(self, parts: Iterable[Put]) -> Kind:
+        """Return what a container is that was empty and was given `parts`."""
+        kinds = {self.kind(part.value) for part in parts}
+        return Kind.TENSOR if kinds & TENSORS else Kind.HOST
 
     def _of_named(self, node: cst.Name | cst.Attribute) -> Kind:
         """Return the device that `node` is by all that it is given, or by its name."""
@@ -721,6 +735,16 @@ def _of_parts(call: cst.Call) -> bool:
     first = call.args[0].value if call.args else None
     parts = first.elements if isinstance(first, cst.List | cst.Tuple) else ()
     return bool(parts) and all(isinstance(part.value, cst.Name | cst.Call) for part in parts)
+
+
+def _is_empty(value: cst.BaseExpression | None) -> bool:
+    """Whether `value` is a container without anything in it: `{}`, `[]`, `defaultdict(list)`."""
+    if isinstance(value, cst.Dict | cst.List):
+        return not value.elements
+    if not isinstance(value, cst.Call):
+        return False
+    last = last_part(value.func)
+    return last == "defaultdict" or (last in EMPTIES and not value.args)
 
 
 def _of_plain(_: Values, __: cst.CSTNode) -> Kind:
