@@ -16,7 +16,7 @@ from migrate.reading.accelerators.asked import (
 )
 from migrate.reading.accelerators.halves import halves_of
 from migrate.reading.accelerators.led import led_of
-from migrate.reading.accelerators.loading import loading_of
+from migrate.reading.accelerators.loading import loaded_parts_of, loading_of
 from migrate.reading.accelerators.optimizers import FileOptimizers, optimizers_of
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
 from migrate.reading.accelerators.randomness import NO_SEEDING, Seeding, randomness_of
@@ -96,6 +96,7 @@ class ModuleCalls:
         ending: the calls that run a function that may raise or end the program.
         unset: the attributes that the project makes None on all replicas but the first.
         loading: the calls that run a function that returns what a checkpoint holds, on the host.
+        loading_parts: the calls that run a function that returns a tuple with such parts, and where in it.
         meeting: the calls that run a function in which all replicas meet, as in a collective.
         saves: the calls that save by a function of another file.
         saved_by_first: the lines of its functions that save and that only tests of the rank in other files
@@ -170,6 +171,7 @@ class ModuleCalls:
     sampling: frozenset[End] = frozenset()
     evaluating: frozenset[End] = frozenset()
     gradient_free: frozenset[int] = frozenset()
+    loading_parts: Mapping[End, frozenset[int]] = field(default_factory=dict)
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -271,6 +273,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         unread_imports=tuple(analysis.project.unread_imports) if alone else (),
         replicated=_is_replicated(analysis),
         accelerated=programs_of(analysis).is_accelerated(scope.module.path),
+        loading_parts=dict(_loading_parts(analysis, scope)),
     )
 
 
@@ -285,6 +288,16 @@ def _running(analysis: Analysis, top: ModuleScope, functions: Set[Scope]) -> Ite
         for call, _ in region.calls:
             if not functions.isdisjoint(analysis.running[call].functions):
                 yield _end(call, top.module)
+
+
+def _loading_parts(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, frozenset[int]]]:
+    """Yield the calls of a file whose result is a tuple with parts of a checkpoint, and where in it."""
+    parts = loaded_parts_of(analysis)
+    for region in _regions(analysis, top) if parts else ():
+        for call, _ in region.calls:
+            ran = [parts[f] for f in analysis.running[call].functions if f in parts]
+            if ran:
+                yield _end(call, top.module), frozenset().union(*ran)
 
 
 def _joins(analysis: Analysis, top: ModuleScope) -> Iterator[End]:

@@ -11,6 +11,7 @@ from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.facts import Definition, ModuleCalls
 from migrate.reading.calls.scopes import Function, ModuleScope, Region
 from migrate.reading.facts import Facts
+from migrate.reading.flow.loaded import is_loaded
 from migrate.reading.project.entries import Entry, Given
 from migrate.reading.values.kind import Kind
 
@@ -46,16 +47,24 @@ def leaving(
             yield definition, Entry(definition.line, where, marked=marked)
         for definition in ran:
             positional = [Kind.UNKNOWN] * definition.given
+            loaded: set[int | str] = set()
             for arg in call.args:
                 if arg.star or arg.keyword is not None:
                     break
+                if is_loaded(arg.value, facts):
+                    loaded.add(len(positional))
                 positional.append(facts.values.kind(arg.value))
             named = tuple(
                 (arg.keyword.value, facts.values.kind(arg.value))
                 for arg in call.args
                 if arg.keyword is not None
             )
-            given = Given(tuple(positional), named)
+            loaded.update(
+                arg.keyword.value
+                for arg in call.args
+                if arg.keyword is not None and is_loaded(arg.value, facts)
+            )
+            given = Given(tuple(positional), named, frozenset(loaded))
             yield definition, Entry(definition.line, where, (given,), marked, trains)
 
 
