@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.reading.catalogue import torch_cuda
 from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_other import TYPED_AUTOCAST
-from migrate.reading.tree.tree import bind, code, nodes_of, string_value
+from migrate.reading.tree.tree import bind, code, nodes, nodes_of, string_value
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.gpu_conditions import ASKED
@@ -85,6 +85,22 @@ class Autocast(Rule):
 
             kind = {'float32': torch.float32, 'float16': torch.bfloat16}[precision]
             with torch.amp.autocast(device_type='xla', dtype=kind):
+                y = model(x)
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+            dtype = torch.bfloat16 if major >= 8 else torch.float16
+            with torch.amp.autocast(device_type='cuda', dtype=dtype):
+                y = model(x)
+            """,
+            """
+            import torch
+
+            dtype = torch.bfloat16
+            with torch.amp.autocast(device_type='xla', dtype=dtype):
                 y = model(x)
             """,
         ),
@@ -252,6 +268,10 @@ class Autocast(Rule):
                 return
             bfloat16 = cst.parse_expression(f"{context.imports.require('torch')}.bfloat16")
             message = f"{code(node)} → torch.bfloat16: the type of an autocast region"
+            if isinstance(above, cst.IfExp) and _is_the_same_then(above, node, context):
+                message = f"`{code(above)}` → torch.bfloat16: the type of an autocast region"
+                yield self.edit(above, lambda _: bfloat16, message, consumes=[node])
+                return
             yield self.edit(node, lambda _: bfloat16, message, consumes=[node])
 
     def _by_device(self, node: cst.BaseExpression, context: Workspace) -> Edit:
@@ -297,6 +317,17 @@ class Autocast(Rule):
                 f"{name} is imported for other modules: its regions run in float32 on XLA; give them "
                 f"{_said(context)}",
             )
+
+
+def _is_the_same_then(choice: cst.IfExp, half: cst.CSTNode, context: Workspace) -> bool:
+    """Whether both sides of `choice` are bfloat16 once `half` is, and its test is a plain comparison."""
+    sides = {id(choice.body): choice.orelse, id(choice.orelse): choice.body}
+    other = sides.get(id(half))
+    if other is None or context.qualified_name(other) != "torch.bfloat16":
+        return False
+    return not any(
+        isinstance(part, cst.Call | cst.NamedExpr | cst.Attribute) for part in nodes(choice.test)
+    )
 
 
 def _is_handed_over(node: cst.CSTNode, above: cst.CSTNode | None) -> bool:
