@@ -119,6 +119,23 @@ def test_numbers_that_are_data_and_branches_that_compute_nothing(
     assert reported(line, style) == []
 
 
+@pytest.mark.parametrize(
+    ("line", "codes"),
+    [
+        ("x = x[:, : rnd.randint(1, 9)]", ["XLA112"]),
+        ("x = x[:, rnd.randint(1, 9) :]", ["XLA112"]),
+        ("k = torch.randint(1, 9, (1,)); x = x[:, :k]", ["XLA112"]),
+        ("k = rnd.randint(1, 9); x = x[:, k : k + 8]", []),
+        ("if rnd.random() < 0.5: x = x.flip(-1)", []),
+    ],
+)
+def test_the_shape_of_a_batch_that_moves_later(line: str, codes: list[str]) -> None:
+    moved = "x, y = x.cuda(), y.cuda()\n        LINE"
+    script = TRAINING.lstrip().replace(moved, f"{line}\n        x, y = x.cuda(), y.cuda()")
+    found = check_source(parse(script.encode(), Path("train.py")), Config())
+    assert sorted({one.code for one in found if one.code in ("XLA112", "XLA113")}) == codes
+
+
 def test_layers_left_out_at_random_in_another_file(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(
         "import random\n\nimport torch\n\n\nclass Net(torch.nn.Module):\n"
