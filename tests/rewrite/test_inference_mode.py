@@ -1,4 +1,4 @@
-"""A Linear in inference mode raises on XLA: evaluations of whatever file compute without gradients instead."""
+"""A Linear in inference mode raises on XLA: evaluations compute without gradients instead."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.steps.counters import counters_of
 from migrate.reading.steps.drawn import drawn_of, is_transform
+from migrate.reading.steps.in_step import When
 from migrate.reading.tree.tree import code, keyword, nodes_of, string_value
 from migrate.reading.values.devices import is_accelerator
 
@@ -161,6 +162,11 @@ class StepNumber(Hazard):
                 [b for b in (part.lower, part.upper) if b] if isinstance(part, cst.Slice) else []
             )
             for bound in bounds:
+                cut = len(bounds) == 1 and isinstance(part, cst.Slice)
+                if cut and counters.is_random(bound, anywhere=True):
+                    if facts.values.is_tensor(node.value):  # also of a batch that moves later
+                        yield self._said(node, bound, "a slice bound", counters)
+                    return
                 if not counters.changes(bound):
                     continue
                 if _is_on_device(node.value, facts):
@@ -187,7 +193,7 @@ class StepNumber(Hazard):
             return
         called = name[6:] if name.startswith("torch.") else method(node)
         if called in RESIZED:
-            if facts.values.on_device(node.args[0].value if node.args else None):
+            if facts.values.is_tensor(node.args[0].value if node.args else None):
                 for word in ("size", "scale_factor"):
                     resized = keyword(node, word)
                     if resized is not None and counters.changes(resized.value):
@@ -207,7 +213,7 @@ class StepNumber(Hazard):
     def _said(
         self, node: cst.CSTNode, number: cst.BaseExpression, what: str, numbers: Numbers
     ) -> Hit:
-        if numbers.is_random(number):
+        if numbers.is_random(number, anywhere=True):
             message = (
                 f"`{code(number)}` is drawn on the host and is {what} in the graph: a compilation for each "
                 "value, and replicas that draw differently wait for each other for ever; draw on the "
@@ -234,10 +240,11 @@ class Numbers:
         """Whether `number` is another one in the next graph."""
         return self._counters.changes(number) or self.is_random(number)
 
-    def is_random(self, number: cst.BaseExpression) -> bool:
-        """Whether the host draws `number` at random, in a step."""
-        inside = self._facts.steps.inside(self._node)
-        return inside and self._drawn.is_drawn(number) and not is_transform(self._node, self._facts)
+    def is_random(self, number: cst.BaseExpression, anywhere: bool = False) -> bool:
+        """Whether the host draws `number` at random, in a step; `anywhere` in a training loop."""
+        when = self._facts.steps.when(self._node)
+        here = when is When.STEP or (anywhere and when is not When.ELSEWHERE)
+        return here and self._drawn.is_drawn(number) and not is_transform(self._node, self._facts)
 
 
 def _is_on_device(value: cst.BaseExpression, facts: Facts) -> bool:
