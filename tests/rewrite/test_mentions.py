@@ -87,7 +87,7 @@ def test_a_read_that_went_below_the_step_is_mentioned_where_it_stood() -> None:
 
 def test_a_line_with_a_worse_finding_is_not_mentioned_as_well() -> None:
     done = rewritten(after="bar.set_postfix(loss=loss.item())")
-    assert mentioned(done).keys() == {("XLA207", 16)}
+    assert mentioned(done).keys() == {("XLA205", 16)}
 
 
 def test_a_read_now_and_then_is_not_mentioned() -> None:

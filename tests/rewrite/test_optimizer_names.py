@@ -475,8 +475,6 @@ def test_what_is_used_as_only_an_optimizer_can_be_is_one(use: str) -> None:
 
 
 def test_a_parameter_that_is_used_in_another_way_is_none() -> None:
-    text = (
-        "def prepare(model, o, groups):\n    model.cuda()\n    return o.run(groups.param_groups)\n"
-    )
+    text = "def prepare(model, o):\n    model.cuda()\n    return o.run(model)\n"
     done = rewrite_source(parse(text.encode(), Path("prepare.py")))
     assert ON not in done.data.decode()
