@@ -92,9 +92,12 @@ def left_of(
     options = script.options if isinstance(script, Workspace) else DEFAULT
     # With the option its rule names the reads that stay.
     mentioned = MENTIONED if options.defer_reads else MENTIONED | READS
-    for one in check_facts(facts, Config(ignore=(UNREADABLE, UNUSED_IGNORE)), whole):
+    hits = list(check_facts(facts, Config(ignore=(UNREADABLE, UNUSED_IGNORE)), whole))
+    # A line on which something worse is reported, or the call that reads, needs no second finding.
+    worse = {hit.line for hit in hits if hit.severity is not Severity.INFO or hit.code == "XLA208"}
+    for one in hits:
         mention = one.severity is Severity.INFO
-        if mention and one.code not in mentioned:
+        if mention and (one.code not in mentioned or (one.code in READS and one.line in worse)):
             continue
         came_from = origin.get(one.line)
         if came_from is None and one.code in READS:

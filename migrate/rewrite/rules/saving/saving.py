@@ -22,6 +22,7 @@ from migrate.rewrite.rules.saving.no_device import saves_of_the_host
 from migrate.rewrite.rules.saving.own_paths import names_replica
 from migrate.rewrite.rules.saving.save_calls import as_shims_save, as_xla_save, by_hand, refused
 from migrate.rewrite.rules.saving.unguard import alone, keep_to_first, or_none, without_guard
+from migrate.rewrite.rules.saving.unseen import unseen_condition
 from migrate.rewrite.workspace import Workspace
 
 # `if dp_rank == 0:` with a file for each tensor-parallel rank: neither one writer nor all of them.
@@ -104,6 +105,12 @@ class Saving:
                 yield from self._rule.report(call, f"{stuck[id(guard)]}: {self._by_hand}")
             else:
                 yield self._save(call, guard)
+                if (condition := unseen_condition(call, self._context)) is not None:
+                    yield from self._rule.report(
+                        call,
+                        f"see that {condition} lets all replicas save: {by_hand(self._context)} must be "
+                        "called on all ranks, and waits for those that do not",
+                    )
         for call, guard in self._calls_out:
             if id(guard) in stuck:
                 yield from self._rule.report(call, f"{stuck[id(guard)]}: {self._on_all(call)}")

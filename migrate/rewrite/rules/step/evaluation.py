@@ -14,7 +14,9 @@ from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.loops import Loop, batch_names, has_sync, numbers_of_host
 from migrate.reading.steps.outside import Outside
-from migrate.reading.tree.tree import code, nodes, nodes_of
+from migrate.reading.tree.tree import code, is_attribute_of_self, nodes, nodes_of
+from migrate.reading.values.devices import is_move, moves
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import CALLED_MODEL, MOVES, NO_GRADIENTS
 from migrate.rewrite.rules.step.arrange import Arrangement, arrange, head
 from migrate.rewrite.rules.step.detached_read import Read, as_read
@@ -203,8 +205,45 @@ def _models(node: cst.CSTNode, context: Script) -> Iterator[tuple[cst.Call, bool
             continue
         of = (id(context.function_around(call)), ".".join(parts))
         named = CALLED_MODEL.fullmatch(parts[-1]) or of in told
-        if named or context.place(call.func) in context.calls.models:
+        if named or context.place(call.func) in context.calls.models or _takes_batch(call, context):
             yield call, len(parts) < len(name.split("."))
+
+
+def _takes_batch(call: cst.Call, context: Script) -> bool:
+    """Whether something of which nothing is known is called with what the loop moved to the accelerator.
+
+    A parameter that no caller fills, or an attribute that nothing sets: on the accelerator it computes,
+    whatever it is.
+    """
+    func = call.func
+    function = context.function_around(call)
+    if isinstance(func, cst.Name):
+        unknown = function is not None and func.value in _parameters(function)
+    else:
+        unknown = is_attribute_of_self(func)
+    if not unknown or context.run_by(call) or context.values.kind(func) is not Kind.UNKNOWN:
+        return False
+    loop = next((a for a in context.ancestors(call) if isinstance(a, cst.For)), None)
+    if loop is None:
+        return False
+    moved = {
+        name.value
+        for assign in nodes_of(loop.body, cst.Assign)
+        if next(moves(assign.value, context), None) is not None
+        for target in assign.targets
+        for name in nodes_of(target, cst.Name)
+    }
+    return any(
+        (isinstance(arg.value, cst.Name) and arg.value.value in moved)
+        or (isinstance(arg.value, cst.Call) and is_move(arg.value, context))
+        for arg in call.args
+    )
+
+
+def _parameters(function: cst.FunctionDef) -> set[str]:
+    parameters = function.params
+    every = (*parameters.posonly_params, *parameters.params, *parameters.kwonly_params)
+    return {one.name.value for one in every}
 
 
 @lru_cache(maxsize=2)

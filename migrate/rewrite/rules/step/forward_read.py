@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
 
 # Functions that compute a loss, by the last part of their name.
-LOSS = re.compile(r"(?i).*(loss|criterion|entropy)(_fn|_fun|_func|_function)?")
+LOSS = re.compile(r"(?i)(.*(loss|criterion|entropy)|crit)(_fn|_fun|_func|_function)?")
 REDUCES = frozenset({"mean", "sum", "detach", "float", "double"})
 # What a sum over batches has in its name beside that of its value.
 _OF_A_SUM = re.compile(r"^(total|running|sum|epoch|num|n|all)_|_(total|sum|acc)$")
