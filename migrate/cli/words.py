@@ -89,9 +89,8 @@ class _CommandLine:
         self.script = next((path for path in paths if path.suffix == ".py"), None)
         if target is None:
             mine.insert(0, context.command.params[0].make_metavar(context))
-        self.corrected = (
-            f"{context.command_path} {shlex.join(mine)} -- {shlex.join([*others, *after])}"
-        )
+        command = f"migrate {context.command.name} {shlex.join(mine)}"
+        self.corrected = f"{command} -- {shlex.join([*others, *after])}"
 
     def _options_and_free(self, words: Sequence[str]) -> tuple[set[int], list[int]]:
         """Return the indices of the command's options with their values, and of words that are no options."""
