@@ -44,7 +44,7 @@ def lines(script: str) -> list[int]:
         "if random.random() < p: x = self.layer(x)",
         "if self.training and np.random.rand() < p: x = self.layer(x)",
         "if choice([True, False]): x = x * 2",
-        "if self.rng.random() < p: return x",
+        "if self.rng.random() < p: x = self.layer(x)",
         "if torch.rand(1) < p: x = x.flip(0)",
         "if torch.rand(()).item() < p: x = x.flip(0)",
         "x = self.layer(x) if not random.randint(0, 1) else x",
@@ -67,6 +67,7 @@ def test_a_draw_that_decides_is_reported(statement: str) -> None:
         "x = x * random.random()",
         "x = torch.where(torch.rand(1, device=x.device) < p, x, self.layer(x))",
         "names = random.sample(['a', 'b'], 1); x = self.layer(x) if names is not None else x",
+        "if self.rng.random() < p: return x",
         "random.seed(1); x = self.layer(x) if p else x",
     ],
 )

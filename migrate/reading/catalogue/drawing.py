@@ -109,15 +109,6 @@ HOST_DRAWS = frozenset(
         "uniform",
     }
 )
-HOST_GENERATORS = frozenset(
-    {
-        "numpy.random.Generator",
-        "numpy.random.RandomState",
-        "numpy.random.default_rng",
-        "random.Random",
-        "random.SystemRandom",
-    }
-)
 FILLS = frozenset(
     {
         "bernoulli_",
@@ -154,7 +145,13 @@ NUMPY_OTHERS = frozenset(
     {"Generator", "RandomState", "SeedSequence", "default_rng", "get_state", "seed", "set_state"}
 )
 GENERATORS = frozenset(
-    {"random.Random", "random.SystemRandom", "numpy.random.RandomState", "numpy.random.default_rng"}
+    {
+        "numpy.random.Generator",
+        "numpy.random.RandomState",
+        "numpy.random.default_rng",
+        "random.Random",
+        "random.SystemRandom",
+    }
 )
 # Functions that make a tensor which such a method then fills.
 EMPTIES = frozenset({"empty", "empty_like", "new", "new_empty", "new_zeros", "zeros", "zeros_like"})

@@ -66,6 +66,8 @@ class Drawn:
             case cst.BinaryOperation() | cst.BooleanOperation():
                 return self.is_drawn(node.left, depth) or self.is_drawn(node.right, depth)
             case cst.Comparison():
+                if any(isinstance(part.operator, cst.Is | cst.IsNot) for part in node.comparisons):
+                    return False
                 sides = (node.left, *(target.comparator for target in node.comparisons))
                 return any(self.is_drawn(side, depth) for side in sides)
             case cst.IfExp():
@@ -185,7 +187,7 @@ def is_transform(node: cst.CSTNode, facts: Facts) -> bool:
     Such a module is a transform of the loader as often as a part of the model.
     """
     around = facts.context.class_around(node)
-    if around is None or _holds_modules(around, facts):
+    if around is None or not _is_module(around, facts) or _holds_modules(around, facts):
         return False
     name = around.name.value
     uses = (call for call in facts.calls if code(call.func).rpartition(".")[2] == name)

@@ -10,6 +10,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.steps.drawn import drawn_of, is_transform
 from migrate.reading.tree.tree import code, nodes, nodes_of
+from migrate.reading.values.kind import TENSORS
 
 SOME = "; replicas that draw differently run different graphs, and wait for each other for ever"
 
@@ -177,7 +178,18 @@ def _around(node: cst.CSTNode, facts: Facts) -> cst.For | cst.While | cst.Functi
 
 
 def _is_work(branch: cst.CSTNode, facts: Facts) -> bool:
-    """Whether a block computes on the device."""
+    """Whether a block computes on the device, or writes to a part of a tensor there."""
+    written = (
+        target.target.value
+        for assign in nodes_of(branch, cst.Assign)
+        for target in assign.targets
+        if isinstance(target.target, cst.Subscript)
+    )
+    if any(facts.values.kind(tensor) in TENSORS for tensor in written):
+        return True
+    assigned = [a.value for a in nodes_of(branch, cst.Assign) if isinstance(a.value, cst.Call)]
+    if any(facts.values.kind(arg.value) in TENSORS for call in assigned for arg in call.args):
+        return True
     parts = (
         *nodes_of(branch, cst.Call),
         *nodes_of(branch, cst.BinaryOperation),

@@ -26,7 +26,7 @@ class UnendedLoop(Hazard):
     Source: torch_xla 2.9, measured.
     """
 
-    code = "XLA113"
+    code = "XLA116"
     name = "unended-loop"
     severity = Severity.WARNING
     nodes = (cst.For, cst.While)
@@ -40,7 +40,7 @@ class UnendedLoop(Hazard):
             @torch.no_grad()
             def sample(model, noise, steps):
                 x = noise.cuda()
-                for step in range(steps):  # XLA113
+                for step in range(steps):  # XLA116
                     t = torch.full((len(x),), step / steps, device=x.device)
                     x = x + model(x, t) / steps
                 return x.cpu()
@@ -61,7 +61,7 @@ class UnendedLoop(Hazard):
                 @torch.inference_mode()
                 def generate(self, x, times):
                     x = x.cuda()
-                    for t in times:  # XLA113
+                    for t in times:  # XLA116
                         x = self.denoise(x, t)
                     return x
             """
