@@ -97,7 +97,7 @@ class ModelLoadError(ConversionError):
 class MissingDependencyError(ConversionError):
     """A framework that this step needs is not installed.
 
-    Remedy: install the extra that the message names, e.g. `pip install "tpu-migrate[torch]"`.
+    Remedy: install the extra that the message names, e.g. `pip install '.[torch]'` in a clone.
     """
 
 

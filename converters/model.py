@@ -15,7 +15,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +22,8 @@ from types import ModuleType
 from typing import Any
 
 from converters.checkpoint.place import Place, file_names
-from converters.errors import MissingDependencyError, ModelLoadError
+from converters.errors import ModelLoadError
+from converters.installing import is_installed, missing_behind, missing_error
 
 _FORMS = "write it as pkg.mod:factory or path/file.py:factory"
 _BUILDABLE = "check that it can be built without arguments in the current directory"
@@ -138,14 +138,11 @@ def load_config_model(folder: Place, *, trust_remote_code: bool = False) -> Any:
     where = f"{folder}/config.json"
     values = _run(where, "reading", lambda: _values(folder), f"mend it, or {_NAME_IT}")
     if _is_of_timm(values):
-        return _timm_model(where, values) if find_spec("timm") else None
+        return _timm_model(where, values) if is_installed("timm") else None
     try:
         import transformers
     except ImportError:
-        raise MissingDependencyError(
-            f"{where} describes a transformers model, and transformers is not installed",
-            'pip install "tpu-migrate[torch]"',
-        ) from None
+        raise missing_error("transformers", needed_by=where) from None
     if trust_remote_code and _OWN_CODE in values:
         return _own_model(where, folder, values)
     config = _run(where, "reading", lambda: _config(folder, values), f"mend it, or {_NAME_IT}")
@@ -304,10 +301,7 @@ def _torch() -> ModuleType:
     try:
         return importlib.import_module("torch")
     except ImportError:
-        raise MissingDependencyError(
-            "reading the tree of a torch model needs torch, which is not installed",
-            'pip install "tpu-migrate[torch]"',
-        ) from None
+        raise missing_error("torch", needed_by="reading the tree of a torch model") from None
 
 
 def _import(location: str, is_file: bool) -> ModuleType:
@@ -334,6 +328,8 @@ def _run(where: str, doing: str, action: Callable[[], Any], hint: str = _BUILDAB
     except ModelLoadError:
         raise
     except (Exception, SystemExit) as error:
+        if missing := missing_behind(error):
+            raise missing from error
         raise ModelLoadError(
             f"{where}: {doing} the model failed ({type(error).__name__}: {str(error)[:200]})", hint
         ) from error

@@ -1,4 +1,4 @@
-"""Is this environment fit for the job? Versions, devices, environment variables, what is missing."""
+"""Diagnosis of this environment: versions, devices, environment variables, and which commands are ready."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,11 +15,13 @@ from pathlib import Path
 
 from converters.checkpoint.place import FarPlace
 from converters.errors import ConversionError
+from converters.installing import EXTRAS, install_command, missing_modules
 from converters.remote.names import place_of, without_secrets
 from converters.remote.ready import Ready, ready
 from converters.remote.region import location_of, region_of, zone_of_machine
 from converters.remote.retries import TemporaryError
-from migrate.versions import installed, versions
+from migrate.gpus import gpu_names
+from migrate.versions import NEEDS, PACKAGES, installed, versions
 from shims.tpu import tpu_device_files
 
 PROBE_SECONDS = 120  # starting a TPU runtime takes up to a minute on a fresh VM
@@ -42,24 +45,53 @@ class Check:
         status: how it came out.
         detail: what was found.
         remedy: what to do, often a command; empty where nothing is to be done.
+        stops: the frameworks that do not work because of it.
     """
 
     subject: str
     status: Status
     detail: str
     remedy: str = ""
+    stops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """Whether a command can do its work in this environment.
+
+    Args:
+        command: its name.
+        obstacle: what is missing or does not work; empty where it is ready.
+        remedy: what to do about it.
+    """
+
+    command: str
+    obstacle: str = ""
+    remedy: str = ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether nothing is missing."""
+        return not self.obstacle
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All checks, in the order in which they are shown."""
+    """All checks, in the order in which they are shown, and the commands."""
 
     checks: tuple[Check, ...]
+    commands: tuple[Readiness, ...] = ()
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing failed."""
+        return all(check.status is not Status.FAIL for check in self.checks)
 
     @property
     def fit(self) -> bool:
-        """Whether nothing failed."""
-        return all(check.status is not Status.FAIL for check in self.checks)
+        """Whether nothing failed, and a command that needs a framework is ready."""
+        working = [entry.ready for entry in self.commands if NEEDS[entry.command]]
+        return self.sound and (any(working) or not working)
 
 
 def diagnose(
@@ -79,6 +111,7 @@ def diagnose(
         *check_versions(versions()),
         *check_variables(environment, has_tpu=bool(tpu)),
         _check_device_files(tpu),
+        *check_gpus(gpu_names(), _torch_gpus),
         *check_places(ready(environment)),
         *map(check_place, places),
     ]
@@ -86,41 +119,49 @@ def diagnose(
         if installed(framework) is not None:
             progress(f"asking {framework} for its devices")
             checks.append(_probe(framework, code, has_tpu=bool(tpu)))
-    return Diagnosis(tuple(checks))
+    return Diagnosis(tuple(checks), tuple(check_commands(checks, missing_modules(PACKAGES))))
 
 
-# How each part is installed. Two roads on a TPU VM: they need different versions of libtpu.
-INSTALL = {
-    "torch": "pip install 'tpu-migrate[torch]'",
-    "torch_xla": "pip install 'tpu-migrate[xla]'",
-    "jax": "pip install 'tpu-migrate[jax]'",
-    "flax": "pip install 'tpu-migrate[jax]'",
-    "libtpu": "pip install 'tpu-migrate[tpu]' (Flax) or pip install 'torch_xla[tpu]==2.9.0' (torch)",
+# Two roads on a TPU VM: they need different versions of libtpu.
+INSTALL = {name: install_command(EXTRAS[name]) for name in PACKAGES} | {
+    "tpu-migrate": "pip install .",
+    "libtpu": f"{install_command('tpu')} (Flax) or pip install 'torch_xla[tpu]==2.9.0' (torch)",
 }
-NEEDED_FOR = {
-    "torch": "run, prove, weights",
-    "torch_xla": "run, prove",
-    "jax": "the Flax models",
-    "flax": "the Flax models, msgpack output",
-    "libtpu": "a TPU",
-}
+
+
+def check_commands(checks: Iterable[Check], missing: Sequence[str]) -> Iterator[Readiness]:
+    """Yield for each command whether it is ready.
+
+    Args:
+        checks: of the environment.
+        missing: the frameworks that are not installed.
+    """
+    broken = {name: check for check in checks for name in check.stops}
+    for command, needs in NEEDS.items():
+        if lacking := [name for name in needs if name in missing]:
+            remedy = install_command(*(EXTRAS[name] for name in lacking))
+            yield Readiness(command, f"{', '.join(lacking)} not installed", remedy)
+        elif stopped := [name for name in needs if name in broken]:
+            check = broken[stopped[0]]
+            yield Readiness(command, f"{stopped[0]} does not work: {check.detail}", check.remedy)
+        else:
+            yield Readiness(command)
 
 
 def check_versions(found: Mapping[str, str | None]) -> Iterator[Check]:
     """Yield a check for each package: there, missing, or at odds with another one."""
     for package, version in found.items():
         if version is None:
-            command = INSTALL.get(package, "pip install tpu-migrate")
-            detail = f"not installed; needed for {NEEDED_FOR.get(package, 'everything')}"
-            yield Check(package, Status.MISSING, detail, command)
+            users = [command for command, needs in NEEDS.items() if package in needs]
+            detail = f"not installed; needed for {', '.join(users) or 'everything'}"
+            yield Check(package, Status.MISSING, detail, INSTALL[package])
         else:
             yield Check(package, Status.OK, version)
     torch, xla = found.get("torch"), found.get("torch_xla")
     if torch and xla and _minor(torch) != _minor(xla):
         detail = f"torch_xla {xla} is built against torch {_minor(xla)}, torch is {torch}"
-        yield Check(
-            "torch / torch_xla", Status.FAIL, detail, f"pip install 'torch=={_minor(xla)}.*'"
-        )
+        remedy = f"pip install 'torch=={_minor(xla)}.*'"
+        yield Check("torch / torch_xla", Status.FAIL, detail, remedy, ("torch_xla",))
     libtpu, jax = found.get("libtpu"), found.get("jax")
     if libtpu and xla and jax:
         yield Check(
@@ -181,6 +222,44 @@ def _check_device_files(tpu: list[Path]) -> Check:
         return Check("TPU", Status.OK, f"{len(tpu)} chips ({', '.join(str(path) for path in tpu)})")
     detail = "no TPU here: migrate run and prove simulate replicas on the CPU"
     return Check("TPU", Status.OK, detail)
+
+
+def check_gpus(names: Sequence[str], torch_sees: Callable[[], int | None]) -> Iterator[Check]:
+    """Yield a check of the GPUs of this machine, and one of torch where it uses none of them.
+
+    Args:
+        names: of the GPUs.
+        torch_sees: counts those that torch uses; None: torch is not installed or does not start.
+    """
+    if not names:
+        yield Check(
+            "GPU", Status.OK, "no GPU here; only prove --record and parity --device cuda need one"
+        )
+        return
+    counts = Counter(names)
+    yield Check("GPU", Status.OK, ", ".join(f"{count} × {name}" for name, count in counts.items()))
+    if torch_sees() == 0:
+        detail = "torch uses none of the GPUs: prove --record and parity --device cuda need them"
+        remedy = "install a torch that is built with CUDA, in an environment of its own"
+        yield Check("torch / GPU", Status.WARNING, detail, remedy)
+
+
+def _torch_gpus() -> int | None:
+    if installed("torch") is None:
+        return None
+    code = "import torch; print(torch.cuda.device_count())"
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    lines = ran.stdout.split()
+    return int(lines[-1]) if ran.returncode == 0 and lines else None
 
 
 def check_places(places: Iterable[Ready]) -> Iterator[Check]:
@@ -251,12 +330,12 @@ def _probe(framework: str, code: str, *, has_tpu: bool) -> Check:
         )
     except subprocess.TimeoutExpired:
         detail = f"the runtime did not start within {PROBE_SECONDS} s"
-        return Check(subject, Status.FAIL, detail, "see that no other process holds the TPU")
+        remedy = "see that no other process holds the TPU"
+        return Check(subject, Status.FAIL, detail, remedy, (framework,))
     if ran.returncode != 0:
         lines = ran.stderr.strip().splitlines() or ["no message"]
-        return Check(
-            subject, Status.FAIL, lines[-1], f'python -c "import {framework}" shows the rest'
-        )
+        remedy = f'python -c "import {framework}" shows the rest'
+        return Check(subject, Status.FAIL, lines[-1], remedy, (framework,))
     kind, count = json.loads(ran.stdout.strip().splitlines()[-1])
     if has_tpu and "TPU" not in kind.upper():
         detail = f"{count} × {kind}, though this machine has a TPU"

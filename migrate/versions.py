@@ -1,14 +1,30 @@
-"""Which versions are installed, without importing what is slow to import."""
+"""Which versions are installed, and what each command needs, without importing what is slow to import."""
 
 from __future__ import annotations
 
 from importlib import metadata
 
+from converters.installing import is_installed
+
 PACKAGES = ("torch", "torch_xla", "jax", "flax", "libtpu")
+# Command → the modules without which it can do nothing, or only a part.
+NEEDS: dict[str, tuple[str, ...]] = {
+    "rewrite": (),
+    "check": (),
+    "run": ("torch", "torch_xla"),
+    "prove": ("torch", "torch_xla"),
+    "weights": ("torch",),
+    "port": ("torch", "jax", "flax"),
+    "parity": ("torch", "jax", "flax"),
+    "fit": ("torch", "torch_xla", "jax", "flax", "libtpu"),
+    "assess": ("torch", "torch_xla", "jax", "libtpu"),
+}
 
 
 def installed(package: str) -> str | None:
     """Return the installed version of the distribution `package`, or None."""
+    if package in PACKAGES and not is_installed(package):
+        return None
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -44,5 +44,6 @@ def gpu_device_files(root: Path = Path("/")) -> list[Path]:
 
 def tpu_present() -> bool:
     """Whether this machine has a TPU and the library to drive it."""
-    has_library = "TPU_LIBRARY_PATH" in os.environ or importlib.util.find_spec("libtpu") is not None
-    return has_library and chips() > 0
+    return chips() > 0 and (
+        "TPU_LIBRARY_PATH" in os.environ or importlib.util.find_spec("libtpu") is not None
+    )

@@ -11,7 +11,19 @@ from click.testing import CliRunner
 
 from converters.remote.ready import ready
 from migrate.cli import commands
-from migrate.doctor import Status, check_places, check_variables, check_versions
+from migrate.doctor import (
+    Check,
+    Diagnosis,
+    Readiness,
+    Status,
+    check_commands,
+    check_gpus,
+    check_places,
+    check_variables,
+    check_versions,
+)
+from migrate.gpus import gpu_names, parse_names
+from migrate.report.text.doctor import diagnosis_as_json
 
 GOOD = {
     "tpu-migrate": "0.1.0",
@@ -118,5 +130,61 @@ def test_places_of_checkpoints(tmp_path: Path) -> None:
     assert checks[0].detail == "2.4, credentials: HF_TOKEN"
     assert "public buckets only" in checks[1].detail
     assert "gcloud auth application-default login" in checks[1].remedy
-    assert checks[2].remedy == 'pip install "tpu-migrate[s3]"'
+    assert checks[2].remedy == "pip install '.[s3]'"
     assert "5ecret" not in repr(checks)
+
+
+def commands_of(missing: tuple[str, ...], *checks: Check) -> dict[str, Readiness]:
+    return {entry.command: entry for entry in check_commands(checks, missing)}
+
+
+def test_commands_are_ready_or_not() -> None:
+    entries = commands_of(("torch_xla", "libtpu"))
+    ready = [name for name, entry in entries.items() if entry.ready]
+    assert ready == ["rewrite", "check", "weights", "port", "parity"]
+    assert (entries["run"].obstacle, entries["run"].remedy) == (
+        "torch_xla not installed",
+        "pip install '.[xla]'",
+    )
+    assert entries["fit"].remedy == "pip install '.[xla,tpu]'"
+
+
+def test_a_framework_that_does_not_start_stops_its_commands() -> None:
+    (failed,) = [check for check in check_versions({**GOOD, "torch": "2.13.0"}) if check.stops]
+    entries = commands_of((), failed)
+    assert not entries["run"].ready
+    assert "torch is 2.13.0" in entries["run"].obstacle
+    assert entries["run"].remedy == "pip install 'torch==2.9.*'"
+    assert entries["port"].ready
+
+
+def test_nothing_that_runs_is_not_fit() -> None:
+    for missing, fit in ((("torch", "torch_xla", "jax", "flax", "libtpu"), False), ((), True)):
+        diagnosis = Diagnosis((), tuple(check_commands((), missing)))
+        assert (diagnosis.sound, diagnosis.fit) == (True, fit)
+        assert diagnosis_as_json(diagnosis)["fit"] is fit
+
+
+def test_gpus_have_names() -> None:
+    assert parse_names("NVIDIA H100 80GB HBM3, 81559\nTesla T4, 15360\n") == (
+        "NVIDIA H100 80GB HBM3 (80 GiB)",
+        "Tesla T4 (15 GiB)",
+    )
+    (gpu,) = check_gpus(["Tesla T4 (15 GiB)"] * 2, lambda: 2)
+    assert (gpu.status, gpu.detail) == (Status.OK, "2 × Tesla T4 (15 GiB)")
+    _, unused = check_gpus(["Tesla T4"], lambda: 0)
+    assert unused.status is Status.WARNING
+    (none,) = check_gpus([], lambda: None)
+    assert none.detail.startswith("no GPU here")
+
+
+def test_gpus_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpu_names(tmp_path) == ()
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidia0").touch()
+    assert gpu_names(tmp_path) == (str(tmp_path / "dev" / "nvidia0"),)
+    folder = tmp_path / "proc" / "driver" / "nvidia" / "gpus" / "0000:01:00.0"
+    folder.mkdir(parents=True)
+    (folder / "information").write_text("Model: \t\t NVIDIA L4\nIRQ: 74\n")
+    assert gpu_names(tmp_path) == ("NVIDIA L4",)

@@ -63,7 +63,8 @@ MAY_IMPORT = {
     "place": set(),
     "process": set(),
     "quick_xla": set(),
-    "doctor": set(),
+    "doctor": {"gpus"},
+    "gpus": set(),
     **{name: set() for name in BELOW_ALL},
 }
 

@@ -15,8 +15,8 @@ from converters.checkpoint.reader import COPY_AGAIN, Checkpoint, TensorInfo, rea
 from converters.errors import (
     CheckpointDamagedError,
     CheckpointNotFoundError,
-    MissingDependencyError,
 )
+from converters.installing import missing_error
 from converters.output.load import load_pytree
 from converters.output.safetensors_layout import INDEX_NAME
 
@@ -77,10 +77,7 @@ def _read_orbax(path: Path) -> Pytree:
     try:
         import orbax.checkpoint as ocp
     except ImportError:
-        raise MissingDependencyError(
-            f"{path}: a folder is read by orbax, which is not installed",
-            'pip install "tpu-migrate[jax]"',
-        ) from None
+        raise missing_error("orbax", needed_by=f"the folder {path}") from None
     folder = path.resolve()
     for candidate in (folder, folder / "default"):  # CheckpointManager's item
         if (candidate / "_METADATA").exists():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from converters.atomic import atomic_write
-from converters.errors import MissingDependencyError
+from converters.installing import missing_error
 
 Array = np.ndarray[Any, Any]
 
@@ -49,8 +49,5 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise MissingDependencyError(
-            "tensors of torch need torch, which is not installed",
-            'pip install "tpu-migrate[torch]"',
-        ) from None
+        raise missing_error("torch", needed_by="writing tensors of torch") from None
     return torch

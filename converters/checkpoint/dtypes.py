@@ -75,7 +75,7 @@ def numpy_dtype(name: str, where: str) -> np.dtype[Any]:
     except ImportError:
         raise MissingDependencyError(
             f"{where} has the element type {name}, which needs the package ml_dtypes",
-            'pip install "tpu-migrate[jax]"',
+            "pip install ml_dtypes",
         ) from None
 
 

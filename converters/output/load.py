@@ -11,7 +11,8 @@ from converters.checkpoint.formats.safetensors_file import SafetensorsFile
 from converters.checkpoint.open import open_checkpoint
 from converters.checkpoint.pytree import Pytree, nest, with_positions
 from converters.checkpoint.reader import COPY_AGAIN, read_start
-from converters.errors import CheckpointDamagedError, MissingDependencyError
+from converters.errors import CheckpointDamagedError
+from converters.installing import missing_error
 from converters.output.orbax_layout import METADATA_NAME
 from converters.output.safetensors_layout import INDEX_NAME
 
@@ -66,10 +67,7 @@ def _load_folder(folder: Path) -> Pytree:
     try:
         from orbax import checkpoint as orbax
     except ImportError:
-        raise MissingDependencyError(
-            f"{folder}: orbax checkpoints need orbax, which is not installed",
-            'pip install "tpu-migrate[jax]"',
-        ) from None
+        raise missing_error("orbax", needed_by=f"the checkpoint {folder}") from None
     try:
         restored = orbax.PyTreeCheckpointer().restore(folder.resolve())
     except Exception as error:
@@ -98,8 +96,5 @@ def flax_serialization(path: Path) -> Any:
     try:
         from flax import serialization
     except ImportError:
-        raise MissingDependencyError(
-            f"{path}: msgpack pytrees need flax, which is not installed",
-            'pip install "tpu-migrate[jax]"',
-        ) from None
+        raise missing_error("flax", needed_by=f"the pytree {path}") from None
     return serialization

@@ -12,7 +12,8 @@ import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
 from converters.checkpoint.pytree import Leaf, Pytree, Sliceable, nest
-from converters.errors import MissingDependencyError, ShardingError
+from converters.errors import ShardingError
+from converters.installing import missing_error
 from converters.output.copying import copy_arranged
 from converters.output.sharding import Partition
 from converters.output.stream import Progress
@@ -50,9 +51,7 @@ def place_on_mesh(
     try:
         import jax
     except ImportError:
-        raise MissingDependencyError(
-            "a device mesh needs jax, which is not installed", 'pip install "tpu-migrate[jax]"'
-        ) from None
+        raise missing_error("jax", needed_by="a device mesh") from None
     mesh = mesh or _mesh(partition.mesh)
     total = sum(leaf.info.nbytes for leaf in leaves)
     done = 0

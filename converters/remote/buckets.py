@@ -6,11 +6,11 @@ import logging
 import os
 import posixpath
 from collections.abc import Callable
-from importlib.util import find_spec
 from json import JSONDecodeError
 from typing import Any, NoReturn, TypeVar
 
 from converters.errors import CheckpointNotFoundError, MissingDependencyError, RemoteError
+from converters.installing import how_to_install, is_installed
 from converters.remote.ranges import require_length
 from converters.remote.retries import TEMPORARY_STATUS, TemporaryError, persistent
 from converters.remote.store import Entry, Store, StorePlace
@@ -156,10 +156,9 @@ def filesystem(protocol: str, url: str, place: object) -> Any:
     """
     package, extra = EXTRAS.get(protocol, ("fsspec", "gcs"))
     for needed in ("fsspec", package):
-        if find_spec(needed) is None:
+        if not is_installed(needed):
             raise MissingDependencyError(
-                f"{place} needs {needed}, which is not installed",
-                f'pip install "tpu-migrate[{extra}]"',
+                f"{place} needs {needed}, which is not installed", how_to_install(extra)
             )
     # Asking what kind of bucket it is goes by gRPC, which an emulator does not answer for a minute.
     if "STORAGE_EMULATOR_HOST" in os.environ:

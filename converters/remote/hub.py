@@ -12,10 +12,10 @@ from converters.checkpoint.mapped_file import MappedFile
 from converters.checkpoint.place import ByteFile, Place
 from converters.errors import (
     CheckpointNotFoundError,
-    MissingDependencyError,
     RemoteError,
     UnreachableError,
 )
+from converters.installing import missing_error
 from converters.remote.ranges import asked, starts_at, total_of
 from converters.remote.retries import TEMPORARY_STATUS, TemporaryError, persistent
 from converters.remote.store import Entry, Store, StorePlace
@@ -145,9 +145,8 @@ def hub_place(repository: str, revision: str | None, file: str = "") -> tuple[Pl
     try:
         from huggingface_hub import constants
     except ImportError:
-        raise MissingDependencyError(
-            f"{repository} of the Hugging Face hub needs huggingface_hub, which is not installed",
-            'pip install "tpu-migrate[hub]"',
+        raise missing_error(
+            "huggingface_hub", needed_by=f"{repository} of the Hugging Face hub"
         ) from None
     wanted = revision or "main"
     if constants.HF_HUB_OFFLINE:

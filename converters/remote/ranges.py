@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from converters.errors import MissingDependencyError, RemoteError
+from converters.errors import RemoteError
+from converters.installing import missing_error
 from converters.remote.retries import TEMPORARY_STATUS, TemporaryError
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
@@ -24,10 +25,7 @@ def session(place: object) -> Any:
     try:
         from huggingface_hub.utils import get_session
     except ImportError:
-        raise MissingDependencyError(
-            f"{place} needs huggingface_hub, which is not installed",
-            'pip install "tpu-migrate[hub]"',
-        ) from None
+        raise missing_error("huggingface_hub", needed_by=str(place)) from None
     return get_session()
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from converters.installing import install_command
 from converters.remote.region import is_on_google
 
 _GCLOUD = ".config/gcloud/application_default_credentials.json"
@@ -61,7 +62,7 @@ def ready(environment: Mapping[str, str], home: Path | None = None) -> tuple[Rea
                 environment, ("HF_TOKEN",), home, (environment.get("HF_TOKEN_PATH", _HUB_TOKEN),)
             ),
             "public repositories only",
-            'pip install "tpu-migrate[hub]"',
+            install_command("hub"),
             "hf auth login, or set HF_TOKEN",
         ),
         Ready(
@@ -70,7 +71,7 @@ def ready(environment: Mapping[str, str], home: Path | None = None) -> tuple[Rea
             _first(environment, ("GOOGLE_APPLICATION_CREDENTIALS",), home, (_GCLOUD,))
             or ("the service account of this machine" if is_on_google(environment) else ""),
             "public buckets only",
-            'pip install "tpu-migrate[gcs]"',
+            install_command("gcs"),
             "gcloud auth application-default login",
         ),
         Ready(
@@ -78,7 +79,7 @@ def ready(environment: Mapping[str, str], home: Path | None = None) -> tuple[Rea
             _version("s3fs"),
             _first(environment, ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"), home, _AWS),
             "what the machine's role may read",
-            'pip install "tpu-migrate[s3]"',
+            install_command("s3"),
             "aws configure",
         ),
         Ready(
@@ -86,7 +87,7 @@ def ready(environment: Mapping[str, str], home: Path | None = None) -> tuple[Rea
             _version("adlfs"),
             _first(environment, _AZURE, home, ()),
             "what the machine's identity may read, with AZURE_STORAGE_ACCOUNT_NAME",
-            'pip install "tpu-migrate[azure]"',
+            install_command("azure"),
             "az login, and set AZURE_STORAGE_ACCOUNT_NAME",
         ),
     )

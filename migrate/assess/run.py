@@ -13,7 +13,7 @@ from pathlib import Path
 from migrate.assess.found import Ran
 from migrate.observe.report import Line, Observed, observed
 from migrate.place import Place
-from migrate.prove.errors import FrameworkMissingError, HangError, RunTimeoutError
+from migrate.prove.errors import HangError, RunTimeoutError
 from migrate.prove.failure import last_error
 from migrate.prove.run import run_script
 from migrate.rewrite.original import at_original
@@ -90,8 +90,6 @@ def short_run(ready: Ready, args: Sequence[str], replicas: int, timeout: float) 
                 place=ready.place,
                 until=lambda: _enough(folder, replicas),
             )
-        except FrameworkMissingError as error:
-            return Ran(why=str(error))
         except HangError as error:
             return Ran(error.what, failed=True)
         except RunTimeoutError:

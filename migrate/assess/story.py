@@ -6,6 +6,7 @@ import difflib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from converters.installing import require_installed
 from migrate.assess.code import code_of
 from migrate.assess.decide import Decision, decide
 from migrate.assess.errors import AssessError
@@ -21,6 +22,7 @@ from migrate.fit.products import Product
 from migrate.fit.story import FitOptions, Script, fit
 from migrate.reading.project.progress import Tell
 from migrate.rewrite.folder import rewrite_folder
+from migrate.versions import NEEDS
 
 _NAMES = 20  # of rewritten files are shown
 _BLOCKED = "what it imports is not there on a TPU"
@@ -71,6 +73,7 @@ def assess(question: Question, tell: Tell) -> Assessment:
     Raises:
         AssessError: there is no such project or script, or figures that cannot be meant.
         FitError: the script is given no batch to begin with.
+        MissingDependencyError: what the run or the compile needs is not installed.
     """
     script = _script(question.project, question.script)
     plan = question.plan
@@ -87,6 +90,7 @@ def assess(question: Question, tell: Tell) -> Assessment:
     if code.blocking:
         ran, fitted = Ran(f"not run: {_BLOCKED}"), Fitted(f"not compiled: {_BLOCKED}")
     else:
+        require_installed(*NEEDS["assess"])
         with rewritten_project(done, script) as ready:
             tell(
                 f"running some steps of {script.name} on {many(question.replicas, 'simulated replica')}"

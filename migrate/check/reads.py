@@ -34,6 +34,16 @@ def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterat
         yield hazard.hit(node, message, Severity.INFO)
 
 
+def reads_device(value: cst.CSTNode, facts: Facts) -> bool:
+    """Whether reading `value` reads a tensor of the device.
+
+    A step computes on the device: in it, a tensor of which no more is known is one of the device.
+    """
+    if facts.values.on_device(value):
+        return True
+    return facts.values.is_tensor(value) and facts.steps.inside(value)
+
+
 def _for_another_device(node: cst.CSTNode, facts: Facts) -> bool:
     """Whether only a Mac's GPU comes here: `if mps:`."""
     tests = (above.test for above in facts.context.ancestors(node) if isinstance(above, cst.If))

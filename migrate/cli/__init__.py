@@ -22,7 +22,9 @@ from migrate.cli.prove import prove
 from migrate.cli.rewrite import rewrite
 from migrate.cli.run import run
 from migrate.cli.show import COULD_NOT
+from migrate.cli.streams import ReaderGoneError, guard_streams
 from migrate.cli.weights import weights
+from migrate.cli.words import unknown_option_message, usual_message
 
 
 class _Terminated(KeyboardInterrupt):
@@ -32,6 +34,7 @@ class _Terminated(KeyboardInterrupt):
 def main() -> None:
     """Run the command line; the console script `migrate`."""
     signal.signal(signal.SIGTERM, _terminate)
+    guard_streams()
     commands(prog_name="migrate")
 
 
@@ -45,20 +48,25 @@ class _Commands(click.Group):
     def main(self, *args: Any, **options: Any) -> NoReturn:
         """Run a command and exit: 2 for a wrong command line, 128 + n where signal n ended it."""
         try:
-            code = super().main(*args, **options | {"standalone_mode": False})
+            code = self._code(args, options)
+        except ReaderGoneError:
+            code = 128 + signal.SIGPIPE
+        sys.exit(code)
+
+    def _code(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        words = options.get("args") or (args[0] if args else None) or sys.argv[1:]
+        try:
+            return super().main(*args, **options | {"standalone_mode": False})
         except click.exceptions.NoArgsIsHelpError as nothing:
             click.echo(nothing.format_message(), err=True)
-            sys.exit(COULD_NOT)
+        except click.NoSuchOption as error:
+            click.echo(f"migrate: {unknown_option_message(error, words)}", err=True)
         except click.ClickException as error:
-            context = getattr(error, "ctx", None)
-            name = "migrate" if context is None else context.command_path
-            said = " ".join(error.format_message().split()).rstrip(".")
-            click.echo(f"migrate: {said}; `{name} --help` says more", err=True)
-            sys.exit(COULD_NOT)
+            click.echo(f"migrate: {usual_message(error)}", err=True)
         except click.Abort as abort:
             by = signal.SIGTERM if isinstance(abort.__cause__, _Terminated) else signal.SIGINT
-            sys.exit(128 + by)
-        sys.exit(code)
+            return 128 + by
+        return COULD_NOT
 
 
 def _print_version(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -90,5 +98,20 @@ def commands(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
+def _debug(context: click.Context, _: click.Parameter, value: bool) -> None:
+    """Set what `migrate --debug COMMAND` sets, for `migrate COMMAND --debug`."""
+    if value:
+        context.find_root().obj = True
+
+
 for command in (rewrite, check, run, prove, weights, port, parity, fit, assess, doctor):
+    command.params.append(
+        click.Option(
+            ["--debug"],
+            is_flag=True,
+            expose_value=False,
+            callback=_debug,
+            help="Show a traceback for an error.",
+        )
+    )
     commands.add_command(command)

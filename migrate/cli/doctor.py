@@ -44,7 +44,7 @@ def doctor(
     plant: str,
     json_output: bool,
 ) -> None:
-    """Check this environment: versions, devices, wrong environment variables, what is missing.
+    """Check this environment: versions, devices, wrong environment variables, which commands are ready.
 
     PLACES are checkpoints or folders, gs://bucket/run, org/name: can they be reached from here, and does a
     bucket lie in the region of this machine?
@@ -67,12 +67,12 @@ def doctor(
         diagnosis = diagnose(progress=progress, places=places)
         if devices:
             report = examine(options, progress=progress)
-    fit = diagnosis.fit and (report is None or report.sound)
+    chips_sound = report is None or report.sound
     if json_output:
-        found = diagnosis_as_json(diagnosis) | {"fit": fit}
+        found = diagnosis_as_json(diagnosis) | {"fit": diagnosis.fit and chips_sound}
         show_json(found if report is None else found | {"devices": devices_as_json(report)})
     else:
         show(*diagnosis_summary(diagnosis))
         if report is not None:
             show(*devices_summary(report))
-    sys.exit(FINE if fit else FINDINGS)
+    sys.exit(FINE if diagnosis.sound and chips_sound else FINDINGS)

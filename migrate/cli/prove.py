@@ -111,18 +111,21 @@ def prove(
     if resume_args is not None and from_checkpoint is None:
         raise click.UsageError("--resume-args is for --from-checkpoint")
     with errors(), contextlib.ExitStack() as stack:
+        from converters.installing import require_installed
         from migrate.prove.proof import prove as prove_scripts
         from migrate.prove.resume import prove_resuming
         from migrate.prove.run import require_script
         from migrate.report.html.page import check_page_target
         from migrate.report.html.prove import write_prove_page
         from migrate.report.text import prove as views
+        from migrate.versions import NEEDS
 
         proof: Proof | ResumeProof
         settings = Settings(deterministic, amp, steps, start, timeout)
         if html is not None:
             check_page_target(html)
         require_script(script)
+        require_installed(*(("torch",) if record is not None else NEEDS["prove"]))
         if record is not None:
             recording.record(script, args, record, settings, json_output)
             return

@@ -58,16 +58,20 @@ def run(
     if html is not None and not report:
         raise click.UsageError("--html writes the report: not with --no-report")
     with errors(), contextlib.ExitStack() as stack:
+        from converters.installing import require_installed
         from migrate.observe.report import observed
         from migrate.prove.failure import whose
         from migrate.prove.progress import ObservedSteps, steps_told
-        from migrate.prove.run import run_script
+        from migrate.prove.run import require_script, run_script
         from migrate.report.html.page import check_page_target
         from migrate.report.html.run import write_run_page
         from migrate.report.text.run import run_as_json, run_summary
+        from migrate.versions import NEEDS
 
         if html is not None:
             check_page_target(html)
+        require_script(script)
+        require_installed(*NEEDS["run"])
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="migrate-run-")))
         started = rewritten_for_the_run(script, stack) if rewrite else script
         with steps_told(

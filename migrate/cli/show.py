@@ -29,6 +29,7 @@ _ENDLESS = 100_000  # columns
 def errors() -> Iterator[None]:
     """Turn errors, this program's own and defects of it, into one line on stderr and exit code 2."""
     from converters.errors import ConversionError
+    from converters.installing import missing_behind
     from migrate.errors import MigrateError
     from shims.errors import ShimError
 
@@ -45,6 +46,9 @@ def errors() -> Iterator[None]:
     except Exception as error:
         if click.get_current_context().find_root().obj:
             raise
+        if missing := missing_behind(error):
+            click.echo(f"migrate: {missing}", err=True)
+            sys.exit(COULD_NOT)
         if isinstance(error, OSError) and (refused := _no_disk(error)):
             click.echo(f"migrate: {refused}", err=True)
             sys.exit(COULD_NOT)

@@ -16,17 +16,17 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from converters.installing import how_to_install, missing_modules
 from migrate import process
 from migrate.compiler.program import Program
 from migrate.compiler.written import NOTHING, Written, from_json
 
 # One chip of TPU v5e. Its compiler is the one that later jobs of this package use too.
 TOPOLOGY = "v5e:1x1"
-INSTALL = "pip install 'tpu-migrate[tpu]'"
+NEEDED = ("jax", "libtpu")
 ONE_CHIP = {"chips_per_host_bounds": (1, 1, 1)}  # or libtpu expects a host with more
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -95,7 +95,7 @@ class Compiled:
 
 def missing_packages() -> str:
     """What the compiler needs and is not installed, as "jax and libtpu"; "" where all of it is there."""
-    return " and ".join(name for name in ("jax", "libtpu") if find_spec(name) is None)
+    return " and ".join(missing_modules(NEEDED))
 
 
 def compile_for_tpu(
@@ -116,7 +116,7 @@ def compile_for_tpu(
         timeout: seconds for all of them together.
     """
     if missing := missing_packages():
-        return Compiled((), "", "", f"{missing} not installed: {INSTALL}")
+        return Compiled((), "", "", f"{missing} not installed; {how_to_install('tpu')}")
     with tempfile.TemporaryDirectory() as folder:
         asked, answer = Path(folder, "request.json"), Path(folder, "answer.json")
         asked.write_text(json.dumps(request(program, options, topology, topology_options, devices)))

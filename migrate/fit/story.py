@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
-from migrate.compiler.compile import INSTALL, missing_packages
+from converters.installing import require_installed
+from migrate.compiler.compile import NEEDED
 from migrate.counts import many
 from migrate.fit.batch import batch_of, batch_option, largest, of_batch, with_batch
 from migrate.fit.errors import FitError
@@ -21,6 +22,7 @@ from migrate.fit.lowered.start import PROGRAMS, lowered, partitions_of, read_pro
 from migrate.fit.lowered.step import Step, Wanted
 from migrate.fit.products import Product
 from migrate.fit.verdict import FitReport, Tried, Verdict
+from migrate.versions import NEEDS
 
 Tell = Callable[[str], None]
 # How a remedy is called in the answer, of a model and of a script.
@@ -92,8 +94,9 @@ def fit(target: str, options: FitOptions, tell: Tell, script: Script | None = No
     """
     started = time.monotonic()
     _require_uses(target, options, script)
-    if missing := missing_packages():  # making the program may take minutes
-        raise FitError(f"{missing} not installed", INSTALL)
+    require_installed(
+        *_needed(target, script)
+    )  # before the program is made, which may take minutes
     for product in options.products:
         _require_mesh(options, product)
     steps: dict[int, Step] = {}
@@ -165,6 +168,11 @@ def _step(
             )
         return step
     return lowered(_wanted(target, options, product), timeout=options.timeout)
+
+
+def _needed(target: str, script: Script | None) -> tuple[str, ...]:
+    """The modules that are needed, as far as the name of the target says."""
+    return (*NEEDS["run"], *NEEDED) if script is not None else NEEDED
 
 
 def _wanted(target: str, options: FitOptions, product: Product) -> Wanted:

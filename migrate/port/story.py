@@ -8,10 +8,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from converters.installing import how_to_install, is_installed
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.inputs.set import write_inputs
 from migrate.port.compiler import compiled, has_compiler
@@ -227,8 +227,8 @@ def _require_python(file: str, text: str) -> None:
 
 def formatted(folder: Path) -> Sequence[str]:
     """Format the sources in the folder; a note where that cannot be done."""
-    if find_spec("ruff") is None:
-        return ['the source is not formatted: it needs ruff (pip install "tpu-migrate[port]")']
+    if not is_installed("ruff"):
+        return [f"the source is not formatted: it needs ruff ({how_to_install('port')})"]
     ruff = [sys.executable, "-m", "ruff"]
     options = ["--isolated", "--quiet", "--target-version", "py311", "--no-cache"]
     for words in (["check", "--select", "I", "--fix"], ["format"]):

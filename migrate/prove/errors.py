@@ -102,13 +102,6 @@ class NoScriptError(MigrateError):
     """
 
 
-class FrameworkMissingError(MigrateError):
-    """torch or torch_xla is not installed in this environment.
-
-    Remedy: install the extra that the message names; `migrate doctor` shows all that is missing.
-    """
-
-
 class NotWrittenError(MigrateError):
     """The script never wrote the checkpoint that a proof of resuming starts from.
 

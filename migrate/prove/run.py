@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import subprocess
 import sys
@@ -16,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
+from converters.installing import require_installed
 from migrate import process
 from migrate.observe.records import OBSERVE_DIRECTORY
 from migrate.place import Place
 from migrate.prove.errors import (
-    FrameworkMissingError,
     HangError,
     NoScriptError,
     RunTimeoutError,
@@ -31,6 +30,7 @@ from migrate.prove.reference import gpus
 from migrate.prove.settings import CHECKPOINT, STEPS, On, Settings
 from migrate.prove.waiting import DIRECTORY, Watch, noted
 from migrate.quick_xla import compiling_quickly
+from migrate.versions import NEEDS
 from shims import activate
 from shims._started import stand_in
 from shims.tpu import tpu_present
@@ -38,10 +38,7 @@ from shims.tpu import tpu_present
 Side = Literal["original", "xla"]
 Output = Literal["inherit", "stderr", "capture"]
 # What each side runs on, and the extra of this package that brings it.
-_NEEDED: dict[Side, dict[str, str]] = {
-    "original": {"torch": "torch"},
-    "xla": {"torch_xla": "xla"},
-}
+_NEEDED: dict[Side, tuple[str, ...]] = {"original": ("torch",), "xla": NEEDS["run"]}
 
 # Enough for the traceback of one process; what a script logs before it is not wanted here.
 _TAIL_LINES = 80
@@ -118,17 +115,13 @@ def run_script(
 
     Raises:
         NoScriptError: the script is not a file.
-        FrameworkMissingError: torch, or torch_xla for the side "xla", is not installed.
+        MissingDependencyError: torch, or torch_xla for the side "xla", is not installed.
         RunTimeoutError: it ran longer than `timeout`.
         HangError: its ranks wait for each other for ever.
         KeyboardInterrupt: Ctrl-C, after all its processes were stopped.
     """
     require_script(script)
-    for framework, extra in _NEEDED[side].items():
-        if importlib.util.find_spec(framework) is None:
-            raise FrameworkMissingError(
-                f"{framework} is not installed", f"pip install 'tpu-migrate[{extra}]'"
-            )
+    require_installed(*_NEEDED[side])
     settings = settings or Settings(deterministic=False)
     waiting = tempfile.TemporaryDirectory(prefix="migrate-waiting-")
     environment = _environment(

@@ -24,13 +24,13 @@ from migrate.reading.tree.depth import deep
 from migrate.reading.tree.memory import seldom_collected
 from migrate.reading.tree.prescan import concerns_rules
 from migrate.reading.tree.source import UnreadableScriptError, parse, why_unread
-from migrate.rewrite.left.after import left_for, left_in_functions
+from migrate.rewrite.left.after import left_for, left_in_functions, note_of
 from migrate.rewrite.left.answered import without_answered
 from migrate.rewrite.left.configurations import in_configurations
 from migrate.rewrite.left.order import in_order
 from migrate.rewrite.notebook import in_cells
 from migrate.rewrite.options import DEFAULT, Options
-from migrate.rewrite.results import FileRewrite, FolderRewrite, Note
+from migrate.rewrite.results import FileRewrite, FolderRewrite
 from migrate.rewrite.story import (
     PORTABLE,
     Draft,
@@ -304,7 +304,7 @@ def _with_functions(
         workers.run,
     )
     notes = {
-        path.relative_to(root): tuple(Note(o.line, o.column, o.code, o.message) for o in found)
+        path.relative_to(root): tuple(map(note_of, found))
         for path, found in left.items()
         if found and path not in led
     }

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from migrate.check.counted import is_test
 from migrate.check.hazard import Severity
 from migrate.reading.notebook.text import SUFFIX, Notebook
 from migrate.reading.tree.source import Source, decoded
 
 # Rules and hazards of what costs at most a warning or some speed: the script trains as it stands.
-_HARMLESS = frozenset({"pinned-memory", "jit-script", "XLA108", "XLA208", "XLA709"})
+_HARMLESS = frozenset({"pinned-memory", "jit-script", "XLA709"})
 # The words of a finding that replaces an edit.
 NOT_DONE = "not done by the rule "
 # The words with which a rule asks for what is so in most scripts.
@@ -30,6 +31,7 @@ class Note:
         rule: name of the rule.
         message: what was done, or what is left to do by hand.
         cell: of a notebook, from 1, all its cells counted; the line is in it then.
+        mention: whether the script is right as it stands and could be faster.
     """
 
     line: int
@@ -37,6 +39,7 @@ class Note:
     rule: str
     message: str
     cell: int | None = None
+    mention: bool = False
 
     @property
     def place(self) -> str:
@@ -48,7 +51,7 @@ class Note:
     @property
     def severity(self) -> Severity:
         """How bad a finding is: `INFO` where the rewritten script stands with it."""
-        stands = self.rule in _HARMLESS or _ASKS in self.message
+        stands = self.mention or self.rule in _HARMLESS or _ASKS in self.message
         if NOT_DONE in self.message:
             return Severity.ERROR
         return Severity.INFO if stands else Severity.ERROR
@@ -175,10 +178,23 @@ class FolderRewrite:
         """The files that could not be rewritten."""
         return tuple(file for file in self.files if file.problem)
 
+    @cached_property
+    def in_tests(self) -> tuple[tuple[Path, Note], ...]:
+        """The findings in the project's tests, which run on no TPU: they set no exit code."""
+        return tuple(entry for entry in self.left_to_do if self._is_test(entry[0]))
+
+    @cached_property
+    def outside_tests(self) -> tuple[tuple[Path, Note], ...]:
+        """The findings in all other files."""
+        return tuple(entry for entry in self.left_to_do if not self._is_test(entry[0]))
+
+    def _is_test(self, name: Path) -> bool:
+        return is_test(self.folder / name, [self.folder])
+
     @property
     def needs_hands(self) -> bool:
-        """Whether a finding has to be done by hand, not only looked at."""
-        return any(note.severity is Severity.ERROR for _, note in self.left_to_do)
+        """Whether a finding outside tests has to be done by hand, not only looked at."""
+        return any(note.severity is Severity.ERROR for _, note in self.outside_tests)
 
     @cached_property
     def edits_by_rule(self) -> dict[str, int]:
@@ -187,8 +203,9 @@ class FolderRewrite:
 
     @cached_property
     def findings_by_rule(self) -> dict[str, int]:
-        """The number of findings of each rule, the most frequent first."""
-        return _counts(note for file in self.files for note in file.findings)
+        """The number of findings of each rule outside tests, the most frequent first."""
+        files = (file for file in self.files if not self._is_test(file.name))
+        return _counts(note for file in files for note in file.findings)
 
 
 def _counts(notes: Iterator[Note]) -> dict[str, int]:

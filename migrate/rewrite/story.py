@@ -30,7 +30,8 @@ from migrate.reading.tree.source import (
 from migrate.reading.tree.tree import nodes_of
 from migrate.rewrite.apply import apply
 from migrate.rewrite.edits.one_cell import within_cells
-from migrate.rewrite.left.after import after_rewrite, run_elsewhere, said_at_origin
+from migrate.rewrite.left.after import after_rewrite, note_of, run_elsewhere, said_at_origin
+from migrate.rewrite.left.dead import without_dead
 from migrate.rewrite.left.framework import left_to_framework
 from migrate.rewrite.left.net import without_launch, without_step
 from migrate.rewrite.options import DEFAULT, Options
@@ -193,6 +194,10 @@ def first_turn(
             options=options,
             withdrawn=(*withdrawn, *dict.fromkeys(more)),
         )
+    if rules is None and found.edits and not source.is_notebook:
+        cleared, others = without_dead(found, findings, _applied(found)[0])
+        if _without(withdrawn, cleared).edits == cleared.edits and not any(_impossible(cleared)):
+            found, findings = cleared, others
     data, lost = _applied(found)
     edits = (*_notes(found, found.edits), *lost)
     draft = Draft(
@@ -429,7 +434,7 @@ def with_hazards(draft: Draft, facts: Facts) -> Draft:
     spoken = [(note.line, note.column, note.rule, note.message) for note in draft.findings]
     spoken += [(line, 1, "tied-weights", "") for line in draft.moved]
     left = after_rewrite(decoded(draft.before, draft.path), facts, spoken)
-    hazards = (Note(one.line, one.column, one.code, one.message) for one in left)
+    hazards = map(note_of, left)
     return replace(draft, findings=_in_order((*draft.findings, *hazards)))
 
 

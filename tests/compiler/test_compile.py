@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import sys
 
 import pytest
 
 from migrate import process
-from migrate.compiler import compile as compiler
 from migrate.compiler.compile import compile_for_tpu
 from migrate.compiler.program import Program
 
@@ -38,9 +37,9 @@ def test_an_abort_says_why(printed: str, why: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_compiler_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        compiler, "find_spec", lambda name: None if name == "libtpu" else find_spec(name)
-    )
+    monkeypatch.setitem(sys.modules, "libtpu", None)
     found = compile_for_tpu(Program("f", "stablehlo", b""), [{}])
-    assert found.undetermined == "libtpu not installed: pip install 'tpu-migrate[tpu]'"
+    assert found.undetermined == (
+        "libtpu not installed; pip install '.[tpu]' in a clone of tpu-migrate"
+    )
     assert not found.texts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -595,11 +596,13 @@ class TestPrograms:
 
 
 def test_a_compiler_that_is_not_there_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(story, "missing_packages", lambda: "libtpu")
+    monkeypatch.setitem(sys.modules, "libtpu", None)
     monkeypatch.setattr(story, "lowered", None)  # nothing is made that it could not compile
     done = run(f"{MODELS}:Tower", "--inputs", "x=float32[8,64]", "--tpu", "v5e-1")
     assert done.exit_code == 2
-    assert done.stderr == "migrate: libtpu not installed; pip install 'tpu-migrate[tpu]'\n"
+    assert done.stderr == (
+        "migrate: libtpu is not installed; pip install '.[tpu]' in a clone of tpu-migrate\n"
+    )
 
 
 def test_a_compile_past_its_limit_is_undetermined(tmp_path: Path) -> None:

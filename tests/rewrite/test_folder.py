@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from migrate.cli import commands
 from migrate.reading.tree.source import NotPythonError, Source, parse
+from migrate.report.text.folder import folder_as_json, folder_summary
 from migrate.rewrite import folder as folder_module
 from migrate.rewrite import story as story_module
 from migrate.rewrite.file import rewrite_file
@@ -425,3 +426,19 @@ class TestOwnShims:
         (package / "train.py").write_text(script.replace("from shims", "from .shims"))
         [file] = rewrite_folder(package, options=Options(style="portable"), processes=1).changed
         assert b"import shims\n" in file.after
+
+
+@pytest.mark.parametrize("name", ["tests/helpers.py", "test_model.py", "conftest.py"])
+def test_findings_in_tests_are_counted_and_set_no_exit_code(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("import torch\n\ntorch.cuda.nvtx.range_push('a')\n")
+    (tmp_path / "main.py").write_text("import torch\n\nx = torch.ones(2).cuda()\n")
+    done = rewrite_folder(tmp_path, processes=1)
+    assert not done.needs_hands
+    assert done.outside_tests == ()
+    assert [path for path, _ in done.in_tests] == [Path(name)]
+    assert "1 more in 1 test file" in str(list(folder_summary(done, None))[-1])
+    assert folder_as_json(done, None)["in_tests"]
+    assert not folder_as_json(done, None)["left_to_do"]
+    if "/" in name:
+        assert rewrite_folder(tmp_path / "tests", processes=1).needs_hands

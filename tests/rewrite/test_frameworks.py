@@ -142,3 +142,21 @@ def test_what_only_such_scripts_use_stays_too(tmp_path: Path) -> None:
     assert "line 5" in finding.message
     assert files["losses.py"].changed  # plain.py uses it too
     assert files["plain.py"].changed
+
+
+def test_names_imported_from_modules_of_cuda_are_reported_in_what_stays(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        ACCELERATE.replace("import torch\n", "import loss\nimport torch\n")
+    )
+    (tmp_path / "loss.py").write_text(
+        "import torch\n"
+        "from torch.cuda.amp import autocast as mixed\n\n\n"
+        "class Loss(torch.nn.Module):\n"
+        "    @mixed(enabled=False)\n"
+        "    def forward(self, x):\n"
+        "        return x.float().mean()\n"
+    )
+    files = {file.name.as_posix(): file for file in rewrite_folder(tmp_path, processes=1).files}
+    (finding,) = files["loss.py"].findings
+    assert finding.line == 6
+    assert "line 6" in finding.message

@@ -456,3 +456,25 @@ def test_the_rewritten_script_trains(opt: str, tmp_path: Path) -> None:
         check=True,
     )
     assert "changed True" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "for group in o.param_groups:\n        group['lr'] = 0.1",
+        "return torch.optim.lr_scheduler.StepLR(o, 10)",
+        "return torch.optim.lr_scheduler.StepLR(optimizer=o, step_size=10)",
+        "o.add_param_group({'params': []})",
+        "scaler.unscale_(o)",
+    ],
+)
+def test_what_is_used_as_only_an_optimizer_can_be_is_one(use: str) -> None:
+    text = f"import torch\n\n\ndef prepare(model, o, scaler):\n    model.cuda()\n    {use}\n"
+    done = rewrite_source(parse(text.encode(), Path("prepare.py")))
+    assert ON in done.data.decode()
+
+
+def test_a_parameter_that_is_used_in_another_way_is_none() -> None:
+    text = "def prepare(model, o):\n    model.cuda()\n    return o.run(model)\n"
+    done = rewrite_source(parse(text.encode(), Path("prepare.py")))
+    assert ON not in done.data.decode()

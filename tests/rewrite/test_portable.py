@@ -70,7 +70,8 @@ def test_the_native_style_leaves_a_portable_script(name: str) -> None:
     again = rewritten(text, Options())
     assert again.data.decode() == text
     # The default of an option that no longer does anything.
-    assert {note.message for note in again.findings} <= {"'nccl': the backend on XLA is 'xla'"}
+    left = {note.message for note in again.findings if note.rule != "XLA108"}
+    assert left <= {"'nccl': the backend on XLA is 'xla'"}
 
 
 def test_what_only_cuda_has_stays_for_cuda() -> None:

@@ -10,6 +10,7 @@ import pytest
 from migrate.check.config import Config
 from migrate.check.project import check_paths
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options, Style
 from migrate.rewrite.results import FolderRewrite
 
 ENVIRONMENT = """\
@@ -316,3 +317,87 @@ def test_a_flag_for_the_first_that_a_class_is_made_with(tmp_path: Path, said: st
     notes = [n for file in done.files for n in file.findings if file.name.name == "manager.py"]
     told = any(note.rule == "save" for note in notes)
     assert (told or not guarded) == (said == "hvd.rank() == 0")
+
+
+CALLERS = {
+    "a wrapper for the first replica": """
+        import torch
+        import torch.distributed as dist
+
+
+        def keep(*args, **kwargs):
+            if dist.get_rank() == 0:
+                torch.save(*args, **kwargs)
+    """,
+    "a plain save": """
+        import torch
+
+
+        def keep(state, path):
+            torch.save(state, path)
+    """,
+    "a helper of a helper": """
+        import torch
+
+
+        def keep(state, path):
+            write({"model": state}, path)
+
+
+        def write(state, path):
+            torch.save(state, path)
+    """,
+}
+EPOCHS = """
+import torch
+import torch.distributed as dist
+from store import keep
+
+
+def train(model, loader, optimizer):
+    dist.init_process_group("nccl")
+    best = 1e9
+    for epoch in range(3):
+        total = torch.zeros(1, device="cuda")
+        for x in loader:
+            loss = model(x.cuda()).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.detach()
+        {equal}
+        if {test}:
+            best = total.item()
+            {call}
+"""
+
+
+@pytest.mark.parametrize("store", CALLERS.values(), ids=CALLERS)
+@pytest.mark.parametrize("style", ["native", "portable"])
+@pytest.mark.parametrize(
+    ("test", "call"),
+    [
+        ("total.item() < best", 'keep(model.state_dict(), "best.pt")'),
+        ("torch.isnan(total).any()", 'keep(model.state_dict(), "nan.pt")'),
+        (
+            "total.item() < best",
+            'if dist.get_rank() == 0:\n                keep(model.state_dict(), "best.pt")',
+        ),
+    ],
+)
+def test_a_save_elsewhere_that_each_replica_decides_is_reported(
+    tmp_path: Path, store: str, style: Style, test: str, call: str
+) -> None:
+    (tmp_path / "store.py").write_text(textwrap.dedent(store).lstrip())
+    script = EPOCHS.format(test=test, call=call, equal="dist.barrier()")
+    (tmp_path / "train.py").write_text(script)
+    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    notes = [note for name, note in done.left_to_do if name.name == "train.py"]
+    (note,) = [note for note in notes if note.rule == "save"]
+    assert "decides by its own" in note.message
+    assert "keep (store.py:" in note.message
+    assert script.splitlines()[note.line - 1].strip().startswith("keep(")
+    script = EPOCHS.format(test=test, call=call, equal="dist.all_reduce(total)")
+    (tmp_path / "train.py").write_text(script)
+    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    assert not [note for _, note in done.left_to_do if "decides by its own" in note.message]

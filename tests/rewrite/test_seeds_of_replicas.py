@@ -288,3 +288,98 @@ def test_a_state_that_is_asked_for_once_is_reported(tmp_path: Path) -> None:
     (note,) = [note for note in rewrite_file(path).findings if note.rule == "rng"]
     assert "isinstance(state, int)" in note.message
     assert note.line == 6
+
+
+PARSED = """\
+import argparse, random
+import numpy as np
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--seed", type=int{default})
+args = parser.parse_args()
+
+
+def set_all(seed):
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
+
+
+def set_given(seed):
+    if seed is None:
+        return
+    torch.manual_seed(seed)
+"""
+
+
+@pytest.mark.parametrize(
+    ("default", "seed"),
+    [
+        ("", "if args.seed is not None:\n        torch.manual_seed(args.seed)"),
+        ("", "if args.seed is not None:\n        set_all(args.seed + rank)"),
+        ("", "set_given(args.seed)"),
+        (", default=0", "if args.seed:\n        set_all(args.seed)"),
+        (", default=-1", "if args.seed >= 0 and rank >= 0:\n        set_all(args.seed)"),
+        (", default=None", "if not args.seed is None:\n        torch.manual_seed(args.seed)"),
+    ],
+)
+def test_a_seed_that_may_not_be_given_leaves_each_replica_its_own(
+    tmp_path: Path, default: str, seed: str
+) -> None:
+    text = rewritten(tmp_path, script(top=PARSED.format(default=default), seed=seed))
+    assert OWN in text
+    assert text.index(OWN) > text.index(JOINS)
+    assert OWN not in rewritten(
+        tmp_path, script(top=PARSED.format(default=default), seed=seed, draw="")
+    )
+
+
+@pytest.mark.parametrize(
+    ("default", "seed"),
+    [
+        (", default=7", "if args.seed is not None:\n        torch.manual_seed(args.seed)"),
+        (", default=7", "if args.seed:\n        set_all(args.seed)"),
+        ("", "if args.seed is None:\n        args.seed = 3\n    torch.manual_seed(args.seed)"),
+        (
+            "",
+            "if args.seed is not None:\n        set_all(args.seed)\n"
+            "    else:\n        set_all(random.randint(0, 9))",
+        ),
+        ("", "if rank is not None:\n        torch.manual_seed(3)"),
+    ],
+)
+def test_a_seed_that_is_always_given_is_the_only_one(
+    tmp_path: Path, default: str, seed: str
+) -> None:
+    text = rewritten(tmp_path, script(top=PARSED.format(default=default), seed=seed))
+    assert "initial_seed" not in text
+
+
+def test_a_seed_that_may_not_be_given_before_the_replica_joins(tmp_path: Path) -> None:
+    before = script(top=PARSED.format(default="")).replace(
+        '    dist.init_process_group("nccl")\n',
+        "    if args.seed is not None:\n        torch.manual_seed(args.seed)\n"
+        '    dist.init_process_group("nccl")\n',
+    )
+    text = rewritten(tmp_path, before)
+    comment = "    # Where no seed is given, XLA would start all replicas at the same one.\n"
+    assert JOINS + comment + FOLLOWS in text
+
+
+def test_a_seed_of_another_file_that_may_not_be_given(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text(
+        "import torch\nimport torch.distributed as dist\n\n\n"
+        "def fix(seed):\n    torch.manual_seed(seed + dist.get_rank())\n\n\n"
+        "def start(seed=None):\n"
+        '    dist.init_process_group("nccl")\n'
+        "    torch.cuda.set_device(dist.get_rank())\n"
+        "    if seed is not None:\n        fix(seed)\n"
+    )
+    before = script(imports="from setup import start", top=PARSED.format(default=""))
+    before = before.replace('dist.init_process_group("nccl")', "start(args.seed)")
+    (tmp_path / "train.py").write_text(before.replace("torch.cuda.set_device(rank)", "pass"))
+    done = texts(rewrite_folder(tmp_path, processes=1))
+    assert OWN in done["setup.py"]
+    assert "initial_seed" not in done["train.py"]

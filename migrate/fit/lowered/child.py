@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from converters.errors import ConversionError
+from converters.installing import missing_behind
 from migrate.errors import MigrateError
 from migrate.fit.lowered.step import Step, Wanted
 from migrate.parity.sides.jax.runner import JaxRunner
@@ -63,6 +64,10 @@ def main(request: Path, answer: Path, program: Path) -> None:
         step = lower(wanted)
     except (MigrateError, ConversionError) as error:
         said: dict[str, object] = {"what": error.what, "remedy": error.remedy}
+    except ImportError as error:
+        if (missing := missing_behind(error)) is None:
+            raise
+        said = {"what": missing.what, "remedy": missing.remedy}
     else:
         (part,) = step.parts  # of a model
         program.write_bytes(part.program.data)

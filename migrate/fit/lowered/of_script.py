@@ -19,8 +19,7 @@ from migrate.counts import many
 from migrate.fit.errors import FitError
 from migrate.fit.lowered.changed import NO_BLOCKS
 from migrate.fit.lowered.memory_here import REMEDY, WHAT, lacks_memory
-from migrate.fit.lowered.of_torch import part_of
-from migrate.fit.lowered.step import Step
+from migrate.fit.lowered.step import Step, part_of
 from migrate.fit.lowered.watch import (
     AT,
     CHANGED,

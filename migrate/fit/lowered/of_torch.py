@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.compiler.program import Program
 from migrate.fit.errors import FitError
 from migrate.fit.lowered.changed import NO_BLOCKS, change
 from migrate.fit.lowered.pending import World, pending_program
 from migrate.fit.lowered.shapes import shapes_of
-from migrate.fit.lowered.step import Argument, Part, Step, Wanted
+from migrate.fit.lowered.step import Step, Wanted, part_of
 from migrate.parity.sides.torch.call import call
 from migrate.parity.sides.torch.training import loss_of, optimizer_of
 
@@ -63,14 +62,6 @@ def lower_torch(module: Any, wanted: Wanted) -> Step:
             "name a module that computes tensors",
         )
     return Step((part_of(found, wanted.target),), bool(wanted.optimizer))
-
-
-def part_of(found: dict[str, Any], shown: str) -> Part:
-    """A program that was pending, as the compiler is given it."""
-    aliases = tuple((int(a), int(b)) for a, b in found["aliases"])
-    arguments = tuple(Argument(kind, name) for kind, name in found["arguments"])
-    outputs = tuple(Argument(kind, name) for kind, name in found["outputs"])
-    return Part(Program(shown, "hlo", found["hlo"], aliases=aliases), arguments, outputs=outputs)
 
 
 def _forward(module: Any, given: dict[str, Any], wanted: Wanted) -> Any:

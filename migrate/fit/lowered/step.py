@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from migrate.compiler.program import Program
 
@@ -103,3 +104,11 @@ class Step:
         if self.of_torch:
             return tuple(one for one in REMEDIES if one != "shard")
         return REMEDIES if any(part.arguments for part in self.parts) else ()  # of a file none
+
+
+def part_of(found: dict[str, Any], shown: str) -> Part:
+    """A program that was pending, as the compiler is given it."""
+    aliases = tuple((int(a), int(b)) for a, b in found["aliases"])
+    arguments = tuple(Argument(kind, name) for kind, name in found["arguments"])
+    outputs = tuple(Argument(kind, name) for kind, name in found["outputs"])
+    return Part(Program(shown, "hlo", found["hlo"], aliases=aliases), arguments, outputs=outputs)

@@ -15,6 +15,7 @@ import traceback
 from typing import Any
 
 from converters.errors import ConversionError
+from converters.installing import missing_behind
 from migrate.errors import MigrateError
 from migrate.parity.sides.load import load_runner
 from migrate.parity.sides.protocol import REQUESTS, Load, Loaded, to_plain, to_typed
@@ -33,10 +34,10 @@ class Child:
         try:
             return {"ok": to_plain(self._answer(name, fields))}
         except (MigrateError, ConversionError) as error:
-            kind, names = type(error).__name__, list(getattr(error, "names", ()))
-            said = {"what": error.what, "remedy": error.remedy, "names": names}
-            return {"error": {"kind": kind, **said}}
+            return _refused(error)
         except Exception as error:
+            if missing := missing_behind(error):
+                return _refused(missing)
             last = traceback.format_exc()
             what = f"{type(error).__name__}: {str(error)[:300]}".replace("\n", " ")
             return {"crash": what, "traceback": last}
@@ -48,6 +49,11 @@ class Child:
             return Loaded(self._runner.kind, weights, self._runner.lies_as_torch)
         assert self._runner is not None
         return to_typed(REQUESTS[name], fields).answer(self._runner)
+
+
+def _refused(error: MigrateError | ConversionError) -> dict[str, Any]:
+    kind, names = type(error).__name__, list(getattr(error, "names", ()))
+    return {"error": {"kind": kind, "what": error.what, "remedy": error.remedy, "names": names}}
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from converters.errors import ConversionError
+from converters.installing import missing_behind
 from converters.model import imported, split_call
 from migrate.parity.ground.errors import ArgumentsError, TargetError
 from migrate.parity.sides.frames import raised
@@ -62,6 +63,8 @@ def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
     try:
         build = getattr(_package(folder), _PORT_BUILDS)
     except (Exception, SystemExit) as error:
+        if missing := missing_behind(error):
+            raise missing from error
         at = raised(error.__traceback__, ("importlib",))
         what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise TargetError(
@@ -133,6 +136,8 @@ def _model(found: Any, target: Target, seed: int) -> Any:
     try:
         return _built(found, seed)
     except (Exception, SystemExit) as error:
+        if missing := missing_behind(error):
+            raise missing from error
         at = raised(error.__traceback__)
         what = f"{type(error).__name__}: {str(error)[:200]}".replace("\n", " ")
         raise TargetError(

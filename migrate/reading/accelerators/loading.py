@@ -31,6 +31,25 @@ def loading_of(analysis: Analysis) -> frozenset[Scope]:
     return frozenset(found)
 
 
+@lru_cache(maxsize=2)
+def loaded_parts_of(analysis: Analysis) -> dict[Scope, frozenset[int]]:
+    """Return the functions that return a tuple with parts of a checkpoint, and where these are in it."""
+    loading = set(loading_of(analysis))
+    parts: dict[Scope, frozenset[int]] = {}
+    for scope in analysis.scopes.values():
+        for function in scope.functions:
+            positions = frozenset(
+                index
+                for value in function.returns
+                if isinstance(value, ast.Tuple)
+                for index, element in enumerate(value.elts)
+                if _is_loaded(element, function, analysis, loading)
+            )
+            if positions:
+                parts[function] = positions
+    return parts
+
+
 def _is_loaded(
     node: ast.expr | None, scope: Scope, analysis: Analysis, found: set[Scope], depth: int = 0
 ) -> bool:

@@ -35,6 +35,7 @@ from migrate.reading.values.words import (
 # Functions of torch that compute with tensors.
 TORCH_FUNCTION = re.compile(r"torch\.(nn\.functional\.|linalg\.|special\.|fft\.)?[a-z_]\w*")
 SWITCH = "torch.__future__.set_swap_module_params_on_conversion"
+SCHEDULES = re.compile(r"torch\.optim\.lr_scheduler\.")
 LOADS = b".load_state_dict("
 # Calls that give the parameters of a module.
 PARAMETERS = frozenset({"parameters", "named_parameters"})
@@ -535,18 +536,32 @@ class Optimizers:
         known = {is_optimizer_value(value, self._evaluator) for value in values} - {None}
         if known:
             return True in known
-        return (function, name) in self._stepped or bool(OPTIMIZER.fullmatch(name))
+        used = (function, name) in self._used_as_optimizers or _has_groups(function, name)
+        return used or bool(OPTIMIZER.fullmatch(name))
 
     @cached_property
-    def _stepped(self) -> set[tuple[Function, str]]:
-        """The parameters, of which callers say nothing, whose value steps as an optimizer does."""
+    def _used_as_optimizers(self) -> set[tuple[Function, str]]:
+        """The parameters, of which callers say nothing, that are used as only an optimizer can be."""
         found: set[tuple[Function, str]] = set()
         for call, scope in self._evaluator.calls():
             function = call.func
-            if not isinstance(function, ast.Attribute) or not isinstance(scope, Function):
+            if not isinstance(scope, Function):
                 continue
-            if Effect.STEP in self._analysis.running[call].effect:
-                found |= self._objects.origin(function.value, scope).unknown
+            asked: list[ast.expr] = []
+            if isinstance(function, ast.Attribute):
+                steps = Effect.STEP in self._analysis.running[call].effect
+                if steps or function.attr == "add_param_group":
+                    asked.append(function.value)
+                if function.attr == "unscale_":  # of a gradient scaler
+                    asked += call.args[:1]
+            if any(
+                isinstance(value, External) and SCHEDULES.match(value.name)
+                for value in self._evaluator.values(function, scope)
+            ):
+                asked += call.args[:1]
+                asked += [k.value for k in call.keywords if k.arg == "optimizer"]
+            for node in asked:
+                found |= self._objects.origin(node, scope).unknown
         return found
 
 
@@ -563,6 +578,24 @@ def _at(call: ast.Call, top: ModuleScope) -> Position:
 
 def _arguments(call: ast.Call) -> Iterable[ast.expr]:
     return (*call.args, *(keyword.value for keyword in call.keywords))
+
+
+def _has_groups(function: Function, name: str) -> bool:
+    """Whether a function asks the parameter `name` for its groups, which only an optimizer has."""
+    definitions = (
+        node
+        for node in function.top.module.nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.name, node.lineno) == (function.name, function.line)
+    )
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr == "param_groups"
+        and isinstance(node.value, ast.Name)
+        and node.value.id == name
+        for definition in definitions
+        for node in ast.walk(definition)
+    )
 
 
 def _is_parameters(call: ast.Call) -> bool:

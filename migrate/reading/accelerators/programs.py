@@ -220,9 +220,13 @@ class Programs:
         """Whether nobody is seen to run a function of a project whose scripts know accelerators."""
         if not isinstance(scope, Function) or self._callers.get(scope):
             return False
+        return self.is_accelerated(scope.module.path)
+
+    def is_accelerated(self, path: Path) -> bool:
+        """Whether the file `path`, or a file that imports it, names an accelerator."""
         return any(
-            self._signs_of(self._analysis.scopes[path].module)[0]
-            for path in self._importers_of(scope.module.path)
+            self._signs_of(self._analysis.scopes[file].module)[0]
+            for file in self._importers_of(path)
         )
 
     def _importers_of(self, path: Path) -> set[Path]:

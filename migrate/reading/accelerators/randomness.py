@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from migrate.reading.accelerators.optional_seeds import OptionalSeeds, Site
 from migrate.reading.calls.callers import callers_of, reaching
 from migrate.reading.calls.kinds import External
 from migrate.reading.calls.launching import JOINS, joining_of, launching_of
@@ -39,6 +40,7 @@ class Start(StrEnum):
 
     OWN = "own"  # nothing seeds the script: each replica draws its own numbers
     HOST = "host"  # the seed that the host's generator already has
+    GIVEN = "given"  # the same, where a seed was given to it; else the one that it drew for itself
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,8 @@ class Randomness:
             if root is top.region
         ):
             return Start.HOST
+        seeds: list[Site] = []
+        launched = launching_of(self._analysis).functions
         for top in scopes:
             for root, call, scope in self._calls_of(top):
                 if root is top.guard and top is not entry:
@@ -151,14 +155,25 @@ class Randomness:
                 ):
                     continue
                 if self._is_any_seed(call, scope):
-                    return None
+                    if scope in launched or not self._optional.is_optional((call, scope)):
+                        return None
+                    seeds.append((call, scope))
         drawn = any(
             self._draws(call, scope)
             for top in scopes
             for root, call, scope in self._calls_of(top)
             if root is not top.guard or top is entry
         )
-        return Start.OWN if drawn else None
+        if not drawn:
+            return None
+        joins = [
+            (call, scope)
+            for top in scopes
+            for _, call, scope in self._calls_of(top)
+            if self._name(call, scope) in INIT
+        ]
+        later = all(self._optional.comes_after(seed, joins) for seed in seeds)
+        return Start.OWN if later else Start.GIVEN
 
     def _is_never_called(self, function: Function) -> bool:
         """Whether nothing in the project calls a function, or hands it on to be called."""
@@ -167,6 +182,11 @@ class Randomness:
         word = function.name.encode()
         mentions = sum(one.module.data.count(word) for one in self._scopes)
         return function not in callers_of(self._analysis) and mentions == 1
+
+    @cached_property
+    def _optional(self) -> OptionalSeeds:
+        """Which seeds are set only where one is given."""
+        return OptionalSeeds(self._analysis)
 
     @cached_property
     def _entries(self) -> dict[ModuleScope, frozenset[Path]]:

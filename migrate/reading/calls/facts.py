@@ -16,15 +16,18 @@ from migrate.reading.accelerators.asked import (
 )
 from migrate.reading.accelerators.halves import halves_of
 from migrate.reading.accelerators.led import led_of
-from migrate.reading.accelerators.loading import loading_of
+from migrate.reading.accelerators.loading import loaded_parts_of, loading_of
 from migrate.reading.accelerators.optimizers import FileOptimizers, optimizers_of
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
 from migrate.reading.accelerators.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.calls.analysis import Analysis
+from migrate.reading.calls.early_ranks import importing_ranks
 from migrate.reading.calls.effect import Effect
+from migrate.reading.calls.generators import counting_generators
 from migrate.reading.calls.launching import joining_of, launching_of
 from migrate.reading.calls.registries import Hidden, registries_of
+from migrate.reading.calls.sampling import gradient_free, samplers_of
 from migrate.reading.calls.saves import Saved, saves_of
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.calls.ties import FileTies, ties_of
@@ -93,6 +96,7 @@ class ModuleCalls:
         ending: the calls that run a function that may raise or end the program.
         unset: the attributes that the project makes None on all replicas but the first.
         loading: the calls that run a function that returns what a checkpoint holds, on the host.
+        loading_parts: the calls that run a function that returns a tuple with such parts, and where in it.
         meeting: the calls that run a function in which all replicas meet, as in a collective.
         saves: the calls that save by a function of another file.
         saved_by_first: the lines of its functions that save and that only tests of the rank in other files
@@ -103,6 +107,11 @@ class ModuleCalls:
         training: the calls that run a function in which a loop trains.
         moving: the calls that run a function that moves something to an accelerator.
         models: the names, attributes, items and calls that are modules of torch.
+        imports_ranks: whether it imports a file that asks the environment for the rank when it is read.
+        counted: the calls of a generator that yields pairs of a number and a batch, as `enumerate` does.
+        sampling: the calls that run a function which runs a model and neither reads a value nor trains.
+        evaluating: those of them that take no gradients, by a decorator of the function or all its callers.
+        gradient_free: the lines of its functions that take no gradients, for the same reasons.
         moved_inputs: the calls of models that DistributedDataParallel wraps, in whatever file, so that it
             moves their inputs to the GPU.
         options_set: what any file of the project assigns to the options that this one parses.
@@ -112,6 +121,7 @@ class ModuleCalls:
             that could not be read.
         replicated: whether any file of the project has to do with several processes.
         launches: whether running the file calls a function, of whatever file, that starts the replicas.
+        accelerated: whether the file, or a file that imports it, names an accelerator.
     """
 
     effects: Mapping[End, Effect] = field(default_factory=dict)
@@ -155,6 +165,13 @@ class ModuleCalls:
     unread: bool = False
     unread_imports: tuple[Path, ...] = ()
     replicated: bool = False
+    accelerated: bool = False
+    imports_ranks: bool = False
+    counted: frozenset[End] = frozenset()
+    sampling: frozenset[End] = frozenset()
+    evaluating: frozenset[End] = frozenset()
+    gradient_free: frozenset[int] = frozenset()
+    loading_parts: Mapping[End, frozenset[int]] = field(default_factory=dict)
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -246,8 +263,17 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         frozenset(_end(call, scope.module) for call in moved_inputs(analysis, scope)),
         analysis.evaluator.options_set.get(scope.module.path, frozenset()),
         randomness_of(analysis).of_file(scope, alone),
+        imports_ranks=scope.module.path in importing_ranks(analysis),
+        counted=frozenset(_running(analysis, scope, counting_generators(analysis))),
+        sampling=frozenset(_running(analysis, scope, samplers_of(analysis))),
+        evaluating=frozenset(
+            _running(analysis, scope, samplers_of(analysis) & gradient_free(analysis))
+        ),
+        gradient_free=frozenset(f.line for f in scope.functions if f in gradient_free(analysis)),
         unread_imports=tuple(analysis.project.unread_imports) if alone else (),
         replicated=_is_replicated(analysis),
+        accelerated=programs_of(analysis).is_accelerated(scope.module.path),
+        loading_parts=dict(_loading_parts(analysis, scope)),
     )
 
 
@@ -262,6 +288,16 @@ def _running(analysis: Analysis, top: ModuleScope, functions: Set[Scope]) -> Ite
         for call, _ in region.calls:
             if not functions.isdisjoint(analysis.running[call].functions):
                 yield _end(call, top.module)
+
+
+def _loading_parts(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, frozenset[int]]]:
+    """Yield the calls of a file whose result is a tuple with parts of a checkpoint, and where in it."""
+    parts = loaded_parts_of(analysis)
+    for region in _regions(analysis, top) if parts else ():
+        for call, _ in region.calls:
+            ran = [parts[f] for f in analysis.running[call].functions if f in parts]
+            if ran:
+                yield _end(call, top.module), frozenset().union(*ran)
 
 
 def _joins(analysis: Analysis, top: ModuleScope) -> Iterator[End]:

@@ -79,6 +79,45 @@ PROBABILITIES = ("dropout", "dropout_p", "drop_rate", "drop_path_rate", "p")
 LIKES = frozenset({"rand_like", "randint_like", "randn_like"})
 MAKERS = frozenset({"normal", "rand", "randint", "randn", "randperm"})
 SAMPLERS = frozenset({"bernoulli", "multinomial", "poisson", "rsample"})
+# Functions of `random` and `numpy.random`, and methods of their generators, that draw on the host.
+HOST_DRAWS = frozenset(
+    {
+        "betavariate",
+        "beta",
+        "binomial",
+        "choice",
+        "choices",
+        "expovariate",
+        "exponential",
+        "gauss",
+        "getrandbits",
+        "integers",
+        "normal",
+        "normalvariate",
+        "permutation",
+        "poisson",
+        "rand",
+        "randint",
+        "randn",
+        "random",
+        "random_integers",
+        "random_sample",
+        "randrange",
+        "sample",
+        "standard_normal",
+        "triangular",
+        "uniform",
+    }
+)
+HOST_GENERATORS = frozenset(
+    {
+        "numpy.random.Generator",
+        "numpy.random.RandomState",
+        "numpy.random.default_rng",
+        "random.Random",
+        "random.SystemRandom",
+    }
+)
 FILLS = frozenset(
     {
         "bernoulli_",
@@ -90,6 +129,32 @@ FILLS = frozenset(
         "random_",
         "uniform_",
     }
+)
+# Functions of `random` and methods of its generators that draw on the host.
+HOST_DRAWS = frozenset(
+    {
+        "betavariate",
+        "choice",
+        "choices",
+        "expovariate",
+        "gauss",
+        "integers",
+        "lognormvariate",
+        "normalvariate",
+        "randint",
+        "random",
+        "randrange",
+        "sample",
+        "triangular",
+        "uniform",
+    }
+)
+# Functions of numpy.random that draw nothing, and what makes a generator of the host.
+NUMPY_OTHERS = frozenset(
+    {"Generator", "RandomState", "SeedSequence", "default_rng", "get_state", "seed", "set_state"}
+)
+GENERATORS = frozenset(
+    {"random.Random", "random.SystemRandom", "numpy.random.RandomState", "numpy.random.default_rng"}
 )
 # Functions that make a tensor which such a method then fills.
 EMPTIES = frozenset({"empty", "empty_like", "new", "new_empty", "new_zeros", "zeros", "zeros_like"})

@@ -24,7 +24,7 @@ def is_loaded(node: cst.CSTNode | None, facts: Facts, depth: int = 0) -> bool:
     if node is None or depth > DEEPEST:
         return False
     if isinstance(node, cst.Subscript):
-        return is_loaded(node.value, facts, depth + 1)
+        return _is_loaded_part(node, facts) or is_loaded(node.value, facts, depth + 1)
     if isinstance(node, cst.IfExp):
         return any(is_loaded(side, facts, depth + 1) for side in (node.body, node.orelse))
     if isinstance(node, cst.DictComp):
@@ -83,14 +83,39 @@ def _is_loaded_name(name: cst.Name, facts: Facts, depth: int) -> bool:
         function, _ = parameter
         passed = facts.bindings.passed(function, name.value)
         only = len(facts.context.bindings(name)) == 1  # `x = x.to(device)` in the function
-        return only and any(is_loaded(value, facts, depth + 1) for value in passed)
+        entry = facts.entries.get(facts.context.position(function.name).line)
+        elsewhere = entry is not None and entry.is_loaded(function, name.value)
+        return only and (elsewhere or any(is_loaded(v, facts, depth + 1) for v in passed))
     given = facts.bindings.nearest(name)
     if given is None:
         return False
     parts = [given.value]
     if given.how is How.PART and (index := _index(name, facts)) is not None:
+        if index in _loaded_positions(given.value, facts):
+            return True
         parts = _parts(given.value, index, facts)
     return any(is_loaded(part, facts, depth + 1) for part in parts)
+
+
+def _is_loaded_part(node: cst.Subscript, facts: Facts) -> bool:
+    """Whether `node` is `load(path)[1]`, or `pair[1]` of it, of a function of another file."""
+    index = node.slice[0].slice if len(node.slice) == 1 else None
+    if not isinstance(index, cst.Index) or not isinstance(index.value, cst.Integer):
+        return False
+    value = node.value
+    if isinstance(value, cst.Name):
+        given = facts.bindings.nearest(value)
+        if given is None or given.how is not How.VALUE or given.value is None:
+            return False
+        value = given.value
+    return index.value.evaluated_value in _loaded_positions(value, facts)
+
+
+def _loaded_positions(value: cst.CSTNode | None, facts: Facts) -> frozenset[int]:
+    """Return where a tuple that a function of another file returns holds parts of a checkpoint."""
+    if not isinstance(value, cst.Call):
+        return frozenset()
+    return facts.context.calls.loading_parts.get(facts.context.place(value), frozenset())
 
 
 def _index(name: cst.Name, facts: Facts) -> int | None:

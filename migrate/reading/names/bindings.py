@@ -11,13 +11,15 @@ from typing import Any
 import libcst as cst
 
 from migrate.reading.names.parsed import Parsed
-from migrate.reading.tree.tree import bind, last_part
+from migrate.reading.tree.tree import bind, last_part, string_value
 
 Owner = cst.FunctionDef | cst.Module
 Place = tuple[int, int]
 
 # Methods that give pairs of a name and what has it.
 NAMED = frozenset({"items", "named_buffers", "named_children", "named_modules", "named_parameters"})
+# Methods that put their arguments into a container.
+FILLS = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefault", "update"})
 # They hand on what they iterate over.
 TRANSPARENT = frozenset({"tqdm", "trange", "iter", "reversed", "list", "tuple", "islice", "track"})
 
@@ -50,6 +52,19 @@ class Given:
     loop: cst.For | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Put:
+    """What a statement puts into a container.
+
+    Args:
+        key: the string under which, where the statement spells one.
+        value: the expression.
+    """
+
+    key: str | None
+    value: cst.BaseExpression
+
+
 class Bindings:
     """What names, parameters and calls of one script are given, found in one pass.
 
@@ -62,6 +77,7 @@ class Bindings:
         self.returns: dict[int, list[cst.BaseExpression]] = defaultdict(list)
         self.used: dict[tuple[int, str], set[str]] = defaultdict(set)
         self.classes: dict[str, cst.ClassDef] = {}
+        self._put: dict[tuple[int, str], list[Put]] = defaultdict(list)
         self._calls: dict[str, list[cst.Call]] = defaultdict(list)
         for node in context.all_of(*ADDS):
             ADDS[type(node)](self, node)
@@ -70,6 +86,10 @@ class Bindings:
         """Return what the variable of which `name` is a mention is given, in the order of the source."""
         nodes = (binding.node for binding in self._context.bindings(name))
         return [self._given[id(node)] for node in nodes if id(node) in self._given]
+
+    def put_into(self, name: cst.Name) -> list[Put]:
+        """Return what the function around `name` puts into it: `name[key] = x`, `name.append(x)`."""
+        return self._put.get((id(self.owner(name)), name.value), [])
 
     def nearest(self, name: cst.Name) -> Given | None:
         """Return what `name` is given at the last place above it; None where that is not plain to see."""
@@ -115,6 +135,11 @@ class Bindings:
     def _add_assign(self, node: cst.Assign) -> None:
         for target in node.targets:
             self._bind(target.target, node.value, node)
+            into = target.target
+            if isinstance(into, cst.Subscript) and isinstance(into.value, cst.Name):
+                index = into.slice[0].slice if len(into.slice) == 1 else None
+                key = string_value(index.value) if isinstance(index, cst.Index) else None
+                self._put[id(self.owner(node)), into.value.value].append(Put(key, node.value))
 
     def _add_value(self, node: cst.AnnAssign | cst.NamedExpr) -> None:
         if node.value is not None:
@@ -140,6 +165,15 @@ class Bindings:
 
     def _add_call(self, node: cst.Call) -> None:
         self._calls[last_part(node.func)].append(node)
+        into = node.func.value if isinstance(node.func, cst.Attribute) else None
+        if isinstance(into, cst.Name) and last_part(node.func) in FILLS:
+            put = self._put[id(self.owner(node)), into.value]
+            for arg in node.args:
+                if isinstance(arg.value, cst.Dict):
+                    entries = [e for e in arg.value.elements if isinstance(e, cst.DictElement)]
+                    put += [Put(string_value(entry.key), entry.value) for entry in entries]
+                else:
+                    put.append(Put(arg.keyword.value if arg.keyword else None, arg.value))
 
     def _add_comprehension(self, node: cst.BaseComp) -> None:
         clause: cst.CompFor | None = node.for_in

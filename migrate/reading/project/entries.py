@@ -12,10 +12,16 @@ from migrate.reading.values.kind import Kind
 
 @dataclass(frozen=True)
 class Given:
-    """What one call passes: by position, and by name."""
+    """What one call passes: by position, and by name.
+
+    Args:
+        positional, named: the kinds of the arguments.
+        loaded: the positions and names of those that a checkpoint holds, on the host.
+    """
 
     positional: tuple[Kind, ...] = ()
     named: tuple[tuple[str, Kind], ...] = ()
+    loaded: frozenset[int | str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -27,20 +33,32 @@ class Entry:
         origin: where the step calls it, or what calls it: `train.py:41`.
         calls: what different calls pass.
         marked: whether it runs within `with torch_xla.step():`, all of it.
+        trains: whether a step that runs it trains.
     """
 
     line: int
     origin: str
     calls: tuple[Given, ...] = ()
     marked: bool = False
+    trains: bool = True
 
     def kinds(self, function: cst.FunctionDef, name: str) -> Iterator[Kind]:
         """Yield what the calls pass for the parameter `name` of `function`."""
-        params = (*function.params.posonly_params, *function.params.params)
-        names = [parameter.name.value for parameter in params]
-        if names[:1] in (["self"], ["cls"]):
-            names = names[1:]
+        names = _positions(function)
         for given in self.calls:
             if name in names and names.index(name) < len(given.positional):
                 yield given.positional[names.index(name)]
             yield from (kind for key, kind in given.named if key == name)
+
+    def is_loaded(self, function: cst.FunctionDef, name: str) -> bool:
+        """Whether a call passes a part of a checkpoint, on the host, for the parameter `name`."""
+        names = _positions(function)
+        at = names.index(name) if name in names else None
+        return any(name in given.loaded or at in given.loaded for given in self.calls)
+
+
+def _positions(function: cst.FunctionDef) -> list[str]:
+    """Return the names of the parameters that take arguments by position."""
+    params = (*function.params.posonly_params, *function.params.params)
+    names = [parameter.name.value for parameter in params]
+    return names[1:] if names[:1] in (["self"], ["cls"]) else names

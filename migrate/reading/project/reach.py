@@ -11,6 +11,7 @@ from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.facts import Definition, ModuleCalls
 from migrate.reading.calls.scopes import Function, ModuleScope, Region
 from migrate.reading.facts import Facts
+from migrate.reading.flow.loaded import is_loaded
 from migrate.reading.project.entries import Entry, Given
 from migrate.reading.values.kind import Kind
 
@@ -18,6 +19,8 @@ Entries = Mapping[Path, Mapping[int, Entry]]
 Leaving = tuple[Definition, Entry]
 # A file is looked at again when more is known of what it is given; at most so many times.
 TURNS = 3
+# Methods that a step runs, whoever calls them: a module's, and an optimizer's.
+METHODS = ("forward", "step")
 # So many calls with different arguments are kept of one function.
 MOST_CALLS = 6
 
@@ -39,22 +42,30 @@ def leaving(
         if not ran and not later:
             continue
         where = origin or f"{name}:{origin_of(facts.context.position(call).line)}"
-        marked = facts.steps.in_mark(call)
+        marked, trains = facts.steps.in_mark(call), facts.steps.in_training(call)
         for definition in later:  # they are given gradients
             yield definition, Entry(definition.line, where, marked=marked)
         for definition in ran:
             positional = [Kind.UNKNOWN] * definition.given
+            loaded: set[int | str] = set()
             for arg in call.args:
                 if arg.star or arg.keyword is not None:
                     break
+                if is_loaded(arg.value, facts):
+                    loaded.add(len(positional))
                 positional.append(facts.values.kind(arg.value))
             named = tuple(
                 (arg.keyword.value, facts.values.kind(arg.value))
                 for arg in call.args
                 if arg.keyword is not None
             )
-            given = Given(tuple(positional), named)
-            yield definition, Entry(definition.line, where, (given,), marked)
+            loaded.update(
+                arg.keyword.value
+                for arg in call.args
+                if arg.keyword is not None and is_loaded(arg.value, facts)
+            )
+            given = Given(tuple(positional), named, frozenset(loaded))
+            yield definition, Entry(definition.line, where, (given,), marked, trains)
 
 
 def reached(
@@ -89,15 +100,15 @@ def _note(known: dict[int, Entry], entry: Entry) -> bool:
     new = tuple(call for call in entry.calls if call not in before.calls)
     if len(before.calls) >= MOST_CALLS:
         new = ()
-    marked = before.marked or entry.marked
-    if not new and marked == before.marked:
+    marked, trains = before.marked or entry.marked, before.trains or entry.trains
+    if not new and (marked, trains) == (before.marked, before.trains):
         return False
-    known[entry.line] = replace(before, calls=before.calls + new, marked=marked)
+    known[entry.line] = replace(before, calls=before.calls + new, marked=marked, trains=trains)
     return True
 
 
 def starts(analysis: Analysis, calls: Mapping[Path, ModuleCalls]) -> Iterator[Path]:
-    """Yield the files with a training loop, a marked step, or a forward that leads into other files."""
+    """Yield the files with a training loop, a marked step, or a forward or update that leads into others."""
     for path, scope in analysis.scopes.items():
         marked = b"torch_xla.step" in scope.module.data
         if (path in calls and calls[path].step_loops) or marked or _leads_out(scope, analysis):
@@ -110,7 +121,7 @@ def entered_by_steps(analysis: Analysis) -> frozenset[Path]:
     More may be in it than are run in the end, or fewer: it says what is worth keeping, nothing else.
     """
     functions = (function for top in analysis.scopes.values() for function in top.functions)
-    waiting = [function.region for function in functions if function.name == "forward"]
+    waiting = [function.region for function in functions if function.name in METHODS]
     waiting += analysis.step_loops
     seen: set[Region] = set()
     found: set[Path] = set()
@@ -130,8 +141,8 @@ def entered_by_steps(analysis: Analysis) -> frozenset[Path]:
 
 
 def _leads_out(scope: ModuleScope, analysis: Analysis) -> bool:
-    """Whether a forward of the file runs a function of another one that is no forward itself."""
-    waiting = [f for f in scope.functions if f.name == "forward" and f.owner is not None]
+    """Whether a forward or an update of the file runs a function of another one that is no forward itself."""
+    waiting = [f for f in scope.functions if f.name in METHODS and f.owner is not None]
     seen: set[Function] = set()
     while waiting:
         function = waiting.pop()

@@ -117,7 +117,7 @@ class Launch:
         ]
 
     def _needs_the_module(self, at_import: list[cst.CSTNode]) -> bool:
-        """Whether reading the file already asks for the rank, or works on a device.
+        """Whether reading the file, or what it imports, already asks for the rank, or works on a device.
 
         A spawned replica reads the file before its rank and its device are known.
         """
@@ -135,6 +135,8 @@ class Launch:
             for node in nodes(self.guard)
         ):
             return True  # is no syntax in a function
+        if self._context.calls.imports_ranks:
+            return True
         defined = list(self._run_by_definitions())
         early = [*at_import, *(node for root in defined for node in nodes(root))]
         return any(self._asks_for_rank(node) for node in early) or any(

@@ -187,6 +187,9 @@ class _Own:
             return True
         if bindings and not all(self._is_unknown(binding, name) for binding in bindings):
             return False
+        given = [self._given(binding.node) for binding in bindings]
+        if given and all(isinstance(value, cst.BaseNumber) for value in given):
+            return False
         return bool(bindings) and METRIC.fullmatch(name.value) is not None
 
     def _gives_own(self, binding: Binding, name: cst.Name) -> bool:
@@ -223,6 +226,8 @@ class _Own:
         value = self._given(node)
         if value is None or isinstance(value, cst.BaseNumber | cst.UnaryOperation):
             return True
+        if self._is_equal(value):
+            return False
         calls = list(nodes_of(value, cst.Call))
         if any(map(self._equalizes, calls)) or any(map(self._of_weights, calls)):
             return False

@@ -15,7 +15,7 @@ from migrate.reading.steps.loops import Loop, batch_names
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.spans import Span, Trained, given_batches
 from migrate.reading.tree.tree import code, nodes, nodes_of
-from migrate.reading.values.values import is_forward
+from migrate.reading.values.values import is_forward, is_update
 from migrate.reading.values.words import CACHE, EVALUATION, NO_GRADIENTS, SAVE
 
 # What a step may have in its middle and is none of its work.
@@ -32,7 +32,7 @@ class When(Enum):
 
 
 class Steps:
-    """The steps of a script: of its training loops, the forward methods, and what both call.
+    """The steps of a script: of its training loops, forwards, optimizers' updates, and what these call.
 
     A step that torch_xla marks (`with torch_xla.step():`) is what the mark says. The others are those that
     the rewrite finds, with everything that lies in them as the script stands.
@@ -48,6 +48,9 @@ class Steps:
         self._bodies: dict[int, str] = {}
         self.calls: list[tuple[cst.Call, str]] = []  # of the steps, with the same
         self._marked: set[int] = set()  # those of them that run within a mark
+        self._trains: set[int] = (
+            set()
+        )  # of what runs inside of a step, and of the calls: in training
         self._followed = 0
         self._asks_training = bool(context.references("training"))
         marked = [block for block in context.all_of(cst.With) if is_step(block, context)]
@@ -58,20 +61,23 @@ class Steps:
             if context.effects.is_step_loop(loop)
         ]
         for block in marked:
-            self._take(block.body, marked=True)
+            trains = bool(context.effects.of(block.body))
+            self._take(block.body, marked=True, trains=trains)
         for loop in self.loops:
             self._bodies[id(loop.body)] = ""
             if id(loop) not in in_marks:
                 self._take_steps(loop.body, batch_names(loop, self._context))
         for function in context.all_of(cst.FunctionDef):
             # Of what nothing is learned from only that is in a step which a step calls.
-            if is_forward(function, context) and not self._without_gradients(function):
+            if (
+                is_forward(function, context) and not self._without_gradients(function)
+            ) or is_update(function, context):
                 self._take(function.body)
         self._follow()
         for entry in (entries or {}).values():
             entered = context.function_at(entry.line)
             if entered is not None:
-                self._enter(entered, entry.origin, entry.marked)
+                self._enter(entered, entry.origin, entry.marked, entry.trains)
         self._follow()
 
     @property
@@ -146,16 +152,28 @@ class Steps:
         )
         return any(self._context.qualified_name(name) in NO_GRADIENTS for name in names)
 
-    def _take(self, node: cst.CSTNode, origin: str = "", marked: bool = False) -> None:
+    def trains(self, node: cst.CSTNode) -> bool:
+        """Whether `node` runs inside of a step that trains, not of one that only evaluates."""
+        return any(id(one) in self._trains for one in (node, *self._context.ancestors(node)))
+
+    def in_training(self, call: cst.Call) -> bool:
+        """Whether a call of the steps, one of `calls`, runs in a step that trains."""
+        return id(call) in self._trains
+
+    def _take(
+        self, node: cst.CSTNode, origin: str = "", marked: bool = False, trains: bool = True
+    ) -> None:
         """Note that `node` runs inside of a step, and with it what it calls."""
-        if id(node) not in self._inside:
-            self._inside[id(node)] = origin
+        if id(node) not in self._inside or (trains and id(node) not in self._trains):
+            self._inside.setdefault(id(node), origin)
             calls = [
                 call for call in nodes_of(node, cst.Call) if not self._in_evaluation(call, node)
             ]
             self.calls.extend((call, origin) for call in calls)
             if marked:
                 self._marked.update(map(id, calls))
+            if trains:
+                self._trains.update((id(node), *map(id, calls)))
 
     def _in_evaluation(self, call: cst.Call, step: cst.CSTNode) -> bool:
         """Whether a call in a step runs in evaluation only, as below `if not self.training:`."""
@@ -223,18 +241,22 @@ class Steps:
             self._followed += 1
             ran = (*self._context.run_by(call), *self._context.run_later(call))
             for callee in self._context.here(ran):
-                self._enter(callee, origin, self.in_mark(call))
+                self._enter(callee, origin, self.in_mark(call), self.in_training(call))
 
-    def _enter(self, function: cst.FunctionDef, origin: str, marked: bool) -> None:
-        if id(function.body) in self._inside or id(function.body) in self._bodies:
+    def _enter(
+        self, function: cst.FunctionDef, origin: str, marked: bool, trains: bool = True
+    ) -> None:
+        seen = id(function.body) in self._inside
+        again = seen and trains and id(function.body) not in self._trains
+        if id(function.body) in self._bodies or (seen and not again):
             return
-        if marked:  # all of it runs before the mark ends the step
-            self._take(function.body, origin, marked)
+        if marked or again:  # all of it runs before the mark ends the step
+            self._take(function.body, origin, marked, trains)
         elif self._context.effects.of(function.body) & BOTH == BOTH:
             # A function that is the whole step: what stands below the update is not in it.
             self._take_steps(function.body, given_batches(function), origin)
         else:
-            self._take(function.body, origin)
+            self._take(function.body, origin, trains=trains)
 
 
 def _is_of_cache(call: cst.Call) -> bool:

@@ -42,12 +42,12 @@ def has_sync(loop: Loop, context: Script) -> bool:
 def batch_names(loop: Loop, context: Script) -> list[str]:
     """Return the names to which the loop binds a batch.
 
-    The counter of `enumerate` is left out, and so are numbers of a tensor of the host that is gone through
-    in parts: `for now, then in zip(times[:-1], times[1:])`.
+    The counter of `enumerate`, or of a generator that counts, is left out, and so are numbers of a tensor
+    of the host that is gone through in parts: `for now, then in zip(times[:-1], times[1:])`.
     """
     return [
         name
-        for target, over in _bound(loop)
+        for target, over in _bound(loop, context)
         if over is None or not _is_of_host(over, context)
         for name in _names(target)
         if name != "_"
@@ -58,13 +58,15 @@ def numbers_of_host(loop: Loop, context: Script) -> list[str]:
     """Return the names to which the loop binds parts of tensors of the host."""
     return [
         name
-        for target, over in _bound(loop)
+        for target, over in _bound(loop, context)
         if over is not None and _is_of_host(over, context)
         for name in _names(target)
     ]
 
 
-def _bound(loop: Loop) -> list[tuple[cst.BaseExpression, cst.BaseExpression | None]]:
+def _bound(
+    loop: Loop, context: Script
+) -> list[tuple[cst.BaseExpression, cst.BaseExpression | None]]:
     """Return what the loop binds besides a counter, and what each goes through, if that is plain."""
     if not isinstance(loop, cst.For) or _called(loop.iter) in ("range", "trange"):
         return []
@@ -73,6 +75,12 @@ def _bound(loop: Loop) -> list[tuple[cst.BaseExpression, cst.BaseExpression | No
     if _called(over) == "enumerate" and isinstance(target, cst.Tuple) and len(target.elements) == 2:
         assert isinstance(over, cst.Call)
         target, over = target.elements[1].value, over.args[0].value if over.args else over
+    elif (
+        isinstance(target, cst.Tuple)
+        and len(target.elements) == 2
+        and context.place(over) in context.calls.counted
+    ):
+        return [(target.elements[1].value, None)]
     zipped = over.args if isinstance(over, cst.Call) and _called(over) == "zip" else ()
     if isinstance(target, cst.Tuple) and len(zipped) == len(target.elements):
         pairs = zip(target.elements, zipped, strict=True)

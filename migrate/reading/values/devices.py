@@ -94,6 +94,17 @@ class Devices:
         return position is not None and call.args.index(arg) == position
 
     @cached_property
+    def by_default(self) -> bool:
+        """Whether the script makes its tensors and modules on an accelerator unless told otherwise."""
+        for call in self._context.all_of(cst.Call):
+            name = self._context.qualified_name(call.func) if call.args else None
+            if name == "torch.set_default_device" and self.kind(call.args[0].value) in ACCELERATORS:
+                return True
+            if name == "torch.set_default_tensor_type" and "cuda" in code(call.args[0].value):
+                return True
+        return False
+
+    @cached_property
     def are_used(self) -> bool:
         """Whether the script has anything to do with an accelerator."""
         packages = (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from migrate.reading.tree.tree import code, keyword, nodes_of, string_value
-from migrate.reading.values.words import words
+from migrate.reading.values.words import EXITS, words
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
@@ -67,9 +68,58 @@ def is_read(node: cst.CSTNode, context: Parsed) -> bool:
 SETTING = (cst.Call, cst.SimpleString, cst.ConcatenatedString)
 
 
-def sets(name: str, context: Parsed) -> bool:
-    """Whether the script sets the variable `name` itself."""
-    return any(_sets(node, name, context) for node in context.all_of(*SETTING))
+def sets(name: str, context: Parsed, read: cst.CSTNode | None = None) -> bool:
+    """Whether the script sets the variable `name` itself, and `read`, if given, finds it.
+
+    A branch that another one passes by does not: `if "RANK" in os.environ: … else: os.environ[name] = …`.
+    """
+    return any(
+        _sets(node, name, context)
+        and (read is None or not _may_be_passed_by(node, name, read, context))
+        for node in context.all_of(*SETTING)
+    )
+
+
+def _may_be_passed_by(node: cst.CSTNode, name: str, read: cst.CSTNode, context: Parsed) -> bool:
+    """Whether the function around `read` may come to it by another branch than the one of `node`."""
+    if context.function_around(node) is not context.function_around(read):
+        return False
+    after = {id(above) for above in context.ancestors(read)}
+    for chain in context.ancestors(node):
+        if isinstance(chain, cst.FunctionDef) or id(chain) in after:
+            return False
+        if not isinstance(chain, cst.If) or isinstance(context.parent(chain), cst.If):
+            continue
+        branches = list(_branches(chain))
+        if any(_mentions(branch.test, name) for branch in branches if isinstance(branch, cst.If)):
+            return False
+        bodies = [branch.body for branch in branches]
+        has_else = isinstance(branches[-1], cst.Else)
+        return not has_else or not all(_leaves(b) or _mentions(b, name) for b in bodies)
+    return False
+
+
+def _branches(chain: cst.If) -> Iterator[cst.If | cst.Else]:
+    """Yield `if`, each `elif`, and `else`."""
+    branch: cst.If | cst.Else | None = chain
+    while branch is not None:
+        yield branch
+        branch = branch.orelse if isinstance(branch, cst.If) else None
+
+
+def _mentions(node: cst.CSTNode, name: str) -> bool:
+    return any(string_value(string) == name for string in nodes_of(node, cst.SimpleString))
+
+
+def _leaves(body: cst.BaseSuite) -> bool:
+    """Whether the last statement of `body` leaves the function or ends the program."""
+    last: cst.CSTNode = body.body[-1]
+    if isinstance(last, cst.SimpleStatementLine):
+        last = last.body[-1]
+    if isinstance(last, cst.Return | cst.Raise):
+        return True
+    call = last.value if isinstance(last, cst.Expr) else None
+    return isinstance(call, cst.Call) and code(call.func) in EXITS
 
 
 def _sets(node: cst.CSTNode, name: str, context: Parsed) -> bool:

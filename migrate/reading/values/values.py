@@ -17,7 +17,7 @@ import libcst as cst
 from migrate.reading.calls.devices import ACCELERATOR, COUNTS, CUDA, CURRENT, DEVICE, XLA_DEVICES
 from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_other import DATA_LOADERS
-from migrate.reading.names.bindings import Bindings, Given, How, passed_for
+from migrate.reading.names.bindings import Bindings, Given, How, Put, passed_for
 from migrate.reading.names.parsed import Parsed
 from migrate.reading.project.entries import Entry
 from migrate.reading.replicas.ranks import Ranks
@@ -54,6 +54,7 @@ DEVICE_LOADERS = frozenset(
         "torch_xla.distributed.parallel_loader.ParallelLoader",
     }
 )
+EMPTIES = frozenset({"OrderedDict", "deque", "dict", "list", "set"})
 DEEPEST = 60
 _ENVIRONMENT = frozenset(f"os.environ[{q}{name}{q}]" for name in v.RANK_VARIABLES for q in "'\"")
 
@@ -300,6 +301,12 @@ class Values:
         if self._is_setting_of_group(node):
             return Kind.HOST
         found = held([self.kind(node.value)])
+        if found is Kind.TENSOR and isinstance(node.value, cst.Name):
+            index = node.slice[0].slice
+            key = string_value(index.value) if isinstance(index, cst.Index) else None
+            parts = [part for part in self.bindings.put_into(node.value) if part.key == key]
+            if key is not None and parts:
+                return held(self.kind(part.value) for part in parts)
         if found in HOLDERS and not is_attribute_of_self(node.value):  # self.layers[i]
             return Kind.UNKNOWN
         return found
@@ -373,6 +380,8 @@ class Values:
         name = node.attr.value
         if name in v.DESCRIBES:
             return Kind.HOST
+        if name == "grad" and updates(self._context.class_around(node), self._context):
+            return Kind.ON_DEVICE
         if is_attribute_of_self(node):
             return self._of_self(node)
         if name in v.KEPT_TENSORS:
@@ -400,8 +409,27 @@ class Values:
         kinds = {self.kind(value) for value in self._assigned(node)}
         host = bool(kinds) and kinds <= DEVICES | {Kind.HOST}
         found = held(kinds) if kinds & PLACED or host else Kind.UNKNOWN
+        if found not in PLACED and self._is_buffer(node):
+            return Kind.ON_DEVICE
         named = found is Kind.UNKNOWN and v.MODEL.fullmatch(node.attr.value)
         return Kind.MODEL if named else found
+
+    def _is_buffer(self, node: cst.Attribute) -> bool:
+        """Whether `node` is a buffer of the module around it, which moves to the device with it."""
+        function = self._context.function_around(node)
+        built = function is not None and function.name.value == "__init__"
+        return not built and (*self._key(node)[:1], node.attr.value) in self._buffers
+
+    @cached_property
+    def _buffers(self) -> frozenset[tuple[int, str]]:
+        """The names by which the classes of the script register buffers, with the id of the class."""
+        found = set()
+        for call in self._context.all_of(cst.Call):
+            if isinstance(call.func, cst.Attribute) and dotted(call.func) == "self.register_buffer":
+                name = string_value(call.args[0].value) if call.args else None
+                if name is not None:
+                    found.add((id(self._context.class_around(call)), name))
+        return frozenset(found)
 
     def _of_name(self, node: cst.Name) -> Kind:
         if node.value in ("True", "False", "None"):
@@ -418,12 +446,19 @@ class Values:
         found = Kind.UNKNOWN
         if binding is not None:
             found = self._of_binding(binding)
+            if found is Kind.HOST and binding.how is How.VALUE and _is_empty(binding.value):
+                found = self._of_parts(self.bindings.put_into(node))
         elif (parameter := self.bindings.parameter(node)) is not None:
             found = self._of_parameter(*parameter)
         elif (name := self._context.named(node)) is not None:
             return Kind.HOST if name.split(".")[0] in v.HOST_ROOTS else Kind.UNKNOWN
         named = found is Kind.UNKNOWN and v.MODEL.fullmatch(node.value)
         return Kind.MODEL if named else found
+
+    def _of_parts(self, parts: Iterable[Put]) -> Kind:
+        """Return what a container is that was empty and was given `parts`."""
+        kinds = {self.kind(part.value) for part in parts}
+        return Kind.TENSOR if kinds & TENSORS else Kind.HOST
 
     def _of_named(self, node: cst.Name | cst.Attribute) -> Kind:
         """Return the device that `node` is by all that it is given, or by its name."""
@@ -460,6 +495,8 @@ class Values:
         found = self.kind(binding.value)
         if binding.how is How.VALUE:
             return found
+        if binding.how is How.ELEMENT and self._is_of_parameters(binding.value):
+            return Kind.ON_DEVICE
         found = held([found])
         is_element = binding.how is How.ELEMENT and binding.value is not None
         if is_element and found is Kind.UNKNOWN and self._yields_batches(binding):
@@ -471,6 +508,15 @@ class Values:
         if binding.how is How.PART and found in HOLDERS:
             return Kind.UNKNOWN
         return found
+
+    def _is_of_parameters(self, value: cst.CSTNode | None) -> bool:
+        """Whether `value` is `group["params"]` in an optimizer's own class."""
+        if not isinstance(value, cst.Subscript) or len(value.slice) != 1:
+            return False
+        index = value.slice[0].slice
+        if not isinstance(index, cst.Index) or string_value(index.value) != "params":
+            return False
+        return updates(self._context.class_around(value), self._context)
 
     def _yields_batches(self, binding: Given) -> bool:
         """Whether what a loop goes over yields batches: it trains, or the name says so."""
@@ -691,6 +737,16 @@ def _of_parts(call: cst.Call) -> bool:
     return bool(parts) and all(isinstance(part.value, cst.Name | cst.Call) for part in parts)
 
 
+def _is_empty(value: cst.BaseExpression | None) -> bool:
+    """Whether `value` is a container without anything in it: `{}`, `[]`, `defaultdict(list)`."""
+    if isinstance(value, cst.Dict | cst.List):
+        return not value.elements
+    if not isinstance(value, cst.Call):
+        return False
+    last = last_part(value.func)
+    return last == "defaultdict" or (last in EMPTIES and not value.args)
+
+
 def _of_plain(_: Values, __: cst.CSTNode) -> Kind:
     return Kind.HOST
 
@@ -752,6 +808,31 @@ def is_forward(function: cst.CSTNode | None, context: Parsed) -> bool:
         return False
     names = [context.qualified_name(base.value) or "" for base in around.bases]
     return not any("autograd" in name or "Transform" in name for name in names)
+
+
+def is_update(function: cst.CSTNode | None, context: Parsed) -> bool:
+    """Whether `function` is the `step` of an optimizer's class."""
+    if not isinstance(function, cst.FunctionDef) or function.name.value != "step":
+        return False
+    return updates(context.class_around(function), context)
+
+
+def updates(around: cst.ClassDef | None, context: Parsed) -> bool:
+    """Whether a class of the script derives from an optimizer of torch."""
+    seen: set[int] = set()
+    waiting = [around]
+    while waiting:
+        checked = waiting.pop()
+        if checked is None or id(checked) in seen:
+            continue
+        seen.add(id(checked))
+        for base in checked.bases:
+            if (context.qualified_name(base.value) or "").startswith("torch.optim."):
+                return True
+            if isinstance(base.value, cst.Name):
+                bound = (binding.node for binding in context.bindings(base.value))
+                waiting += [node for node in bound if isinstance(node, cst.ClassDef)]
+    return False
 
 
 def is_host_method(call: cst.Call) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 from converters.atomic import atomic_write
+from converters.installing import is_installed, missing_error
 from migrate.errors import MigrateError
 from migrate.versions import versions
 
@@ -16,7 +16,7 @@ class PageError(MigrateError):
 
     Cause: its folder does not exist, or the packages that draw it are not installed.
 
-    Remedy: make the folder, or `pip install 'tpu-migrate[report]'`.
+    Remedy: make the folder, or `pip install '.[report]'` in a clone.
     """
 
 
@@ -29,8 +29,8 @@ def check_page_target(path: Path) -> None:
     if not path.parent.is_dir() or path.is_dir():
         raise PageError(f"{path}: is no file in a folder that exists", "name a file with --html")
     for package in ("jinja2", "matplotlib"):
-        if importlib.util.find_spec(package) is None:
-            raise PageError(f"{package} is not installed", "pip install 'tpu-migrate[report]'")
+        if not is_installed(package):
+            raise missing_error(package, needed_by="--html")
 
 
 def write_page(template: str, path: Path, **values: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -14,6 +14,7 @@ from migrate.check.finding import Finding
 from migrate.check.hazard import Severity
 from migrate.check.project import Checked
 from migrate.report.schema.sarif import check_as_sarif
+from migrate.report.text.in_tests import count_in_tests
 
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 # GitHub's names of the severities.
@@ -39,16 +40,7 @@ def check_summary(checked: Checked) -> Iterator[str]:
         yield f"{one.path}:{one.place}: {code} {one.message}"
     yield click.style(_counted(checked), bold=True)
     if checked.in_tests:
-        yield _of_tests(checked.in_tests)
-
-
-def _of_tests(findings: Sequence[Finding]) -> str:
-    """Return the line on the findings in tests."""
-    count, files = len(findings), len({finding.path for finding in findings})
-    return (
-        f"{count} more in {files} test file{'' if files == 1 else 's'}, which set no exit code; "
-        "name the folder of the tests to list them"
-    )
+        yield count_in_tests([finding.path for finding in checked.in_tests])
 
 
 def _counted(checked: Checked) -> str:

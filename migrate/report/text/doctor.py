@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from migrate.counts import many
 from migrate.devices.report import DevicesReport
 from migrate.doctor import Diagnosis, Status
 from migrate.report.text.tables import plain_table
@@ -15,6 +16,7 @@ from migrate.report.text.tables import plain_table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+_FROM_A_CLONE = "pip install '."
 COLOURS = {
     Status.OK: "green",
     Status.MISSING: "dim",
@@ -31,13 +33,37 @@ def diagnosis_summary(diagnosis: Diagnosis) -> Iterator[RenderableType]:
         status = f"[{colour}]{check.status.value}[/{colour}]"
         table.add_row(status, escape(check.subject), escape(check.detail), escape(check.remedy))
     yield table
-    failed = sum(check.status is Status.FAIL for check in diagnosis.checks)
-    yield "fit for use" if diagnosis.fit else f"[red]{failed} to mend[/red]"
+    yield from _commands(diagnosis)
+    if failed := sum(check.status is Status.FAIL for check in diagnosis.checks):
+        yield f"[red]{failed} to mend[/red]"
+
+
+def _commands(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    """Yield the commands, each ready or not, and how many are."""
+    if not diagnosis.commands:
+        return
+    table = plain_table("", "command", "what is missing", "what to do")
+    for entry in diagnosis.commands:
+        status = "[green]ready[/green]" if entry.ready else "[yellow]not ready[/yellow]"
+        table.add_row(status, entry.command, escape(entry.obstacle), escape(entry.remedy))
+    yield table
+    ready = sum(entry.ready for entry in diagnosis.commands)
+    yield f"{ready} of {many(len(diagnosis.commands), 'command')} ready"
+    if _FROM_A_CLONE in str(diagnosis):
+        yield "pip install '.[…]' installs from a clone of tpu-migrate; no package index has it"
 
 
 def diagnosis_as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return the same as plain values."""
-    return {"fit": diagnosis.fit, "checks": [dataclasses.asdict(c) for c in diagnosis.checks]}
+    return {
+        "fit": diagnosis.fit,
+        "checks": [dataclasses.asdict(check) for check in diagnosis.checks],
+        "commands": [
+            {"command": entry.command, "ready": entry.ready}
+            | {"obstacle": entry.obstacle, "remedy": entry.remedy}
+            for entry in diagnosis.commands
+        ],
+    }
 
 
 def devices_summary(report: DevicesReport) -> Iterator[RenderableType]:

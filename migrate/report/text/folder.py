@@ -11,6 +11,7 @@ from rich.markup import escape
 from migrate.counts import many
 from migrate.reading.notebook.text import SUFFIX
 from migrate.report.text.findings import Findings, count
+from migrate.report.text.in_tests import count_in_tests
 from migrate.report.text.rewrite import finding_as_json, note_as_json
 from migrate.report.text.tables import plain_table
 from migrate.rewrite.results import FolderRewrite, Note
@@ -38,10 +39,12 @@ def folder_summary(done: FolderRewrite, written: Path | None) -> Iterator[Render
         files = many(len(done.problems), "file")
         yield f"[red]{files} could not be rewritten, left unchanged[/red]"
         yield from (f"  {escape(file.problem)}" for file in done.problems)
-    if done.left_to_do:
-        notes = [note for _, note in done.left_to_do]
+    if done.outside_tests:
+        notes = [note for _, note in done.outside_tests]
         yield f"[yellow]{count(notes)}, in this order[/yellow]"
-        yield Findings([(str(done.folder / name), note) for name, note in done.left_to_do])
+        yield Findings([(str(done.folder / name), note) for name, note in done.outside_tests])
+    if done.in_tests:
+        yield count_in_tests([name for name, _ in done.in_tests])
 
 
 def _counted(what: str, count: int, rewritten: int) -> str:
@@ -76,7 +79,8 @@ def folder_as_json(done: FolderRewrite, written: Path | None) -> dict[str, Any]:
         "notebooks": [str(name) for name in done.notebooks],
         "edits_by_rule": done.edits_by_rule,
         "findings_by_rule": done.findings_by_rule,
-        "left_to_do": [_finding(name, note) for name, note in done.left_to_do],
+        "left_to_do": [_finding(name, note) for name, note in done.outside_tests],
+        "in_tests": [_finding(name, note) for name, note in done.in_tests],
     }
 
 

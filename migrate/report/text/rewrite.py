@@ -83,6 +83,7 @@ def rewrite_as_json(done: Rewrite, written: Path | None) -> dict[str, Any]:
 def note_as_json(note: Note) -> dict[str, Any]:
     """Return an edit or finding as plain values; `cell` is there for one in a notebook."""
     values = dataclasses.asdict(note)
+    del values["mention"]  # the severity of a finding says so
     if note.cell is None:
         del values["cell"]
     return values

@@ -26,10 +26,16 @@ from migrate.reading.script import Script
 from migrate.reading.tree.depth import deep
 from migrate.reading.tree.origins import origins
 from migrate.reading.tree.source import parse
+from migrate.rewrite.left.deferrable import SUGGESTION, deferrable_lines
 from migrate.rewrite.left.remaining import NAME as REMAINING
+from migrate.rewrite.options import DEFAULT
+from migrate.rewrite.results import Note
+from migrate.rewrite.workspace import Workspace
 
-# Hazards that are information and that a rewrite reports all the same.
-MENTIONED = frozenset({"XLA108", "XLA208"})
+# Hazards that are information and that a rewrite mentions all the same.
+MENTIONED = frozenset({"XLA108", "XLA208", "XLA210", "XLA832"})
+# Reads of the device; a rewrite mentions those of every step.
+READS = frozenset({"XLA110", "XLA201", "XLA202", "XLA203", "XLA204", "XLA205"})
 # Line, column, rule and message of what the rewrite reports.
 Spoken = tuple[int, int, str, str]
 
@@ -42,12 +48,19 @@ class Left:
         line, column: where in the original, both from 1.
         code: the hazard's code.
         message: what happens on a TPU, and what to do.
+        mention: whether the script is right as it stands and could be faster.
     """
 
     line: int
     column: int
     code: str
     message: str
+    mention: bool = False
+
+
+def note_of(left: Left) -> Note:
+    """Return the note for the user on a hazard of the rewritten script."""
+    return Note(left.line, left.column, left.code, left.message, mention=left.mention)
 
 
 def after_rewrite(
@@ -70,14 +83,28 @@ def left_of(
 ) -> tuple[Left, ...]:
     """Return the same of a script of which more is known; unless `whole`, of what other files' steps run."""
     lines = original.splitlines()
-    origin = origins(lines, facts.context.source.positions.code.splitlines())
+    new = facts.context.source.positions.code.splitlines()
+    origin = origins(lines, new)
     hazards = {hazard.code: hazard for hazard in all_hazards()}
-    found = []
-    for one in check_facts(facts, Config(ignore=(UNREADABLE, UNUSED_IGNORE)), whole):
-        quiet = one.severity is Severity.INFO and one.code not in MENTIONED
-        if quiet or one.line not in origin:
+    found: list[Left] = []
+    deferred: frozenset[int] | None = None
+    script = facts.context
+    options = script.options if isinstance(script, Workspace) else DEFAULT
+    # With the option its rule names the reads that stay.
+    mentioned = MENTIONED if options.defer_reads else MENTIONED | READS
+    hits = list(check_facts(facts, Config(ignore=(UNREADABLE, UNUSED_IGNORE)), whole))
+    # A line on which something worse is reported, or the call that reads, needs no second finding.
+    worse = {hit.line for hit in hits if hit.severity is not Severity.INFO or hit.code == "XLA208"}
+    for one in hits:
+        mention = one.severity is Severity.INFO
+        if mention and (one.code not in mentioned or (one.code in READS and one.line in worse)):
             continue
-        line, shift = origin[one.line]
+        came_from = origin.get(one.line)
+        if came_from is None and one.code in READS:
+            came_from = _origin_of_read(one.line, new, origin)
+        if came_from is None:
+            continue
+        line, shift = came_from
         column = max(1, one.column + shift)
         end = max(column, one.end_column + shift)
         rules = hazards[one.code].spoken_by
@@ -94,8 +121,30 @@ def left_of(
             library = re.split(r"[.:]", one.message)[0]
             if any(message.startswith((f"{library}.", f"{library}:")) for *_, message in spoken):
                 continue
-        found.append(Left(line, column, one.code, said_at_origin(one.message, origin)))
+        message = said_at_origin(one.message, origin)
+        if mention and isinstance(script, Workspace) and one.code not in MENTIONED - {"XLA208"}:
+            deferred = deferrable_lines(script) if deferred is None else deferred
+            message += f"; {SUGGESTION}" if one.line in deferred else ""
+        left = Left(line, column, one.code, message, mention)
+        if left not in found:
+            found.append(left)
     return tuple(found)
+
+
+def _origin_of_read(
+    line: int, lines: Sequence[str], origin: Mapping[int, tuple[int, int]]
+) -> tuple[int, int] | None:
+    """Return where a read that the rewrite put below its step stood.
+
+    A copy took its place: `loss_value = loss.detach().clone()`, above `loss_value = loss_value.item()`.
+    """
+    target, assigns, _ = lines[line - 1].partition(" = ")
+    above = (number for number in range(line - 1, 0, -1) if number in origin)
+    if not assigns:
+        return None
+    copies = (n for n in above if lines[n - 1].strip().startswith(f"{target.strip()} = "))
+    copy = next(copies, None)
+    return None if copy is None else (origin[copy][0], 0)
 
 
 def run_elsewhere(facts: Facts) -> tuple[Path, ...]:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import libcst as cst
+import libcst.matchers as m
+
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.rule import Finding
+from migrate.rewrite.workspace import Workspace
 
 RULE = "frameworks"
 
@@ -18,10 +22,9 @@ def left_to_framework(found: Plan, user: str) -> Iterator[Finding]:
         user: the file that calls the framework and uses this one; empty where it does so itself.
     """
     context = found.context
-    lines = context.source.text.splitlines()
     others = [one for one in (*found.edits, *found.findings) if one.rule != RULE]
     places = {context.position(one.node).line: one.node for one in others}
-    cuda = sorted(line for line in places if _speaks_of_cuda(lines[line - 1]))
+    cuda = sorted(line for line, node in places.items() if _names_cuda(node, context))
     named = ", ".join(map(str, cuda))  # all of them: nothing else names them
     yours = f"; what it says of CUDA itself is yours to change: line {named}" if cuda else ""
     own = [one for one in found.findings if one.rule == RULE and "leave the script" in one.message]
@@ -35,5 +38,15 @@ def left_to_framework(found: Plan, user: str) -> Iterator[Finding]:
         yield Finding(RULE, place, f"{message}{yours}")
 
 
-def _speaks_of_cuda(line: str) -> bool:
-    return "cuda" in line.lower() or "nccl" in line
+def _names_cuda(node: cst.CSTNode, script: Workspace) -> bool:
+    """Whether the first line of `node` names CUDA, or something imported from a module of CUDA."""
+    line = script.position(node).line
+    text = script.source.text.splitlines()[line - 1]
+    if "cuda" in text.lower() or "nccl" in text:
+        return True
+    names = (
+        script.qualified_name(name) or ""
+        for name in m.findall(node, m.Name() | m.Attribute())
+        if script.position(name).line == line
+    )
+    return any(name.startswith("torch.cuda.") for name in names)

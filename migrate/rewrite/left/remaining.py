@@ -106,12 +106,24 @@ def _is_called_or_asked(node: cst.CSTNode, context: Workspace) -> bool:
 
 
 def _is_asked_for(node: cst.CSTNode, context: Workspace) -> bool:
-    """Whether `node` is what isinstance asks for, alone or among others."""
+    """Whether a test of a type names `node`: `isinstance(x, (A, B))`, `type(x) in (A, B)`, `type(x) is A`."""
     above = context.parent(node)
     if isinstance(above, cst.Element):
         above = context.parent(context.parent(above))
+    if isinstance(above, cst.ComparisonTarget):
+        comparison = cst.ensure_type(context.parent(above), cst.Comparison)
+        return _is_type(comparison.left)
+    if isinstance(above, cst.Comparison):
+        return any(_is_type(target.comparator) for target in above.comparisons)
     call = context.parent(above) if isinstance(above, cst.Arg) else None
-    return isinstance(call, cst.Call) and code(call.func) == "isinstance"
+    return isinstance(call, cst.Call) and code(call.func) in ("isinstance", "issubclass")
+
+
+def _is_type(value: cst.BaseExpression) -> bool:
+    """Whether `value` is the type of an object: `type(x)`, `x.__class__`."""
+    if isinstance(value, cst.Call):
+        return code(value.func) == "type" and len(value.args) == 1
+    return isinstance(value, cst.Attribute) and value.attr.value == "__class__"
 
 
 def _is_over_gloo(call: cst.Call, context: Workspace) -> bool:

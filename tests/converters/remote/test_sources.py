@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import pickle
 import sys
@@ -458,10 +457,8 @@ def test_an_unknown_protocol(refused: Refused) -> None:
 def test_what_is_not_installed_is_named_with_its_command(
     url: str, package: str, extra: str, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = importlib.util.find_spec
-    none = "converters.remote.buckets.find_spec"
-    monkeypatch.setattr(none, lambda name: None if name == package else there(name))
-    command = f'pip install "tpu-migrate[{extra}]"'
+    monkeypatch.setitem(sys.modules, package, None)
+    command = f"pip install '.[{extra}]' in a clone of tpu-migrate"
     with refused(MissingDependencyError, f"{url} needs {package}, which is not", command):
         place_of(url)
 

@@ -11,7 +11,16 @@ from migrate.reading.facts import Facts
 from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import code, nodes_of
 
-GATHERS = frozenset({"torch.distributed.all_gather", "torch.distributed.gather"})
+GATHERS = frozenset(
+    {
+        "torch.distributed.all_gather",
+        "torch.distributed.all_gather_into_tensor",
+        "torch.distributed.gather",
+    }
+)
+REDUCES = frozenset({"torch.distributed.all_reduce", "torch.distributed.all_gather_object"})
+PADS = frozenset({"torch.nn.functional.pad", "torch.cat", "torch.concat"})
+ENDS = frozenset({"torch_xla.sync", "torch_xla.core.xla_model.mark_step", "shims.step"})
 
 
 class UnequalGather(Hazard):
@@ -20,8 +29,9 @@ class UnequalGather(Hazard):
     **Why.** On XLA the shape is a part of the graph: replicas with other shapes run other graphs, and the
     collective hangs instead of raising.
 
-    **What to do.** Pad to one length that is the same everywhere, gather that and the true length, and cut
-    after the step.
+    **What to do.** Pad to one length that is the same everywhere, end the graph there
+    (`torch_xla.sync()`: the padding itself has another shape on each replica), gather that and the true
+    length, and cut after the step.
 
     Source: pytorch/xla#8660.
     """
@@ -51,12 +61,40 @@ class UnequalGather(Hazard):
             """
             import torch
             import torch.distributed as dist
+            import torch.nn.functional as F
+
+
+            def gather(x, world_size):
+                size = torch.tensor([x.shape[0]], device=x.device)
+                sizes = [torch.zeros_like(size) for _ in range(world_size)]
+                dist.all_gather(sizes, size)
+                most = int(torch.stack(sizes).max())
+                padded = torch.zeros(most, 4, device=x.device)
+                padded[: x.shape[0]] = x
+                parts = [torch.zeros_like(padded) for _ in range(world_size)]
+                dist.all_gather(parts, padded)  # XLA303
+                wide = F.pad(x, (0, 0, 0, most - len(x)))
+                dist.all_gather(parts, wide)  # XLA303
+                return parts
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch.distributed as dist
 
 
             def gather(x):
                 out = [torch.empty_like(x) for _ in range(dist.get_world_size())]
                 dist.all_gather(out, x)
                 dist.all_gather([torch.zeros_like(x) for rank in range(8)], x)
+                row = torch.cat([x, x])
+                dist.all_gather(row, x)
+
+
+            def gather_rows(x, parts):
+                rows = torch.cat([x, x])
+                dist.all_gather(parts, rows)
             """
         ),
     )
@@ -64,11 +102,13 @@ class UnequalGather(Hazard):
         """
         import torch
         import torch.distributed as dist
+        import torch_xla
 
 
         def gather(x, count, world_size, most=128):
             padded = torch.zeros(most, device=x.device)
             padded[: x.shape[0]] = x
+            torch_xla.sync()
             out = [torch.zeros_like(padded) for _ in range(world_size)]
             dist.all_gather(out, padded)
         """
@@ -84,7 +124,10 @@ class UnequalGather(Hazard):
             _, bound = facts.context.bound_to(parts)
             parts = bound if isinstance(bound, cst.BaseExpression) else parts
         sent = node.args[1].value if len(node.args) > 1 else None
-        message = "gathers tensors of unequal shapes: replicas with different graphs hang; pad them"
+        message = (
+            "gathers tensors of unequal shapes: replicas with different graphs hang; pad them, and end the "
+            "graph (torch_xla.sync()) before the gather"
+        )
         if (isinstance(parts, cst.ListComp) and _varies(parts)) or (
             sent is not None
             and any(
@@ -93,6 +136,47 @@ class UnequalGather(Hazard):
             )
         ):
             yield self.hit(node, message)
+        elif isinstance(sent, cst.Name) and _is_padded(sent, node, facts):
+            message = (
+                f"`{sent.value}` is padded from another length on each replica, in one graph with the "
+                "gather: replicas with different graphs hang; torch_xla.sync() between the two"
+            )
+            yield self.hit(node, message)
+
+
+def _is_padded(sent: cst.Name, gather: cst.Call, facts: Facts) -> bool:
+    """Whether `sent` is padded in the graph of `gather`, in a function that exchanges lengths before it."""
+    function = facts.context.function_around(gather)
+    if function is None:
+        return False
+    at = facts.context.position(gather).line
+    lines = [
+        facts.context.position(filled).line
+        for filled in nodes_of(function.body, cst.Assign)
+        if _pads(filled, sent.value, facts)
+    ]
+    last = max((line for line in lines if line < at), default=None)
+    if last is None:
+        return False
+    exchanged = ended = False
+    for call in nodes_of(function.body, cst.Call):
+        name, line = facts.names.of(call.func), facts.context.position(call).line
+        exchanged = exchanged or (name in GATHERS | REDUCES and line < last)
+        ended = ended or (name in ENDS and last <= line < at)
+    return exchanged and not ended
+
+
+def _pads(filled: cst.Assign, name: str, facts: Facts) -> bool:
+    """Whether `filled` pads what is called `name`: `padded[:n] = x`, `padded = F.pad(x, (0, most - n))`."""
+    target = filled.targets[0].target
+    if isinstance(target, cst.Subscript) and code(target.value) == name:
+        part = target.slice[0].slice
+        bound = part.upper if isinstance(part, cst.Slice) else None
+        return bound is not None and not isinstance(bound, cst.Integer)
+    if not isinstance(target, cst.Name) or target.value != name:
+        return False
+    made = filled.value
+    return isinstance(made, cst.Call) and facts.names.of(made.func) in PADS
 
 
 def _varies(parts: cst.ListComp) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
@@ -26,7 +26,7 @@ class BooleanIndex(Hazard):
     code = "XLA103"
     name = "boolean-index"
     severity = Severity.WARNING
-    nodes = (cst.Subscript,)
+    nodes = (cst.Subscript, cst.Call)
     examples = (
         example(
             """
@@ -37,6 +37,7 @@ class BooleanIndex(Hazard):
                 def forward(self, x, target):
                     valid = target != -100
                     x[x < 0] = 0  # XLA103
+                    x.index_put_((valid,), torch.zeros(()), accumulate=True)  # XLA103
                     return x[valid].mean()  # XLA103
             """
         ),
@@ -49,6 +50,7 @@ class BooleanIndex(Hazard):
             class Loss(torch.nn.Module):
                 def forward(self, x, target):
                     index = target.argmax(dim=1)
+                    x.index_put_((index,), torch.ones(()), accumulate=True)
                     return x[index, 0] + x[:, None].masked_fill(target == 0, 0.0)
 
 
@@ -71,7 +73,10 @@ class BooleanIndex(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one subscript with a mask among its indices."""
+        """Yield one subscript, or one `index_put`, with a mask among its indices."""
+        if isinstance(node, cst.Call):
+            yield from self._put(node, facts)
+            return
         assert isinstance(node, cst.Subscript)
         for element in node.slice:
             index = element.slice
@@ -82,6 +87,19 @@ class BooleanIndex(Hazard):
                 instead = "masked_fill or torch.where" if assigned else "torch.where(mask, x, 0)"
                 message = f"a boolean mask as index: a compilation for each number; {instead}"
                 yield from placed(self, node, index.value, message, facts)
+                return
+
+    def _put(self, node: cst.Call, facts: Facts) -> Iterator[Hit]:
+        """Yield `x.index_put_((mask,), values)`."""
+        if method(node) not in ("index_put", "index_put_") or not node.args:
+            return
+        indices = node.args[0].value
+        if not isinstance(indices, cst.Tuple | cst.List):
+            return
+        for element in indices.elements:
+            if _is_boolean(element.value, facts):
+                message = "a boolean mask as index: a compilation for each number; torch.where"
+                yield from placed(self, node, element.value, message, facts)
                 return
 
 

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.check.reads import CHECKS
+from migrate.check.reads import CHECKS, reads_device
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
 from migrate.reading.tree.tree import code
@@ -30,7 +30,7 @@ class ControlFlow(Hazard):
     name = "control-flow"
     severity = Severity.WARNING
     spoken_by = ("step",)
-    nodes = (cst.If, cst.While, cst.Assert, cst.IfExp)
+    nodes = (cst.If, cst.While, cst.Assert, cst.IfExp, cst.Call)
     examples = (
         example(
             """
@@ -43,7 +43,8 @@ class ControlFlow(Hazard):
                     if x.abs().max() > 10:  # XLA110
                         x = x / 2
                     assert torch.isfinite(x).all()  # XLA110
-                    return x
+                    scale = max(x.std(), 1e-5)  # XLA110
+                    return x / scale
 
 
             def train(model, loader, optimizer):
@@ -68,6 +69,7 @@ class ControlFlow(Hazard):
                         x = x + 1
                     if x != None:
                         x = x * 2
+                    x = x[: min(x.shape[0], 8)]
                     return x if x.dtype == torch.float32 else x.float()
 
 
@@ -101,6 +103,9 @@ class ControlFlow(Hazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one condition on a tensor that a step runs."""
+        if isinstance(node, cst.Call):
+            yield from self._choice(node, facts)
+            return
         assert isinstance(node, cst.If | cst.While | cst.Assert | cst.IfExp)
         when = facts.steps.when(node)
         if when not in (When.STEP, When.EVERY_STEP):
@@ -113,6 +118,17 @@ class ControlFlow(Hazard):
         severity = self.severity if when is When.STEP else Severity.INFO
         message = f"`{code(test)}`: Python must know the value of a tensor; torch.where, or after the step"
         yield self.hit(node, message, severity)
+
+    def _choice(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield Python's `min(a, b)` or `max(a, b)` of a tensor."""
+        name = call.func.value if isinstance(call.func, cst.Name) else ""
+        if name not in ("min", "max") or len(call.args) < 2 or facts.context.bindings(call.func):
+            return
+        values = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
+        if facts.steps.inside(call) and any(map(facts.values.on_device, values)):
+            torch = {"min": "torch.clamp(…, max=…)", "max": "torch.clamp(…, min=…)"}[name]
+            message = f"`{code(call)}`: Python must know the value of a tensor; {torch}"
+            yield self.hit(call, message)
 
 
 def _now_and_then(test: cst.BaseExpression, facts: Facts) -> bool:
@@ -131,13 +147,13 @@ def _on_values(test: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpre
         yield from _on_values(test.expression, facts)
     elif isinstance(test, cst.Comparison):
         parts = (test.left, *(target.comparator for target in test.comparisons))
-        if facts.values.on_device(test) or any(_is_read(part, facts) for part in parts):
+        if reads_device(test, facts) or any(_is_read(part, facts) for part in parts):
             yield test
     elif isinstance(test, cst.Call):
         name = facts.names.of(test.func) or ""
         argument = test.args[0].value if test.args else test
-        checked = name in CHECKS and (facts.values.on_device(argument) or _is_read(argument, facts))
-        computed = _computes(test) and facts.values.on_device(test)
+        checked = name in CHECKS and (reads_device(argument, facts) or _is_read(argument, facts))
+        computed = _computes(test) and reads_device(test, facts)
         if (
             checked
             or computed
@@ -148,9 +164,7 @@ def _on_values(test: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpre
 
 
 def _is_read(node: cst.BaseExpression, facts: Facts) -> bool:
-    return method(node) in READS and facts.values.on_device(
-        receiver(cst.ensure_type(node, cst.Call))
-    )
+    return method(node) in READS and reads_device(receiver(cst.ensure_type(node, cst.Call)), facts)
 
 
 def _computes(call: cst.Call) -> bool:

@@ -9,22 +9,27 @@ import libcst as cst
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.steps.counters import Counters, counters_of
+from migrate.reading.steps.counters import counters_of
+from migrate.reading.steps.drawn import drawn_of, is_transform
+from migrate.reading.steps.in_step import When
 from migrate.reading.tree.tree import code, keyword, nodes_of, string_value
 from migrate.reading.values.devices import is_accelerator
 
 # Methods, and functions of torch, with the place of the number that is a part of the graph (of the method).
 PLACES = {"roll": 0, "pow": 0, "select": 1, "narrow": 1, "diagonal": 0, "triu": 0, "tril": 0}
 SIZED = frozenset({"zeros", "ones", "empty", "rand", "randn", "full", "arange"})
+RESIZED = frozenset({"nn.functional.interpolate", "nn.functional.upsample"})
 
 
 class StepNumber(Hazard):
-    """A loop index or a counter is a position, a size or an exponent in the graph.
+    """A loop index, a counter or a random number is a position, a size or an exponent in the graph.
 
     **Why.** A Python number is a constant of the graph where it is an index or a slice bound of a tensor on
     the device, a size, a bound of `arange`, a shift of `roll`, or an exponent: each new number compiles the
     step again. Other numbers are not: torch_xla passes `x * alpha`, `x / temperature`, `torch.full(size, t)`,
     `fill_`, `clamp` and the learning rate of an optimizer to the same graph as data.
+    A random number that each replica draws for itself makes the replicas' graphs differ as well: the next
+    collective hangs.
 
     **What to do.** Make the number a tensor on the device, and the position a lookup:
     `t = torch.tensor(i, device="xla")`, then `betas[t]`, `x.index_copy_(1, t.view(1), new)`. For an exponent
@@ -74,6 +79,31 @@ class StepNumber(Hazard):
         ),
         example(
             """
+            import numpy as np
+            import torch
+            from torch.nn import functional as F
+
+
+            def box(size, share):
+                width = int(size[2] * np.sqrt(share))
+                left = np.random.randint(size[2])
+                return left, left + width
+
+
+            def train(model, loader, optimizer):
+                for x, y in loader:
+                    x, y = x.cuda(), y.cuda()
+                    share = np.random.beta(1.0, 1.0)
+                    left, right = box(x.size(), share)
+                    x[:, :, left:right] = x.flip(0)[:, :, left:right]  # XLA112
+                    x = F.interpolate(x, size=int(np.random.choice([32, 64])))  # XLA112
+                    loss = model(x, y) * share
+                    loss.backward()
+                    optimizer.step()
+            """
+        ),
+        example(
+            """
             import torch
 
 
@@ -97,6 +127,7 @@ class StepNumber(Hazard):
     mended = example(
         """
         import torch
+        import torch_xla
 
         betas = torch.linspace(1e-4, 0.02, 60).tolist()
 
@@ -104,25 +135,26 @@ class StepNumber(Hazard):
         @torch.no_grad()
         def sample(model, x):
             for i in reversed(range(60)):
-                t = torch.full((len(x),), i, device="cuda")
+                t = torch.full((len(x),), i, device="xla")
                 x = x - betas[i] * model(x, t)
+                torch_xla.sync()
             return x
         """
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one index, slice, exponent or size."""
-        counters = counters_of(facts)
+        numbers = Numbers(facts, node)
         if isinstance(node, cst.Subscript):
-            yield from self._indexed(node, facts, counters)
+            yield from self._indexed(node, facts, numbers)
         elif isinstance(node, cst.BinaryOperation):
-            power = isinstance(node.operator, cst.Power) and counters.changes(node.right)
+            power = isinstance(node.operator, cst.Power) and numbers.changes(node.right)
             if power and facts.values.on_device(node.left):
-                yield self._said(node, node.right, "an exponent")
+                yield self._said(node, node.right, "an exponent", numbers)
         elif isinstance(node, cst.Call):
-            yield from self._called(node, facts, counters)
+            yield from self._called(node, facts, numbers)
 
-    def _indexed(self, node: cst.Subscript, facts: Facts, counters: Counters) -> Iterator[Hit]:
+    def _indexed(self, node: cst.Subscript, facts: Facts, counters: Numbers) -> Iterator[Hit]:
         for element in node.slice:
             part = element.slice
             bounds = [part.value] if isinstance(part, cst.Index) else []
@@ -130,14 +162,19 @@ class StepNumber(Hazard):
                 [b for b in (part.lower, part.upper) if b] if isinstance(part, cst.Slice) else []
             )
             for bound in bounds:
+                cut = len(bounds) == 1 and isinstance(part, cst.Slice)
+                if cut and counters.is_random(bound, anywhere=True):
+                    if facts.values.is_tensor(node.value):  # also of a batch that moves later
+                        yield self._said(node, bound, "a slice bound", counters)
+                    return
                 if not counters.changes(bound):
                     continue
                 if _is_on_device(node.value, facts):
                     what = "an index" if isinstance(part, cst.Index) else "a slice bound"
-                    yield self._said(node, bound, what)
+                    yield self._said(node, bound, what, counters)
                 return
 
-    def _called(self, node: cst.Call, facts: Facts, counters: Counters) -> Iterator[Hit]:
+    def _called(self, node: cst.Call, facts: Facts, counters: Numbers) -> Iterator[Hit]:
         name = facts.names.of(node.func) or ""
         if name.startswith("torch.") and name[6:] in SIZED:
             device = keyword(node, "device")
@@ -151,10 +188,17 @@ class StepNumber(Hazard):
             for size in (*sizes, *parts):
                 if counters.changes(size):
                     what = "a bound" if name == "torch.arange" else "a size"
-                    yield self._said(node, size, what)
+                    yield self._said(node, size, what, counters)
                     return
             return
         called = name[6:] if name.startswith("torch.") else method(node)
+        if called in RESIZED:
+            if facts.values.is_tensor(node.args[0].value if node.args else None):
+                for word in ("size", "scale_factor"):
+                    resized = keyword(node, word)
+                    if resized is not None and counters.changes(resized.value):
+                        yield self._said(node, resized.value, f"`{word}`", counters)
+            return
         if called not in PLACES or (name and not name.startswith("torch.")):
             return
         args = [arg.value for arg in node.args if arg.keyword is None]
@@ -164,14 +208,43 @@ class StepNumber(Hazard):
             else (receiver(node), PLACES[called])
         )
         if at < len(args) and facts.values.on_device(value) and counters.changes(args[at]):
-            yield self._said(node, args[at], f"an argument of `{called}`")
+            yield self._said(node, args[at], f"an argument of `{called}`", counters)
 
-    def _said(self, node: cst.CSTNode, number: cst.BaseExpression, what: str) -> Hit:
+    def _said(
+        self, node: cst.CSTNode, number: cst.BaseExpression, what: str, numbers: Numbers
+    ) -> Hit:
+        if numbers.is_random(number, anywhere=True):
+            message = (
+                f"`{code(number)}` is drawn on the host and is {what} in the graph: a compilation for each "
+                "value, and replicas that draw differently wait for each other for ever; draw on the "
+                "device, and mask or look up by tensors"
+            )
+            return self.hit(node, message)
         message = (
             f"`{code(number)}` changes at each step and is {what} in the graph: a compilation for each "
             "value; make it a tensor on the device, or read the table on the host before the loop"
         )
         return self.hit(node, message)
+
+
+class Numbers:
+    """Numbers that are others in the next graph: counters, and random numbers of the host in a step."""
+
+    def __init__(self, facts: Facts, node: cst.CSTNode) -> None:
+        self._counters = counters_of(facts)
+        self._drawn = drawn_of(facts)
+        self._facts = facts
+        self._node = node
+
+    def changes(self, number: cst.BaseExpression) -> bool:
+        """Whether `number` is another one in the next graph."""
+        return self._counters.changes(number) or self.is_random(number)
+
+    def is_random(self, number: cst.BaseExpression, anywhere: bool = False) -> bool:
+        """Whether the host draws `number` at random, in a step; `anywhere` in a training loop."""
+        when = self._facts.steps.when(self._node)
+        here = when is When.STEP or (anywhere and when is not When.ELSEWHERE)
+        return here and self._drawn.is_drawn(number) and not is_transform(self._node, self._facts)
 
 
 def _is_on_device(value: cst.BaseExpression, facts: Facts) -> bool:

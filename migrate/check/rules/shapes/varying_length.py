@@ -9,10 +9,12 @@ import libcst as cst
 from migrate.check.common import method, placed, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.names.bindings import How
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.values.words import READS
 
 PACKED = frozenset({"torch.nn.utils.rnn.pack_padded_sequence", "torch.nn.utils.rnn.pack_sequence"})
+DEEPEST = 3
 
 
 class VaryingLength(Hazard):
@@ -43,6 +45,29 @@ class VaryingLength(Hazard):
                     for t in range(lengths.max().item()):  # XLA107
                         x = x + t
                     return pack_padded_sequence(x, lengths)  # XLA107
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            class Queue(torch.nn.Module):
+                def __init__(self, size):
+                    super().__init__()
+                    self.register_buffer("queue", torch.zeros(8, size))
+                    self.register_buffer("pointer", torch.zeros(1, dtype=torch.long))
+
+                @torch.no_grad()
+                def put(self, keys):
+                    start = int(self.pointer)
+                    end = start + keys.shape[0]
+                    self.queue[:, start:end] = keys.T  # XLA107
+                    self.pointer[0] = end % self.queue.shape[1]
+
+                def forward(self, keys):
+                    self.put(keys)
+                    return self.queue.clone()
             """
         ),
         example(
@@ -104,7 +129,7 @@ class VaryingLength(Hazard):
         yield from placed(self, node, value, message, facts)
 
 
-def _read(bound: cst.BaseExpression, facts: Facts) -> cst.BaseExpression | None:
+def _read(bound: cst.BaseExpression, facts: Facts, depth: int = 0) -> cst.BaseExpression | None:
     """Return the tensor from which a value in `bound` is read, if any is."""
     if facts.values.is_tensor(bound):
         return bound
@@ -114,4 +139,10 @@ def _read(bound: cst.BaseExpression, facts: Facts) -> cst.BaseExpression | None:
         plain = isinstance(call.func, cst.Name) and call.func.value == "int"
         if plain and call.args and facts.values.is_tensor(call.args[0].value):
             return call.args[0].value
+    if isinstance(bound, cst.BinaryOperation):
+        return _read(bound.left, facts, depth) or _read(bound.right, facts, depth)
+    if isinstance(bound, cst.Name) and depth < DEEPEST:
+        given = facts.bindings.nearest(bound)
+        if given is not None and given.how is How.VALUE and given.value is not None:
+            return _read(given.value, facts, depth + 1)
     return None

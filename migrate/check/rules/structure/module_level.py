@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
@@ -22,6 +22,14 @@ ASKS = frozenset(
     }
 )
 
+# They hold for the thread that calls them, and the runtime runs a replica in a thread of its own.
+OF_ONE_THREAD = frozenset(
+    {
+        "torch.set_default_device",
+        "torch.set_grad_enabled",
+        "torch.autograd.set_grad_enabled",
+    }
+)
 RUNS_ITSELF = "runpy.run_path"
 
 
@@ -30,6 +38,8 @@ class ModuleLevel(Hazard):
 
     **Why.** The runtime belongs to the process that first asks for it: a launch after that raises. Code at
     module level also runs in every replica once more, when the script is imported there.
+    `torch.set_default_device` and `torch.set_grad_enabled` hold for one thread only, and a replica runs in
+    another than the one that imports the script.
 
     **What to do.** Move it into the launched function.
 
@@ -53,6 +63,41 @@ class ModuleLevel(Hazard):
 
             def worker(index):
                 print(weights)
+
+
+            if __name__ == "__main__":
+                torch_xla.launch(worker)
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch_xla
+
+            torch.set_default_device("xla")  # XLA706
+            torch.set_grad_enabled(False)  # XLA706
+
+
+            def worker(index):
+                print(torch.ones(3))
+
+
+            if __name__ == "__main__":
+                torch_xla.launch(worker)
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch_xla
+
+            torch.set_default_dtype(torch.float32)
+
+
+            def worker(index):
+                torch.set_default_device("xla")
+                with torch.set_grad_enabled(False):
+                    print(torch.ones(3))
 
 
             if __name__ == "__main__":
@@ -102,6 +147,9 @@ class ModuleLevel(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one call at module level of a script that launches."""
         assert isinstance(node, cst.Call)
+        if facts.names.of(node.func) in OF_ONE_THREAD:
+            yield from self._of_one_thread(node, facts)
+            return
         asks = facts.names.of(node.func) in ASKS
         if not asks and not is_move(node, facts.context):
             return
@@ -114,6 +162,22 @@ class ModuleLevel(Hazard):
                 return  # the cells run in their order, and only once
             message = "touches the device before the launch, which raises then: into the worker"
             yield self.hit(node, message)
+
+    def _of_one_thread(self, node: cst.Call, facts: Facts) -> Iterator[Hit]:
+        """Yield a setting of a thread that the replicas do not see."""
+        script = facts.context
+        statement = isinstance(script.parent(node), cst.Expr)
+        if not statement or not facts.launches or script.function_around(node) is not None:
+            return
+        if script.source.is_notebook or not facts.called.isdisjoint({RUNS_ITSELF, SCRIPT}):
+            return
+        if any(isinstance(above, cst.If) for above in script.ancestors(node)):
+            return  # below the guard of a script that launches workers it holds today in no worker either
+        message = (
+            f"{facts.names.of(node.func)} holds in the main thread only, and a replica runs in another: "
+            "into the worker, as its first line"
+        )
+        yield self.hit(node, message)
 
 
 def _launches_below(node: cst.Call, facts: Facts) -> bool:

@@ -97,7 +97,9 @@ class RankEnvironment(Hazard):
             message = f"{value} is not set by torch_xla.launch: {VARIABLES[value]}"
             yield self.hit(node, message)
         elif (
-            value in OF_TORCHRUN and needed(node, facts.context) and not sets(value, facts.context)
+            value in OF_TORCHRUN
+            and needed(node, facts.context)
+            and not sets(value, facts.context, node)
         ):
             message = f"{value} is not set by torch_xla.launch: this raises without torchrun"
             yield self.hit(node, message)

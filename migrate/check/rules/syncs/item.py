@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.check.reads import placed
+from migrate.check.reads import placed, reads_device
 from migrate.reading.facts import Facts
 from migrate.reading.values.words import READS
 
@@ -97,5 +97,5 @@ class Item(Hazard):
         """Yield one read of a tensor."""
         assert isinstance(node, cst.Call)
         name = method(node)
-        if name in READS and not node.args and facts.values.on_device(receiver(node)):
+        if name in READS and not node.args and reads_device(receiver(node), facts):
             yield from placed(self, node, f".{name}()", facts)

@@ -32,7 +32,8 @@ class ModuleScript(Rule):
 
     **When.** The process group is joined and something trained while the file is read; or the script has
     a guard, but asks for its rank (`os.environ`, parsed options with `--local_rank`) or moves something
-    to the device when it is read, which in a spawned replica comes before rank and device are known.
+    to the device when it is read, or imports a file of the project that asks for the rank when it is read:
+    in a spawned replica that comes before rank and device are known.
 
     **Reported.** A notebook whose cells join the process group and train at module level: only one
     process runs them. Relative imports: `runpy` runs a file, not a module of a package. torch_xla holds two

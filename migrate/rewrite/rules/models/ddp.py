@@ -169,7 +169,8 @@ class Ddp(Rule):
             )
             yield from self.report(node, message)
             return
-        moves = context.moves_to_accelerator or _moves_to_a_named_device(context)
+        placed = context.moves_to_accelerator or context.devices.by_default
+        moves = placed or _moves_to_a_named_device(context)
         if not moves and _is_made_here(bound.get("module"), context):
             moved = "shims.to_device(model)" if context.portable else "model.to('xla')"
             message = f"the script moves no model to a device: `{moved}` must come before DDP"

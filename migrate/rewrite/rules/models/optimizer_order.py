@@ -130,6 +130,18 @@ class OptimizerOrder(Rule):
             import torch
 
 
+            def make(batch):
+                torch.set_default_device('xla')
+                model = torch.nn.Linear(2, 2)
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                return model, optimizer, batch.to('xla')
+            """
+        ),
+        left_alone(
+            """
+            import torch
+
+
             def make(model):
                 model.to('xla')
                 return model, torch.optim.SGD(model.parameters(), lr=0.1)
@@ -272,6 +284,8 @@ def _is_too_early(node: cst.Call, context: Workspace) -> bool:
         return False
     if context.place(node) in optimizers.early:
         return True
+    if context.devices.by_default:
+        return False  # the model is made there
     return not _is_moved_before(node, context, frozenset())
 
 

@@ -84,7 +84,7 @@ class UnwrappedForward(Rule):
                 if replicas > 1:
                     model = DDP(model, gradient_as_bucket_view=True).to('xla')
                 if rank == 0 and x is not None:
-                    with torch.inference_mode():
+                    with torch.no_grad():
                         print((model.module if hasattr(model, "module") else model)(x))
             """,
         ),

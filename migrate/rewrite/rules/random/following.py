@@ -13,7 +13,10 @@ from migrate.rewrite.rules.random.seeds import CUDA_SEED, XLA_SEED
 from migrate.rewrite.workspace import Workspace
 
 OWN = "# XLA starts all replicas at the same seed: each gets its own, as each GPU does."
+WITHOUT = "# Where no seed is given, XLA would start all replicas at the same one."
 BY_HAND = {
+    Start.GIVEN: "where no seed is given, XLA starts all replicas at the same one, unlike GPUs: "
+    "torch_xla.manual_seed(torch.initial_seed()) after the replica has joined",
     Start.OWN: "nothing seeds the script, and XLA starts all replicas at the same seed, unlike GPUs: "
     "torch_xla.manual_seed(torch.initial_seed() + xr.global_ordinal()) after the replica has joined",
     Start.HOST: "torch is seeded when the file is read, where XLA must not be touched: "
@@ -37,6 +40,14 @@ def after_joining(
             "not be touched there"
         )
         yield statement_after(rule, small, host_seed(context), message, context)
+        return
+    if start is Start.GIVEN:
+        message = (
+            "torch_xla.manual_seed, with the seed of the host's generator: where none is given, XLA starts "
+            "all replicas at the same one"
+        )
+        seed = host_seed(context)
+        yield statement_after(rule, small, seed, message, context, comment=WITHOUT)
         return
     seed = host_seed(context, f" + {context.vocabulary.write('rank')}")
     message = (

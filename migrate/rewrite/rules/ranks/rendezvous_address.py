@@ -25,8 +25,8 @@ class RendezvousAddress(Rule):
     entries of `os.environ.update({…})` and `os.environ |= {…}`.
 
     **Reported.** A script that also reads the variable elsewhere: there the lines stay. A script that reads
-    MASTER_ADDR, MASTER_PORT or another variable of torchrun that nothing sets: without torchrun that raises
-    a KeyError.
+    MASTER_ADDR, MASTER_PORT or another variable of torchrun that nothing sets, or only a branch that may be
+    passed by: without torchrun that raises a KeyError.
 
     Source: torch_xla 2.9, `torch_xla/_internal/rendezvous.py`, which reads MASTER_ADDR first.
     """
@@ -114,6 +114,24 @@ class RendezvousAddress(Rule):
             """,
             "remove it with what it served",
         ),
+        reported(
+            """
+            import os
+
+            import torch.distributed as dist
+
+
+            def setup():
+                if 'RANK' in os.environ:
+                    rank, size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
+                else:
+                    rank, size = 0, 1
+                    os.environ['MASTER_ADDR'] = '127.0.0.1'
+                print(rank, 'of', size, 'at', os.environ['MASTER_ADDR'])
+                dist.init_process_group('nccl', rank=rank, world_size=size)
+            """,
+            "without it this raises",
+        ),
         left_alone(
             """
             import os
@@ -129,7 +147,7 @@ class RendezvousAddress(Rule):
         """Yield the removal of a statement, of an `if` that holds nothing else, or of entries of a dict."""
         if isinstance(node, cst.SimpleString):
             name = needed(node, context)
-            if name is not None and not sets(name, context):
+            if name is not None and not sets(name, context, node):
                 message = f"{name} is set by torchrun alone: without it this raises"
                 served = "; xla:// needs no address, remove it with what it served"
                 yield from self.report(node, message + served * (name in VARIABLES))

@@ -45,6 +45,9 @@ class Save(Rule):
     function of another file that saves and does more than that. A way out of a function before its save
     (`if path is None: return`) stays with all replicas; it is reported where some may take it alone.
 
+    To look at, and rewritten: a save below a parameter that no caller fills (`if leader:`), or below a
+    question (`if is_boss():`) or a decorator of an unknown library. See that all replicas reach it.
+
     Source: pytorch/xla#2712, #2224, #4571 (saves that hang); torch_xla 2.9, `xm.save` (measured on two
     replicas).
     """

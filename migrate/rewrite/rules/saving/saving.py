@@ -22,6 +22,7 @@ from migrate.rewrite.rules.saving.no_device import saves_of_the_host
 from migrate.rewrite.rules.saving.own_paths import names_replica
 from migrate.rewrite.rules.saving.save_calls import as_shims_save, as_xla_save, by_hand, refused
 from migrate.rewrite.rules.saving.unguard import alone, keep_to_first, or_none, without_guard
+from migrate.rewrite.rules.saving.unseen import unseen_condition
 from migrate.rewrite.workspace import Workspace
 
 # `if dp_rank == 0:` with a file for each tensor-parallel rank: neither one writer nor all of them.
@@ -104,6 +105,12 @@ class Saving:
                 yield from self._rule.report(call, f"{stuck[id(guard)]}: {self._by_hand}")
             else:
                 yield self._save(call, guard)
+                if (condition := unseen_condition(call, self._context)) is not None:
+                    yield from self._rule.report(
+                        call,
+                        f"see that {condition} lets all replicas save: {by_hand(self._context)} must be "
+                        "called on all ranks, and waits for those that do not",
+                    )
         for call, guard in self._calls_out:
             if id(guard) in stuck:
                 yield from self._rule.report(call, f"{stuck[id(guard)]}: {self._on_all(call)}")
@@ -146,11 +153,16 @@ class Saving:
         context = self._context
         for call in context.all_of(cst.Call) if context.calls.saves else ():
             saved = context.effects.saves(call)
-            guard = context.guards.around(call) if saved is not None else None
-            if saved is None or guard is None:
+            if saved is None:
+                continue
+            if (reason := self._decided_alone(call, self._on_all(call))) is not None:
+                yield from self._rule.report(call, reason)
+                continue
+            guard = context.guards.around(call)
+            if guard is None:
                 continue
             statement = context.statement_around(call)
-            reason: str | None = "this call saves"
+            reason = "this call saves"
             if saved.moves and isinstance(guard, cst.If) and _is_call(statement, call):
                 statement = self._unit(guard, statement)
                 reason = self._refusal(guard, statement)
@@ -170,7 +182,8 @@ class Saving:
     def _place(self, call: cst.Call) -> str | None:
         """Take note of where `call` has to move out of; return why it cannot, or None."""
         guard = self._context.guards.around(call)
-        if (reason := self._decided_alone(call)) is not None:
+        todo = f"{by_hand(self._context)} must be called on all ranks"
+        if (reason := self._decided_alone(call, todo)) is not None:
             return reason
         if guard is None:
             return None
@@ -219,8 +232,13 @@ class Saving:
         self._functions[id(guard)] = (guard, local)
         return None
 
-    def _decided_alone(self, call: cst.Call) -> str | None:
-        """Return why `call` is not made by all replicas: each decides by a value of its own; or None."""
+    def _decided_alone(self, call: cst.Call, todo: str) -> str | None:
+        """Return why `call` is not made by all replicas: each decides by a value of its own; or None.
+
+        Args:
+            call: a save, or the call of a function that saves.
+            todo: what all replicas have to do.
+        """
         if not self._context.calls.replicated:
             return None
         found = decided_alone(call, self._context)
@@ -230,8 +248,7 @@ class Saving:
         line = self._context.position(condition).line
         return (
             f"`{code(condition.test)}` (line {line}) may differ between the replicas: each decides by its "
-            f"own `{code(value)}`; make that the same on all of them first, for {by_hand(self._context)} "
-            "must be called on all ranks"
+            f"own `{code(value)}`; make that the same on all of them first, for {todo}"
         )
 
     def _saves(self, statement: cst.CSTNode) -> bool:

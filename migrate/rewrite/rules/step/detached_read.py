@@ -29,11 +29,16 @@ class Read:
         return self.call.func.value
 
     @property
+    def edited(self) -> cst.CSTNode:
+        """The node that becomes the tensor in the step."""
+        return self.call
+
+    @property
     def names_a_tensor(self) -> bool:
         """Whether there already is a tensor that is read, and nothing is computed for it."""
         return is_view(self.tensor)
 
-    def kept(self, updated: cst.CSTNode) -> cst.BaseExpression:
+    def kept(self, updated: cst.CSTNode) -> cst.BaseExpression | cst.BaseStatement:
         """Return what the variable is in the step: a copy, since the tensor may be changed later."""
         assert isinstance(updated, cst.Call)
         assert isinstance(updated.func, cst.Attribute)

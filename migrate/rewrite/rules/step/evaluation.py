@@ -14,9 +14,13 @@ from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.loops import Loop, batch_names, has_sync, numbers_of_host
 from migrate.reading.steps.outside import Outside
-from migrate.reading.tree.tree import code, nodes, nodes_of
+from migrate.reading.tree.tree import code, is_attribute_of_self, nodes, nodes_of
+from migrate.reading.values.devices import is_move, moves
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import CALLED_MODEL, MOVES, NO_GRADIENTS
 from migrate.rewrite.rules.step.arrange import Arrangement, arrange, head
+from migrate.rewrite.rules.step.detached_read import Read, as_read
+from migrate.rewrite.rules.step.forward_read import as_forward_read
 from migrate.rewrite.rules.step.steps import (
     ON_CPU,
     Step,
@@ -72,20 +76,24 @@ def evaluation_step(loop: cst.For, context: Workspace) -> Step | Undecided | Non
     if part is None or part.obstacles():
         return None
     forward = next(i for i, s in enumerate(part.body.statements) if _runs_model(s.node, part.body))
-    if forward not in part.staying() and where is not None and said is None:
+    timers = [s.node for s in part.body.statements if s.outside is Outside.TIMER]
+    if forward in part.split and (where is None or timers):
+        return None  # the read ends its graph: it works as it is
+    stays = forward in part.staying() or forward in part.split
+    if not stays and where is not None and said is None:
         statement = part.body.statements[forward].node
         return Undecided(statement, READ_IN_FORWARD.format(head(statement)))
     if said is not None:
         return Undecided(loop, ON_CPU.format(said))
     if where is None:
         return Undecided(loop, UNSEEN)
-    timers = (s.node for s in part.body.statements if s.outside is Outside.TIMER)
-    if (timer := next(timers, None)) is not None and _waits(part):
-        return Undecided(timer, TIMED.format(head(timer)))
-    below = {node for i in part.staying() for node in nodes(part.body.statements[i].node)}
+    if timers and _waits(part):
+        return Undecided(timers[0], TIMED.format(head(timers[0])))
+    inside = [*part.staying(), *part.split]
+    below = {node for i in inside for node in nodes(part.body.statements[i].node)}
     given = {*batch, *numbers_of_host(loop, context)}
     uses_batch = any(isinstance(n, cst.Name) and n.value in given for n in below)
-    moves = any(part.body.statements[i].moves for i in part.staying())
+    moves = any(part.body.statements[i].moves for i in inside)
     return Step(loop, part.body, tuple(batch), (part,)) if uses_batch or moves else None
 
 
@@ -102,7 +110,8 @@ def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arr
     if not forward:
         return None
     statement = body.statements[forward[0]]
-    if statement.outside is not None:
+    splits = _splits(body, forward, context)
+    if statement.outside is not None and forward[0] not in splits:
         node = block.body[forward[0]]
         inner = node.body if isinstance(node, cst.With) else None
         if isinstance(inner, cst.IndentedBlock):
@@ -116,11 +125,35 @@ def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arr
         i
         for i, s in enumerate(body.statements[:end])
         if i >= forward[0]
-        and s.outside is None
-        and (i == forward[0] or (s.on_device and _computes(body, i)))
+        and (s.outside is None or i in splits)
+        and (i == forward[0] or i in splits or (s.on_device and _computes(body, i)))
         and not _answers(body, first, i)
     )
-    return arrange(body, first, last)
+    part = arrange(body, first, last)
+    for index, read in splits.items():
+        if index > last:
+            continue
+        if index not in part.below:
+            return None
+        part.copies.pop(index, None)
+        part.split[index] = read
+    return part
+
+
+def _splits(body: Body, forward: list[int], context: Workspace) -> dict[int, Read]:
+    """Return, of the statements with a forward, those that read what they compute."""
+    found: dict[int, Read] = {}
+    for index in forward:
+        statement = body.statements[index]
+        if statement.outside is None:
+            continue
+        names = frozenset(read.name for read in found.values())
+        read = as_read(statement.node)
+        if read is not None and code(read.call.func).rpartition(".")[2] == "item":
+            found[index] = read
+        elif (forward_read := as_forward_read(statement.node, context, names)) is not None:
+            found[index] = forward_read
+    return found
 
 
 def _answers(body: Body, first: int, index: int) -> bool:
@@ -172,8 +205,45 @@ def _models(node: cst.CSTNode, context: Script) -> Iterator[tuple[cst.Call, bool
             continue
         of = (id(context.function_around(call)), ".".join(parts))
         named = CALLED_MODEL.fullmatch(parts[-1]) or of in told
-        if named or context.place(call.func) in context.calls.models:
+        if named or context.place(call.func) in context.calls.models or _takes_batch(call, context):
             yield call, len(parts) < len(name.split("."))
+
+
+def _takes_batch(call: cst.Call, context: Script) -> bool:
+    """Whether something of which nothing is known is called with what the loop moved to the accelerator.
+
+    A parameter that no caller fills, or an attribute that nothing sets: on the accelerator it computes,
+    whatever it is.
+    """
+    func = call.func
+    function = context.function_around(call)
+    if isinstance(func, cst.Name):
+        unknown = function is not None and func.value in _parameters(function)
+    else:
+        unknown = is_attribute_of_self(func)
+    if not unknown or context.run_by(call) or context.values.kind(func) is not Kind.UNKNOWN:
+        return False
+    loop = next((a for a in context.ancestors(call) if isinstance(a, cst.For)), None)
+    if loop is None:
+        return False
+    moved = {
+        name.value
+        for assign in nodes_of(loop.body, cst.Assign)
+        if next(moves(assign.value, context), None) is not None
+        for target in assign.targets
+        for name in nodes_of(target, cst.Name)
+    }
+    return any(
+        (isinstance(arg.value, cst.Name) and arg.value.value in moved)
+        or (isinstance(arg.value, cst.Call) and is_move(arg.value, context))
+        for arg in call.args
+    )
+
+
+def _parameters(function: cst.FunctionDef) -> set[str]:
+    parameters = function.params
+    every = (*parameters.posonly_params, *parameters.params, *parameters.kwonly_params)
+    return {one.name.value for one in every}
 
 
 @lru_cache(maxsize=2)

@@ -19,10 +19,13 @@ class EvaluationLoop(Rule):
 
     **What it does.** A batch of an evaluation is one graph too: the move of the inputs, the forward and
     what is computed from it go in the block, values are read below it, in their order. Without it the
-    first `.item()` ends the graph wherever it stands, and what comes after it is another one.
+    first `.item()` ends the graph wherever it stands, and what comes after it is another one. A statement
+    that computes a value and reads it, `total += loss_fn(model(x), y).item()`, becomes two: the value gets
+    a name in the block, and is read below it.
 
     **Left alone.** Loops with gradients, loops in a model's own methods, and those whose forward stands
-    in the statement that reads it (`outputs.append(model(x).cpu())`): they work as they are.
+    in a statement that copies the output to the host (`outputs.append(model(x).cpu())`): they work as they
+    are.
 
     **Reported.** Values that are read in the middle of what is computed on the device. Loops that take the
     time of the model. Loops of which the project does not show where they run: a comment
@@ -66,6 +69,40 @@ class EvaluationLoop(Rule):
                         outputs = model(images)
                         loss = loss_fn(outputs, labels)
                     meter.update(loss.item(), len(images))
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+
+            @torch.no_grad()
+            def evaluate(model, loader, loss_fn):
+                model.cuda().eval()
+                total, correct = 0.0, 0
+                for images, labels in loader:
+                    images, labels = images.cuda(), labels.cuda()
+                    total += loss_fn(model(images), labels).item() * len(images)
+                    correct += (model(images).argmax(1) == labels).sum().item()
+                return total, correct
+            """,
+            """
+            import torch
+            import torch_xla
+
+
+            @torch.no_grad()
+            def evaluate(model, loader, loss_fn):
+                model.to("xla").eval()
+                total, correct = 0.0, 0
+                for images, labels in loader:
+                    with torch_xla.step():
+                        images, labels = images.to("xla"), labels.to("xla")
+                        loss = loss_fn(model(images), labels)
+                        batch_correct = (model(images).argmax(1) == labels).sum()
+                    total += loss.item() * len(images)
+                    correct += batch_correct.item()
+                return total, correct
             """,
         ),
         left_alone(

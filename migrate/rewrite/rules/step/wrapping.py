@@ -52,7 +52,7 @@ class Wrapping:
         self._note_checks()
         yield from self._findings
         for read in self._reads:
-            yield Edit(self.rule, read.call, read.kept, f"{read.name} is read after the step")
+            yield Edit(self.rule, read.edited, read.kept, f"{read.name} is read after the step")
         for cut in self._tails:
             end = cut.tail
             message = "the end of the block comes after the step"

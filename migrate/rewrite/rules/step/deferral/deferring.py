@@ -59,6 +59,11 @@ class Deferring:
             self._look_between(steps)
             self._look(steps[-1] + 1)
 
+    @property
+    def deferred(self) -> list[Reading]:
+        """The reads that are made later."""
+        return [*self._moved, *self._found]
+
     def _is_step(self, statement: cst.CSTNode) -> bool:
         return isinstance(statement, cst.With) and any(
             isinstance(item.item, cst.Call)

@@ -1,0 +1,1 @@
+"""What is saved and does not come back as it was (XLA8xx)."""

@@ -1,0 +1,219 @@
+"""What xm.save writes is not what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.flow.loaded import is_loaded
+from migrate.reading.names.bindings import How
+from migrate.reading.tree.tree import code
+
+SAVE = "torch_xla.core.xla_model.save"
+RESTORE = "random.setstate"
+ENUMS = frozenset({"enum.Enum", "enum.IntEnum", "enum.StrEnum", "enum.Flag"})
+DEEPEST = 4
+
+
+class SavedCopies(Hazard):
+    """xm.save copies what it saves: tuples become lists, and a class raises.
+
+    **Why.** `xm.save` rebuilds the object with its tensors on the CPU. A tuple, also a named one, becomes a
+    list: `random.setstate(checkpoint["random"])` raises "state vector must be a tuple" on resuming. A class
+    or a member of an Enum in what is saved (`{"norm": nn.LayerNorm}`, or an attribute of a configuration)
+    raises "'mappingproxy' object does not support item assignment" when it is saved.
+
+    **What to do.** `version, numbers, gauss = checkpoint["random"]`, then
+    `random.setstate((version, tuple(numbers), gauss))`. Save the name of a class or of a member:
+    `nn.LayerNorm.__name__`, `mode.value`.
+
+    Source: torch_xla 2.9, `torch_xla/utils/utils.py` (measured); pytorch/xla#7123.
+    """
+
+    code = "XLA831"
+    name = "saved-copies"
+    severity = Severity.ERROR
+    nodes = (cst.Call,)
+    examples = (
+        example(
+            """
+            import enum
+            import random
+
+            import torch
+            import torch_xla.core.xla_model as xm
+            from torch import nn
+
+
+            class Mode(enum.Enum):
+                FAST = "fast"
+
+
+            class Encoder(nn.Module):
+                pass
+
+
+            def save(model, path):
+                xm.save({"model": model.state_dict(), "norm": nn.LayerNorm}, path)  # XLA831
+                xm.save(dict(model=model.state_dict(), kind=Encoder), path)  # XLA831
+                state = {"model": model.state_dict(), "run": {"mode": Mode.FAST}}
+                xm.save(state, path)  # XLA831
+
+
+            def resume(model, path):
+                checkpoint = torch.load(path, map_location="cpu")
+                model.load_state_dict(checkpoint["model"])
+                random.setstate(checkpoint["random"])  # XLA831
+
+
+            def restore(states):
+                random.setstate(states["python"])  # XLA831
+                random.setstate(states.get("python"))  # XLA831
+            """
+        ),
+        example(
+            """
+            import enum
+            import random
+
+            import torch
+            import torch_xla.core.xla_model as xm
+            from torch import nn
+
+
+            class Mode(enum.Enum):
+                FAST = "fast"
+
+
+            def save(model, path, loss=nn.CrossEntropyLoss()):
+                state = {"model": model.state_dict(), "mode": Mode.FAST.value, "eps": nn.Parameter}
+                state = {"model": model.state_dict(), "norm": nn.LayerNorm.__name__, "loss": loss}
+                xm.save(state, path)
+                xm.save({"act": nn.functional.gelu, "dtype": torch.bfloat16, "net": nn.Linear(2, 2)}, path)
+
+
+            def resume(path):
+                before = random.getstate()
+                random.seed(0)
+                random.setstate(before)
+                kept = {"random": random.getstate()}
+                random.setstate(kept["random"])
+                version, numbers, gauss = torch.load(path, map_location="cpu")["random"]
+                random.setstate((version, tuple(numbers), gauss))
+            """
+        ),
+        example(
+            """
+            import random
+
+            import torch
+
+
+            def resume(path):
+                random.setstate(torch.load(path)["random"])
+            """
+        ),
+    )
+    mended = example(
+        """
+        import random
+
+        import torch
+        import torch_xla.core.xla_model as xm
+        from torch import nn
+
+
+        def save(model, path):
+            state = {"model": model.state_dict(), "norm": nn.LayerNorm.__name__, "random": random.getstate()}
+            xm.save(state, path)
+
+
+        def resume(path):
+            version, numbers, gauss = torch.load(path, map_location="cpu")["random"]
+            random.setstate((version, tuple(numbers), gauss))
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one save of a class, or one state of `random` that comes from such a file."""
+        assert isinstance(node, cst.Call)
+        name = facts.names.of(node.func)
+        if not node.args:
+            return
+        if name == SAVE:
+            part = next(_classes(node.args[0].value, facts), None)
+            if part is not None:
+                message = (
+                    f"xm.save cannot copy `{code(part)}`, a class or a member of an Enum: it raises "
+                    "\"'mappingproxy' object does not support item assignment\"; save its name"
+                )
+                yield self.hit(node, message)
+        elif (
+            name == RESTORE and _is_written_here(facts) and _is_restored(node.args[0].value, facts)
+        ):
+            message = (
+                "xm.save writes tuples as lists, and random.setstate takes tuples only: version, numbers, "
+                f"gauss = {code(node.args[0].value)}; random.setstate((version, tuple(numbers), gauss))"
+            )
+            yield self.hit(node, message)
+
+
+def _is_written_here(facts: Facts) -> bool:
+    """Whether the script saves by xm.save, or calls what saves in another file of a script for XLA."""
+    return SAVE in facts.called or (facts.uses_xla and bool(facts.context.calls.saves))
+
+
+def _is_restored(value: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `value` is a part of a checkpoint, or of what a caller or an attribute holds."""
+    if is_loaded(value, facts):
+        return True
+    holder = value.value if isinstance(value, cst.Subscript) else None
+    if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
+        holder = value.func.value if value.func.attr.value in ("get", "pop") else None
+    if isinstance(holder, cst.Name):
+        return facts.bindings.nearest(holder) is None or is_loaded(holder, facts)
+    return isinstance(holder, cst.Subscript) and _is_restored(holder, facts)
+
+
+def _classes(
+    value: cst.BaseExpression | None, facts: Facts, depth: int = 0
+) -> Iterator[cst.BaseExpression]:
+    """Yield the classes and members of an Enum in what is saved."""
+    if value is None or depth > DEEPEST:
+        return
+    if isinstance(value, cst.Dict | cst.List | cst.Tuple | cst.Set):
+        for element in value.elements:
+            yield from _classes(element.value, facts, depth + 1)
+    elif isinstance(value, cst.Call):
+        if code(value.func) == "dict":
+            for arg in value.args:
+                yield from _classes(arg.value, facts, depth + 1)
+    elif _is_class(value, facts):
+        yield value
+    elif isinstance(value, cst.Name):
+        given = facts.bindings.nearest(value)
+        if given is not None and given.how is How.VALUE:
+            yield from _classes(given.value, facts, depth + 1)
+
+
+def _is_class(value: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `value` names a class, or a member of an Enum that the script defines."""
+    name = facts.names.of(value) or ""
+    if name.startswith(("torch.nn.", "torch.optim.")):
+        return name.count(".") == 2 and name.rpartition(".")[2][:1].isupper()
+    classes = facts.bindings.classes
+    if isinstance(value, cst.Name):
+        return value.value in classes and _means(value, facts)
+    if isinstance(value, cst.Attribute) and isinstance(value.value, cst.Name):
+        made = classes.get(value.value.value)
+        bases = [facts.names.of(base.value) for base in made.bases] if made is not None else []
+        return not ENUMS.isdisjoint(base for base in bases if base)
+    return False
+
+
+def _means(name: cst.Name, facts: Facts) -> bool:
+    """Whether all that binds `name` is the class."""
+    return not facts.bindings.given(name) and facts.bindings.parameter(name) is None

@@ -1,0 +1,129 @@
+"""A loop of a sampler or an evaluation whose turns all go in one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.work import Work
+from migrate.reading.facts import Facts
+from migrate.reading.steps.unended import unended_call
+from migrate.reading.tree.tree import code
+
+
+class UnendedLoop(Hazard):
+    """A loop runs a model in every turn, and nothing ends the graph.
+
+    **Why.** XLA records operations until a value is read or the graph is ended. A sampling loop of fifty
+    denoising steps becomes one graph with fifty copies of the model: it takes minutes to compile, needs the
+    memory of all turns, and another number of turns is another graph.
+
+    **What to do.** `torch_xla.sync()` as the last statement of the loop: each turn is then one
+    graph, compiled once. In a script that `shims` runs, `with shims.step():` around the turn.
+
+    Source: torch_xla 2.9, measured.
+    """
+
+    code = "XLA113"
+    name = "unended-loop"
+    severity = Severity.WARNING
+    nodes = (cst.For, cst.While)
+    other_work = Work.STEP
+    examples = (
+        example(
+            """
+            import torch
+
+
+            @torch.no_grad()
+            def sample(model, noise, steps):
+                x = noise.cuda()
+                for step in range(steps):  # XLA113
+                    t = torch.full((len(x),), step / steps, device=x.device)
+                    x = x + model(x, t) / steps
+                return x.cpu()
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            class Flow(torch.nn.Module):
+                def forward(self, x, t):
+                    return self.net(x, t)
+
+                def denoise(self, x, t):
+                    return x - self.forward(x, t)
+
+                @torch.inference_mode()
+                def generate(self, x, times):
+                    x = x.cuda()
+                    for t in times:  # XLA113
+                        x = self.denoise(x, t)
+                    return x
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            @torch.no_grad()
+            def sample(model, decoder, x, steps):
+                x = x.cuda()
+                for scale in range(3):
+                    x = model(x, scale)
+                for step in range(steps):
+                    x = x + model(x, step)
+                    print(x.mean().item())
+                for block in decoder.blocks:
+                    x = block(x)
+                return x
+
+
+            def unrolled(model, x, target, optimizer, steps):
+                for step in range(steps):
+                    x = model(x)
+                loss = (x - target).pow(2).mean()
+                loss.backward()
+                optimizer.step()
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+        import torch_xla
+
+
+        @torch.no_grad()
+        def sample(model, noise, steps):
+            x = noise.to("xla")
+            for step in range(steps):
+                t = torch.full((len(x),), step / steps, device=x.device)
+                x = x + model(x, t) / steps
+                torch_xla.sync()
+            return x.cpu()
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield the loop, if its turns are one graph."""
+        assert isinstance(node, cst.For | cst.While)
+        call = unended_call(node, facts)
+        if call is None:
+            return
+        end = (
+            "put `with shims.step():` around the turn"
+            if facts.context.portable
+            else "torch_xla.sync() at the end of each turn"
+        )
+        where = node.iter if isinstance(node, cst.For) else node.test
+        message = (
+            f"`{code(call.func)}` runs in every turn and nothing ends the graph: all turns become one, which "
+            f"takes minutes to compile; {end}"
+        )
+        yield self.hit(where, message)

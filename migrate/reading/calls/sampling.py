@@ -1,0 +1,90 @@
+"""Functions that run a model without taking gradients, wherever in a project that is decided."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+
+from migrate.reading.accelerators.asked import is_module
+from migrate.reading.accelerators.programs import programs_of
+from migrate.reading.calls.analysis import Analysis
+from migrate.reading.calls.callers import callers_of, reaching
+from migrate.reading.calls.scopes import Function, ModuleScope, Scope
+from migrate.reading.values.words import CALLED_MODEL
+
+GRADIENT_FREE = frozenset({"no_grad", "inference_mode"})
+# Calls that end the graph, by their last word.
+ENDS_GRAPH = frozenset({"sync", "mark_step", "step", "optimizer_step", "synchronize"})
+
+
+@lru_cache(maxsize=2)
+def samplers_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions that run a model and neither read a value, end the graph nor train."""
+    functions = [f for top in analysis.scopes.values() for f in top.functions]
+    running = {f: True for f in functions if f.name != "__init__" and _runs_model(f, analysis)}
+    programs = programs_of(analysis)
+    read = {f: True for f in programs.readers if isinstance(f, Function)}
+    ended = {f: True for f in functions if _ends_graph(f, analysis)}
+    trained = {f: True for f in functions if _trains(f, analysis)}
+    loud = reaching(analysis, {**read, **ended, **trained})
+    return frozenset(f for f in reaching(analysis, running) if f not in loud)
+
+
+@lru_cache(maxsize=2)
+def gradient_free(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions that take no gradients: by a decorator, or in all calls of them."""
+    functions = [f for top in analysis.scopes.values() for f in top.functions]
+    found: set[Scope] = {f for f in functions if any(map(_is_free, f.decorators))}
+    blocks = {id(call) for top in analysis.scopes.values() for call in _below_blocks(top)}
+    callers = callers_of(analysis)
+    before = -1
+    while before < len(found):
+        before = len(found)
+        for function in functions:
+            calls = callers.get(function, ())
+            if calls and all(id(call) in blocks or scope in found for call, scope in calls):
+                found.add(function)
+    return frozenset(found)
+
+
+def _runs_model(function: Function, analysis: Analysis) -> bool:
+    return any(
+        (call.args or call.keywords)
+        and (CALLED_MODEL.fullmatch(_last(call.func)) or is_module(call.func, scope, analysis))
+        for call, scope in _calls(function, analysis)
+    )
+
+
+def _ends_graph(function: Function, analysis: Analysis) -> bool:
+    words = ("torch_xla", "xm", "shims")
+    return any(
+        _last(call.func) in ENDS_GRAPH and ast.unparse(call.func).startswith(words)
+        for region in analysis.regions(function.region)
+        for call, _ in (*region.calls, *region.entered)
+    )
+
+
+def _trains(function: Function, analysis: Analysis) -> bool:
+    return any(bool(analysis.effect(call)) for call, _ in _calls(function, analysis))
+
+
+def _calls(function: Function, analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
+    for region in analysis.regions(function.region):
+        yield from region.calls
+
+
+def _below_blocks(top: ModuleScope) -> Iterator[ast.Call]:
+    """Yield the calls below `with torch.no_grad():`."""
+    for node in top.module.nodes:
+        if isinstance(node, ast.With) and any(_is_free(item.context_expr) for item in node.items):
+            for statement in node.body:
+                yield from (one for one in ast.walk(statement) if isinstance(one, ast.Call))
+
+
+def _is_free(node: ast.expr) -> bool:
+    return _last(node.func if isinstance(node, ast.Call) else node) in GRADIENT_FREE
+
+
+def _last(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")

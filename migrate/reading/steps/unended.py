@@ -1,0 +1,329 @@
+"""Loops that run a model turn after turn, without gradients, and never end the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.flow.reads import Reads
+from migrate.reading.steps.effects import Effect
+from migrate.reading.steps.in_step import is_step
+from migrate.reading.steps.loops import Loop
+from migrate.reading.tree.tree import code, nodes_of, targets
+from migrate.reading.tree.walk import children
+from migrate.reading.values.device_values import DeviceValues
+from migrate.reading.values.kind import LOADERS, Kind
+from migrate.reading.values.values import is_forward
+from migrate.reading.values.words import (
+    CALLED_MODEL,
+    NO_GRADIENTS,
+    READ_METHODS,
+    RUNS_PENDING,
+    STEPS,
+    WAITS,
+)
+
+if TYPE_CHECKING:
+    from migrate.reading.facts import Facts
+
+FEW = 4  # turns that one graph may well hold
+DEEPEST = 4
+AROUND = frozenset({"reversed", "tqdm", "trange", "list", "iter", "enumerate"})
+ENDS = STEPS | WAITS | RUNS_PENDING
+
+
+def unended_call(loop: Loop, facts: Facts) -> cst.Call | None:
+    """Return the call by which `loop` runs a model in each turn of one growing graph; None for others."""
+    if _turns(loop, facts) <= FEW or not _stands_alone(loop, facts):
+        return None
+    call = next(_models(loop.body, facts), None)
+    if call is None or not _without_gradients(loop, call, facts) or not _accelerated(loop, facts):
+        return None
+    # A loop over batches gets a step from the rewrite, where its forward is in plain sight.
+    steady = facts.uses_xla or facts.context.place(call) in _sampling(facts)
+    if isinstance(loop, cst.For) and facts.values.kind(loop.iter) in LOADERS and not steady:
+        return None
+    if not _counts(loop) and not _carries(loop) and not steady:
+        return None
+    return None if _ends(loop, facts) else call
+
+
+def _turns(loop: Loop, facts: Facts) -> float:
+    """Return how many turns `loop` makes, as far as it is written there; infinitely many elsewhere."""
+    return _length(loop.iter, facts) if isinstance(loop, cst.For) else float("inf")
+
+
+def _length(over: cst.BaseExpression, facts: Facts) -> float:
+    if isinstance(over, cst.Tuple | cst.List):
+        return len(over.elements)
+    if isinstance(over, cst.Name):
+        made = [given.value for given in facts.bindings.given(over)]
+        if len(made) == 1 and isinstance(made[0], cst.Tuple | cst.List):
+            return len(made[0].elements)
+    if not isinstance(over, cst.Call) or not over.args:
+        return float("inf")
+    name = code(over.func).rpartition(".")[2]
+    if name in ("range", "trange"):
+        bounds = [_number(arg.value, facts) for arg in over.args if arg.keyword is None]
+        if not bounds or None in bounds:
+            return float("inf")
+        return len(range(*(one for one in bounds if one is not None)))
+    if name in AROUND:
+        return _length(over.args[0].value, facts)
+    if name == "zip":
+        return min(_length(arg.value, facts) for arg in over.args)
+    return float("inf")
+
+
+def _number(node: cst.BaseExpression, facts: Facts) -> int | None:
+    if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus):
+        inner = _number(node.expression, facts)
+        return None if inner is None else -inner
+    if isinstance(node, cst.Integer):
+        return node.evaluated_value
+    if isinstance(node, cst.Name):
+        made = [given.value for given in facts.bindings.given(node)]
+        if made and all(isinstance(one, cst.Integer) for one in made):
+            return max(one.evaluated_value for one in made if isinstance(one, cst.Integer))
+    return None
+
+
+def _stands_alone(loop: Loop, facts: Facts) -> bool:
+    """Whether `loop` is no part of a training step, of a forward, or around steps that train."""
+    effects = facts.context.effects
+    inner = list(nodes_of(loop, cst.For | cst.While))  # type: ignore[arg-type]
+    if any(effects.is_step_loop(one) for one in inner) or effects.of(loop.body) != Effect.NONE:
+        return False
+    if any(effects.has_steps(call) for call in nodes_of(loop.body, cst.Call)):
+        return False
+    if effects.on_cpu(loop) == 0 or facts.steps.trains(loop):
+        return False
+    function = facts.context.function_around(loop)
+    free = function is not None and _is_decorated(function, facts)
+    return free or not is_forward(function, facts.context)
+
+
+def _models(
+    block: cst.CSTNode, facts: Facts, depth: int = 0, seen: Sequence[int] = ()
+) -> Iterator[cst.Call]:
+    """Yield the calls in `block` that run a model and keep its output; inner loops are left out."""
+    given = _parameters(block, facts)
+    for call in _own_calls(block, facts):
+        if not call.args or _is_layer(call, facts):
+            continue
+        direct = _is_model(call, facts) or code(call.func) in given
+        kept = direct and not isinstance(facts.context.parent(call), cst.Expr)
+        if kept or facts.context.place(call) in _sampling(facts):
+            yield call
+        elif depth < DEEPEST:
+            for function in facts.context.called(call):
+                if id(function) not in seen and not is_forward(function, facts.context):
+                    inner = _models(function.body, facts, depth + 1, (*seen, id(function)))
+                    if next(inner, None) is not None:
+                        yield call
+                        break
+
+
+def _own_calls(node: cst.CSTNode, facts: Facts) -> Iterator[cst.Call]:
+    """Yield the calls below `node`, without those of functions made there and of longer inner loops."""
+    for child in children(node):
+        if isinstance(child, cst.FunctionDef | cst.Lambda | cst.ClassDef):
+            continue
+        if isinstance(child, cst.For | cst.While) and _turns(child, facts) > FEW:
+            continue
+        if isinstance(child, cst.Call):
+            yield child
+        yield from _own_calls(child, facts)
+
+
+def _is_model(call: cst.Call, facts: Facts) -> bool:
+    named = code(call.func).removesuffix(".forward").rpartition(".")[2]
+    if "criterion" in named or "loss" in named:
+        return False
+    if facts.values.kind(call.func) is Kind.MODEL or CALLED_MODEL.fullmatch(named):
+        return True
+    if facts.context.place(call.func) in facts.context.calls.models:
+        return True
+    around = facts.context.class_around(call)
+    methods = around.body.body if around is not None else ()
+    forwards = any(isinstance(m, cst.FunctionDef) and is_forward(m, facts.context) for m in methods)
+    return forwards and code(call.func) in ("self", "self.forward")
+
+
+def _parameters(block: cst.CSTNode, facts: Facts) -> frozenset[str]:
+    """Return the parameters of the function around `block` that are given no default: they may be models."""
+    function = facts.context.function_around(block)
+    if function is None or not isinstance(facts.context.parent(block), cst.For | cst.While):
+        return frozenset()
+    params = (
+        *function.params.posonly_params,
+        *function.params.params,
+        *function.params.kwonly_params,
+    )
+    return frozenset(one.name.value for one in params if one.default is None)
+
+
+def _is_layer(call: cst.Call, facts: Facts) -> bool:
+    """Whether what is called is a part of a model that the loop goes through: `self.blocks[i](x)`."""
+    func = call.func
+    if isinstance(func, cst.Subscript):
+        return True
+    root = code(func).partition(".")[0]
+    for above in facts.context.ancestors(call):
+        if isinstance(above, cst.For):
+            if root in {name.value for name in nodes_of(above.target, cst.Name)}:
+                return True
+        elif isinstance(above, cst.FunctionDef):
+            return False
+    return False
+
+
+def _sampling(facts: Facts) -> frozenset[tuple[int, int]]:
+    return facts.context.calls.sampling
+
+
+def _counts(loop: Loop) -> bool:
+    """Whether `loop` counts its turns, or runs until something is done."""
+    if isinstance(loop, cst.While):
+        return True
+    over = loop.iter
+    while isinstance(over, cst.Call) and over.args:
+        name = code(over.func).rpartition(".")[2]
+        if name in ("range", "trange"):
+            return True
+        if name not in AROUND:
+            return False
+        over = over.args[0].value
+    return False
+
+
+def _carries(loop: Loop) -> bool:
+    """Whether a turn of `loop` computes with what the one before has left."""
+    bound: set[str] = set()
+    early: set[str] = set()
+    for statement in _statements(loop.body):
+        kept = [name for target in _assigned(statement) for name in nodes_of(target, cst.Name)]
+        stores = {id(name) for name in kept}
+        used = {n.value for n in nodes_of(statement, cst.Name) if id(n) not in stores}
+        numbers = cst.Integer | cst.Float
+        if isinstance(statement, cst.AugAssign) and not isinstance(statement.value, numbers):
+            used |= {name.value for name in kept}
+        early |= used - bound
+        bound |= {name.value for name in kept}
+    return bool(early & bound)
+
+
+def _statements(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield the parts of a block that bind names, in their order."""
+    for child in children(node):
+        if isinstance(child, cst.FunctionDef | cst.ClassDef):
+            continue
+        if isinstance(child, cst.BaseSmallStatement):
+            yield child
+        else:
+            yield from _statements(child)
+
+
+def _assigned(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    if isinstance(node, cst.Assign):
+        yield from targets(node)
+    elif isinstance(node, cst.AugAssign | cst.AnnAssign):
+        yield node.target
+
+
+def _without_gradients(loop: Loop, call: cst.Call, facts: Facts) -> bool:
+    """Whether nothing is differentiated where `loop` runs the model."""
+    context = facts.context
+    if context.place(call) in context.calls.evaluating:
+        return True
+    for above in context.ancestors(call):
+        if isinstance(above, cst.With) and any(_is_free(item.item, facts) for item in above.items):
+            return True
+        if isinstance(above, cst.FunctionDef):
+            line = context.position(above).line
+            if _is_decorated(above, facts) or line in context.calls.gradient_free:
+                return True
+            if any(_evaluates(one, facts) for one in nodes_of(above.body, cst.Call)):
+                return True
+    module = (one for one in facts.calls if context.function_around(one) is None)
+    return any(_is_switched_off(one, facts) for one in module)
+
+
+def _is_decorated(function: cst.FunctionDef, facts: Facts) -> bool:
+    return any(_is_free(one.decorator, facts) for one in function.decorators)
+
+
+def _is_free(node: cst.BaseExpression, facts: Facts) -> bool:
+    if isinstance(node, cst.Call) and _is_switched_off(node, facts):
+        return True
+    name = node.func if isinstance(node, cst.Call) else node
+    return facts.context.qualified_name(name) in NO_GRADIENTS
+
+
+def _evaluates(call: cst.Call, facts: Facts) -> bool:
+    is_eval = isinstance(call.func, cst.Attribute) and call.func.attr.value == "eval"
+    return (is_eval and not call.args) or _is_switched_off(call, facts)
+
+
+def _is_switched_off(call: cst.Call, facts: Facts) -> bool:
+    if facts.context.qualified_name(call.func) != "torch.set_grad_enabled" or not call.args:
+        return False
+    return code(call.args[0].value) == "False"
+
+
+def _accelerated(loop: Loop, facts: Facts) -> bool:
+    """Whether the project has to do with an accelerator where `loop` runs."""
+    context = facts.context
+    if context.moves_to_accelerator or facts.uses_xla or context.calls.run_on_accelerator:
+        return True
+    if any(
+        (context.qualified_name(a) or "").startswith("torch.cuda.")
+        for a in context.all_of(cst.Attribute)
+    ):
+        return True
+    return context.effects.on_accelerator(loop) is not False or context.calls.replicated
+
+
+def _ends(loop: Loop, facts: Facts) -> bool:
+    """Whether a turn of `loop` ends the graph, or reads what it has computed."""
+    context = facts.context
+    if isinstance(loop, cst.For) and facts.values.kind(loop.iter) is Kind.DEVICE_LOADER:
+        return True
+    if any(is_step(block, context) for block in nodes_of(loop.body, cst.With)):
+        return True
+    values = DeviceValues(loop.body, _bound(loop), context)
+    if next(Reads(values, context).inside(loop.body), None) is not None:
+        return True
+    if isinstance(loop, cst.While) and values.mentions(loop.test):
+        return True
+    return any(_ends_by(call, facts) for call in nodes_of(loop, cst.Call))
+
+
+def _bound(loop: Loop) -> list[str]:
+    """Return the names that a turn of `loop` computes from a model's output, as far as names show it."""
+    return [
+        name.value
+        for assign in nodes_of(loop.body, cst.Assign)
+        if isinstance(assign.value, cst.Call)
+        for target in targets(assign)
+        for name in nodes_of(target, cst.Name)
+    ]
+
+
+def _ends_by(call: cst.Call, facts: Facts, depth: int = 0) -> bool:
+    context = facts.context
+    if context.qualified_name(call.func) in ENDS or context.effects.reads(call):
+        return True
+    if (
+        isinstance(call.func, cst.Attribute)
+        and call.func.attr.value in READ_METHODS
+        and not call.args
+    ):
+        return True
+    return depth < DEEPEST and any(
+        _ends_by(inner, facts, depth + 1)
+        for function in context.called(call)
+        for inner in nodes_of(function.body, cst.Call)
+    )

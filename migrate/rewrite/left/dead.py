@@ -1,0 +1,175 @@
+"""Variables that the edits of a plan leave without a use, where a finding is about their value."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import libcst as cst
+
+from migrate.reading.replicas.pure import PURE_CALLS
+from migrate.reading.tree.tree import code, nodes, nodes_of
+from migrate.rewrite.edit import Edit, Finding, Wrap
+from migrate.rewrite.plan import Plan
+from migrate.rewrite.workspace import Workspace
+
+# Functions of torch.cuda that only ask, by how their last part begins.
+ASKS = ("get_", "mem_get_info", "memory_", "max_memory_", "device_count", "current_device", "is_")
+# Calls with which a function may see its variables in another way than by name.
+SEES_ALL = frozenset({"locals", "eval", "exec", "vars"})
+
+
+def without_dead(
+    found: Plan, findings: Sequence[Finding], made: bytes
+) -> tuple[Plan, list[Finding]]:
+    """Return a plan that also removes variables which its edits leave unused, and the findings that remain.
+
+    Only variables of functions of which a finding speaks, whose values do nothing when they are computed:
+    `local_rank = int(os.environ["LOCAL_RANK"])` where only `torch.cuda.set_device(local_rank)` used it.
+
+    Args:
+        found: the plan of the first turn.
+        findings: what is left to do by hand.
+        made: the script with the edits of the plan.
+    """
+    script = found.context
+    lines = {}
+    for finding in findings:
+        line = _assignment(finding.node, script)
+        if line is not None:
+            lines[id(line)] = (line, finding.rule)
+    if not lines:
+        return found, list(findings)
+    wrapped = {
+        id(end) for wrap in found.edits if isinstance(wrap, Wrap) for end in (wrap.first, wrap.last)
+    }
+    after = _Functions(cst.parse_module(made))
+    before = _Functions(script.module)
+    edits = []
+    for line, rule in lines.values():
+        function = script.function_around(line)
+        assert isinstance(function, cst.FunctionDef)
+        now = after.at(before.place(function))
+        if now is not None and id(line) not in wrapped and _is_dead(line, function, now):
+            edits.append(
+                Edit(
+                    rule,
+                    line,
+                    lambda _: cst.RemoveFromParent(),
+                    f"`{code(line.body[0])}` goes: nothing uses it any more",
+                )
+            )
+    if not edits:
+        return found, list(findings)
+    gone = {id(node) for edit in edits for node in nodes(edit.node)}
+    kept = [finding for finding in findings if id(finding.node) not in gone]
+    # An edit inside of a removed line would be made for nothing.
+    others = [edit for edit in found.edits if id(edit.node) not in gone]
+    return replace(found, edits=(*others, *edits)), kept
+
+
+def _assignment(node: cst.CSTNode, script: Workspace) -> cst.SimpleStatementLine | None:
+    """Return the statement of a function that gives the value around `node` to variables and does no more."""
+    for above in script.ancestors(node):
+        if isinstance(above, cst.SimpleStatementLine):
+            whole = len(above.body) == 1 and isinstance(above.body[0], cst.Assign)
+            if not whole or script.function_around(above) is None:
+                return None
+            assign = cst.ensure_type(above.body[0], cst.Assign)
+            return above if _only_asks(assign.value, script) and _names(assign) else None
+        if isinstance(above, cst.BaseStatement):
+            return None
+    return None
+
+
+def _names(assign: cst.Assign) -> frozenset[str]:
+    """Return the variables that an assignment binds; none where it binds anything else."""
+    if len(assign.targets) != 1:
+        return frozenset()
+    target = assign.targets[0].target
+    parts = [e.value for e in target.elements] if isinstance(target, cst.Tuple) else [target]
+    if not all(isinstance(part, cst.Name) for part in parts):
+        return frozenset()
+    return frozenset(part.value for part in parts if isinstance(part, cst.Name))
+
+
+def _only_asks(value: cst.BaseExpression, script: Workspace) -> bool:
+    """Whether nothing happens when `value` is computed, beside that it may raise."""
+    if any(isinstance(node, cst.NamedExpr | cst.Await | cst.Yield) for node in nodes(value)):
+        return False
+    for call in nodes_of(value, cst.Call):
+        name = script.qualified_name(call.func) or ""
+        last = code(call.func).rpartition(".")[2]
+        asks = name.startswith("torch.cuda.") and last.startswith(ASKS)
+        if not asks and last not in PURE_CALLS and name != "os.getenv":
+            return False
+    return True
+
+
+def _is_dead(line: cst.SimpleStatementLine, before: cst.FunctionDef, now: cst.FunctionDef) -> bool:
+    """Whether the function used what `line` binds, and uses nothing of it now."""
+    names = _names(cst.ensure_type(line.body[0], cst.Assign))
+    for call in nodes_of(before, cst.Call):
+        if code(call.func) in SEES_ALL:
+            return False
+    return any(_reads(before, name) for name in names) and not any(
+        _reads(now, name) or _is_declared(now, name) for name in names
+    )
+
+
+def _reads(function: cst.FunctionDef, name: str) -> bool:
+    """Whether `name` is used in a function, other than to bind it or as the name of a part or an argument."""
+    apart: set[int] = set()
+    for node in nodes(function):
+        if isinstance(node, cst.AssignTarget):
+            target = node.target
+            parts = (
+                [e.value for e in target.elements] if isinstance(target, cst.Tuple) else [target]
+            )
+            apart.update(map(id, parts))
+        elif isinstance(node, cst.Attribute):
+            apart.add(id(node.attr))
+        elif isinstance(node, cst.Arg) and node.keyword is not None:
+            apart.add(id(node.keyword))
+    return any(n.value == name and id(n) not in apart for n in nodes_of(function, cst.Name))
+
+
+def _is_declared(function: cst.FunctionDef, name: str) -> bool:
+    """Whether the variable is the module's or another function's: others see it."""
+    statements = nodes_of(function, cst.Global | cst.Nonlocal)  # type: ignore[arg-type]
+    return any(item.name.value == name for statement in statements for item in statement.names)
+
+
+class _Functions:
+    """The functions of a module by their place: the names around them, and how many came before."""
+
+    def __init__(self, module: cst.Module) -> None:
+        self._places: dict[int, tuple[str, int]] = {}
+        self._functions: dict[tuple[str, int], cst.FunctionDef] = {}
+        self._times: Counter[str] = Counter()
+        for name, function in _named(module, ""):
+            place = name, self._times[name]
+            self._times[name] += 1
+            self._places[id(function)] = place
+            self._functions[place] = function
+
+    def place(self, function: cst.FunctionDef) -> tuple[str, int]:
+        """Return the place of a function of the module."""
+        return self._places[id(function)]
+
+    def at(self, place: tuple[str, int]) -> cst.FunctionDef | None:
+        """Return the function at a place, if there is one."""
+        return self._functions.get(place)
+
+
+def _named(node: cst.CSTNode, around: str) -> Iterator[tuple[str, cst.FunctionDef]]:
+    """Yield the functions below `node` with their dotted names, in the order of the source."""
+    for child in node.children:
+        if isinstance(child, cst.FunctionDef | cst.ClassDef):
+            name = f"{around}.{child.name.value}"
+            if isinstance(child, cst.FunctionDef):
+                yield name, child
+            yield from _named(child, name)
+        else:
+            yield from _named(child, around)

@@ -1,0 +1,55 @@
+"""A variable that only served what the rewrite removed goes with it, if a finding is about its value."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.reading.tree.source import parse
+from migrate.rewrite.options import Options
+from migrate.rewrite.results import Rewrite
+from migrate.rewrite.story import rewrite_source
+
+
+def rewritten(body: str, style: str = "native") -> Rewrite:
+    text = "import os\n\nimport torch\n\n\ndef setup(model, log):\n" + textwrap.indent(body, "    ")
+    return rewrite_source(parse(text.encode(), Path("setup.py")), options=Options(style=style))
+
+
+DEAD = [
+    'local_rank = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local_rank)\n',
+    'local = int(os.environ["SLURM_LOCALID"])\ntorch.cuda.set_device(local)\nmodel.cuda()\n',
+    'gpu = int(os.environ["LOCAL_RANK"])\nreturn model.to(torch.device("cuda", gpu))\n',
+    "free, total = torch.cuda.mem_get_info()\n"
+    "torch.cuda.set_per_process_memory_fraction(0.5 * total / free)\n",
+]
+
+
+@pytest.mark.parametrize("body", DEAD)
+def test_a_variable_that_nothing_uses_any_more_goes_and_is_no_finding(body: str) -> None:
+    done = rewritten(body)
+    assert done.findings == ()
+    name = body.partition(" ")[0].rstrip(",")
+    assert f"{name} " not in done.data.decode()
+    assert any("nothing uses it any more" in edit.message for edit in done.edits)
+    again = rewrite_source(parse(done.data, Path("setup.py")))
+    assert not again.changed
+
+
+ALIVE = [
+    'local_rank = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local_rank)\nlog(local_rank)\n',
+    'local_rank = int(os.environ["LOCAL_RANK"])\nmodel.cuda()\n',  # nothing used it before
+    'local_rank = log(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local_rank)\n',  # may do more
+    'global local_rank\nlocal_rank = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local_rank)\n',
+    'local_rank = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local_rank)\nlog(locals())\n',
+    'model.rank = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(model.rank)\n',
+]
+
+
+@pytest.mark.parametrize("body", ALIVE)
+def test_what_is_used_or_may_do_something_stays_with_its_finding(body: str) -> None:
+    done = rewritten(body)
+    assert "LOCAL_RANK" in done.data.decode()
+    assert [note.rule for note in done.findings] == ["rank-environment"]

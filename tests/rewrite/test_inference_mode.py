@@ -1,0 +1,101 @@
+"""A Linear in inference mode raises on XLA: evaluations compute without gradients instead."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+import torch_xla
+
+from migrate.check.config import Config
+from migrate.check.file import check_file
+from migrate.reading.tree.source import parse
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options
+from migrate.rewrite.story import rewrite_source
+
+MAIN = """
+import torch
+from torch import nn
+from evaluation import evaluate
+
+model = nn.Linear(3, 2).cuda()
+print(evaluate(model, [torch.ones(1, 3)], "cuda"))
+"""
+EVALUATION = """
+import torch
+
+
+@torch.inference_mode()
+def evaluate(model, loader, device):
+    return sum(model(x.to(device)).sum().item() for x in loader)
+"""
+FORMS = {
+    "block": ("with torch.inference_mode():\n    pass\n", "with torch.no_grad():\n    pass\n"),
+    "two": (
+        "with torch.inference_mode(True), open(device):\n    pass\n",
+        "with torch.no_grad(), open(device):\n    pass\n",
+    ),
+    "decorator": ("@torch.inference_mode\ndef f(): ...\n", "@torch.no_grad\ndef f(): ...\n"),
+    "flag": (
+        "with torch.inference_mode(device.frozen):\n    pass\n",
+        "with torch.set_grad_enabled(not device.frozen):\n    pass\n",
+    ),
+    "value": ("evaluating = torch.inference_mode\n", "evaluating = torch.no_grad\n"),
+    "choice": (
+        "evaluating = torch.inference_mode if new else torch.no_grad\n",
+        "evaluating = torch.no_grad\n",
+    ),
+}
+
+
+def test_torch_xla_still_raises_in_inference_mode() -> None:
+    model = torch.nn.Linear(3, 2).to("xla")
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="version_counter"):
+        model(torch.ones(1, 3).to("xla"))
+    with torch.no_grad():
+        assert model(torch.ones(1, 3).to("xla")).shape == (1, 2)
+    torch_xla.sync()
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(form: str, style: str) -> None:
+    before, after = FORMS[form]
+    head = "import torch\n\ndevice = torch.device('cuda')\n"
+    source = parse((head + before).encode(), Path("a.py"))
+    done = rewrite_source(source, options=Options(style=style))
+    assert done.data.decode().endswith(after)
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+def test_an_evaluation_in_a_file_of_its_own(tmp_path: Path, style: str) -> None:
+    (tmp_path / "main.py").write_text(MAIN)
+    (tmp_path / "evaluation.py").write_text(EVALUATION)
+    (tmp_path / "report.py").write_text(EVALUATION)  # nobody's
+    done = rewrite_folder(tmp_path, options=Options(style=style))
+    texts = {str(file.name): file.after.decode() for file in done.files}
+    assert "@torch.no_grad()" in texts["evaluation.py"]
+    assert "@torch.inference_mode()" in texts.get("report.py", EVALUATION)
+
+
+def test_a_name_of_its_own(tmp_path: Path) -> None:
+    script = textwrap.dedent(
+        """
+        from torch import inference_mode
+
+
+        @inference_mode()
+        def evaluate(model, x):
+            return model(x.cuda())
+        """
+    )
+    path = tmp_path / "a.py"
+    path.write_text(script)
+    done = rewrite_source(parse(script.encode(), path))
+    assert b"inference_mode" not in done.data
+    assert b"@torch.no_grad()" in done.data
+    codes = [hit.code for hit in check_file(path, Config())]
+    assert codes.count("XLA836") == 1
