@@ -104,7 +104,18 @@ def _runs_on_xla(edits: Sequence[Edit | Wrap], context: Workspace) -> bool:
     if not named or context.portable:
         return False
     guarded = any(isinstance(one, cst.If) and is_guard(one) for one in context.module.body)
-    return guarded or any(context.function_around(node) is None for node in named)
+    at_import = any(context.function_around(node) is None for node in named)
+    return guarded or at_import or _runs_functions(context)
+
+
+def _runs_functions(context: Workspace) -> bool:
+    """Whether the script, as it is read, calls a function of its own: `main()` without a guard."""
+    return any(
+        context.function_around(call) is None
+        and not any(isinstance(a, cst.Decorator | cst.ClassDef) for a in context.ancestors(call))
+        for call in context.all_of(cst.Call)
+        if context.called(call)
+    )
 
 
 def _without_moot(
