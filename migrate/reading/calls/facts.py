@@ -110,6 +110,8 @@ class ModuleCalls:
         counted: the calls of a generator that yields pairs of a number and a batch, as `enumerate` does.
         sampling: the calls that run a function which runs a model and neither reads a value nor trains.
         evaluating: those of them that take no gradients, by a decorator of the function or all its callers.
+        sampled: whether each loop of such a function, by its line, runs on an accelerator; None where the
+            source does not decide it.
         gradient_free: the lines of its functions that take no gradients, for the same reasons.
         moved_inputs: the calls of models that DistributedDataParallel wraps, in whatever file, so that it
             moves their inputs to the GPU.
@@ -167,6 +169,7 @@ class ModuleCalls:
     counted: frozenset[End] = frozenset()
     sampling: frozenset[End] = frozenset()
     evaluating: frozenset[End] = frozenset()
+    sampled: Mapping[int, bool | None] = field(default_factory=dict)
     gradient_free: frozenset[int] = frozenset()
 
     @property
@@ -265,6 +268,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         evaluating=frozenset(
             _running(analysis, scope, samplers_of(analysis) & gradient_free(analysis))
         ),
+        sampled=dict(_sampled(analysis, scope)),
         gradient_free=frozenset(f.line for f in scope.functions if f in gradient_free(analysis)),
         unread_imports=tuple(analysis.project.unread_imports) if alone else (),
         replicated=_is_replicated(analysis),
@@ -337,6 +341,15 @@ def _on_accelerator(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int,
                 ):
                     where = programs_of(analysis).on_accelerator(scope, region)
                     yield region.loop.lineno, where
+
+
+def _sampled(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, bool | None]]:
+    """Yield the line of each loop of functions that take no gradients, and whether on an accelerator."""
+    for scope in top.functions:
+        for region in analysis.regions(scope.region) if scope in gradient_free(analysis) else ():
+            if region.loop is not None:
+                where = programs_of(analysis).on_accelerator(scope, region)
+                yield region.loop.lineno, where
 
 
 def _on_cpu(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, int]]:
