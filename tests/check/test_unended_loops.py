@@ -103,6 +103,9 @@ class Solver:
         for i in range(self.steps):
             x = x + field(x, i) / self.steps
         return x
+
+    def backwards(self, field, x):
+        return self.integrate(lambda y, t: -field(y, t), x)
 """
 MAIN = """
 import torch

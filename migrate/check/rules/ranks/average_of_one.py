@@ -128,8 +128,8 @@ class AverageOfOne(Hazard):
             yield self.hit(
                 node,
                 f"`{code(func)}` updates a copy of the weights on some replicas only (line {line}): their "
-                "graph is another one, and all wait in the next collective; make and update it on all replicas, "
-                "and save it on one",
+                "graph is another one, and all wait in the next collective; make and update it on all "
+                "replicas, and save it on one",
             )
 
 
