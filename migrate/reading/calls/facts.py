@@ -14,25 +14,25 @@ from migrate.reading.accelerators.asked import (
     moved_inputs,
     spelled_devices,
 )
+from migrate.reading.accelerators.generators import counting_generators
 from migrate.reading.accelerators.halves import halves_of
 from migrate.reading.accelerators.led import led_of
 from migrate.reading.accelerators.loading import loading_of
 from migrate.reading.accelerators.optimizers import FileOptimizers, optimizers_of
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
 from migrate.reading.accelerators.randomness import NO_SEEDING, Seeding, randomness_of
+from migrate.reading.accelerators.sampling import gradient_free, samplers_of
 from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.early_ranks import importing_ranks
 from migrate.reading.calls.effect import Effect
-from migrate.reading.calls.generators import counting_generators
 from migrate.reading.calls.launching import joining_of, launching_of
 from migrate.reading.calls.registries import Hidden, registries_of
-from migrate.reading.calls.sampling import gradient_free, samplers_of
 from migrate.reading.calls.saves import Saved, saves_of
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.calls.ties import FileTies, ties_of
 from migrate.reading.project.project import Module, Project, file_of
 from migrate.reading.replicas.acting import acting_of, meeting_of
+from migrate.reading.replicas.early_ranks import importing_ranks
 from migrate.reading.replicas.endings import ending_of
 from migrate.reading.replicas.rank_tests import first_attributes, unset_attributes
 from migrate.reading.values.kind import Kind

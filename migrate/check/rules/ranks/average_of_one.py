@@ -135,10 +135,13 @@ class AverageOfOne(Hazard):
 
 def _made(receiver: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield what `receiver` is given in the script."""
+    values: list[cst.BaseExpression | None]
     if isinstance(receiver, cst.Attribute):
         values = [value for _, value in facts.context.attributes.get(receiver.attr.value, [])]
-    else:
+    elif isinstance(receiver, cst.Name):
         values = [given.value for given in facts.bindings.given(receiver)]
+    else:
+        return
     for value in values:
         parts = (value.body, value.orelse) if isinstance(value, cst.IfExp) else (value,)
         yield from (part for part in parts if isinstance(part, cst.BaseExpression))
