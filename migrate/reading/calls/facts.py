@@ -14,25 +14,25 @@ from migrate.reading.accelerators.asked import (
     moved_inputs,
     spelled_devices,
 )
+from migrate.reading.accelerators.generators import counting_generators
 from migrate.reading.accelerators.halves import halves_of
 from migrate.reading.accelerators.led import led_of
 from migrate.reading.accelerators.loading import loaded_parts_of, loading_of
 from migrate.reading.accelerators.optimizers import FileOptimizers, optimizers_of
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
 from migrate.reading.accelerators.randomness import NO_SEEDING, Seeding, randomness_of
+from migrate.reading.accelerators.sampling import gradient_free, samplers_of
 from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.early_ranks import importing_ranks
 from migrate.reading.calls.effect import Effect
-from migrate.reading.calls.generators import counting_generators
 from migrate.reading.calls.launching import joining_of, launching_of
 from migrate.reading.calls.registries import Hidden, registries_of
-from migrate.reading.calls.sampling import gradient_free, samplers_of
 from migrate.reading.calls.saves import Saved, saves_of
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.calls.ties import FileTies, ties_of
 from migrate.reading.project.project import Module, Project, file_of
 from migrate.reading.replicas.acting import acting_of, meeting_of
+from migrate.reading.replicas.early_ranks import importing_ranks
 from migrate.reading.replicas.endings import ending_of
 from migrate.reading.replicas.rank_tests import first_attributes, unset_attributes
 from migrate.reading.values.kind import Kind
@@ -111,6 +111,8 @@ class ModuleCalls:
         counted: the calls of a generator that yields pairs of a number and a batch, as `enumerate` does.
         sampling: the calls that run a function which runs a model and neither reads a value nor trains.
         evaluating: those of them that take no gradients, by a decorator of the function or all its callers.
+        sampled: whether each loop of such a function, by its line, runs on an accelerator; None where the
+            source does not decide it.
         gradient_free: the lines of its functions that take no gradients, for the same reasons.
         moved_inputs: the calls of models that DistributedDataParallel wraps, in whatever file, so that it
             moves their inputs to the GPU.
@@ -170,6 +172,7 @@ class ModuleCalls:
     counted: frozenset[End] = frozenset()
     sampling: frozenset[End] = frozenset()
     evaluating: frozenset[End] = frozenset()
+    sampled: Mapping[int, bool | None] = field(default_factory=dict)
     gradient_free: frozenset[int] = frozenset()
     loading_parts: Mapping[End, frozenset[int]] = field(default_factory=dict)
 
@@ -269,6 +272,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         evaluating=frozenset(
             _running(analysis, scope, samplers_of(analysis) & gradient_free(analysis))
         ),
+        sampled=dict(_sampled(analysis, scope)),
         gradient_free=frozenset(f.line for f in scope.functions if f in gradient_free(analysis)),
         unread_imports=tuple(analysis.project.unread_imports) if alone else (),
         replicated=_is_replicated(analysis),
@@ -353,6 +357,15 @@ def _on_accelerator(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int,
                 ):
                     where = programs_of(analysis).on_accelerator(scope, region)
                     yield region.loop.lineno, where
+
+
+def _sampled(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, bool | None]]:
+    """Yield the line of each loop of functions that take no gradients, and whether on an accelerator."""
+    for scope in top.functions:
+        for region in analysis.regions(scope.region) if scope in gradient_free(analysis) else ():
+            if region.loop is not None:
+                where = programs_of(analysis).on_accelerator(scope, region)
+                yield region.loop.lineno, where
 
 
 def _on_cpu(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, int]]:

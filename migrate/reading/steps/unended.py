@@ -283,7 +283,8 @@ def _accelerated(loop: Loop, facts: Facts) -> bool:
         for a in context.all_of(cst.Attribute)
     ):
         return True
-    return context.effects.on_accelerator(loop) is not False or context.calls.replicated
+    sampled = context.calls.sampled.get(context.position(loop).line, False)
+    return context.effects.on_accelerator(loop) is not False or sampled is not False
 
 
 def _ends(loop: Loop, facts: Facts) -> bool:

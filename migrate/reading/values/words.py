@@ -193,6 +193,8 @@ EVALUATION = re.compile(
     r"_*(run_|do_)?(eval|evaluate|evaluation|validate|validation|val|test|inference)(_.*)?",
     re.IGNORECASE,
 )
+# Methods by which a copy of the weights follows the model: `ema.update()`, `average.step(model)`.
+UPDATES = re.compile(r"_*(\w+_)?(update|step|accumulate|average)(_\w+)?")
 OF_EVALUATION = re.compile("val|test|eval|sequential|dev_")
 # Below these nothing is differentiated.
 NO_GRADIENTS = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})

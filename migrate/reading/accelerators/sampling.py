@@ -9,10 +9,12 @@ from functools import lru_cache
 from migrate.reading.accelerators.asked import is_module
 from migrate.reading.accelerators.programs import programs_of
 from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.callers import callers_of, reaching
+from migrate.reading.calls.callers import Callers, callers_of, reaching
 from migrate.reading.calls.scopes import Function, ModuleScope, Scope
 from migrate.reading.values.words import CALLED_MODEL
 
+# What a framework, or torch itself, runs with gradients.
+FORWARDS = frozenset({"forward", "__call__", "training_step"})
 GRADIENT_FREE = frozenset({"no_grad", "inference_mode"})
 # Calls that end the graph, by their last word.
 ENDS_GRAPH = frozenset({"sync", "mark_step", "step", "optimizer_step", "synchronize"})
@@ -42,10 +44,21 @@ def gradient_free(analysis: Analysis) -> frozenset[Scope]:
     while before < len(found):
         before = len(found)
         for function in functions:
-            calls = callers.get(function, ())
+            calls = [
+                (call, scope)
+                for call, scope in callers.get(function, ())
+                if id(call) in blocks or scope in found or not _is_unused(scope, callers, analysis)
+            ]
             if calls and all(id(call) in blocks or scope in found for call, scope in calls):
                 found.add(function)
     return frozenset(found)
+
+
+def _is_unused(scope: Scope, callers: Callers, analysis: Analysis) -> bool:
+    """Whether nothing is seen to run the function `scope`, and it is no part of a training by itself."""
+    if not isinstance(scope, Function) or scope in callers or scope.name in FORWARDS:
+        return False
+    return not _trains(scope, analysis)
 
 
 def _runs_model(function: Function, analysis: Analysis) -> bool:

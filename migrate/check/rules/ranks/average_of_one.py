@@ -1,0 +1,176 @@
+"""Averages of the weights that one replica alone keeps, updated between the collectives of the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.steps.in_step import When
+from migrate.reading.tree.tree import code, last_part, nodes_of
+from migrate.reading.values.kind import Kind
+from migrate.reading.values.words import MODEL, STEPS, UPDATES
+
+
+class AverageOfOne(Hazard):
+    """One replica alone updates a copy of the weights while it trains.
+
+    **Why.** `ema = EMA(model) if rank == 0 else None` costs nothing on GPUs. On XLA the update is a part of
+    the graph of that replica: the replicas run different graphs, and wait for each other in the collectives
+    that are in them.
+
+    **What to do.** Make and update the average on all replicas, whose weights are the same; save it on one.
+
+    Source: torch_xla 2.9: collectives are part of the compiled graph.
+    """
+
+    code = "XLA311"
+    name = "average-of-one"
+    severity = Severity.ERROR
+    nodes = (cst.Call,)
+    examples = (
+        example(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def train(model, loader, optimizer):
+                rank = dist.get_rank()
+                average = torch.optim.swa_utils.AveragedModel(model).cuda() if rank == 0 else None
+                for x, y in loader:
+                    loss = (model(x.cuda()) - y.cuda()).pow(2).mean()
+                    loss.backward()
+                    optimizer.step()
+                    if average is not None:
+                        average.update_parameters(model)  # XLA311
+                if average is not None:
+                    torch.save(average.state_dict(), "average.pt")
+            """
+        ),
+        example(
+            """
+            import torch
+            from averages import Shadow
+
+
+            class Trainer:
+                def __init__(self, net, optimizer, rank):
+                    self.net, self.optimizer = net.cuda(), optimizer
+                    if rank == 0:
+                        self.shadow = Shadow(self.net, decay=0.99)
+                    else:
+                        self.shadow = None
+
+                def fit(self, loader):
+                    for x in loader:
+                        self.net(x.cuda()).mean().backward()
+                        self.optimizer.step()
+                        if self.shadow is not None:
+                            self.shadow.update()  # XLA311
+            """
+        ),
+        example(
+            """
+            import torch
+            from averages import Board, Shadow
+
+
+            def train(model, loader, optimizer, rank, decay):
+                average = Shadow(model) if decay else None
+                board = Board("runs") if rank == 0 else None
+                saver = Board(model) if rank == 0 else None
+                for x in loader:
+                    model(x.cuda()).mean().backward()
+                    optimizer.step()
+                    if average is not None:
+                        average.update(model)
+                    if board is not None:
+                        board.update()
+                    if saver is not None:
+                        saver.write(decay)
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+        import torch_xla
+
+
+        def train(model, loader, optimizer):
+            average = torch.optim.swa_utils.AveragedModel(model).to("xla")
+            for x, y in loader:
+                with torch_xla.step():
+                    loss = (model(x.to("xla")) - y.to("xla")).pow(2).mean()
+                    loss.backward()
+                    optimizer.step()
+                    average.update_parameters(model)
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one update below a test of the rank, or of what the other replicas have not."""
+        assert isinstance(node, cst.Call)
+        func = node.func
+        if not isinstance(func, cst.Attribute) or not UPDATES.fullmatch(func.attr.value):
+            return
+        if not isinstance(facts.context.parent(node), cst.Expr):
+            return
+        guards = facts.guards
+        guard = guards.around(node) or guards.around_what_some_hold(node)
+        if guard is None or facts.steps.when(node) is When.ELSEWHERE or _ends(guard, facts):
+            return
+        if any(_holds_weights(value, facts) for value in _made(func.value, facts)):
+            line = facts.context.position(guard).line
+            yield self.hit(
+                node,
+                f"`{code(func)}` updates a copy of the weights on some replicas only (line {line}): their "
+                "graph is another one, and all wait in the next collective; make and update it on all "
+                "replicas, and save it on one",
+            )
+
+
+def _made(receiver: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield what `receiver` is given in the script."""
+    values: list[cst.BaseExpression | None]
+    if isinstance(receiver, cst.Attribute):
+        values = [value for _, value in facts.context.attributes.get(receiver.attr.value, [])]
+    elif isinstance(receiver, cst.Name):
+        values = [given.value for given in facts.bindings.given(receiver)]
+    else:
+        return
+    for value in values:
+        parts = (value.body, value.orelse) if isinstance(value, cst.IfExp) else (value,)
+        yield from (part for part in parts if isinstance(part, cst.BaseExpression))
+
+
+def _holds_weights(value: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `value` is made of a model: `EMA(model)`, `deepcopy(net)`, `EMA(model).cuda()`."""
+    while (
+        isinstance(value, cst.Call)
+        and isinstance(value.func, cst.Attribute)
+        and isinstance(value.func.value, cst.Call)
+    ):
+        value = value.func.value
+    if not isinstance(value, cst.Call):
+        return False
+    return any(_is_model(arg.value, facts) for arg in value.args)
+
+
+def _is_model(node: cst.BaseExpression, facts: Facts) -> bool:
+    if not isinstance(node, cst.Name | cst.Attribute):
+        return False
+    if (
+        facts.values.kind(node) is Kind.MODEL
+        or facts.context.place(node) in facts.context.calls.models
+    ):
+        return True
+    return bool(MODEL.fullmatch(last_part(node)))
+
+
+def _ends(guard: cst.CSTNode, facts: Facts) -> bool:
+    """Whether the code below `guard` ends the graph itself."""
+    return any(facts.names.of(call.func) in STEPS for call in nodes_of(guard, cst.Call))

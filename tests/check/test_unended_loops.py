@@ -1,0 +1,175 @@
+"""Loops that sample: reported where all turns become one graph, silent where something ends it."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from migrate.check.config import Config
+from migrate.check.project import check_paths
+
+SAMPLER = """
+import torch
+
+
+@torch.no_grad()
+def draw(velocity, x, steps):
+    x = x.cuda()
+    dt = 1 / steps
+    {loop}
+        {turn}
+    return x.cpu()
+"""
+TURNS = {
+    "assigned": "x = x + dt * velocity(x, {t})",
+    "in place": "x += dt * velocity(x, {t})",
+    "by a name": "v = velocity(x, {t}); x = x + v * dt",
+}
+LOOPS = {
+    "range": ("for i in range(steps):", "i"),
+    "progress": ("for i in tqdm(range(steps), leave=False):", "i"),
+    "backwards": ("for i in reversed(range(1000)):", "i"),
+    "times": ("for i, t in enumerate(torch.linspace(0, 1, steps)):", "t"),
+    "while": ("while dt < steps:", "dt"),
+}
+
+
+def reported(folder: Path, **files: str) -> list[tuple[str, int]]:
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(inspect.cleandoc(text) + "\n")
+    found = check_paths([folder], Config()).findings
+    return [(Path(one.path).stem, one.line) for one in found if one.code == "XLA113"]
+
+
+@pytest.mark.parametrize("turn", TURNS)
+@pytest.mark.parametrize("loop", LOOPS)
+def test_each_way_to_write_the_loop_is_reported(tmp_path: Path, loop: str, turn: str) -> None:
+    head, time = LOOPS[loop]
+    script = SAMPLER.format(loop=head, turn=TURNS[turn].format(t=time))
+    assert reported(tmp_path, sample=script) == [("sample", 8)]
+
+
+@pytest.mark.parametrize(
+    ("loop", "turn"),
+    [
+        ("for i in range(4):", "x = x + velocity(x, i)"),
+        ("for i in (0.1, 0.5, 1.0):", "x = x + velocity(x, i)"),
+        ("for i in range(steps):", "x = velocity(x, i); print(x.norm().item())"),
+        ("for i in range(steps):", "x = velocity(x, i); torch_xla.sync()"),
+        ("for i in range(steps):", "x = x * 0.5 + i"),
+        ("for layer in velocity.layers:", "x = layer(x)"),
+        ("for i in range(steps):", "x = velocity.layers[i](x)"),
+    ],
+)
+def test_what_is_short_or_ends_is_silent(tmp_path: Path, loop: str, turn: str) -> None:
+    script = SAMPLER.format(loop=loop, turn=turn).replace(
+        "import torch\n", "import torch\nimport torch_xla\n", 1
+    )
+    assert reported(tmp_path, sample=script) == []
+
+
+MODEL = """
+import torch
+from torch import nn
+
+
+class Denoiser(nn.Module):
+    def forward(self, x, t):
+        for block in self.blocks:
+            x = block(x, t)
+        return x
+
+    def denoise(self, x, t):
+        return x - self(x, t)
+
+    def generate(self, x, steps):
+        for t in range(steps):
+            x = self.denoise(x, t)
+        return x
+"""
+SOLVER = """
+import torch
+
+
+class Solver:
+    def __init__(self, steps):
+        self.steps = steps
+
+    def integrate(self, field, x: torch.Tensor):
+        for i in range(self.steps):
+            x = x + field(x, i) / self.steps
+        return x
+
+    def backwards(self, field, x):
+        return self.integrate(lambda y, t: -field(y, t), x)
+"""
+MAIN = """
+import torch
+from model import Denoiser
+from solver import Solver
+
+
+def main(noise):
+    net = Denoiser().cuda()
+    solver = Solver(50)
+    {block}
+        first = net.generate(noise.cuda(), 50)
+        second = solver.integrate(net, noise.cuda())
+    return first.cpu(), second.cpu()
+"""
+
+
+def test_a_sampler_in_another_file_is_reported_where_its_callers_take_no_gradients(
+    tmp_path: Path,
+) -> None:
+    main = MAIN.format(block="with torch.inference_mode():")
+    found = reported(tmp_path, main=main, model=MODEL, solver=SOLVER)
+    assert sorted(found) == [("model", 15), ("solver", 9)]
+
+
+def test_the_same_with_gradients_is_silent(tmp_path: Path) -> None:
+    main = MAIN.format(block="if True:")
+    assert reported(tmp_path, main=main, model=MODEL, solver=SOLVER) == []
+
+
+TRAINER = """
+import torch
+
+
+class Trainer:
+    def __init__(self, net, optimizer):
+        self.net, self.optimizer = net, optimizer
+        self.losses = []
+
+    def train_pass(self, x):
+        loss = self.net(x.cuda()).mean()
+        loss.backward()
+        self.optimizer.step()
+
+    @torch.no_grad()
+    def validation_pass(self, x):
+        self.losses.append(self.net(x.cuda()).mean())
+"""
+TRAIN = """
+import torch
+from trainer import Trainer
+
+
+def train(net, optimizer, loader, val_loader):
+    trainer = Trainer(net.cuda(), optimizer)
+    for step, x in enumerate(loader):
+        trainer.train_pass(x)
+        if step % 100 == 0:
+            for x in val_loader:
+                trainer.validation_pass(x)
+"""
+
+
+def test_a_validation_by_a_method_of_another_file_is_reported(tmp_path: Path) -> None:
+    assert reported(tmp_path, train=TRAIN, trainer=TRAINER) == [("train", 10)]
+    reads = TRAINER.replace(".mean())", ".mean().item())")
+    assert reported(tmp_path, train=TRAIN, trainer=reads) == []
