@@ -79,45 +79,6 @@ PROBABILITIES = ("dropout", "dropout_p", "drop_rate", "drop_path_rate", "p")
 LIKES = frozenset({"rand_like", "randint_like", "randn_like"})
 MAKERS = frozenset({"normal", "rand", "randint", "randn", "randperm"})
 SAMPLERS = frozenset({"bernoulli", "multinomial", "poisson", "rsample"})
-# Functions of `random` and `numpy.random`, and methods of their generators, that draw on the host.
-HOST_DRAWS = frozenset(
-    {
-        "betavariate",
-        "beta",
-        "binomial",
-        "choice",
-        "choices",
-        "expovariate",
-        "exponential",
-        "gauss",
-        "getrandbits",
-        "integers",
-        "normal",
-        "normalvariate",
-        "permutation",
-        "poisson",
-        "rand",
-        "randint",
-        "randn",
-        "random",
-        "random_integers",
-        "random_sample",
-        "randrange",
-        "sample",
-        "standard_normal",
-        "triangular",
-        "uniform",
-    }
-)
-HOST_GENERATORS = frozenset(
-    {
-        "numpy.random.Generator",
-        "numpy.random.RandomState",
-        "numpy.random.default_rng",
-        "random.Random",
-        "random.SystemRandom",
-    }
-)
 FILLS = frozenset(
     {
         "bernoulli_",
