@@ -73,7 +73,9 @@ def test_reads_in_an_update(base: str, tmp_path: Path) -> None:
 def test_a_step_of_something_else(tmp_path: Path) -> None:
     path = tmp_path / "other.py"
     path.write_text(
-        textwrap.dedent(LARS.format(imports="from environments import Env", base="Env", name="Walk"))
+        textwrap.dedent(
+            LARS.format(imports="from environments import Env", base="Env", name="Walk")
+        )
     )
     assert reported(path) == []
 

@@ -1,4 +1,4 @@
-"""A Linear in inference mode raises on XLA: evaluations of whatever file compute without gradients instead."""
+"""A Linear in inference mode raises on XLA: evaluations use no_grad instead."""
 
 from __future__ import annotations
 
