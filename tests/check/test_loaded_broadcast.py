@@ -10,7 +10,7 @@ import pytest
 from migrate.check.config import Config
 from migrate.check.file import check_file
 from migrate.reading.tree.source import parse
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import Options, Style
 from migrate.rewrite.story import rewrite_source
 
 SCRIPT = """
@@ -78,7 +78,7 @@ def written(folder: Path, changed: dict[str, str]) -> Path:
 
 @pytest.mark.parametrize("style", ["native", "portable"])
 @pytest.mark.parametrize("changed", WRONG, ids=str)
-def test_reported(changed: dict[str, str], style: str, tmp_path: Path) -> None:
+def test_reported(changed: dict[str, str], style: Style, tmp_path: Path) -> None:
     path = written(tmp_path, changed)
     assert [hit.line for hit in check_file(path, Config()) if hit.code == "XLA314"] == [15]
     source = parse(path.read_bytes(), path)

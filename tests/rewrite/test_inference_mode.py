@@ -1,4 +1,4 @@
-"""A Linear in inference mode raises on XLA: evaluations compute without gradients instead."""
+"""A Linear in inference mode raises on XLA: evaluations use no_grad instead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from migrate.check.config import Config
 from migrate.check.file import check_file
 from migrate.reading.tree.source import parse
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import Options, Style
 from migrate.rewrite.story import rewrite_source
 
 MAIN = """
@@ -62,7 +62,7 @@ def test_torch_xla_still_raises_in_inference_mode() -> None:
 
 @pytest.mark.parametrize("style", ["native", "portable"])
 @pytest.mark.parametrize("form", FORMS)
-def test_forms(form: str, style: str) -> None:
+def test_forms(form: str, style: Style) -> None:
     before, after = FORMS[form]
     head = "import torch\n\ndevice = torch.device('cuda')\n"
     source = parse((head + before).encode(), Path("a.py"))
@@ -71,7 +71,7 @@ def test_forms(form: str, style: str) -> None:
 
 
 @pytest.mark.parametrize("style", ["native", "portable"])
-def test_an_evaluation_in_a_file_of_its_own(tmp_path: Path, style: str) -> None:
+def test_an_evaluation_in_a_file_of_its_own(tmp_path: Path, style: Style) -> None:
     (tmp_path / "main.py").write_text(MAIN)
     (tmp_path / "evaluation.py").write_text(EVALUATION)
     (tmp_path / "report.py").write_text(EVALUATION)  # nobody's

@@ -92,6 +92,7 @@ HOST_DRAWS = frozenset(
         "gauss",
         "getrandbits",
         "integers",
+        "lognormvariate",
         "normal",
         "normalvariate",
         "permutation",
@@ -119,25 +120,6 @@ FILLS = frozenset(
         "normal_",
         "random_",
         "uniform_",
-    }
-)
-# Functions of `random` and methods of its generators that draw on the host.
-HOST_DRAWS = frozenset(
-    {
-        "betavariate",
-        "choice",
-        "choices",
-        "expovariate",
-        "gauss",
-        "integers",
-        "lognormvariate",
-        "normalvariate",
-        "randint",
-        "random",
-        "randrange",
-        "sample",
-        "triangular",
-        "uniform",
     }
 )
 # Functions of numpy.random that draw nothing, and what makes a generator of the host.

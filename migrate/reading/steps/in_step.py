@@ -69,9 +69,8 @@ class Steps:
                 self._take_steps(loop.body, batch_names(loop, self._context))
         for function in context.all_of(cst.FunctionDef):
             # Of what nothing is learned from only that is in a step which a step calls.
-            if (
-                is_forward(function, context) and not self._without_gradients(function)
-            ) or is_update(function, context):
+            learns = is_forward(function, context) and not self._without_gradients(function)
+            if learns or is_update(function, context):
                 self._take(function.body)
         self._follow()
         for entry in (entries or {}).values():

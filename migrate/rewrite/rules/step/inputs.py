@@ -60,6 +60,7 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
     if (
         converted
         or _receivers(_conversions(step.body.block)) & mentioned
+        or _converted(step.body.block) & mentioned
         or _comes_moved(loop, context)
     ):
         return f"{listed}: see that the device to which they are moved is {context.vocabulary.device_said}"
@@ -189,6 +190,17 @@ def _rebound(root: cst.CSTNode, context: Workspace) -> Iterator[str]:
     for assign in nodes_of(root, cst.Assign):
         if next(moves(assign.value, context), None) is not None:
             yield from (name for name in _targets(assign) if name)
+
+
+def _converted(root: cst.CSTNode) -> set[str]:
+    """Return the names bound to something converted: `x = {k: v.to(device) for k, v in x.items()}`."""
+    return {
+        name
+        for assign in nodes_of(root, cst.Assign)
+        if next(iter(_conversions(assign.value)), None) is not None
+        for name in _targets(assign)
+        if name
+    }
 
 
 def _given_to_mover(root: cst.CSTNode, context: Workspace) -> Iterator[str]:

@@ -18,9 +18,8 @@ BETWEEN = frozenset({"clone", "contiguous", "detach", "pin_memory"})
 class MovedData(Hazard):
     """A parameter is moved by an assignment to its `.data`.
 
-    **Why.** `p.data = p.data.to(device)` moves a parameter from the CPU to a GPU and keeps the object
-    that the optimizer holds. To the device of XLA it raises: "variable and tensor have incompatible
-    tensor type".
+    **Why.** `p.data = p.data.to(device)` moves a parameter to a GPU and keeps the object that the
+    optimizer holds. To the device of XLA it raises: the two "have incompatible tensor type".
 
     **What to do.** Move the module, `model.to("xla")`, before its optimizer is made.
 
