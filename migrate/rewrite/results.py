@@ -14,7 +14,7 @@ from migrate.reading.notebook.text import SUFFIX, Notebook
 from migrate.reading.tree.source import Source, decoded
 
 # Rules and hazards of what costs at most a warning or some speed: the script trains as it stands.
-_HARMLESS = frozenset({"pinned-memory", "jit-script", "XLA108", "XLA208", "XLA709", "XLA832"})
+_HARMLESS = frozenset({"pinned-memory", "jit-script", "XLA108", "XLA208", "XLA709", "XLA607"})
 # The words of a finding that replaces an edit.
 NOT_DONE = "not done by the rule "
 # The words with which a rule asks for what is so in most scripts.

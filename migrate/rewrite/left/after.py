@@ -29,7 +29,7 @@ from migrate.reading.tree.source import parse
 from migrate.rewrite.left.remaining import NAME as REMAINING
 
 # Hazards that are information and that a rewrite reports all the same.
-MENTIONED = frozenset({"XLA108", "XLA208", "XLA832"})
+MENTIONED = frozenset({"XLA108", "XLA208", "XLA607"})
 # Line, column, rule and message of what the rewrite reports.
 Spoken = tuple[int, int, str, str]
 
