@@ -227,6 +227,6 @@ def main():
 @STYLES
 def test_running_out_of_memory_in_a_step(style: str) -> None:
     found, _ = notes(MEMORY.replace("TEXT", "out of memory"), style)
-    assert ("XLA832", "try:") in found
+    assert ("XLA607", "try:") in found
     found, _ = notes(MEMORY.replace("TEXT", "corrupt record"), style)
-    assert ("XLA832", "try:") not in found
+    assert ("XLA607", "try:") not in found

@@ -1,1 +1,1 @@
-"""What is saved and does not come back as it was (XLA8xx)."""
+"""What is saved, and what comes back from a checkpoint (XLA8xx)."""

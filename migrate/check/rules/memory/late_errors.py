@@ -29,7 +29,7 @@ class LateErrors(Hazard):
     Source: torch_xla 2.9, `torch_xla.step` (read).
     """
 
-    code = "XLA832"
+    code = "XLA607"
     name = "late-error"
     severity = Severity.INFO
     nodes = (cst.Try,)
@@ -43,13 +43,13 @@ class LateErrors(Hazard):
             def train(model, loader, optimizer):
                 for x, y in loader:
                     with torch_xla.step():
-                        try:  # XLA832
+                        try:  # XLA607
                             model(x.to("xla"), y.to("xla")).backward()
                         except RuntimeError as error:
                             if "out of memory" not in str(error):
                                 raise
                             optimizer.zero_grad()
-                        try:  # XLA832
+                        try:  # XLA607
                             optimizer.step()
                         except torch.OutOfMemoryError:
                             optimizer.zero_grad()
