@@ -486,13 +486,6 @@ class TestTorch:
         assert sent[0] - sent[1] == (2 * biases if remedy == "bf16" else 0)
 
     @pytest.mark.long
-    def test_an_address_that_a_tpu_vm_does_not_set(self, tmp_path: Path) -> None:
-        script = tmp_path / "train_xla.py"
-        script.write_text('import os\n\nimport torch_xla\n\nprint(os.environ["MASTER_ADDR"])\n')
-        done = run(script, "--tpu", "v5e-4")
-        assert done.exit_code == 2
-        assert "(KeyError: 'MASTER_ADDR'); give them: --torchrun" in done.stderr
-
     def test_torchruns_variables_and_the_largest_batch(self, here: Here, tmp_path: Path) -> None:
         """A script that reads its rank and its batch, whose batch is looked for by its own option."""
         script = tmp_path / "train.py"

@@ -41,8 +41,6 @@ _TAIL = 600  # characters of what a script said before it failed
 _FRAME = re.compile(r'File "(/[^"]+)", line (\d+)')
 _MIRROR = "place"  # in the folder of a fit
 _RANDOM = re.compile(r"(/migrate-(?:fit|rewritten)-)(\w{8})(?=/|$)")  # as `tempfile` makes them
-# What torch says of a process group whose address torchrun gives.
-_NO_ADDRESS = "environment variable MASTER_ADDR expected, but not set"
 _INSTALLED = re.compile("-packages/|/lib/python3")
 
 
@@ -164,6 +162,9 @@ def _run(
         "PJRT_DEVICE": "CPU",
         "CPU_NUM_DEVICES": "1",
         FORCE: "xla",  # of a script in the words of shims, which would take the CPU here
+        # Where its process group of one meets: torch_xla's own port may be another run's.
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
         FOLDER: str(folder),
         DEVICES: str(devices),
         AT: str(at),
@@ -186,9 +187,7 @@ def as_torchrun(devices: int) -> dict[str, str]:
     """What torchrun tells the first of its processes, which is the only one here."""
     counts = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(devices))
     firsts = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"), "0")
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    run = {"GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "migrate-fit"}
-    return {**counts, **firsts, **address, **run}
+    return {**counts, **firsts, "GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "migrate-fit"}
 
 
 def failure(
@@ -210,7 +209,7 @@ def failure(
         last = last or "the system ended it"
         return FitError(f"{shown}: {WHAT}{_at(said, places)} ({last})", REMEDY)
     if code:
-        if any(f"KeyError: '{name}'" in said for name in as_torchrun(1)) or _NO_ADDRESS in said:
+        if any(f"KeyError: '{name}'" in said for name in as_torchrun(1)):
             return FitError(
                 f"{shown}: asks for torchrun's variables ({last})", "give them: --torchrun"
             )

@@ -35,8 +35,6 @@ from migrate.fit.lowered.pending import (
     takes_weights,
 )
 from shims import activate
-from shims._shared.ports import free_port
-from shims._simulated import meeting
 
 FOLDER, DEVICES, AT = "MIGRATE_FIT_FOLDER", "MIGRATE_FIT_DEVICES", "MIGRATE_FIT_AT"
 CHANGED = "MIGRATE_FIT_CHANGED"
@@ -54,8 +52,6 @@ _READS = ("item", "tolist", "cpu", "to", "numpy", "__float__", "__int__", "__boo
 
 def install() -> None:
     """Watch this process, once it imports torch_xla."""
-    # Its process group of one meets at a port of its own: torch_xla's may be another run's.
-    activate.after_import(meeting.MODULE, lambda: meeting.meet_at(free_port()))
     activate.after_import("torch_xla", lambda: _Watch().start())
 
 
