@@ -111,6 +111,7 @@ class RendezvousAddress(Rule):
                 dist.init_process_group(
                     'nccl', init_method=f'tcp://localhost:{port}', rank=rank, world_size=size
                 )
+                print('port', port)
             """,
             "remove it with what it served",
         ),

@@ -143,10 +143,14 @@ class Together(Rule):
                     if step % 100 == 0:
                         with shims.together(tells=rank == 0):
                             model.eval()
-                            total = 0.0
+                            if rank == 0:
+                                total = 0.0
                             with torch.no_grad():
                                 for x, y in validation:
-                                    total += F.cross_entropy(model(x.to("xla")), y.to("xla")).item()
+                                    with torch_xla.step():
+                                        batch_loss = F.cross_entropy(model(x.to("xla")), y.to("xla"))
+                                    if rank == 0:
+                                        total += batch_loss.item()
                             if rank == 0:
                                 log.write(f"{total}")
                             model.train()
