@@ -61,6 +61,7 @@ def test_each_way_to_write_the_loop_is_reported(tmp_path: Path, loop: str, turn:
         ("for i in range(steps):", "x = velocity(x, i); print(x.norm().item())"),
         ("for i in range(steps):", "x = velocity(x, i); torch_xla.sync()"),
         ("for i in range(steps):", "x = x * 0.5 + i"),
+        ("for i in range(steps):", "words = x[i]; y = velocity(words)"),
         ("for layer in velocity.layers:", "x = layer(x)"),
         ("for i in range(steps):", "x = velocity.layers[i](x)"),
     ],

@@ -45,7 +45,7 @@ def unended_call(loop: Loop, facts: Facts) -> cst.Call | None:
     steady = facts.uses_xla or facts.context.place(call) in _sampling(facts)
     if isinstance(loop, cst.For) and facts.values.kind(loop.iter) in LOADERS and not steady:
         return None
-    if not _counts(loop) and not _carries(loop) and not steady:
+    if not _counts(loop) and not _carried(loop) and not steady:
         return None
     return None if _ends(loop, facts) else call
 
@@ -113,7 +113,9 @@ def _models(
     for call in _own_calls(block, facts):
         if not call.args or _is_layer(call, facts):
             continue
-        direct = _is_model(call, facts) or code(call.func) in given
+        direct = _is_model(call, facts) or (
+            code(call.func) in given and _is_given(call, block, facts)
+        )
         kept = direct and not isinstance(facts.context.parent(call), cst.Expr)
         if kept or facts.context.place(call) in _sampling(facts):
             yield call
@@ -165,6 +167,15 @@ def _parameters(block: cst.CSTNode, facts: Facts) -> frozenset[str]:
     return frozenset(one.name.value for one in params if one.default is None)
 
 
+def _is_given(call: cst.Call, block: cst.CSTNode, facts: Facts) -> bool:
+    """Whether `call` is given what an earlier turn of the loop with the body `block` has computed."""
+    loop = facts.context.parent(block)
+    if not isinstance(loop, cst.For | cst.While):
+        return False
+    given = {name.value for arg in call.args for name in nodes_of(arg.value, cst.Name)}
+    return not given.isdisjoint(_carried(loop))
+
+
 def _is_layer(call: cst.Call, facts: Facts) -> bool:
     """Whether what is called is a part of a model that the loop goes through: `self.blocks[i](x)`."""
     func = call.func
@@ -199,8 +210,8 @@ def _counts(loop: Loop) -> bool:
     return False
 
 
-def _carries(loop: Loop) -> bool:
-    """Whether a turn of `loop` computes with what the one before has left."""
+def _carried(loop: Loop) -> set[str]:
+    """Return the names by which a turn of `loop` computes with what the one before has left."""
     bound: set[str] = set()
     early: set[str] = set()
     for statement in _statements(loop.body):
@@ -212,7 +223,7 @@ def _carries(loop: Loop) -> bool:
             used |= {name.value for name in kept}
         early |= used - bound
         bound |= {name.value for name in kept}
-    return bool(early & bound)
+    return early & bound
 
 
 def _statements(node: cst.CSTNode) -> Iterator[cst.CSTNode]:

@@ -8,17 +8,20 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import keyword
+from migrate.reading.tree.tree import keyword, last_part
 from migrate.reading.values.devices import is_accelerator
+
+OF_CUDA = frozenset({"graphsafe_get_state", "graphsafe_set_state"})
 
 
 class Generator(Hazard):
     """A generator of random numbers on the device raises.
 
-    **Why.** XLA has one state of random numbers for each device and no generators.
+    **Why.** XLA has one state of random numbers for each device and no generators. Only those of CUDA have
+    `graphsafe_get_state` and `graphsafe_set_state`.
 
     **What to do.** A generator of the CPU for data and masks, moved to the device; `torch_xla.manual_seed`
-    for the rest.
+    for the rest. `get_state` and `set_state` instead of the two: the former returns a copy.
 
     Source: torch_xla 2.9, measured.
     """
@@ -28,13 +31,24 @@ class Generator(Hazard):
     severity = Severity.ERROR
     spoken_by = ("rng",)
     nodes = (cst.Call,)
-    words = "Generator"
+    words = "Generator|graphsafe_"
     examples = (
         example(
             """
             import torch
 
             generator = torch.Generator(device="cuda")  # XLA814
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def validate(trainer, before):
+                now = trainer.rng.graphsafe_get_state()  # XLA814
+                trainer.rng.graphsafe_set_state(before)  # XLA814
+                return now
             """
         ),
         example(
@@ -57,6 +71,13 @@ class Generator(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one construction."""
         assert isinstance(node, cst.Call)
+        called = last_part(node.func)
+        if called in OF_CUDA:
+            plain = called.removeprefix("graphsafe_")
+            yield self.hit(
+                node, f"{called} raises for a generator of the CPU: {plain}, which copies"
+            )
+            return
         if facts.names.of(node.func) != "torch.Generator":
             return
         device = keyword(node, "device") or (node.args[0] if node.args else None)
