@@ -13,7 +13,7 @@ from migrate.check.only_cuda import only_with_cuda
 from migrate.reading.catalogue import catalogue
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
-from migrate.reading.tree.tree import keyword
+from migrate.reading.tree.tree import compared_with_type, keyword
 from migrate.reading.values.collectives import makes_gloo_group
 
 
@@ -68,6 +68,8 @@ def is_a_type(node: cst.CSTNode, facts: Facts) -> bool:
     above = facts.context.parent(node)
     if isinstance(above, cst.BaseElement):
         return True  # one of several types
+    if compared_with_type(above, facts.context.parent(above)):
+        return True
     call = facts.context.parent(above) if isinstance(above, cst.Arg) else None
     if isinstance(call, cst.Call):
         asks = isinstance(call.func, cst.Name) and call.func.value in ("isinstance", "issubclass")

@@ -208,3 +208,23 @@ def base_name(node: cst.CSTNode) -> str | None:
         else:
             return None
     return get_full_name_for_node(node)
+
+
+def compared_with_type(above: cst.CSTNode | None, further: cst.CSTNode | None) -> bool:
+    """Whether a part of `above` is compared with the type of an object: `type(x) is A`, `A == x.__class__`.
+
+    Args:
+        above: the node that holds the part.
+        further: the node that holds `above`.
+    """
+    if isinstance(above, cst.ComparisonTarget):
+        return isinstance(further, cst.Comparison) and _is_type(further.left)
+    if isinstance(above, cst.Comparison):
+        return any(_is_type(target.comparator) for target in above.comparisons)
+    return False
+
+
+def _is_type(value: cst.BaseExpression) -> bool:
+    if isinstance(value, cst.Call):
+        return code(value.func) == "type" and len(value.args) == 1
+    return isinstance(value, cst.Attribute) and value.attr.value == "__class__"

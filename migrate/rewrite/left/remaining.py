@@ -14,7 +14,7 @@ from migrate.reading.catalogue import catalogue
 from migrate.reading.catalogue.entry import OnXla, names
 from migrate.reading.catalogue.torch_distributed import HOOKS
 from migrate.reading.catalogue.torch_other import DATA_PARALLEL
-from migrate.reading.tree.tree import code, keyword, string_value
+from migrate.reading.tree.tree import code, compared_with_type, keyword, string_value
 from migrate.reading.values.collectives import is_comm_hook, makes_gloo_group
 from migrate.reading.values.devices import names_cuda
 from migrate.reading.values.environment import CALLS
@@ -110,20 +110,10 @@ def _is_asked_for(node: cst.CSTNode, context: Workspace) -> bool:
     above = context.parent(node)
     if isinstance(above, cst.Element):
         above = context.parent(context.parent(above))
-    if isinstance(above, cst.ComparisonTarget):
-        comparison = cst.ensure_type(context.parent(above), cst.Comparison)
-        return _is_type(comparison.left)
-    if isinstance(above, cst.Comparison):
-        return any(_is_type(target.comparator) for target in above.comparisons)
+    if compared_with_type(above, context.parent(above)):
+        return True
     call = context.parent(above) if isinstance(above, cst.Arg) else None
     return isinstance(call, cst.Call) and code(call.func) in ("isinstance", "issubclass")
-
-
-def _is_type(value: cst.BaseExpression) -> bool:
-    """Whether `value` is the type of an object: `type(x)`, `x.__class__`."""
-    if isinstance(value, cst.Call):
-        return code(value.func) == "type" and len(value.args) == 1
-    return isinstance(value, cst.Attribute) and value.attr.value == "__class__"
 
 
 def _is_over_gloo(call: cst.Call, context: Workspace) -> bool:

@@ -108,6 +108,7 @@ class RendezvousAddress(Rule):
 
             def setup(rank, size):
                 port = int(os.environ['MASTER_PORT'])
+                print('listening at', port)
                 dist.init_process_group(
                     'nccl', init_method=f'tcp://localhost:{port}', rank=rank, world_size=size
                 )
