@@ -10,7 +10,7 @@ from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.reading.tree.source import parse
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import Options, Style
 from migrate.rewrite.story import rewrite_source
 
 TRAINING = """
@@ -55,7 +55,7 @@ if __name__ == "__main__":
 AT = TRAINING.lstrip().splitlines().index("        LINE") + 1
 
 
-def reported(line: str, style: str | None = None) -> list[str]:
+def reported(line: str, style: Style | None = None) -> list[str]:
     """Return the codes that the check, or the rewrite in `style`, reports at the line."""
     source = parse(TRAINING.lstrip().replace("LINE", line).encode(), Path("train.py"))
     if style is None:
@@ -82,7 +82,7 @@ def reported(line: str, style: str | None = None) -> list[str]:
         "for _ in range(rnd.randint(1, 4)): x = x + 1",
     ],
 )
-def test_a_branch_by_chance(line: str, style: str | None) -> None:
+def test_a_branch_by_chance(line: str, style: Style | None) -> None:
     assert reported(line, style) == ["XLA113"]
 
 
@@ -97,7 +97,7 @@ def test_a_branch_by_chance(line: str, style: str | None) -> None:
         "x = x ** rnd.uniform(1.0, 2.0)",
     ],
 )
-def test_a_position_or_a_size_by_chance(line: str, style: str | None) -> None:
+def test_a_position_or_a_size_by_chance(line: str, style: Style | None) -> None:
     assert reported(line, style) == ["XLA112"]
 
 
@@ -114,7 +114,7 @@ def test_a_position_or_a_size_by_chance(line: str, style: str | None) -> None:
     ],
 )
 def test_numbers_that_are_data_and_branches_that_compute_nothing(
-    line: str, style: str | None
+    line: str, style: Style | None
 ) -> None:
     assert reported(line, style) == []
 

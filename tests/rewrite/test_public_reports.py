@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.reading.tree.source import parse
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import Options, Style
 from migrate.rewrite.story import rewrite_source
 
 HEAD = """
@@ -30,7 +30,7 @@ if __name__ == "__main__":
 STYLES = pytest.mark.parametrize("style", ["native", "portable"])
 
 
-def notes(body: str, style: str) -> tuple[set[tuple[str, str]], str]:
+def notes(body: str, style: Style) -> tuple[set[tuple[str, str]], str]:
     """Return the rules and the reported lines of the source, and what the rewrite wrote."""
     script = HEAD.lstrip() + body.strip("\n") + "\n" + TAIL
     done = rewrite_source(parse(script.encode(), Path("train.py")), options=Options(style=style))
@@ -71,7 +71,7 @@ def main():
 
 @STYLES
 @pytest.mark.parametrize("read", ["int(self.pointer)", "self.pointer.item()"])
-def test_the_pointer_of_a_queue(style: str, read: str) -> None:
+def test_the_pointer_of_a_queue(style: Style, read: str) -> None:
     found, _ = notes(MOMENTUM.replace("READ", read), style)
     rules = {rule for rule, line in found if "self.queue[:, at" in line or "at = " in line}
     assert "XLA107" in rules
@@ -103,7 +103,7 @@ def main():
         "wide = torch.cat([x, x.new_zeros(most - len(x), 4)])",
     ],
 )
-def test_a_gather_of_what_was_just_padded(style: str, pad: str) -> None:
+def test_a_gather_of_what_was_just_padded(style: Style, pad: str) -> None:
     pad = pad.replace("; ", "\n    ")
     found, _ = notes(GATHER.replace("PAD", pad), style)
     assert ("XLA303", "dist.all_gather(parts, wide)") in found
@@ -132,7 +132,7 @@ def main():
         'torch.set_default_tensor_type("torch.cuda.FloatTensor")',
     ],
 )
-def test_a_model_that_is_made_on_the_default_device(style: str, setter: str) -> None:
+def test_a_model_that_is_made_on_the_default_device(style: Style, setter: str) -> None:
     found, after = notes(DEFAULT.replace("SET", setter), style)
     assert not [rule for rule, _ in found if rule in ("ddp", "optimizer-order", "XLA706")]
     assert "set_swap_module_params" not in after
@@ -164,7 +164,7 @@ def main():
         ("data = TensorDataset(x, y)", False),
     ],
 )
-def test_a_data_set_on_the_device(style: str, make: str, reported: bool) -> None:
+def test_a_data_set_on_the_device(style: Style, make: str, reported: bool) -> None:
     found, _ = notes(DATA.replace("MAKE", make.replace("; ", "\n    ")), style)
     assert any(rule == "XLA114" for rule, _ in found) is reported
 
@@ -225,7 +225,7 @@ def main():
 
 
 @STYLES
-def test_running_out_of_memory_in_a_step(style: str) -> None:
+def test_running_out_of_memory_in_a_step(style: Style) -> None:
     found, _ = notes(MEMORY.replace("TEXT", "out of memory"), style)
     assert ("XLA607", "try:") in found
     found, _ = notes(MEMORY.replace("TEXT", "corrupt record"), style)
