@@ -199,12 +199,6 @@ def _require_uses(target: str, options: FitOptions, script: Script | None) -> No
         "--batch": options.auto and not options.batch_option,
         "--loss": options.loss != "auto",
     }
-    if a_model and not options.inputs and (options.auto or "batch" in options.remedies):
-        name = "--batch auto" if options.auto else "--try batch"
-        raise FitError(
-            f"{target}: {name} changes the batch of --inputs",
-            "give them: --inputs 'x=float32[8,16]'",
-        )
     if script is not None:
         if options.auto or "batch" in options.remedies:
             if not options.batch_option:
@@ -218,6 +212,12 @@ def _require_uses(target: str, options: FitOptions, script: Script | None) -> No
     elif options.batch_option or options.torchrun:
         name = "--batch-option" if options.batch_option else "--torchrun"
         raise FitError(f"{target}: {name} is for scripts", "leave it out")
+    if a_model and not options.inputs and (options.auto or "batch" in options.remedies):
+        name = "--batch auto" if options.auto else "--try batch"
+        raise FitError(
+            f"{target}: {name} changes the batch of --inputs",
+            "give them: --inputs 'x=float32[8,16]'",
+        )
     given = [name for name, value in of_models.items() if value]
     if given and not a_model:
         raise FitError(

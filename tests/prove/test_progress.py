@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 from migrate.prove.progress import ObservedSteps, recorded_steps, steps_told
+from tests.waiting import LIMIT
 
 
 def test_each_further_step_is_told() -> None:
@@ -19,10 +20,10 @@ def test_each_further_step_is_told() -> None:
     steps = [0]
     with steps_told(tell, lambda: steps[0], 16, seconds=0.01):
         steps[0] = 3
-        assert reached.wait(60)
+        assert reached.wait(LIMIT)
         reached.clear()
         steps[0] = 4
-        assert reached.wait(60)
+        assert reached.wait(LIMIT)
     assert said == ["step 3 of 16", "step 4 of 16"]
 
 
@@ -30,7 +31,7 @@ def test_without_a_number_of_all_steps_their_count_is_told() -> None:
     said: list[str] = []
     reached = threading.Event()
     with steps_told(lambda text: (said.append(text), reached.set())[0], lambda: 1, seconds=0.01):
-        assert reached.wait(60)
+        assert reached.wait(LIMIT)
     assert said == ["1 step"]
 
 

@@ -212,13 +212,17 @@ def test_progress_has_bytes_rate_and_time_left(
     assert "10.0/100.0 GB" in screen.getvalue()
 
 
+# As many alike as are listed one by one; more are one line.
+COUNT = 5
+
+
 class TestFindings:
     @pytest.fixture
     def project(self, tmp_path: Path) -> Path:
         """A folder whose path alone is wider than a screen."""
         folder = tmp_path / "/".join(["a_folder_with_a_long_name"] * 8)
         folder.mkdir(parents=True)
-        uses = "".join(f"print(torch.cuda.device_count(), {n})\n" for n in range(12))
+        uses = "".join(f"print(torch.cuda.device_count(), {n})\n" for n in range(COUNT))
         (folder / "train.py").write_text(f"import torch\n\n{uses}")
         return folder
 
@@ -229,13 +233,13 @@ class TestFindings:
             lines = [line for line in done.stderr.splitlines() if line.startswith(str(project))]
             found = [line for line in lines if line.startswith(f"{project / 'train.py'}:")]
             found = [line for line in found if "left to do" not in line]
-            assert len(found) == 12
+            assert len(found) == COUNT
             for number, line in enumerate(found, 3):
                 place, rule, *message = line.removeprefix(f"{project / 'train.py'}:").split()
                 assert place == f"{number}:7:"
                 assert rule
                 assert len(message) > 3
-            assert "12 × " in done.stderr  # what there is to do, once
+            assert f"{COUNT} × " in done.stderr  # what there is to do, once
 
     def test_a_terminal_says_once_what_there_is_to_do(
         self, project: Path, monkeypatch: pytest.MonkeyPatch
@@ -248,7 +252,7 @@ class TestFindings:
         monkeypatch.setenv("TERM", "dumb")
         show(*folder_summary(rewrite_folder(project), None))
         text = " ".join(screen.getvalue().split())
-        assert "12 left to do by hand, in this order" in text
+        assert f"{COUNT} left to do by hand, in this order" in text
         assert "the same 11 times more: " in text
         assert "and 3 more (--json has them all)" in text
 

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from shims import activate
+from tests.waiting import LIMIT
 
 
 def run(script: Path, plugins: tuple[str, ...] = ()) -> str:
     """Run a script with the backend for CUDA code on the CPU; return what it prints."""
     env = {**os.environ, **activate.environment("cpu", 1, plugins)}
     command = [sys.executable, str(script)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -96,6 +97,6 @@ def test_python_m_migrate_starts_in_a_project_with_a_shims_of_its_own(tmp_path: 
     write(tmp_path / "shims.py", "def resize(x):\n    return x + 1\n")
     command = [sys.executable, "-m", "migrate", "rewrite", "train.py", "--diff"]
     write(tmp_path / "train.py", "import torch\n\nx = torch.ones(2).cuda()\n")
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode in (0, 1), done.stderr
     assert 'torch.ones(2).to("xla")' in done.stdout

@@ -74,7 +74,8 @@ drawn = torch.rand(2, generator=generators[0])
 backend.set_device_rng_state(state)
 assert torch.equal(drawn, torch.rand(2, generator=generators[0]))
 assert backend.memory() == MemoryUse(30, 40, 100)
-refused(UnsupportedError, lambda: backend.autocast(torch.float16, True, None))
+assert backend.autocast_dtype(torch.float16) == torch.bfloat16
+refused(UnsupportedError, lambda: backend.autocast(torch.float64, True, None))
 scaler = backend.grad_scaler({})
 assert scaler.state_dict() == torch.amp.GradScaler("cpu").state_dict()
 

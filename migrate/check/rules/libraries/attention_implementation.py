@@ -36,6 +36,7 @@ class AttentionImplementation(Hazard):
     severity = Severity.ERROR
     other_work = Work.KERNELS
     nodes = (cst.Arg, cst.Assign, cst.DictElement)
+    words = r"attn_implementation|use_flash_attention_2|use_kernels"
     examples = (
         example(
             """

@@ -47,6 +47,7 @@ class SparseGradients(NamedHazard):
     name = "sparse-gradients"
     severity = Severity.ERROR
     nodes = (cst.Name, cst.Attribute, cst.Call)
+    words = r"[Ee]mbedding|[Ss]parse"
     examples = (
         example(
             """

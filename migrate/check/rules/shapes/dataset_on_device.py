@@ -29,6 +29,7 @@ class DatasetOnDevice(Hazard):
     name = "dataset-on-device"
     severity = Severity.WARNING
     nodes = (cst.Call, cst.FunctionDef)
+    words = r"TensorDataset|StackDataset|__getitem__"
     examples = (
         example(
             """

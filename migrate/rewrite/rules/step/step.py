@@ -171,8 +171,9 @@ class Step(Rule):
         ),
         rewritten(
             """
-            def train(model, loader, optimizer, meter, accum_iter):
-                model.cuda()
+            def train(loader, meter, accum_iter):
+                model = Net().cuda()
+                optimizer = make_optimizer(model)
                 for x in loader:
                     x = x.cuda()
                     loss = model(x).mean()
@@ -187,8 +188,9 @@ class Step(Rule):
             import torch_xla
 
 
-            def train(model, loader, optimizer, meter, accum_iter):
-                model.to("xla")
+            def train(loader, meter, accum_iter):
+                model = Net().to("xla")
+                optimizer = make_optimizer(model)
                 for x in loader:
                     with torch_xla.step():
                         x = x.to("xla")
