@@ -42,7 +42,7 @@ def reported(folder: Path, **files: str) -> list[tuple[str, int]]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(inspect.cleandoc(text) + "\n")
     found = check_paths([folder], Config()).findings
-    return [(Path(one.path).stem, one.line) for one in found if one.code == "XLA113"]
+    return [(Path(one.path).stem, one.line) for one in found if one.code == "XLA116"]
 
 
 @pytest.mark.parametrize("turn", TURNS)

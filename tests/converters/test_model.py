@@ -159,7 +159,7 @@ def test_a_config_of_no_library(tmp_path):
 
 
 def test_a_config_of_timm_without_timm(tmp_path, monkeypatch):
-    monkeypatch.setattr("converters.model.find_spec", lambda _: None)
+    monkeypatch.setattr("converters.model.is_installed", lambda _: False)
     folder = write_config(tmp_path, architecture="resnet18", num_classes=10)
     assert load_config_model(folder) is None
     assert "a model of timm, which is not installed" in what_it_describes(folder)

@@ -250,11 +250,13 @@ class TestFindings:
         monkeypatch.setattr("sys.stdout", screen)
         monkeypatch.setenv("COLUMNS", "120")
         monkeypatch.setenv("TERM", "dumb")
+        for name in ("second.py", "third.py"):
+            (project / name).write_bytes((project / "train.py").read_bytes())
         show(*folder_summary(rewrite_folder(project), None))
         text = " ".join(screen.getvalue().split())
-        assert f"{COUNT} left to do by hand, in this order" in text
-        assert "the same 11 times more: " in text
-        assert "and 3 more (--json has them all)" in text
+        assert f"{3 * COUNT} left to do by hand, in this order" in text
+        assert f"the same {3 * COUNT - 1} times more: " in text
+        assert "and 6 more (--json has them all)" in text
 
     def test_what_the_script_stands_with_is_no_failure(self, tmp_path: Path) -> None:
         path = tmp_path / "train.py"

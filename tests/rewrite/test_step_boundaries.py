@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from migrate.check.hazard import Severity
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.left.after import READS
 from migrate.rewrite.story import rewrite
 
 STEP = "with torch_xla.step():"
@@ -23,7 +25,11 @@ def after(folder: Path, source: str, more: dict[str, str] | None = None) -> tupl
         file = next(one for one in done.files if one.name == Path("train.py"))
         return file.after.decode(), [note.message for note in file.findings]
     one = rewrite(folder / "train.py")
-    return one.data.decode(), [note.message for note in one.findings]
+    # Reads of every step are mentioned, and nothing is to be done by hand.
+    mentioned = [
+        note for note in one.findings if note.rule in READS and note.severity is Severity.INFO
+    ]
+    return one.data.decode(), [note.message for note in one.findings if note not in mentioned]
 
 
 def block(text: str, number: int = 0) -> str:
@@ -649,8 +655,11 @@ def test_a_function_that_is_called_is_no_model(tmp_path: Path) -> None:
     source = """
         import torch
 
+        def plot(images):
+            torch.save(images, "images.pt")
+
         @torch.no_grad()
-        def show(loader, plot):
+        def show(loader):
             for images, _ in loader:
                 images = images.cuda()
                 plot(images)
