@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from torch.distributed.rendezvous import _rendezvous_handlers
+
 MODULE = "torch_xla._internal.rendezvous"
 
 
@@ -39,3 +41,7 @@ def meet_at(port: int) -> None:
         yield joined
 
     rendezvous.pjrt_rendezvous_handler = here
+    # torch keeps the handlers that were registered before: the backend may have been imported already.
+    for scheme, registered in _rendezvous_handlers.items():
+        if registered is handler:
+            _rendezvous_handlers[scheme] = here

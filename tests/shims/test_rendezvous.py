@@ -104,3 +104,40 @@ def test_ranks_meet_here_though_the_script_names_another_host(place: str, tmp_pa
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines.count("rank 0 has 3.0") == lines.count("rank 1 has 3.0") == 2
+
+
+EARLY = """
+import os
+
+import torch.distributed as dist
+import torch_xla
+import torch_xla.distributed.xla_backend  # registers the rendezvous before the replicas start
+
+
+def main(index):
+    dist.init_process_group("xla", init_method="xla://")
+    print("joined", dist.get_world_size(), os.environ.get("MASTER_PORT"))
+
+
+if __name__ == "__main__":
+    torch_xla.launch(main)
+"""
+
+
+@pytest.mark.xla
+def test_replicas_meet_at_a_port_of_their_own_though_the_backend_was_imported_before(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "early.py"
+    script.write_text(EARLY)
+    with socket.socket() as taken:
+        # The port that torch_xla takes where the environment names none.
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            taken.bind(("127.0.0.1", 12355))
+            taken.listen()
+        except OSError:
+            pass  # another program has it: as well
+        command = [sys.executable, "-m", "migrate", "run", str(script), "--replicas", "2"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.stdout.count("joined 2 None") == 2, done.stdout + done.stderr
