@@ -37,7 +37,8 @@ class Net(nn.Module):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The current directory, with `net.py:Net` in it."""
+    """The current directory, with `net.py:Net` in it, and no folder of compiled code beside it."""
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(MODEL)
     return tmp_path
