@@ -74,6 +74,7 @@ def proved(folder: Path, **settings: bool) -> Proof:
     return prove(original, rewritten, replicas=1, settings=Settings(timeout=LIMIT, **settings))
 
 
+@pytest.mark.xla
 def test_draws_on_the_device_are_equal(tmp_path: Path) -> None:
     proof = proved(tmp_path)
     assert proof.verdict is Verdict.EQUAL, proof.message

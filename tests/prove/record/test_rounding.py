@@ -133,6 +133,7 @@ def scripted_part(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return functional.linear(functional.conv1d(x, weight), torch.ones(4, 4))
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 def test_a_library_with_scripted_functions_is_imported() -> None:
     """timm scripts some of its activations when it is imported: what is built in has no source."""
     summation.install()
