@@ -88,6 +88,11 @@ class Launch:
             return Style.MODULE
         return Style.MAIN
 
+    @property
+    def spawns(self) -> bool:
+        """Whether the script starts the replicas itself, as it stands."""
+        return self.style is Style.SPAWN
+
     def _starts_itself(self) -> bool:
         return self._context.calls.launches or any(
             self._context.qualified_name(node.func) in STARTS
