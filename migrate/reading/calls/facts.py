@@ -21,6 +21,7 @@ from migrate.reading.accelerators.loading import loaded_parts_of, loading_of
 from migrate.reading.accelerators.optimizers import FileOptimizers, optimizers_of
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
 from migrate.reading.accelerators.randomness import NO_SEEDING, Seeding, randomness_of
+from migrate.reading.accelerators.rivals import Rival, rivals_of
 from migrate.reading.accelerators.sampling import gradient_free, samplers_of
 from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.calls.analysis import Analysis
@@ -108,6 +109,7 @@ class ModuleCalls:
         moving: the calls that run a function that moves something to an accelerator.
         models: the names, attributes, items and calls that are modules of torch.
         imports_ranks: whether it imports a file that asks the environment for the rank when it is read.
+        rivals: the frameworks that running the file imports and that take the TPU for themselves.
         counted: the calls of a generator that yields pairs of a number and a batch, as `enumerate` does.
         sampling: the calls that run a function which runs a model and neither reads a value nor trains.
         evaluating: those of them that take no gradients, by a decorator of the function or all its callers.
@@ -169,6 +171,7 @@ class ModuleCalls:
     replicated: bool = False
     accelerated: bool = False
     imports_ranks: bool = False
+    rivals: tuple[Rival, ...] = ()
     counted: frozenset[End] = frozenset()
     sampling: frozenset[End] = frozenset()
     evaluating: frozenset[End] = frozenset()
@@ -267,6 +270,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         analysis.evaluator.options_set.get(scope.module.path, frozenset()),
         randomness_of(analysis).of_file(scope, alone),
         imports_ranks=scope.module.path in importing_ranks(analysis),
+        rivals=rivals_of(analysis, scope),
         counted=frozenset(_running(analysis, scope, counting_generators(analysis))),
         sampling=frozenset(_running(analysis, scope, samplers_of(analysis))),
         evaluating=frozenset(
