@@ -24,6 +24,7 @@ from migrate.reading.accelerators.randomness import NO_SEEDING, Seeding, randomn
 from migrate.reading.accelerators.rivals import Rival, rivals_of
 from migrate.reading.accelerators.sampling import gradient_free, samplers_of
 from migrate.reading.accelerators.started import is_distributed_training
+from migrate.reading.accelerators.threads import handlers_in_threads
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.launching import joining_of, launching_of
@@ -110,6 +111,8 @@ class ModuleCalls:
         models: the names, attributes, items and calls that are modules of torch.
         imports_ranks: whether it imports a file that asks the environment for the rank when it is read.
         rivals: the frameworks that running the file imports and that take the TPU for themselves.
+        handlers: the calls that set a handler of a signal in the thread of a replica, with the file and line
+            of the handler where that is in another file.
         counted: the calls of a generator that yields pairs of a number and a batch, as `enumerate` does.
         sampling: the calls that run a function which runs a model and neither reads a value nor trains.
         evaluating: those of them that take no gradients, by a decorator of the function or all its callers.
@@ -172,6 +175,7 @@ class ModuleCalls:
     accelerated: bool = False
     imports_ranks: bool = False
     rivals: tuple[Rival, ...] = ()
+    handlers: Mapping[End, str] = field(default_factory=dict)
     counted: frozenset[End] = frozenset()
     sampling: frozenset[End] = frozenset()
     evaluating: frozenset[End] = frozenset()
@@ -271,6 +275,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         randomness_of(analysis).of_file(scope, alone),
         imports_ranks=scope.module.path in importing_ranks(analysis),
         rivals=rivals_of(analysis, scope),
+        handlers=handlers_in_threads(analysis, scope),
         counted=frozenset(_running(analysis, scope, counting_generators(analysis))),
         sampling=frozenset(_running(analysis, scope, samplers_of(analysis))),
         evaluating=frozenset(

@@ -108,22 +108,14 @@ class RivalFrameworks(Hazard):
         rivals = facts.context.calls.rivals
         if not rivals or not facts.uses_xla or not _is_program(facts):
             return
-        line = facts.context.position(node).line
+        place = facts.context.place(node)
         for rival in rivals:
-            if rival.line == line and _is_first(node, line, facts):
+            if rival.end == place:
                 message = DOES[rival.framework]
                 if rival.where:
                     message = f"leads to {rival.where}, which imports {rival.framework}: {message}"
                 severity = Severity.INFO if rival.optional else self.severity
                 yield self.hit(node, message, severity)
-
-
-def _is_first(node: cst.CSTNode, line: int, facts: Facts) -> bool:
-    """Whether `node` is the first import or call of its line."""
-    for other in facts.context.all_of(*RivalFrameworks.nodes):
-        if facts.context.position(other).line == line:
-            return other is node
-    return False
 
 
 def _is_program(facts: Facts) -> bool:
