@@ -19,6 +19,7 @@ from migrate.reading.accelerators.halves import halves_of
 from migrate.reading.accelerators.led import led_of
 from migrate.reading.accelerators.loading import loaded_parts_of, loading_of
 from migrate.reading.accelerators.optimizers import FileOptimizers, optimizers_of
+from migrate.reading.accelerators.processes import starting_replicas
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
 from migrate.reading.accelerators.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.reading.accelerators.rivals import Rival, rivals_of
@@ -111,6 +112,7 @@ class ModuleCalls:
         models: the names, attributes, items and calls that are modules of torch.
         imports_ranks: whether it imports a file that asks the environment for the rank when it is read.
         rivals: the frameworks that running the file imports and that take the TPU for themselves.
+        processes: the calls that make a process whose function joins a process group.
         handlers: the calls that set a handler of a signal in the thread of a replica, with the file and line
             of the handler where that is in another file.
         counted: the calls of a generator that yields pairs of a number and a batch, as `enumerate` does.
@@ -175,6 +177,7 @@ class ModuleCalls:
     accelerated: bool = False
     imports_ranks: bool = False
     rivals: tuple[Rival, ...] = ()
+    processes: frozenset[End] = frozenset()
     handlers: Mapping[End, str] = field(default_factory=dict)
     counted: frozenset[End] = frozenset()
     sampling: frozenset[End] = frozenset()
@@ -275,6 +278,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         randomness_of(analysis).of_file(scope, alone),
         imports_ranks=scope.module.path in importing_ranks(analysis),
         rivals=rivals_of(analysis, scope),
+        processes=frozenset(
+            _end(call, scope.module) for call in starting_replicas(analysis, scope)
+        ),
         handlers=handlers_in_threads(analysis, scope),
         counted=frozenset(_running(analysis, scope, counting_generators(analysis))),
         sampling=frozenset(_running(analysis, scope, samplers_of(analysis))),

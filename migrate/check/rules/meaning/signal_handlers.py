@@ -20,7 +20,7 @@ class SignalHandlers(Hazard):
 
     **Why.** `torch_xla.launch` starts a process for each device and runs the function in a thread of it, also
     where there is one device. In a thread that is not the main one `signal.signal`, `signal.set_wakeup_fd`
-    and `add_signal_handler` of an event loop raise ValueError or RuntimeError: the replicas end as they start.
+    and `add_signal_handler` of an event loop raise ValueError or RuntimeError: the replicas end early.
     Under torchrun the function runs in the main thread.
 
     `signal.alarm`, `signal.siginterrupt` and `faulthandler.register` work in any thread.
