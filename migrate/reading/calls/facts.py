@@ -26,6 +26,7 @@ from migrate.reading.accelerators.rivals import Rival, rivals_of
 from migrate.reading.accelerators.sampling import gradient_free, samplers_of
 from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.accelerators.threads import handlers_in_threads
+from migrate.reading.accelerators.unfollowed import unfollowed_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.launching import joining_of, launching_of
@@ -415,7 +416,8 @@ def _unused_marks(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
 
 def _open_loops(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
     """Return the lines of the loops that may train, and what to do about each."""
-    found = dict(halves_of(analysis, scope))
+    found = dict(unfollowed_of(analysis, scope))
+    found |= halves_of(analysis, scope)
     found |= {one.line: _by_hand(one) for one in registries_of(analysis).loops(scope)}
     said = {line for line, moved in _on_cpu(analysis, scope) if not moved}
     return {line: why for line, why in found.items() if line not in said}
