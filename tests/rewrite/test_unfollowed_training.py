@@ -149,3 +149,13 @@ def test_the_nearest_folder_comes_first(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     files = {file.name.as_posix(): file for file in rewrite_folder(tmp_path).files}
     assert b"with torch_xla.step():" in files["apps/other/src/training/train.py"].after
+
+
+def test_a_folder_that_is_the_package_itself(tmp_path: Path) -> None:
+    package = tmp_path / "pack"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "engine.py").write_text(ENGINE)
+    (package / "train.py").write_text(TRAIN.replace("src.training.engine", "pack.engine"))
+    files = {file.name.as_posix(): file for file in rewrite_folder(package).files}
+    assert b"with torch_xla.step():" in files["train.py"].after

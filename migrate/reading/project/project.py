@@ -241,7 +241,10 @@ class Project:
         plain = [place for place in folders if place not in packages]
         if name in sys.stdlib_module_names:
             packages = []
-        found = (_module_in(place, name) for place in [*plain, *packages])
+        found = [_module_in(place, name) for place in [*plain, *packages]]
+        # The folder may be a package itself, whose files import one another by its name.
+        is_package = name == self.root.name and (self.root / "__init__.py").is_file()
+        found += [self.root] if is_package and name not in sys.stdlib_module_names else []
         return [place for place in found if place is not None]
 
 
