@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import libcst as cst
 
 from migrate.errors import MigrateError
-from migrate.reading.replicas.launch import is_guard
 from migrate.reading.tree.prescan import concerned
 from migrate.reading.tree.tree import nodes
 from migrate.rewrite.left.remaining import remaining
+from migrate.rewrite.registering import register
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
 from migrate.rewrite.workspace import Workspace
 
@@ -55,10 +55,9 @@ def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Pla
     edits, findings = _without_moot(edits, findings)
     if rest:
         findings.extend(remaining(context, _handled(edits, findings)))
+    edits += register(edits, context)
     findings.sort(key=lambda finding: _place(finding.node, context))
     edits.sort(key=lambda edit: _place(edit.node, context))
-    if _runs_on_xla(edits, context):
-        context.imports.register_xla()
     return Plan(context, tuple(edits), tuple(findings))
 
 
@@ -93,29 +92,6 @@ def _once(edits: Sequence[Edit | Wrap]) -> list[Edit | Wrap]:
 
 def _is_string(edit: Edit) -> bool:
     return edit.rule == "device" and isinstance(edit.node, cst.SimpleString)
-
-
-def _runs_on_xla(edits: Sequence[Edit | Wrap], context: Workspace) -> bool:
-    """Whether the script is a program, as opposed to a module, and names the XLA device from now on.
-
-    Torch knows the device only once torch_xla is imported; a module leaves that to the program.
-    """
-    named = [edit.node for edit in edits if edit.rule in ("device", "typed-tensors")]
-    if not named or context.portable:
-        return False
-    guarded = any(isinstance(one, cst.If) and is_guard(one) for one in context.module.body)
-    at_import = any(context.function_around(node) is None for node in named)
-    return guarded or at_import or _runs_functions(context)
-
-
-def _runs_functions(context: Workspace) -> bool:
-    """Whether the script, as it is read, calls a function of its own: `main()` without a guard."""
-    return any(
-        context.function_around(call) is None
-        and not any(isinstance(a, cst.Decorator | cst.ClassDef) for a in context.ancestors(call))
-        for call in context.all_of(cst.Call)
-        if context.called(call)
-    )
 
 
 def _without_moot(

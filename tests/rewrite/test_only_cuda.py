@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from migrate.reading.tree.source import parse
+from migrate.rewrite.options import Options
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite_source
 
@@ -154,3 +156,109 @@ def test_kernels_that_are_built_where_cuda_is_stay_unbuilt() -> None:
         "    gpu = torch.utils.cpp_extension.load('mask_gpu', ['mask.cu'])\n"
     )
     assert textwrap.indent(built, "    ") in run(built).data.decode()
+
+
+FUNCTION = """\
+import torch
+
+
+def ready(rank, model):
+{body}
+
+
+def use(x):
+    return x.cuda() if ready(0, None) else x
+"""
+
+
+def run_function(body: str, style: Literal["native", "portable"] = "native") -> Rewrite:
+    text = FUNCTION.format(body=textwrap.indent(textwrap.dedent(body).strip(), "    "))
+    return rewrite_source(parse(text.encode(), Path("script.py")), options=Options(style=style))
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        """
+        if not torch.cuda.is_available():
+            return False
+        name = torch.cuda.get_device_name(0).lower()
+        return "h100" in name or "hopper" in name
+        """,
+        """
+        if not torch.cuda.is_available():
+            return 0
+        return torch.cuda.memory_reserved() // 2**20
+        """,
+        """
+        if rank is None or not torch.cuda.is_available():
+            return False
+        major, _ = torch.cuda.get_device_capability()
+        return major >= 9
+        """,
+        """
+        if not torch.cuda.is_available():
+            return False
+        else:
+            return torch.cuda.get_device_capability() >= (8, 0)
+        """,
+        """
+        if not torch.cuda.is_available():
+            return None
+        import triton
+
+        return triton
+        """,
+        """
+        for index in range(2):
+            if not torch.cuda.is_available():
+                continue
+            print(torch.cuda.get_device_properties(index))
+        """,
+        "return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 9",
+        "return not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] < 8",
+    ],
+)
+def test_a_function_that_goes_on_only_with_cuda_keeps_its_guard(
+    body: str, style: Literal["native", "portable"]
+) -> None:
+    done = run_function(body, style)
+    assert textwrap.indent(textwrap.dedent(body).strip(), "    ") in done.data.decode()
+    assert done.findings == ()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        """
+        if not torch.cuda.is_available():
+            return model
+        print(torch.cuda.get_device_name(0))
+        return model.cuda()
+        """,
+        """
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        torch.cuda.set_device(rank)
+        return torch.device("cuda", rank)
+        """,
+        """
+        if not torch.cuda.is_available():
+            return 0
+        return torch.cuda.device_count()
+        """,
+        """
+        if not torch.cuda.is_available():
+            raise RuntimeError("needs a GPU")
+        print(torch.cuda.get_device_name(0))
+        """,
+        """
+        if not torch.cuda.is_available():
+            return
+        torch.cuda.synchronize()
+        """,
+    ],
+)
+def test_a_guard_goes_where_a_tpu_can_go_on(body: str) -> None:
+    assert "is_available" not in run_function(body).data.decode()

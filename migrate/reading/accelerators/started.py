@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from migrate.reading.accelerators.processes import starting_replicas
 from migrate.reading.accelerators.programs import programs_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.kinds import External
 from migrate.reading.calls.scopes import ModuleScope, Region
 from migrate.reading.catalogue import libraries, torch_distributed, torch_other
 from migrate.reading.catalogue.entry import names
-from migrate.reading.replicas.launchers import DDP, STARTS, SUBMITTERS
+from migrate.reading.replicas.launchers import DDP, LAUNCHERS, SUBMITTERS
 
 MEANS_SEVERAL = names(*torch_distributed.INIT) | DDP | names(*torch_other.SAMPLERS)
 # They start the replicas, or hand the script to what does.
@@ -24,7 +25,9 @@ def is_distributed_training(analysis: Analysis, top: ModuleScope) -> bool:
     reached = analysis.reached_from(top.module.path)
     loops = reached & analysis.step_loops
     called = set(_called(analysis, reached))
-    if called.isdisjoint(MEANS_SEVERAL) or not called.isdisjoint(STARTS):
+    if called.isdisjoint(MEANS_SEVERAL) or not called.isdisjoint(LAUNCHERS):
+        return False
+    if any(_starts_replicas(analysis, scope, reached) for scope in analysis.scopes.values()):
         return False
     if not BY_OTHERS.isdisjoint(name.split(".")[0] for name in called):
         return False
@@ -36,6 +39,12 @@ def is_distributed_training(analysis: Analysis, top: ModuleScope) -> bool:
         for region in analysis.regions(root)
         if region in loops
     )
+
+
+def _starts_replicas(analysis: Analysis, top: ModuleScope, reached: set[Region]) -> bool:
+    """Whether a file makes, in what is reached, a process that joins a process group."""
+    made = {id(call) for call in starting_replicas(analysis, top)}
+    return bool(made) and any(id(call) in made for region in reached for call, _ in region.calls)
 
 
 def _trains(analysis: Analysis, root: Region) -> bool:

@@ -19,10 +19,14 @@ from migrate.reading.accelerators.halves import halves_of
 from migrate.reading.accelerators.led import led_of
 from migrate.reading.accelerators.loading import loaded_parts_of, loading_of
 from migrate.reading.accelerators.optimizers import FileOptimizers, optimizers_of
+from migrate.reading.accelerators.processes import starting_replicas
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
 from migrate.reading.accelerators.randomness import NO_SEEDING, Seeding, randomness_of
+from migrate.reading.accelerators.rivals import Rival, rivals_of
 from migrate.reading.accelerators.sampling import gradient_free, samplers_of
 from migrate.reading.accelerators.started import is_distributed_training
+from migrate.reading.accelerators.threads import handlers_in_threads
+from migrate.reading.accelerators.unfollowed import unfollowed_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.launching import joining_of, launching_of
@@ -108,6 +112,10 @@ class ModuleCalls:
         moving: the calls that run a function that moves something to an accelerator.
         models: the names, attributes, items and calls that are modules of torch.
         imports_ranks: whether it imports a file that asks the environment for the rank when it is read.
+        rivals: the frameworks that running the file imports and that take the TPU for themselves.
+        processes: the calls that make a process whose function joins a process group.
+        handlers: the calls that set a handler of a signal in the thread of a replica, with the file and line
+            of the handler where that is in another file.
         counted: the calls of a generator that yields pairs of a number and a batch, as `enumerate` does.
         sampling: the calls that run a function which runs a model and neither reads a value nor trains.
         evaluating: those of them that take no gradients, by a decorator of the function or all its callers.
@@ -169,6 +177,9 @@ class ModuleCalls:
     replicated: bool = False
     accelerated: bool = False
     imports_ranks: bool = False
+    rivals: tuple[Rival, ...] = ()
+    processes: frozenset[End] = frozenset()
+    handlers: Mapping[End, str] = field(default_factory=dict)
     counted: frozenset[End] = frozenset()
     sampling: frozenset[End] = frozenset()
     evaluating: frozenset[End] = frozenset()
@@ -267,6 +278,11 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         analysis.evaluator.options_set.get(scope.module.path, frozenset()),
         randomness_of(analysis).of_file(scope, alone),
         imports_ranks=scope.module.path in importing_ranks(analysis),
+        rivals=rivals_of(analysis, scope),
+        processes=frozenset(
+            _end(call, scope.module) for call in starting_replicas(analysis, scope)
+        ),
+        handlers=handlers_in_threads(analysis, scope),
         counted=frozenset(_running(analysis, scope, counting_generators(analysis))),
         sampling=frozenset(_running(analysis, scope, samplers_of(analysis))),
         evaluating=frozenset(
@@ -400,7 +416,8 @@ def _unused_marks(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
 
 def _open_loops(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
     """Return the lines of the loops that may train, and what to do about each."""
-    found = dict(halves_of(analysis, scope))
+    found = dict(unfollowed_of(analysis, scope))
+    found |= halves_of(analysis, scope)
     found |= {one.line: _by_hand(one) for one in registries_of(analysis).loops(scope)}
     said = {line for line, moved in _on_cpu(analysis, scope) if not moved}
     return {line: why for line, why in found.items() if line not in said}

@@ -78,7 +78,7 @@ class Project:
         self.modules: dict[Path, Module] = {}
         self.unread: dict[Path, str] = {}  # with the reason
         # Where modules lie; what is on disk does not change while a project is looked at.
-        self._places: dict[tuple[Path, str], Path | None] = {}
+        self._places: dict[tuple[Path, str], Sequence[Path]] = {}
         self._found: dict[tuple[Path, str, int], Path | None] = {}
         self._imports: dict[Path, list[Path]] = {}
 
@@ -211,8 +211,8 @@ class Project:
         key = (importer.parent, first)
         if key not in self._places:
             self._places[key] = self._top_level(importer.parent, first)
-        found = self._places[key]
-        return self.below(found, rest) if found is not None else None
+        found = (self.below(place, rest) for place in self._places[key])
+        return next((place for place in found if place is not None), None)
 
     def below(self, package: Path, dotted: str) -> Path | None:
         """Return the module or package `dotted` in the folder `package`."""
@@ -224,11 +224,13 @@ class Project:
             place = found
         return place
 
-    def _top_level(self, folder: Path, name: str) -> Path | None:
-        """Return where a script in `folder`, or a package in it, finds the top-level module `name`.
+    def _top_level(self, folder: Path, name: str) -> Sequence[Path]:
+        """Return where a script in `folder`, or a package in it, may find the top-level module `name`.
 
         `sys.path` starts with the folder of the script that was started, which is not known of a module:
-        the nearest folder upwards that is no package itself is taken, then the packages.
+        the nearest folder upwards that is no package itself comes first, then those above, then the
+        packages. Where two have a folder of that name, the one that has the rest of the import counts: an
+        application with a `src` of its own is started from the folder of the other one.
         """
         assert self.root is not None
         folders = [folder]
@@ -239,8 +241,11 @@ class Project:
         plain = [place for place in folders if place not in packages]
         if name in sys.stdlib_module_names:
             packages = []
-        found = (_module_in(place, name) for place in [*plain, *packages])
-        return next((place for place in found if place is not None), None)
+        found = [_module_in(place, name) for place in [*plain, *packages]]
+        # The folder may be a package itself, whose files import one another by its name.
+        is_package = name == self.root.name and (self.root / "__init__.py").is_file()
+        found += [self.root] if is_package and name not in sys.stdlib_module_names else []
+        return [place for place in found if place is not None]
 
 
 def file_of(place: Path) -> Path | None:

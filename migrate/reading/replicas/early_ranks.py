@@ -20,7 +20,7 @@ def importing_ranks(analysis: Analysis) -> frozenset[Path]:
     A process that `torch_xla.launch` starts has imported them before its rank is in the environment.
     """
     modules = {scope.module.path: scope.module for scope in analysis.scopes.values()}
-    early = {path: list(_early(module.tree)) for path, module in modules.items()}
+    early = {path: list(early_nodes(module.tree)) for path, module in modules.items()}
     asking = {
         path
         for path, module in modules.items()
@@ -41,21 +41,26 @@ def importing_ranks(analysis: Analysis) -> frozenset[Path]:
     return frozenset(found)
 
 
-def _early(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that are run while a file is imported."""
+def early_nodes(tree: ast.AST, *, guard: bool = False) -> Iterator[ast.AST]:
+    """Yield the nodes that are run while a file is imported, or while the body of a function is.
+
+    Args:
+        tree: the file, or the definition of the function.
+        guard: whether the file is the script that is run: its main guard counts then.
+    """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
-        if isinstance(node, ast.If) and _is_apart(node.test):
+        if isinstance(node, ast.If) and _is_apart(node.test, guard):
             continue
         yield node
-        yield from _early(node)
+        yield from early_nodes(node, guard=guard)
 
 
-def _is_apart(test: ast.expr) -> bool:
+def _is_apart(test: ast.expr, guard: bool) -> bool:
     """Whether `test` holds in the script alone, or for a checker of types."""
     text = ast.unparse(test)
-    return "__name__" in text or text.endswith("TYPE_CHECKING")
+    return ("__name__" in text and not guard) or text.endswith("TYPE_CHECKING")
 
 
 def _asks(early: list[ast.AST], tree: ast.AST) -> bool:

@@ -1,8 +1,9 @@
 """Code that is for CUDA alone, in scripts that also run elsewhere.
 
-Below `if shims.device_type() == "cuda":`, and where a branch for the device "cuda" asks what only CUDA can
-tell, or a comparison with it decides about memory that CUDA pins, or says to another library whether there is
-CUDA: on XLA that is well skipped.
+Below `if shims.device_type() == "cuda":`, behind `if not torch.cuda.is_available(): return` where all that
+follows is CUDA's, and where a branch for the device "cuda" asks what only CUDA can tell, or a comparison with
+it decides about memory that CUDA pins, or says to another library whether there is CUDA: on XLA that is well
+skipped.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.reading.catalogue import catalogue
 from migrate.reading.replicas.told_cuda import asks_for_cuda, told
-from migrate.reading.tree.tree import code, nodes, string_value
+from migrate.reading.tree.tree import code, nodes, nodes_of, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
@@ -35,6 +37,7 @@ NEEDED_OF_CUDA = re.compile(r"torch\.cuda\.(manual_seed\w*|set_device|device_cou
 FOR_CUDA = frozenset({"fused", "non_blocking", "pin_memory"})
 NAMED_FOR_CUDA = re.compile("|".join(sorted(FOR_CUDA)))
 
+AVAILABLE = "torch.cuda.is_available"
 ASKED = frozenset({"shims.device_type"})
 
 
@@ -52,7 +55,71 @@ def guarded(context: Parsed) -> frozenset[int]:
     for choice in context.all_of(cst.IfExp):
         if _is_a_figure(choice, context):
             found.update(id(below) for root in (choice.test, choice.body) for below in nodes(root))
+    for call in context.all_of(cst.Call):
+        if context.qualified_name(call.func) == AVAILABLE:
+            for root in _only_where_available(call, context):
+                found.update(id(below) for below in nodes(root))
     return frozenset(found)
+
+
+def _only_where_available(call: cst.Call, context: Parsed) -> Iterator[cst.CSTNode]:
+    """Yield the question `call` and what runs only where there is CUDA, where that needs CUDA.
+
+    `return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 9`, and a function that
+    goes on behind `if not torch.cuda.is_available(): return False`.
+    """
+    above = context.parent(call)
+    if isinstance(above, cst.BooleanOperation) and isinstance(above.operator, cst.And):
+        if above.left is call and needs_cuda(above.right, context):
+            yield above
+        return
+    if not isinstance(above, cst.UnaryOperation) or not isinstance(above.operator, cst.Not):
+        return
+    test: cst.CSTNode = above
+    either = context.parent(test)
+    if (
+        isinstance(either, cst.BooleanOperation)
+        and isinstance(either.operator, cst.Or)
+        and either.left is test
+        and needs_cuda(either.right, context)
+    ):
+        yield either
+        return
+    while isinstance(either, cst.BooleanOperation) and isinstance(either.operator, cst.Or):
+        test, either = either, context.parent(either)
+    if not isinstance(either, cst.If) or either.test is not test:
+        return
+    rest: list[cst.CSTNode] = []
+    if isinstance(either.orelse, cst.Else):
+        rest = list(either.orelse.body.body)
+    elif either.orelse is None and _gives_up(either.body):
+        block = context.parent(either)
+        if isinstance(block, cst.IndentedBlock):
+            rest = list(block.body[block.body.index(either) + 1 :])
+    behind = cst.IndentedBlock(rest)  # type: ignore[arg-type]
+    if needs_cuda(behind, context) or _imports_kernels(behind):
+        yield either
+        yield from rest
+
+
+def _imports_kernels(block: cst.IndentedBlock) -> bool:
+    """Whether `block` imports a library of CUDA kernels, and does nothing that a training needs."""
+    for node in nodes(block):
+        method = node.func if isinstance(node, cst.Call) else None
+        if isinstance(method, cst.Attribute) and method.attr.value in NEEDED:
+            return False
+    froms = [one.module for one in nodes_of(block, cst.ImportFrom) if one.module is not None]
+    plain = [alias.name for one in nodes_of(block, cst.Import) for alias in one.names]
+    entries = (catalogue.of_import(code(name)) for name in (*froms, *plain))
+    return any(entry is not None and entry.code.startswith("XLA40") for entry in entries)
+
+
+def _gives_up(body: cst.BaseSuite) -> bool:
+    """Whether `body` returns, or goes on with the next turn; an exception asks for CUDA instead."""
+    last = body.body[-1] if body.body else None
+    if isinstance(last, cst.SimpleStatementLine):
+        last = last.body[-1]
+    return isinstance(last, cst.Return | cst.Continue)
 
 
 def _said_to_others(context: Parsed) -> Iterator[cst.BaseExpression]:

@@ -17,7 +17,7 @@ import libcst as cst
 
 from migrate.reading.catalogue import libraries, torch_distributed, torch_other
 from migrate.reading.catalogue.entry import names
-from migrate.reading.replicas.launchers import DDP, PROCESS, SCRIPT, STARTS, SUBMITTERS
+from migrate.reading.replicas.launchers import DDP, LAUNCHERS, PROCESS, SCRIPT, SUBMITTERS
 from migrate.reading.replicas.one_device import one_device
 from migrate.reading.tree.tree import (
     base_name,
@@ -88,11 +88,34 @@ class Launch:
             return Style.MODULE
         return Style.MAIN
 
+    @property
+    def spawns(self) -> bool:
+        """Whether the script starts the replicas itself, as it stands."""
+        return self.style is Style.SPAWN
+
     def _starts_itself(self) -> bool:
         return self._context.calls.launches or any(
-            self._context.qualified_name(node.func) in STARTS
-            for node in self._context.all_of(cst.Call)
+            self._context.qualified_name(call.func) in LAUNCHERS or self.starts_replica(call)
+            for call in self._context.all_of(cst.Call)
         )
+
+    def starts_replica(self, call: cst.Call) -> bool:
+        """Whether `call` makes a process that joins a process group, or one of which that is not known.
+
+        Processes that load data, or serve, are no replicas.
+        """
+        if self._context.place(call) in self._context.calls.processes:
+            return True
+        if self._context.qualified_name(call.func) not in PROCESS:
+            return False
+        target = keyword(call, "target")
+        if target is None or not isinstance(target.value, cst.Name):
+            return False
+        worker = self._context.functions.get(target.value.value)
+        if worker is not None:
+            return any(self._joins(node) for node in self.reached([worker]))
+        _, bound = self._context.bound_to(target.value)
+        return isinstance(bound, cst.Param) and any(map(self._joins, self._calls))
 
     def _of_a_framework(self) -> bool:
         """Whether it imports one whatever its options are: without one it trains by itself."""
@@ -228,10 +251,10 @@ class Launch:
     def workers(self) -> Iterator[cst.FunctionDef]:
         """Yield the functions of the script that it starts in processes of their own."""
         for call in self._calls:
-            name = self._context.qualified_name(call.func)
-            if name in STARTS:
-                given = keyword(call, "target" if name in PROCESS else "fn")
-                if given is None and name not in PROCESS and call.args:
+            is_process = self.starts_replica(call)
+            if is_process or self._context.qualified_name(call.func) in LAUNCHERS:
+                given = keyword(call, "target" if is_process else "fn")
+                if given is None and not is_process and call.args:
                     given = call.args[0]
                 if given is not None and isinstance(given.value, cst.Name):
                     worker = self._context.functions.get(given.value.value)

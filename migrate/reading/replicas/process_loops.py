@@ -75,6 +75,8 @@ def _only_starts(body: cst.BaseSuite, call: cst.Call) -> str | None:
     """Return the list that keeps the processes ("" for none), None where the loop does more."""
     lines = [code(statement) for statement in body.body]
     first = lines[0] if lines else ""
+    if lines == [f"{code(call)}.start()"]:
+        return ""
     if not first.endswith(f" = {code(call)}"):
         return None
     process = first.split(" = ")[0]

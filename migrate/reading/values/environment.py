@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.tree.tree import code, keyword, nodes_of, string_value
-from migrate.reading.values.words import EXITS, words
+from migrate.reading.values.words import EXITS, RANKS, words
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
+    from migrate.reading.script import Script
 
 ENVIRON = "os.environ"
 # What torchrun sets beside the ranks, and torch_xla.launch does not.
@@ -71,13 +72,47 @@ SETTING = (cst.Call, cst.SimpleString, cst.ConcatenatedString)
 def sets(name: str, context: Parsed, read: cst.CSTNode | None = None) -> bool:
     """Whether the script sets the variable `name` itself, and `read`, if given, finds it.
 
-    A branch that another one passes by does not: `if "RANK" in os.environ: … else: os.environ[name] = …`.
+    A branch that another one passes by does not: `if "RANK" in os.environ: … else: os.environ[name] = …`. Nor
+    does a statement that comes after the read: `os.environ[name] = str(port())`, where `port` reads it.
     """
     return any(
         _sets(node, name, context)
-        and (read is None or not _may_be_passed_by(node, name, read, context))
+        and (
+            read is None
+            or not (
+                _may_be_passed_by(node, name, read, context) or _comes_after(node, read, context)
+            )
+        )
         for node in context.all_of(*SETTING)
     )
+
+
+def _comes_after(node: cst.CSTNode, read: cst.CSTNode, context: Parsed) -> bool:
+    """Whether the function around `node`, which sets a variable, runs `read` first."""
+    around, reading = context.function_around(node), context.function_around(read)
+    end = context.place(context.statement_around(node))
+    if around is reading:
+        return context.place(read) <= end
+    root = context.module if around is None else around
+    earlier = (
+        call
+        for call in nodes_of(root, cst.Call)
+        if context.function_around(call) is around and context.place(call) <= end
+    )
+    return any(function is reading for call in earlier for function in _run_by(call, context))
+
+
+def _run_by(call: cst.CSTNode, context: Parsed) -> Iterator[cst.FunctionDef]:
+    """Yield the functions of the script that the calls in `call` run, and those that these run."""
+    seen: set[int] = set()
+    waiting: list[cst.CSTNode] = [call]
+    while waiting:
+        for inner in nodes_of(waiting.pop(), cst.Call):
+            for function in context.called(inner):
+                if id(function) not in seen:
+                    seen.add(id(function))
+                    waiting.append(function.body)
+                    yield function
 
 
 def _may_be_passed_by(node: cst.CSTNode, name: str, read: cst.CSTNode, context: Parsed) -> bool:
@@ -130,11 +165,12 @@ def _sets(node: cst.CSTNode, name: str, context: Parsed) -> bool:
     return named and not is_read(node, context)
 
 
-def needed(node: cst.CSTNode, context: Parsed) -> str | None:
+def needed(node: cst.CSTNode, context: Script) -> str | None:
     """Return the variable of torchrun that the literal `node` names where the script fails without it.
 
     `os.environ["MASTER_ADDR"]` and `int(os.getenv("MASTER_PORT"))` fail; a default, or a question around it
-    whether the variable is set, keeps them from it.
+    whether torchrun has set its variables, keeps them from it. The question for the rank does not: a replica
+    that `torch_xla.launch` starts may have been given that without the others.
     """
     name = environment_name(node, context)
     if name not in OF_TORCHRUN or not is_read(node, context):
@@ -150,7 +186,7 @@ def needed(node: cst.CSTNode, context: Parsed) -> str | None:
     return None if _is_asked_for(node, context) else name
 
 
-def _is_asked_for(node: cst.CSTNode, context: Parsed) -> bool:
+def _is_asked_for(node: cst.CSTNode, context: Script) -> bool:
     """Whether `node` is read only where the environment has been asked, or where a failure is caught."""
     below = node
     for above in context.ancestors(node):
@@ -166,6 +202,21 @@ def _is_asked_for(node: cst.CSTNode, context: Parsed) -> bool:
     return False
 
 
-def _asks(test: cst.CSTNode, context: Parsed) -> bool:
-    """Whether `test` looks at the environment."""
-    return any(access(string, context) is not None for string in nodes_of(test, cst.SimpleString))
+def _asks(test: cst.CSTNode, context: Script) -> bool:
+    """Whether `test` asks, itself or by functions that it calls, what only torchrun sets.
+
+    Another launcher's variables count too.
+    """
+    roots = [test, *(function.body for function in _run_by(test, context))]
+    asked = {
+        name
+        for root in roots
+        for string in nodes_of(root, cst.SimpleString)
+        if (name := environment_name(string, context)) is not None
+    }
+    return any(name not in RANKS or not _may_be_set(name, context) for name in asked)
+
+
+def _may_be_set(rank: str, context: Script) -> bool:
+    """Whether a replica may find the variable `rank` set: by the launcher that a rewrite adds."""
+    return not context.launch.spawns or sets(rank, context)

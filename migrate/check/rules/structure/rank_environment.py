@@ -78,6 +78,27 @@ class RankEnvironment(Hazard):
                 print(os.environ["RANK"])
             """
         ),
+        example(
+            """
+            import os
+            import torch_xla
+            import torch_xla.runtime as xr
+
+
+            def port():
+                if "LOCAL_RANK" in os.environ:
+                    return os.environ["MASTER_PORT"]  # XLA710
+                return "29500"
+
+
+            def worker(index):
+                os.environ["LOCAL_RANK"] = str(xr.local_ordinal())
+                os.environ["MASTER_PORT"] = port()
+
+
+            torch_xla.launch(worker)
+            """
+        ),
     )
     mended = example(
         """
@@ -91,9 +112,9 @@ class RankEnvironment(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one question to the environment."""
         value = string_value(node)
-        if value in facts.sets_ranks:
-            return
-        if value in VARIABLES and self._is_read(node, facts):
+        if value in VARIABLES:
+            if value in facts.sets_ranks or not self._is_read(node, facts):
+                return
             message = f"{value} is not set by torch_xla.launch: {VARIABLES[value]}"
             yield self.hit(node, message)
         elif (

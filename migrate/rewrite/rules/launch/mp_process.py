@@ -6,11 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.reading.replicas.launch import INIT
-from migrate.reading.replicas.launchers import PROCESS
 from migrate.reading.replicas.process_loops import ProcessLoop, process_loop
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import code
+from migrate.reading.tree.tree import code, keyword
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.world_size import WorldSize
 from migrate.rewrite.workspace import Workspace
@@ -36,7 +33,7 @@ class MpProcess(Rule):
 
     name = "mp-process"
     nodes = (cst.Call,)
-    words = spelled(PROCESS)
+    words = "Process"
     examples = (
         rewritten(
             """
@@ -120,7 +117,7 @@ class MpProcess(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edits of one loop that starts processes, or why it is left."""
         assert isinstance(node, cst.Call)
-        if context.qualified_name(node.func) not in PROCESS or not _joins_a_group(node, context):
+        if not context.launch.starts_replica(node):
             return
         if context.uses_rpc:
             yield from self.report(
@@ -129,13 +126,28 @@ class MpProcess(Rule):
             return
         loop = process_loop(node, context)
         if loop is None:
-            message = (
-                f"{context.vocabulary.say('launch')} runs the same function in every replica: write "
-                "the processes as one function that branches on its index, and launch that"
-            )
-            yield from self.report(node, message)
+            yield from self.report(node, self._by_hand(node, context))
             return
         yield from self._launch(loop, context)
+
+    def _by_hand(self, node: cst.Call, context: Workspace) -> str:
+        """Return what to do about a process that is not started by a loop that does nothing else."""
+        launch = context.vocabulary.say("launch")
+        loop = next(
+            (a for a in context.ancestors(node) if isinstance(a, cst.For | cst.While)), None
+        )
+        target = keyword(node, "target")
+        if loop is not None and target is not None:
+            worker = code(target.value)
+            return (
+                f"the processes of this loop join a process group: start them with "
+                f"{launch}({worker}, args=(…)), which gives {worker} the index of the replica first "
+                "and waits for all"
+            )
+        return (
+            f"{launch} runs the same function in every replica: write the processes as one function "
+            "that branches on its index, and launch that"
+        )
 
     def _launch(self, loop: ProcessLoop, context: Workspace) -> Iterator[Edit | Finding]:
         bound = {"fn": loop.target, "nprocs": loop.count, "args": loop.args}
@@ -169,15 +181,3 @@ class MpProcess(Rule):
                 f"{context.vocabulary.say('launch')} waits for its replicas",
                 consumes=[statement],
             )
-
-
-def _joins_a_group(call: cst.Call, context: Workspace) -> bool:
-    """Whether the function that the process runs joins a process group."""
-    target = next((arg for arg in call.args if arg.keyword and arg.keyword.value == "target"), None)
-    if target is None or not isinstance(target.value, cst.Name):
-        return False
-    worker = context.functions.get(target.value.value)
-    return worker is not None and any(
-        isinstance(node, cst.Call) and context.qualified_name(node.func) in INIT
-        for node in context.launch.reached([worker])
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
@@ -19,6 +19,14 @@ SUBMITIT = frozenset({"submitit.AutoExecutor", "submitit.SlurmExecutor", "submit
 SHELL = frozenset({"os.popen", "os.system", "subprocess.check_output", "subprocess.getoutput"})
 LAUNCHER = re.compile(r"torch\.distributed\.(launch|run)|torchrun|mpirun|mpiexec|srun")
 PASSED = re.compile(r"--(local_)?rank\b")
+PYTHON = re.compile(r"python|sys\.executable|\.py\b")
+PROGRAM = re.compile(r"[\w./-]+")
+SCRIPT_NAME = re.compile(r"[\w./-]+\.py\b")
+# What a script holds that works on GPUs, or together with other processes.
+ON_GPUS = re.compile(rb"cuda|torch\.distributed|lightning|accelerate|deepspeed")
+# `CUDA_VISIBLE_DEVICES` of a process that works on the CPU.
+NONE_SEEN = ("", "-1")
+MOST_STATEMENTS = 50
 GIVEN = frozenset({"RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES"})
 
 
@@ -29,7 +37,8 @@ class ProcessLaunchers(Rule):
     a GPU by another program, it would start them that many times.
 
     **Reported.** Commands run in a script that sets RANK, LOCAL_RANK or CUDA_VISIBLE_DEVICES for them, or
-    puts `--rank` together for them; commands that run torchrun, `torch.distributed.launch`, mpirun or srun;
+    puts `--rank` together for them, unless these run another program than Python, or a script of the project
+    that does jobs of the CPU; commands that run torchrun, `torch.distributed.launch`, mpirun or srun;
     submitit's executors: start the rewritten training script once on each host instead.
 
     Source: torch_xla 2.9, `torch_xla.launch`.
@@ -46,6 +55,36 @@ class ProcessLaunchers(Rule):
 
             subprocess.run(["git", "rev-parse", "HEAD"])
             """
+        ),
+        left_alone(
+            """
+            import os
+            import subprocess
+
+            os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+            subprocess.run(["ffmpeg", "-i", "clip.mp4", "frames"])
+            """
+        ),
+        left_alone(
+            """
+            import os
+            import subprocess
+            import sys
+
+            environment = dict(os.environ)
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+            subprocess.run([sys.executable, "prepare.py"], env=environment)
+            """
+        ),
+        reported(
+            """
+            import subprocess
+
+            command = ["torchrun", "--nproc_per_node=8"]
+            command += ["train.py"]
+            subprocess.check_call(" ".join(command), shell=True)
+            """,
+            "once on each host",
         ),
         reported(
             """
@@ -90,8 +129,13 @@ class ProcessLaunchers(Rule):
         """Yield a finding for one call that starts processes."""
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func)
-        starts = name in POPEN and (_sets_a_rank(context) or _passes_a_rank(context))
-        launches = name in POPEN | SHELL and _names_a_launcher(node)
+        command = list(_command(node, context)) if name in POPEN | SHELL else []
+        launches = any(_names_a_launcher(part) for part in command)
+        starts = (
+            name in POPEN
+            and (_sets_a_rank(context) or _passes_a_rank(context))
+            and _may_train(command, context)
+        )
         if name in SUBMITIT or starts or launches:
             yield from self.report(
                 node,
@@ -100,19 +144,70 @@ class ProcessLaunchers(Rule):
             )
 
 
-def _names_a_launcher(call: cst.Call) -> bool:
-    """Whether the command that `call` runs is one of the programs that start a process for each GPU."""
-    strings = [*nodes_of(call, cst.SimpleString), *nodes_of(call, cst.FormattedStringText)]
+def _command(call: cst.Call, context: Workspace) -> Iterator[cst.CSTNode]:
+    """Yield the call, and the expressions of the command that it runs where a variable holds that."""
+    yield call
+    waiting = [name for arg in call.args for name in nodes_of(arg.value, cst.Name)]
+    seen: set[int] = set()
+    for name in waiting:  # grows
+        for binding in context.bindings(name):
+            statement = context.statement_around(binding.node)
+            plain = isinstance(statement, cst.SimpleStatementLine)
+            if not plain or id(statement) in seen or len(seen) > MOST_STATEMENTS:
+                continue
+            seen.add(id(statement))
+            yield statement
+            waiting += list(nodes_of(statement, cst.Name))
+        for use in context.references(name.value):
+            adds = context.statement_around(use)
+            if _adds(adds, name.value) and id(adds) not in seen:
+                seen.add(id(adds))
+                yield adds
+
+
+def _adds(statement: cst.CSTNode, name: str) -> bool:
+    """Whether a statement adds to the list `name`: `command.append("train.py")`."""
+    return isinstance(statement, cst.SimpleStatementLine) and any(
+        code(call.func) in (f"{name}.append", f"{name}.extend", f"{name}.insert")
+        for call in nodes_of(statement, cst.Call)
+    )
+
+
+def _names_a_launcher(part: cst.CSTNode) -> bool:
+    """Whether a part of a command is one of the programs that start a process for each GPU."""
+    strings = [*nodes_of(part, cst.SimpleString), *nodes_of(part, cst.FormattedStringText)]
     return any(LAUNCHER.search(code(string)) for string in strings)
 
 
+def _may_train(command: Sequence[cst.CSTNode], context: Workspace) -> bool:
+    """Whether a command may start a training: it runs Python, and no script that does CPU jobs only."""
+    texts = [
+        code(string)
+        for part in command
+        for string in (*nodes_of(part, cst.SimpleString), *nodes_of(part, cst.FormattedStringText))
+    ]
+    first = next(iter(texts), "").strip("\"'fb").split(" ")[0]
+    whole = " ".join(code(part) for part in command)
+    if PYTHON.search(whole) is None and PROGRAM.fullmatch(first):
+        return False
+    scripts = {match for text in texts for match in SCRIPT_NAME.findall(text)}
+    folders = (context.file.parent, *context.file.parent.parents[:2])
+    files = [next((f / s for f in folders if (f / s).is_file()), None) for s in sorted(scripts)]
+    if not files or any(file is None for file in files):
+        return True
+    return any(ON_GPUS.search(file.read_bytes()) for file in files if file is not None)
+
+
 def _sets_a_rank(context: Workspace) -> bool:
-    """Whether the script sets a rank, or which GPUs are seen, in an environment."""
+    """Whether the script sets a rank, or which GPUs are seen, in an environment; not that none are."""
     for target in context.targets:
         if isinstance(target, cst.Subscript) and len(target.slice) == 1:
             index = target.slice[0].slice
             if isinstance(index, cst.Index) and string_value(index.value) in GIVEN:
-                return True
+                assign = context.parent(context.parent(target))
+                value = string_value(assign.value) if isinstance(assign, cst.Assign) else None
+                if value not in NONE_SEEN:
+                    return True
     return False
 
 

@@ -12,8 +12,13 @@ from migrate.reading.values.devices import device_argument
 from migrate.reading.values.words import DEVICE_NAME
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.models.ddp_options import DdpOptions
 from migrate.rewrite.workspace import Workspace
 
+UNREAD = (
+    "DistributedDataParallel with arguments that cannot be read off the call: "
+    "see that device_ids and output_device are not among them"
+)
 PARAMETERS = (
     "module",
     "device_ids",
@@ -45,7 +50,11 @@ class Ddp(Rule):
     `(DDP if distributed else Plain)(model, device_ids=[rank])` only loses its devices: the other class may
     not know the rest.
 
-    **Reported.** A call with `*` or `**` arguments. An explicit `gradient_as_bucket_view=False`, and a
+    Arguments that a dictionary passes are followed: `**options` loses `device_ids` and `output_device` where
+    the script puts them into the dictionary.
+
+    **Reported.** A call with `*` arguments, and one with a `**` argument that is not made in the script, or
+    that is used for more than DistributedDataParallel. An explicit `gradient_as_bucket_view=False`, and a
     script that makes the model and moves nothing to a device, its own or one that another file names, are
     reported too, the call being rewritten all the same.
 
@@ -139,6 +148,38 @@ class Ddp(Rule):
             """,
             "arguments that cannot be read",
         ),
+        rewritten(
+            """
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def wrap(model, args):
+                model = model.to(args.device)
+                options = dict(device_ids=[args.gpu], static_graph=True)
+                more = {}
+                if args.unused:
+                    more["find_unused_parameters"] = True
+                if args.gpu is not None:
+                    more["output_device"] = args.gpu
+                if args.plain:
+                    return DDP(model, **options)
+                return DDP(model, device_ids=[args.gpu], **more)
+            """,
+            """
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def wrap(model, args):
+                model = model.to(args.device)
+                options = dict(static_graph=True)
+                more = {}
+                if args.unused:
+                    more["find_unused_parameters"] = True
+                if args.plain:
+                    return DDP(model, gradient_as_bucket_view=True, **options)
+                return DDP(model, gradient_as_bucket_view=True, **more)
+            """,
+        ),
         reported(
             """
             from torch.nn.parallel import DistributedDataParallel as DDP
@@ -161,14 +202,17 @@ class Ddp(Rule):
             return
         if context.qualified_name(node.func) not in DDP:
             return
-        bound = bind(node, PARAMETERS)
+        spreads = [arg for arg in node.args if arg.star == "**"]
+        plain = [arg for arg in node.args if arg.star != "**"]
+        bound = bind(node.with_changes(args=plain), PARAMETERS)
         if bound is None:
-            message = (
-                "DistributedDataParallel with arguments that cannot be read off the call: "
-                "see that device_ids and output_device are not among them"
-            )
-            yield from self.report(node, message)
+            yield from self.report(node, UNREAD)
             return
+        options = DdpOptions(self, spreads, context)
+        yield from options.edits()
+        last = [i for i, arg in enumerate(node.args) if arg.star and arg not in options.emptied]
+        if not options.are_read:
+            yield from self.report(node, UNREAD)
         placed = context.moves_to_accelerator or context.devices.by_default
         moves = placed or _moves_to_a_named_device(context)
         if not moves and _is_made_here(bound.get("module"), context):
@@ -176,20 +220,22 @@ class Ddp(Rule):
             message = f"the script moves no model to a device: `{moved}` must come before DDP"
             yield from self.report(node, message)
         if context.portable:
-            yield self._by_shims(node, bound, context)
+            yield self._by_shims(node, bound, last, context)
             return
         view = bound.get("gradient_as_bucket_view")
         if view is not None and code(view.value) == "False":
             yield Finding(self.name, node, "gradient_as_bucket_view=False costs a copy on XLA")
         gone = [arg for name, arg in bound.items() if name in DDP_DEVICES]
-        if view is not None and not gone:
+        gone += options.emptied
+        adds_view = view is None and options.may_add("gradient_as_bucket_view")
+        if not adds_view and not gone:
             return
         # An argument after a removed positional one would change its meaning: it gets its name.
         names = {id(arg): name for name, arg in bound.items()}
         kept = [
             (index, names[id(arg)])
             for index, arg in enumerate(node.args)
-            if names[id(arg)] not in DDP_DEVICES
+            if id(arg) in names and names[id(arg)] not in DDP_DEVICES
         ]
 
         def replace(updated: cst.Call) -> cst.Call:
@@ -198,15 +244,26 @@ class Ddp(Rule):
                 arg = updated.args[index]
                 named = arg.keyword is not None or name == "module"
                 args.append(arg if named else keyword_arg(name, arg.value))
-            if view is None:
+            if adds_view:
                 args.append(keyword_arg("gradient_as_bucket_view", cst.Name("True")))
-            return with_args(updated, args)
+            return with_args(updated, [*args, *(updated.args[index] for index in last)])
 
-        message = "DistributedDataParallel without device ids, gradients as views of the buckets"
+        message = "DistributedDataParallel without device ids"
+        if adds_view:
+            message += ", gradients as views of the buckets"
         yield self.edit(node, replace, message, consumes=gone)
 
-    def _by_shims(self, node: cst.Call, bound: dict[str, cst.Arg], context: Workspace) -> Edit:
-        """Return the edit in the portable style: `shims.ddp` chooses the devices."""
+    def _by_shims(
+        self, node: cst.Call, bound: dict[str, cst.Arg], last: list[int], context: Workspace
+    ) -> Edit:
+        """Return the edit in the portable style: `shims.ddp` chooses the devices.
+
+        Args:
+            node: the construction.
+            bound: its arguments by the parameters that receive them.
+            last: the positions of the `**` arguments that stay.
+            context: the script.
+        """
         function = cst.parse_expression(f"{context.imports.require('shims')}.ddp")
         gone = [arg for name, arg in bound.items() if name in DDP_DEVICES]
         kept = [
@@ -222,6 +279,7 @@ class Ddp(Rule):
                     args.append(arg.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT))
                 else:
                     args.append(arg if arg.keyword else keyword_arg(name, arg.value))
+            args += [updated.args[index] for index in last]
             return with_args(updated, args).with_changes(func=function)
 
         message = "DistributedDataParallel → shims.ddp, for the replica's device"

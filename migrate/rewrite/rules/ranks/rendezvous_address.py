@@ -25,8 +25,9 @@ class RendezvousAddress(Rule):
     entries of `os.environ.update({…})` and `os.environ |= {…}`.
 
     **Reported.** A script that also reads the variable elsewhere: there the lines stay. A script that reads
-    MASTER_ADDR, MASTER_PORT or another variable of torchrun that nothing sets, or only a branch that may be
-    passed by: without torchrun that raises a KeyError.
+    MASTER_ADDR, MASTER_PORT or another variable of torchrun that nothing sets before, or only a branch that
+    may be passed by: without torchrun that raises a KeyError. `if "LOCAL_RANK" in os.environ:` does not keep
+    it from that, since a launched replica is given its rank and no address.
 
     Source: torch_xla 2.9, `torch_xla/_internal/rendezvous.py`, which reads MASTER_ADDR first.
     """
@@ -134,6 +135,27 @@ class RendezvousAddress(Rule):
             """,
             "without it this raises",
         ),
+        reported(
+            """
+            import os
+
+            import torch.distributed as dist
+
+
+            def by_torchrun():
+                return os.environ.get('LOCAL_RANK') is not None
+
+
+            def master_port():
+                return int(os.environ['MASTER_PORT']) if by_torchrun() else 29500
+
+
+            def setup():
+                os.environ['MASTER_PORT'] = str(master_port())
+                dist.init_process_group('nccl')
+            """,
+            "without it this raises",
+        ),
         left_alone(
             """
             import os
@@ -169,7 +191,7 @@ class RendezvousAddress(Rule):
         if read:
             listed = ", ".join(read)
             yield from self.report(
-                node, f"{listed} is also read: left as it is; with xla:// nothing needs it"
+                node, f"{listed} is also read: remove both, with xla:// nothing needs it"
             )
             return
         names = {name for _, name in found}

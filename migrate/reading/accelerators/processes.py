@@ -1,0 +1,73 @@
+"""Processes that the script starts one by one and that train together."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from migrate.reading.calls.analysis import Analysis
+from migrate.reading.calls.kinds import External, Instance, Partial
+from migrate.reading.calls.launching import joining_of
+from migrate.reading.calls.scopes import Class, Function, ModuleScope, Scope
+from migrate.reading.replicas.launchers import PROCESS
+from migrate.reading.replicas.rank_tests import last_part
+
+LAST = "Process"
+TARGET = 1  # its position among the parameters of a process
+
+
+def starting_replicas(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
+    """Yield the calls of a file that make a process whose function joins a process group.
+
+    `Process` of multiprocessing, of torch, of a context (`mp.get_context("spawn").Process`), and classes of
+    the project that derive from it; the function may join by what it calls, in whatever file.
+    """
+    joining = joining_of(analysis)
+    if not joining:
+        return
+    for root in top.all_roots:
+        for region in analysis.regions(root):
+            for call, at in region.calls:
+                if any(function in joining for function in _run_in_process(call, at, analysis)):
+                    yield call
+
+
+def _run_in_process(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[Function]:
+    """Yield the functions that the process runs which a call makes; none where it makes no process."""
+    values = analysis.evaluator.values(call.func, scope)
+    classes = [value for value in values if isinstance(value, Class)]
+    derived = [one for one in classes if _is_process(one, analysis)]
+    for one in derived:
+        run = analysis.evaluator.method(one, "run")
+        if run is not None:
+            yield run
+    named = any(isinstance(value, External) and value.name in PROCESS for value in values)
+    of_context = not classes and isinstance(call.func, ast.Attribute) and call.func.attr == LAST
+    if not (derived or named or of_context):
+        return
+    target = next((one.value for one in call.keywords if one.arg == "target"), None)
+    if target is None and len(call.args) > TARGET:
+        target = call.args[TARGET]
+    for value in analysis.evaluator.values(target, scope):
+        if isinstance(value, Function):
+            yield value
+        elif isinstance(value, Partial):
+            yield value.of
+        elif isinstance(value, Instance):
+            called = analysis.evaluator.method(value.of, "__call__")
+            if called is not None:
+                yield called
+
+
+def _is_process(made: Class, analysis: Analysis, depth: int = 4) -> bool:
+    """Whether a class derives from `Process`."""
+    for base in made.bases:
+        values = analysis.evaluator.values(base, made.parent or made)
+        if any(isinstance(value, External) and value.name in PROCESS for value in values):
+            return True
+        if not values and last_part(base) == LAST:
+            return True
+        above = [value for value in values if isinstance(value, Class)]
+        if depth and any(_is_process(one, analysis, depth - 1) for one in above):
+            return True
+    return False
