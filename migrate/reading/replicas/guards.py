@@ -315,6 +315,10 @@ class Guards:
             or any(map(self._is_for_first, context.all_of(cst.Decorator)))
         )
 
+    def is_for_first(self, function: cst.FunctionDef) -> bool:
+        """Whether a decorator of `function` sees to it that some replicas only run it."""
+        return any(map(self._is_for_first, function.decorators))
+
     def _is_for_first(self, decorator: cst.Decorator) -> bool:
         """Whether only some replicas run what `decorator` stands above.
 
@@ -339,7 +343,7 @@ class Guards:
         return found
 
     def _only_guarded_calls(self, function: cst.FunctionDef) -> bool:
-        if any(map(self._is_for_first, function.decorators)):
+        if self.is_for_first(function):
             return True
         if id(function) in self._under_way:
             return False
