@@ -99,7 +99,6 @@ WRONG = [
     {"guard": "if self.args.rank == 0"},
     {"guard": "if bool(rank == 0)"},
     {"guard": "while rank == 0 and n"},
-    {"guard": "for i in range(n if rank == 0 else 0)", "inside": "size += i"},
     {"inside": "size += n"},
     {"inside": "size.fill_(n)"},
     {"inside": "size.data.add_(n)"},

@@ -152,6 +152,7 @@ class _Walk:
         self._state = _State()
         self._aliases: dict[str, str] = {}  # what a variable is a part of, or another name of
         self._log: list[tuple[str, str]] = []  # of the branch that is walked: names and operations
+        self._copied: set[str] = set()  # what the branch copies from the host
         steps = self._facts.steps
         is_function = isinstance(root, cst.FunctionDef)
         self._whole = is_function and steps.inside(root.body)
@@ -204,15 +205,16 @@ class _Walk:
     def _if(self, node: cst.If) -> None:
         self._expression(node.test)
         before, outer = self._state.copy(), self._log
-        logs = []
+        logs, copied = [], []
         after: _State | None = None
         for branch in (node.body, node.orelse):
-            self._state, self._log = before.copy(), []
+            self._state, self._log, self._copied = before.copy(), [], set()
             if isinstance(branch, cst.BaseSuite):
                 self._block(branch.body)
             elif branch is not None:
                 self._statement(branch)
             logs.append(self._log)
+            copied.append(self._copied)
             if after is None:
                 after = self._state
             else:
@@ -220,6 +222,9 @@ class _Walk:
         assert after is not None
         if logs[0] == logs[1] and logs[0]:  # the replicas do the same
             after.alone = {k: a for k, a in after.alone.items() if k in before.alone}
+        for name in copied[0] & copied[1]:
+            after.alone.pop(name, None)
+        self._copied = set()
         self._state, self._log = after, [*outer, *logs[0], *logs[1]]
 
     def _branches(self, branches: Sequence[cst.CSTNode | None]) -> None:
@@ -304,7 +309,10 @@ class _Walk:
             return
         if computing.computes(value, self._facts):
             self._aliases.pop(name, None)
+            of = [a for n, a in self._state.alone.items() if n in computing.named_in(value)]
             self._operation(name, at)
+            if of and self._guard(at) is None:
+                self._state.alone[name] = of[0]  # what is computed of it differs, too
             return
         guard = self._guard(at)
         if name and "." not in name:
@@ -313,8 +321,10 @@ class _Walk:
             self._state.alone.pop(name, None)
             self._state.made.discard(name)
         elif name in self._state.made and self._facts.values.on_device(value):
+            self._copied.add(name)
             self._add(name, Alone(at, guard))  # an input of the graph here, an operation there
         else:
+            self._copied.add(name)
             self._state.alone.pop(name, None)
 
     def _alias(self, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
@@ -347,12 +357,14 @@ class _Walk:
         self._log.append((name, code(at)))
         guard = self._guard(at)
         if guard is not None:
+            self._copied.discard(name)
             if self._stays(name, guard):
                 self._add(name, Alone(at, guard))
             return
         if self._is_visible(name) and name != RESULT:
             self._ran.changes.add(name)
         self._state.made.add(name)
+        self._copied.discard(name)
         if not in_place:
             self._state.alone.pop(name, None)
 
