@@ -22,7 +22,7 @@ from migrate.reading.calls.effect import BOTH, Effect
 from migrate.reading.facts import Facts
 from migrate.reading.flow import computing
 from migrate.reading.flow import pending_values as v
-from migrate.reading.replicas.copies import updates_copy
+from migrate.reading.flow.copies import updates_copy
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.steps.in_step import is_step
 from migrate.reading.tree.tree import base_name, bind, code, is_dotted_name, keyword, nodes_of

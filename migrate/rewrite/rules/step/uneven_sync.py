@@ -74,63 +74,38 @@ class UnevenSync(Rule):
             """
             import torch
             import torch.distributed as dist
-            from torch.nn.parallel import DistributedDataParallel as DDP
 
 
-            class Trainer:
-                def __init__(self, net):
-                    self.rank = dist.get_rank()
-                    self.net = DDP(net.cuda(), device_ids=[self.rank])
-                    self.optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-                    if self.rank == 0:
-                        self.average = [p.detach().clone() for p in net.parameters()]
+            class Totals:
+                def __init__(self, rank):
+                    self.chief = rank == 0
+                    self.total = torch.zeros(1).cuda()
 
-                def follow(self):
-                    for p, average in zip(self.net.parameters(), self.average):
-                        average.lerp_(p.detach(), 0.01)
-
-                def turn(self, x):
-                    self.optimizer.zero_grad()
-                    self.net(x).mean().backward()
-                    self.optimizer.step()
-                    if self.rank == 0:
-                        self.follow()
-
-                def fit(self, loader):
-                    for x in loader:
-                        self.turn(x.cuda())
+                def add(self, x):
+                    dist.all_reduce(x)
+                    # only one of them keeps it
+                    if self.chief:
+                        self.total += x
+                    return x
             """,
             """
             import torch
             import torch.distributed as dist
             import torch_xla
-            from torch.nn.parallel import DistributedDataParallel as DDP
 
 
-            class Trainer:
-                def __init__(self, net):
-                    self.rank = dist.get_rank()
-                    self.net = DDP(net.to("xla"), gradient_as_bucket_view=True)
-                    self.optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-                    if self.rank == 0:
-                        self.average = [p.detach().clone() for p in net.parameters()]
+            class Totals:
+                def __init__(self, rank):
+                    self.chief = rank == 0
+                    self.total = torch.zeros(1).to("xla")
 
-                def follow(self):
-                    for p, average in zip(self.net.parameters(), self.average):
-                        average.lerp_(p.detach(), 0.01)
-
-                def turn(self, x):
-                    self.optimizer.zero_grad()
-                    self.net(x).mean().backward()
-                    self.optimizer.step()
+                def add(self, x):
+                    dist.all_reduce(x)
                     torch_xla.sync()
-                    if self.rank == 0:
-                        self.follow()
-
-                def fit(self, loader):
-                    for x in loader:
-                        with torch_xla.step():
-                            self.turn(x.to("xla"))
+                    # only one of them keeps it
+                    if self.chief:
+                        self.total += x
+                    return x
             """,
         ),
         left_alone(
@@ -208,8 +183,11 @@ class UnevenSync(Rule):
             if above and isinstance(
                 updated, cst.SimpleStatementLine | cst.BaseCompoundStatement
             ):
-                first.append(line.with_changes(leading_lines=updated.leading_lines))
-                updated = updated.with_changes(leading_lines=())
+                # Blank lines stay above; a comment stays with what it speaks of.
+                lines = list(updated.leading_lines)
+                blank = next((i for i, one in enumerate(lines) if one.comment), len(lines))
+                first.append(line.with_changes(leading_lines=lines[:blank]))
+                updated = updated.with_changes(leading_lines=lines[blank:])
             return cst.FlattenSentinel([*first, updated, *([line] if below else ())])
 
         where = " and ".join(
