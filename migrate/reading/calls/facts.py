@@ -38,7 +38,7 @@ from migrate.reading.project.project import Module, Project, file_of
 from migrate.reading.replicas.acting import acting_of, meeting_of
 from migrate.reading.replicas.early_ranks import importing_ranks
 from migrate.reading.replicas.endings import ending_of
-from migrate.reading.replicas.rank_tests import first_attributes, unset_attributes
+from migrate.reading.replicas.rank_tests import first_attributes, first_functions, unset_attributes
 from migrate.reading.values.kind import Kind
 
 # Where a call ends: line (from 1) and column (from 0, in characters). No two calls end at one place.
@@ -107,6 +107,7 @@ class ModuleCalls:
             call, which are rewritten too; whether one replica of every host passes these.
         joins: the calls that join a process group by a function of another file.
         first: the attributes that hold on the first replica alone, wherever in the project they are made.
+        firsts: the calls that run a function whose result says whether this is the first replica.
         optimizers: the optimizers that it makes, and whether their models are on the device by then.
         training: the calls that run a function in which a loop trains.
         moving: the calls that run a function that moves something to an accelerator.
@@ -155,6 +156,7 @@ class ModuleCalls:
     saved_by_first: Mapping[int, bool] = field(default_factory=dict)
     joins: frozenset[End] = frozenset()
     first: frozenset[str] = frozenset()
+    firsts: frozenset[End] = frozenset()
     optimizers: FileOptimizers = field(default_factory=FileOptimizers)
     training: frozenset[End] = frozenset()
     moving: frozenset[End] = frozenset()
@@ -260,6 +262,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         _saved_by_first(analysis, scope) if not alone else {},
         frozenset(_joins(analysis, scope)),
         first_attributes(analysis),
+        frozenset(_running(analysis, scope, first_functions(analysis))),
         optimizers_of(analysis).of_file(scope, alone),
         frozenset(_running(analysis, scope, programs_of(analysis).training)),
         frozenset(_running(analysis, scope, programs_of(analysis).movers)),

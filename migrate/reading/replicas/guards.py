@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import is_none, last_part, nodes, nodes_of, string_value
+from migrate.reading.tree.tree import code, is_attribute_of_self, is_none, last_part, nodes, nodes_of, string_value
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import (
     FIRST_DECORATOR,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Guard = cst.If | cst.FunctionDef | cst.IfExp | cst.BooleanOperation | cst.While | cst.Match
 
 ENVIRONMENT = frozenset({"os.environ.get", "os.getenv"})
+PROPERTIES = frozenset({"property", "cached_property"})
 # `step % rank` and `rank * width` are rather of a matrix.
 # Methods that modules, optimizers and schedulers of torch have: a call is of the script's class only where
 # the object is seen to be one of it.
@@ -151,6 +152,8 @@ class Guards:
         if isinstance(test, cst.Call):
             if self._context.qualified_name(test.func) in ENVIRONMENT:
                 return False  # whether the variable is set: "0" holds, too
+            if code(test.func) == "bool" and len(test.args) == 1:
+                return self.asks(test.args[0].value)
             return self._is_call_for_rank(test) or self._is_call_for_first(test)
         if isinstance(test, cst.Name | cst.Attribute):
             last = last_part(test)
@@ -160,6 +163,8 @@ class Guards:
                 or FIRST_NAME.fullmatch(last)
                 or self._context.ranks.is_rank(test)
             ):
+                return True
+            if isinstance(test, cst.Name) and self._is_answer(test):
                 return True
             return self._value_asks(test)
         return False
@@ -186,6 +191,31 @@ class Guards:
             return False
         return self.is_index(node.left) or self._is_computed(node.left)
 
+    def _is_answer(self, name: cst.Name) -> bool:
+        """Whether `name` is the index that a function of the project returns: `me = place()`, `if not me:`."""
+        given = self._context.bound_values(name)
+        return bool(given) and all(
+            isinstance(value, cst.Call)
+            and bool(self._context.run_by(value))
+            and self._context.values.device(value) is Kind.INDEX
+            for value in given
+        )
+
+    def _is_sum(self, node: cst.BaseExpression) -> bool:
+        """Whether all that a name is given is the index and something more: `node * 8 + local_rank`."""
+        if isinstance(node, cst.Name):
+            given = list(self._context.bound_values(node))
+        elif is_attribute_of_self(node):
+            given = [value for _, value in self._context.attributes.get(node.attr.value, ())]
+        else:
+            return False
+        return bool(given) and all(
+            isinstance(value, cst.BinaryOperation)
+            and isinstance(value.operator, cst.Add)
+            and any(self.is_index(side) for side in (value.left, value.right))
+            for value in given
+        )
+
     def _is_environment(self, node: cst.BaseExpression) -> bool:
         return self._context.qualified_name(node) == "os.environ"
 
@@ -201,6 +231,8 @@ class Guards:
     def _is_call_for_first(self, call: cst.Call) -> bool:
         if FIRST_NAME.fullmatch(last_part(call.func)):
             return True
+        if self._context.place(call) in self._context.calls.firsts:
+            return True
         return any(self._returns_first(function) for function in self._context.called(call))
 
     def _returns_first(self, function: cst.FunctionDef) -> bool:
@@ -208,7 +240,7 @@ class Guards:
             return False
         self._under_way.add(id(function))
         returned = [r.value for r in nodes_of(function.body, cst.Return) if r.value is not None]
-        found = any(isinstance(v, cst.Comparison) and self.asks(v) for v in returned)
+        found = any(map(self._tells, returned))
         self._under_way.discard(id(function))
         return found
 
@@ -228,7 +260,7 @@ class Guards:
             left, right = right, left
         if any(is_of_group(side) for side in (left, right)):
             return not _means_none(right)
-        if self._is_computed(left) or self._is_computed(right):
+        if any(self._is_computed(side) or self._is_sum(side) for side in (left, right)):
             return True
         if not self.is_index(left) or _means_none(right):
             return False
@@ -242,8 +274,21 @@ class Guards:
         if isinstance(name, cst.Attribute):
             last = name.attr.value
             asked = any(self._tells(value) for _, value in self._context.attributes.get(last, ()))
-            return asked or last in self._context.calls.first
+            return asked or last in self._context.calls.first or self._is_property(name)
         return any(map(self._tells, self._context.bound_values(name)))
+
+    def _is_property(self, name: cst.Attribute) -> bool:
+        """Whether `name` is a property of a class of the script that asks for the rank."""
+        around = self._context.class_around(name)
+        of_self = isinstance(name.value, cst.Name) and name.value.value == "self"
+        return any(
+            method.name.value == name.attr.value
+            and any(last_part(d.decorator) in PROPERTIES for d in method.decorators)
+            and (not of_self or self._context.class_around(method) in (around, None))
+            and self._returns_first(method)
+            for method in self._context.all_of(cst.FunctionDef)
+            if method.decorators
+        )
 
     def _tells(self, value: cst.CSTNode | None) -> bool:
         """Whether `value` is the outcome of a comparison that asks for the rank, or holds one."""
@@ -315,6 +360,10 @@ class Guards:
             or any(map(self._is_for_first, context.all_of(cst.Decorator)))
         )
 
+    def is_for_first(self, function: cst.FunctionDef) -> bool:
+        """Whether a decorator of `function` sees to it that some replicas only run it."""
+        return any(map(self._is_for_first, function.decorators))
+
     def _is_for_first(self, decorator: cst.Decorator) -> bool:
         """Whether only some replicas run what `decorator` stands above.
 
@@ -339,7 +388,7 @@ class Guards:
         return found
 
     def _only_guarded_calls(self, function: cst.FunctionDef) -> bool:
-        if any(map(self._is_for_first, function.decorators)):
+        if self.is_for_first(function):
             return True
         if id(function) in self._under_way:
             return False

@@ -226,7 +226,7 @@ class _Own:
         value = self._given(node)
         if value is None or isinstance(value, cst.BaseNumber | cst.UnaryOperation):
             return True
-        if self._is_equal(value):
+        if self._is_equal(value) or _is_flag(value):
             return False
         calls = list(nodes_of(value, cst.Call))
         if any(map(self._equalizes, calls)) or any(map(self._of_weights, calls)):
@@ -350,6 +350,14 @@ class _Own:
             for arg in call.args
             for part in nodes_of(arg, cst.Attribute)
         )
+
+
+def _is_flag(value: cst.BaseExpression) -> bool:
+    """Whether `value` is a setting that is True or False: `settings.get("fast", False)`."""
+    if not isinstance(value, cst.Call) or last_part(value.func) not in ("get", "pop", "getattr"):
+        return False
+    default = value.args[-1].value if len(value.args) > 1 else None
+    return isinstance(default, cst.Name) and default.value in ("True", "False")
 
 
 def _holds(value: cst.BaseExpression, text: str) -> bool:

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from migrate.reading.calls.devices import kind_of
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import FIRST_NAME, RANK_FUNCTION, RANK_NAME
 
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
-    from migrate.reading.calls.scopes import Binding
+    from migrate.reading.calls.scopes import Binding, Function, Scope
     from migrate.reading.project.project import Module
 
 
@@ -56,6 +58,49 @@ def first_attributes(analysis: Analysis) -> frozenset[str]:
     return frozenset(
         name for name in set(_first_attributes(analysis)) if not _is_else(name, analysis)
     )
+
+
+@lru_cache(maxsize=2)
+def first_functions(analysis: Analysis) -> frozenset[Function]:
+    """Return the functions of a project whose result says whether this is the first replica."""
+    return frozenset(
+        function
+        for scope in analysis.scopes.values()
+        for function in scope.functions
+        if function.returns and _says_first(function, analysis)
+    )
+
+
+def _says_first(function: Function, analysis: Analysis) -> bool:
+    """Whether `function` returns the outcome of such a test, and True where there is one replica only."""
+    tests = [value for value in function.returns if not _is_true(value)]
+    return bool(tests) and all(_asks(value, function, analysis) for value in tests)
+
+
+def _asks(test: ast.expr | None, scope: Scope, analysis: Analysis) -> bool:
+    """Whether `test` lets the first replica alone pass: by its names, or by what made what it compares."""
+    if test is None:
+        return False
+    if is_for_first(test):
+        return True
+    match test:
+        case ast.BoolOp(op=ast.And()):
+            return any(_asks(value, scope, analysis) for value in test.values)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _is_index(operand, scope, analysis)
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+            sides = (left, right) if isinstance(right, ast.Constant) else (right, left)
+            is_zero = isinstance(sides[1], ast.Constant) and sides[1].value == 0
+            return is_zero and _is_index(sides[0], scope, analysis)
+    return False
+
+
+def _is_index(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
+    return kind_of(analysis.evaluator.values(node, scope)) is Kind.INDEX
+
+
+def _is_true(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is True
 
 
 @lru_cache(maxsize=256)
@@ -100,7 +145,7 @@ def _set_to_none(statements: list[ast.stmt]) -> Iterator[str]:
 
 def _first_attributes(analysis: Analysis) -> Iterator[str]:
     for scope in analysis.scopes.values():
-        tests = [compared for compared, _ in scope.compared if is_for_first(compared)]
+        tests = [one for one, around in scope.compared if _asks(one, around, analysis)]
         for test in tests:
             above = parents(scope.module).get(test)
             match above:
@@ -122,8 +167,8 @@ def _is_else(name: str, analysis: Analysis) -> bool:
         bindings = [binding for _, binding in scope.assigned.get(name, ())]
         for made in scope.classes:
             bindings += made.attributes.get(name, ())
-        others = (one.value for one in bindings if not _is_parameter(one, name))
-        if any(value is None or not is_for_first(value) for value in others):
+        others = [one for one in bindings if not _is_parameter(one, name)]
+        if not all(_is_true(one.value) or _asks(one.value, one.scope, analysis) for one in others):
             return True
     return False
 

@@ -287,7 +287,7 @@ COUNTERS = re.compile(
 )
 # What scripts call a value that each replica has its own of.
 METRIC = re.compile(
-    r".*(loss|acc|accuracy|best|metric|score|err|psnr|ssim|fid|bleu|wer|cer|map|miou|time|rand|val)(\d|_.*)?",
+    r".*(loss|acc|accuracy|best|metric|score|err|psnr|ssim|fid|bleu|wer|cer|map|miou|time|rand|(?<!e)val)(\d|_.*)?",
     re.IGNORECASE,
 )
 # What loops count with, and what methods are called on.

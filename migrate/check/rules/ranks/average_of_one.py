@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.flow.copies import updates_copy
 from migrate.reading.steps.in_step import When
-from migrate.reading.tree.tree import code, last_part, nodes_of
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import MODEL, STEPS, UPDATES
+from migrate.reading.tree.tree import code, nodes_of
+from migrate.reading.values.words import STEPS
 
 
 class AverageOfOne(Hazard):
@@ -114,61 +114,19 @@ class AverageOfOne(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one update below a test of the rank, or of what the other replicas have not."""
         assert isinstance(node, cst.Call)
-        func = node.func
-        if not isinstance(func, cst.Attribute) or not UPDATES.fullmatch(func.attr.value):
-            return
-        if not isinstance(facts.context.parent(node), cst.Expr):
+        if not updates_copy(node, facts):
             return
         guards = facts.guards
         guard = guards.around(node) or guards.around_what_some_hold(node)
         if guard is None or facts.steps.when(node) is When.ELSEWHERE or _ends(guard, facts):
             return
-        if any(_holds_weights(value, facts) for value in _made(func.value, facts)):
-            line = facts.context.position(guard).line
-            yield self.hit(
-                node,
-                f"`{code(func)}` updates a copy of the weights on some replicas only (line {line}): their "
-                "graph is another one, and all wait in the next collective; make and update it on all "
-                "replicas, and save it on one",
-            )
-
-
-def _made(receiver: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpression]:
-    """Yield what `receiver` is given in the script."""
-    values: list[cst.BaseExpression | None]
-    if isinstance(receiver, cst.Attribute):
-        values = [value for _, value in facts.context.attributes.get(receiver.attr.value, [])]
-    elif isinstance(receiver, cst.Name):
-        values = [given.value for given in facts.bindings.given(receiver)]
-    else:
-        return
-    for value in values:
-        parts = (value.body, value.orelse) if isinstance(value, cst.IfExp) else (value,)
-        yield from (part for part in parts if isinstance(part, cst.BaseExpression))
-
-
-def _holds_weights(value: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `value` is made of a model: `EMA(model)`, `deepcopy(net)`, `EMA(model).cuda()`."""
-    while (
-        isinstance(value, cst.Call)
-        and isinstance(value.func, cst.Attribute)
-        and isinstance(value.func.value, cst.Call)
-    ):
-        value = value.func.value
-    if not isinstance(value, cst.Call):
-        return False
-    return any(_is_model(arg.value, facts) for arg in value.args)
-
-
-def _is_model(node: cst.BaseExpression, facts: Facts) -> bool:
-    if not isinstance(node, cst.Name | cst.Attribute):
-        return False
-    if (
-        facts.values.kind(node) is Kind.MODEL
-        or facts.context.place(node) in facts.context.calls.models
-    ):
-        return True
-    return bool(MODEL.fullmatch(last_part(node)))
+        line = facts.context.position(guard).line
+        yield self.hit(
+            node,
+            f"`{code(node.func)}` updates a copy of the weights on some replicas only (line {line}): their "
+            "graph is another one, and all wait in the next collective; make and update it on all "
+            "replicas, and save it on one",
+        )
 
 
 def _ends(guard: cst.CSTNode, facts: Facts) -> bool:

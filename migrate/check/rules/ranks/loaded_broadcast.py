@@ -1,4 +1,4 @@
-"""Weights that one replica loads and a broadcast hands to the others."""
+"""What one replica alone does on the device before a collective: computes a tensor, loads the weights."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.flow.uneven import UnevenGraphs
+from migrate.reading.flow.copies import updates_copy
 from migrate.reading.tree.tree import keyword, last_part, nodes_of
 from migrate.reading.values.collectives import makes_gloo_group
 from migrate.reading.values.kind import Kind
@@ -22,23 +24,28 @@ LOADING = re.compile(r"(^|_)(load|restore|resume|init_from)(_|$)")
 
 
 class LoadedBroadcast(Hazard):
-    """A broadcast of weights that one replica alone has loaded.
+    """A collective in one graph with what one replica alone computed or loaded on the device.
 
-    **Why.** Nothing runs on the device before the graph ends. The graph with the broadcast then begins with
-    what each replica did before: one replica has copied a checkpoint into the weights, the others have not.
-    Replicas that run different graphs with a collective wait for each other.
+    **Why.** Nothing runs on the device before the graph ends. The graph with the collective has in it what
+    each replica did around it: one replica has drawn a tensor, written into it, followed the weights with an
+    average, or copied a checkpoint into the weights, and the others have not. Replicas that run different
+    programs with a collective in them wait for each other.
 
-    **What to do.** `torch_xla.sync()` on all replicas between the load and the broadcast: the graph of the
-    broadcast is then the same everywhere. Or load on all replicas, and leave the broadcast out.
+    **What to do.** `torch_xla.sync()` on all replicas between what one replica does and the collective: the
+    graph of the collective is then the same everywhere. `migrate rewrite` writes it where it can. Or do the
+    same on all replicas, or compute on the host and move the result: a tensor that is copied from the host is
+    an input of the graph, whatever its values are. A tensor that is made on the device, as by
+    `torch.empty(1, device=device)`, is an operation.
 
-    Source: torch_xla 2.9, measured on two replicas.
+    Source: torch_xla 2.9, measured on two replicas; `core/xla_model.py`: "We must produce the exact same
+    graph in each replica to prevent hanging".
     """
 
     code = "XLA314"
     name = "loaded-broadcast"
     severity = Severity.ERROR
-    nodes = (cst.If,)
-    words = "load"
+    spoken_by = ("uneven-sync",)
+    nodes = (cst.If, cst.Module)
     examples = (
         example(
             """
@@ -58,6 +65,59 @@ class LoadedBroadcast(Hazard):
                     for p in model.parameters():
                         dist.broadcast(p.data, src=0)
                 return model
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def size_of(data, rank):
+                size = torch.zeros(1, dtype=torch.long, device="cuda")
+                if rank == 0:
+                    size[0] = len(data)  # XLA314
+                dist.broadcast(size, src=0)
+                return size.item()
+
+
+            def start(shape, rank):
+                x = torch.randn(shape, device="cuda") if rank == 0 else torch.empty(shape).cuda()  # XLA314
+                dist.broadcast(x, src=0)
+                return x
+
+
+            class Seen:
+                def __init__(self, rank):
+                    self.main = rank == 0
+                    self.count = torch.zeros(3).cuda()
+
+                def add(self, x):
+                    dist.all_reduce(x)
+                    if self.main:
+                        self.count += x  # XLA314
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def size_of(data, rank):
+                size = torch.zeros(1, dtype=torch.long)
+                if rank == 0:
+                    size[0] = len(data)
+                size = size.cuda()
+                dist.broadcast(size, src=0)
+                return size.item()
+
+
+            def shown(x, rank):
+                if rank == 0:
+                    print((x.cuda() * 2).mean().item())
+                dist.all_reduce(x)
+                return x
             """
         ),
         example(
@@ -103,7 +163,10 @@ class LoadedBroadcast(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield a test of the rank below which weights are loaded, above a broadcast."""
+        """Yield a test of the rank below which weights are loaded; of a script, each other operation."""
+        if isinstance(node, cst.Module):
+            yield from self._operations(facts)
+            return
         assert isinstance(node, cst.If)
         if not facts.context.guards.asks(node.test) or not _loads(node.body, facts):
             return
@@ -117,6 +180,25 @@ class LoadedBroadcast(Hazard):
                 "than the others': torch_xla.sync() on all replicas between the two"
             )
             yield self.hit(node, message)
+
+
+    def _operations(self, facts: Facts) -> Iterator[Hit]:
+        """Yield each operation on the device that some replicas alone have in a graph with a collective."""
+        for uneven in UnevenGraphs(facts).all():
+            operation = uneven.alone.operation
+            if isinstance(operation, cst.Call) and updates_copy(operation, facts):
+                continue  # XLA311
+            place = facts.context.position
+            where = "the gradients of the step"
+            if uneven.collective is not None:
+                where = f"a collective (line {place(uneven.collective).line})"
+            side = "before it" if uneven.before else "below it"
+            message = (
+                f"computed on the device in some replicas only (line {place(uneven.alone.guard).line}), in "
+                f"one graph with {where}: the replicas run different programs and wait for each other; "
+                f"torch_xla.sync() in all of them {side}, or compute it in all of them"
+            )
+            yield self.hit(operation, message)
 
 
 def _loads(body: cst.CSTNode, facts: Facts) -> bool:

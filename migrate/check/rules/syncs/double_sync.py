@@ -85,8 +85,20 @@ class DoubleSync(Hazard):
             return
         calls = list(nodes_of(node.body, cst.Call))
         loop = next((a for a in facts.context.ancestors(node) if isinstance(a, cst.For)), None)
-        if any(facts.names.of(call.func) in SYNCS for call in calls):
+        syncs = [call for call in calls if facts.names.of(call.func) in SYNCS]
+        if any(not _is_beside_a_test_of_the_rank(call, facts) for call in syncs):
             yield self.hit(node.items[0].item, "a sync inside torch_xla.step(): one of them goes")
         elif loop is not None and facts.values.kind(loop.iter) is Kind.DEVICE_LOADER:
             message = "MpDeviceLoader and torch_xla.step() both end the graph: one of them goes"
             yield self.hit(node.items[0].item, message)
+
+
+def _is_beside_a_test_of_the_rank(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call` parts the graph from what some replicas alone compute in the next or last statement."""
+    statement = facts.context.statement_around(call)
+    block = facts.context.parent(statement)
+    if not isinstance(block, cst.IndentedBlock):
+        return False
+    at = block.body.index(statement)
+    beside = block.body[max(at - 1, 0) : at + 2]
+    return any(isinstance(one, cst.If) and facts.guards.asks(one.test) for one in beside)

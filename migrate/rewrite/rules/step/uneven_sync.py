@@ -1,0 +1,253 @@
+"""What one replica alone computes on the device is a graph of its own, apart from every collective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import libcst as cst
+
+from migrate.reading.facts import facts_of
+from migrate.reading.flow.uneven import Uneven, UnevenGraphs
+from migrate.reading.tree.tree import code, nodes_of
+from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.workspace import Workspace
+
+
+class UnevenSync(Rule):
+    """End the graph around what some replicas alone compute on the device.
+
+    **Why.** With CUDA each replica runs what it likes between two collectives. On XLA nothing runs before the
+    graph ends: what stands below `if rank == 0:` is a part of the first replica's graph, and if a collective
+    is in that graph, too, the replicas run different programs that wait for each other.
+
+    **What it does.** `torch_xla.sync()` in all replicas, above the test of the rank where a collective may be
+    pending there, and below it where one follows: what the first replica alone computes is a program
+    of its own then, with no collective in it. `shims.synchronize()` with `--style portable`.
+
+    **Left alone.** What is copied from the host (`torch.tensor([n], device=device)`, `x.to(device)`): it is
+    an input of the graph, which is the same in all replicas. Values that are read below the same test.
+
+    **Reported.** Operations after `if rank != 0: return`, and in a branch that returns: no line below them
+    runs in all replicas.
+
+    Source: torch_xla 2.9: "We must produce the exact same graph in each replica to prevent hanging"
+    (`core/xla_model.py`).
+    """
+
+    name = "uneven-sync"
+    nodes = (cst.Module,)
+    after = True
+    examples = (
+        rewritten(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def draw(count, steps):
+                rank = dist.get_rank()
+                if rank == 0:
+                    which = torch.randint(0, steps, (count,), device="cuda")
+                else:
+                    which = torch.empty(count, dtype=torch.long, device="cuda")
+                dist.broadcast(which, src=0)
+                return which
+            """,
+            """
+            import torch
+            import torch.distributed as dist
+            import torch_xla
+
+
+            def draw(count, steps):
+                rank = dist.get_rank()
+                if rank == 0:
+                    which = torch.randint(0, steps, (count,), device="xla")
+                else:
+                    which = torch.empty(count, dtype=torch.long, device="xla")
+                torch_xla.sync()
+                dist.broadcast(which, src=0)
+                return which
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            class Totals:
+                def __init__(self, rank):
+                    self.chief = rank == 0
+                    self.total = torch.zeros(1).cuda()
+
+                def add(self, x):
+                    dist.all_reduce(x)
+                    # only one of them keeps it
+                    if self.chief:
+                        self.total += x
+                    return x
+            """,
+            """
+            import torch
+            import torch.distributed as dist
+            import torch_xla
+
+
+            class Totals:
+                def __init__(self, rank):
+                    self.chief = rank == 0
+                    self.total = torch.zeros(1).to("xla")
+
+                def add(self, x):
+                    dist.all_reduce(x)
+                    torch_xla.sync()
+                    # only one of them keeps it
+                    if self.chief:
+                        self.total += x
+                    return x
+            """,
+        ),
+        left_alone(
+            """
+            import torch
+            import torch.distributed as dist
+            import torch_xla
+
+
+            def share(n, rank):
+                size = torch.tensor([0]).to("xla")
+                if rank == 0:
+                    size = torch.tensor([n]).to("xla")
+                dist.broadcast(size, src=0)
+                if rank == 0:
+                    print("shared")
+                return size
+
+
+            def counted(x, rank):
+                if rank == 0:
+                    total = (x.to("xla") * 2).sum()
+                    print(total.item())
+                dist.all_reduce(x)
+                return x
+            """
+        ),
+        reported(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def start(rank):
+                if rank == 0:
+                    return torch.randn(4, device="cuda")
+                return torch.empty(4, device="cuda")
+
+
+            def share(rank):
+                x = start(rank)
+                dist.broadcast(x, src=0)
+                return x
+            """,
+            "no line below",
+        ),
+    )
+
+    def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the lines around each test of the rank that needs them."""
+        above: dict[int, tuple[cst.CSTNode, Uneven]] = {}
+        below: dict[int, tuple[cst.CSTNode, Uneven]] = {}
+        for hit in UnevenGraphs(facts_of(context)).all():
+            sides = [hit.before or hit.unknown, not hit.before]
+            places = [_above(hit, context), _below(hit, context)]
+            missing = [p is None for p, needed in zip(places, sides, strict=True) if needed]
+            if any(missing):
+                yield from self.report(hit.alone.operation, _left(hit))
+                continue
+            for place, needed, chosen in zip(places, sides, (above, below), strict=True):
+                if needed and place is not None:
+                    chosen.setdefault(id(place), (place, hit))
+        for key in {**above, **below}:
+            place, hit = above.get(key) or below[key]
+            yield self._edit(place, hit, key in above, key in below, context)
+
+    def _edit(
+        self, place: cst.CSTNode, hit: Uneven, above: bool, below: bool, context: Workspace
+    ) -> Edit:
+        sync = context.vocabulary.write("sync")
+        line = cst.parse_statement(sync)
+
+        def replace(updated: cst.BaseStatement) -> cst.FlattenSentinel[cst.BaseStatement]:
+            first: list[cst.BaseStatement] = []
+            if above and isinstance(
+                updated, cst.SimpleStatementLine | cst.BaseCompoundStatement
+            ):
+                # Blank lines stay above; a comment stays with what it speaks of.
+                lines = list(updated.leading_lines)
+                blank = next((i for i, one in enumerate(lines) if one.comment), len(lines))
+                first.append(line.with_changes(leading_lines=lines[:blank]))
+                updated = updated.with_changes(leading_lines=lines[blank:])
+            return cst.FlattenSentinel([*first, updated, *([line] if below else ())])
+
+        where = " and ".join(
+            word for word, needed in (("above", above), ("below", below)) if needed
+        )
+        message = f"{sync} {where}: some replicas alone compute `{_short(hit)}`"
+        return self.edit(place, replace, message)
+
+
+def _short(hit: Uneven) -> str:
+    return code(hit.alone.operation).strip().splitlines()[0]
+
+
+def _left(hit: Uneven) -> str:
+    return (
+        f"`{_short(hit)}` is computed on the device in some replicas only, in one graph with a collective, and "
+        "no line below it runs in all replicas: compute it in all of them, or on the host"
+    )
+
+
+def _statement(hit: Uneven, context: Workspace) -> cst.CSTNode | None:
+    """Return the statement around the operation that all replicas come to."""
+    guard: cst.CSTNode = hit.alone.guard
+    if isinstance(guard, cst.FunctionDef):
+        guard = hit.alone.operation
+    statement = context.statement_around(guard)
+    if isinstance(guard, cst.If | cst.While | cst.Match):
+        statement = guard
+    for _ in range(20):
+        above = context.parent(statement)
+        around = context.guards.around(statement)
+        if isinstance(above, cst.If):  # `elif rank == 0:`
+            statement = above
+        elif isinstance(around, cst.If | cst.While | cst.Match):
+            statement = around
+        elif around is None and isinstance(above, cst.IndentedBlock | cst.Module):
+            return statement
+        else:
+            return None
+    return None
+
+
+def _above(hit: Uneven, context: Workspace) -> cst.CSTNode | None:
+    return _statement(hit, context)
+
+
+def _below(hit: Uneven, context: Workspace) -> cst.CSTNode | None:
+    """Return the statement below which all replicas go on; None where a branch of it leaves."""
+    statement = _statement(hit, context)
+    if statement is None:
+        return None
+    operation = hit.alone.operation
+    inside = statement is context.statement_around(operation) or any(
+        above is statement for above in context.ancestors(operation)
+    )
+    return statement if inside and not any(_leaving(statement)) else None
+
+
+def _leaving(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield the statements by which a part of `node` leaves it."""
+    yield from nodes_of(node, cst.Return)
+    yield from nodes_of(node, cst.Break)
+    yield from nodes_of(node, cst.Continue)
