@@ -19,6 +19,7 @@ from migrate.rewrite.rule import Edit, Finding, Rule
 from migrate.rewrite.rules.saving.early import WaysOut, leaves_before, ways_out
 from migrate.rewrite.rules.saving.evaluations import evaluations
 from migrate.rewrite.rules.saving.no_device import saves_of_the_host
+from migrate.rewrite.rules.saving.own_files import own_files, share_of
 from migrate.rewrite.rules.saving.own_paths import names_replica
 from migrate.rewrite.rules.saving.save_calls import as_shims_save, as_xla_save, by_hand, refused
 from migrate.rewrite.rules.saving.unguard import alone, keep_to_first, or_none, without_guard
@@ -77,7 +78,12 @@ class Saving:
         calls = [call for call in calls if not saves_of_the_host(call, self._context)]
         if not self._is_for_accelerators():
             for call in calls:
-                if not is_of_host(call, self._context):
+                if is_of_host(call, self._context):
+                    continue
+                share = share_of(call, self._context)
+                if share is not None:
+                    yield from own_files(self._rule, call, share, self._context)
+                else:
                     yield from self._rule.report(
                         call,
                         f"if it is on the device: {by_hand(self._context)} on all ranks",
@@ -86,6 +92,10 @@ class Saving:
         moved = []
         for call in calls:
             if is_of_host(call, self._context) or self._context.launch.before(call):
+                continue
+            share = share_of(call, self._context)
+            if share is not None and share.by_loop and not self._context.portable:
+                yield from own_files(self._rule, call, share, self._context)
                 continue
             reason = refused(call, self._context) or self._place(call)
             if reason is None:
@@ -505,7 +515,8 @@ class Saving:
             local = is_local(self._guarded[id(guard)].rest.asked)
         elif isinstance(guard, cst.FunctionDef):
             local = self._functions[id(guard)][1]
-        own_file = guard is None and names_replica(call, self._context)
+        divided = share_of(call, self._context) is not None
+        own_file = divided or (guard is None and names_replica(call, self._context))
         name = self._context.vocabulary.write("save")
         if self._context.portable:
             replace = as_shims_save(name, call, local, own_file, self._context)
