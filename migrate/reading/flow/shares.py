@@ -28,13 +28,14 @@ from migrate.reading.values.words import (
     RANK_FUNCTION,
     RANK_NAME,
     RANK_VARIABLES,
+    SAFETENSORS_SAVES,
 )
 
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
 
 DEEPEST = 12
-SAVE = "torch.save"
+SAVES = SAFETENSORS_SAVES | {"torch.save"}
 ITEMS = (ast.JoinedStr, ast.FormattedValue, ast.Tuple, ast.List, ast.Set, ast.BoolOp, ast.UnaryOp)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 # Samplers of torch, and of projects after their example, that give each replica a share of the data.
@@ -422,16 +423,20 @@ def divided_saves(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Ca
     for root in top.all_roots:
         for region in analysis.regions(root):
             for call, scope in region.calls:
-                path = _path(call) if last_part(call.func) == "save" else None
+                path = _path(call) if _may_save(call, scope) else None
                 values = analysis.evaluator.values(call.func, scope) if path is not None else ()
-                if any(isinstance(value, External) and value.name == SAVE for value in values):
+                if any(isinstance(value, External) and value.name in SAVES for value in values):
                     share = shares_of(analysis).of(path, scope)
                     if share is not None:
                         yield call, _in_loops(share, call, scope, analysis)
 
 
+def _may_save(call: ast.Call, scope: Scope) -> bool:
+    return last_part(call.func) == "save" or b"safetensors" in scope.module.data
+
+
 def _path(call: ast.Call) -> ast.expr | None:
-    named = next((keyword.value for keyword in call.keywords if keyword.arg == "f"), None)
+    named = next((k.value for k in call.keywords if k.arg in ("f", "filename")), None)
     return named or (call.args[1] if len(call.args) > 1 else None)
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.flow.shares import Share
-from migrate.reading.tree.tree import bind, code, last_part, nodes_of
+from migrate.reading.tree.tree import code, last_part, nodes_of
 from migrate.reading.values.host import is_on_the_cpu, items_put
 from migrate.reading.values.kind import TENSORS, Kind
-from migrate.reading.values.saved import PARAMETERS
+from migrate.reading.values.saved import arguments
 from migrate.rewrite.rule import Edit, Finding, Rule
 
 if TYPE_CHECKING:
@@ -44,15 +44,15 @@ def own_files(
         share: what divides the files.
         context: the script.
     """
-    saved = (bind(call, PARAMETERS) or {}).get("obj")
+    saved = (arguments(call, context) or {}).get("obj")
     divided = f"each replica saves files of its own: `{share.text}` ({share.file}:{share.line}) divides them"
     tensors = _tensors(saved.value, context) if saved is not None else None
     if tensors is None:
         what = f"`{code(saved.value)}`" if saved is not None else "what is saved"
         yield from rule.report(
             call,
-            f"{divided}; torch.save stays, so that no file is lost: see that {what} is on the CPU first "
-            "(`x.cpu()`), as a tensor of the device loads on XLA alone",
+            f"{divided}; {last_part(call.func)} stays, so that no file is lost: see that {what} is on the "
+            "CPU first (`x.cpu()`), as a tensor of the device loads on XLA alone",
         )
         return
     for tensor in tensors:

@@ -13,7 +13,8 @@ from migrate.reading.replicas.options import same_on_all
 from migrate.reading.replicas.own_values import decided_alone
 from migrate.reading.replicas.pure import bound_with_effects, is_pure, same_everywhere
 from migrate.reading.tree.tree import bind, code, nodes_of, targets, used
-from migrate.reading.values.saved import PARAMETERS, is_of_host
+from migrate.reading.values.saved import arguments, is_of_host, is_save
+from migrate.reading.values.words import SAFETENSORS_SAVES
 from migrate.rewrite.edits.lift import lifted, marked
 from migrate.rewrite.rule import Edit, Finding, Rule
 from migrate.rewrite.rules.saving.early import WaysOut, leaves_before, ways_out
@@ -21,6 +22,7 @@ from migrate.rewrite.rules.saving.evaluations import evaluations
 from migrate.rewrite.rules.saving.no_device import saves_of_the_host
 from migrate.rewrite.rules.saving.own_files import own_files, share_of
 from migrate.rewrite.rules.saving.own_paths import names_replica
+from migrate.rewrite.rules.saving.safetensors_calls import as_safetensors_save
 from migrate.rewrite.rules.saving.save_calls import as_shims_save, as_xla_save, by_hand, refused
 from migrate.rewrite.rules.saving.unguard import alone, keep_to_first, or_none, without_guard
 from migrate.rewrite.rules.saving.unseen import unseen_condition
@@ -270,7 +272,7 @@ class Saving:
 
     def _saves_in(self, statement: cst.CSTNode) -> Iterator[cst.Call]:
         for call in nodes_of(statement, cst.Call):
-            if self._context.qualified_name(call.func) == "torch.save":
+            if is_save(call, self._context):
                 yield call
 
     def _missing(self, function: cst.FunctionDef) -> str:
@@ -391,8 +393,7 @@ class Saving:
         saved = self._context.effects.saves(call)
         if saved is not None:
             return saved.moves
-        is_save = self._context.qualified_name(call.func) == "torch.save"
-        return is_save and refused(call, self._context) is None
+        return is_save(call, self._context) and refused(call, self._context) is None
 
     def _note(self, guard: cst.If, statement: cst.CSTNode) -> Guarded:
         """Take note that `statement` goes out of `guard`."""
@@ -489,7 +490,7 @@ class Saving:
 
     def _path(self, call: cst.Call) -> cst.BaseExpression | None:
         """Return the path of the save `call`, where one replica writes it."""
-        path = (bind(call, PARAMETERS) or {}).get("f")
+        path = (arguments(call, self._context) or {}).get("f")
         return None if path is None or names_replica(call, self._context) else path.value
 
     def _stuck(self) -> dict[int, str]:
@@ -515,6 +516,10 @@ class Saving:
             local = is_local(self._guarded[id(guard)].rest.asked)
         elif isinstance(guard, cst.FunctionDef):
             local = self._functions[id(guard)][1]
+        if self._context.qualified_name(call.func) in SAFETENSORS_SAVES:
+            name, safe = as_safetensors_save(call, local, self._context)
+            message = f"{code(call.func)} → {name}, which all replicas call"
+            return self._rule.edit(call, safe, message, consumes=[call.func])
         divided = share_of(call, self._context) is not None
         own_file = divided or (guard is None and names_replica(call, self._context))
         name = self._context.vocabulary.write("save")
