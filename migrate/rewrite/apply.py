@@ -48,9 +48,9 @@ def apply(
     _check_conflicts(edits)
     applying = _Applying(edits, _on_the_way(edits, above), Alignment(module))
     edited = cst.ensure_type(module.visit(applying), cst.Module)
-    if not gives_all:
-        edited = remove_imports(edited, no_longer_used(module, edited))
     added = definitions.added()
+    if not gives_all:
+        edited = remove_imports(edited, no_longer_used(module, edited, *added))
     return add_definitions(add_imports(edited, imports.added(edited, *added)), added)
 
 

@@ -116,7 +116,10 @@ class GuardedSave(Hazard):
         if guard is None or (isinstance(guard, cst.FunctionDef) and not guard.decorators):
             return  # where a function is only called under a condition, its calls are reported
         line = facts.context.position(guard).line
-        message = f"a save in some replicas only (line {line}): xm.save in all, outside of it"
+        mend = "xm.save in all, outside of it"
+        if facts.names.of(node.func) in SAFETENSORS_SAVES:
+            mend = "move what it saves to the CPU in all, outside of it"
+        message = f"a save in some replicas only (line {line}): {mend}"
         kinds = {facts.values.kind(value) for value in saved}
         if kinds & PLACED or any(_has_weights(v) for v in saved):
             yield self.hit(node, message)
