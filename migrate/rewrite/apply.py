@@ -108,7 +108,10 @@ class _Applying(Statements):
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         """Visit nothing in which nothing is edited."""
-        return id(node) in self._on_the_way
+        if id(node) not in self._on_the_way:
+            return False
+        self.enter(node)
+        return True
 
     def replace(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:
         """Return the edited node."""

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from migrate.reading.calls.kinds import Class, Instance
+from migrate.reading.calls.kinds import Instance
 from migrate.reading.calls.passing import passed_by
-from migrate.reading.calls.scopes import Binding, Function, Scope
+from migrate.reading.calls.scopes import Binding, Class, Function, Scope
 from migrate.reading.replicas.rank_tests import last_part
 from migrate.reading.values.words import MODULE_METHODS
 

@@ -15,9 +15,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from migrate.reading.accelerators.parts import passed_nodes
-from migrate.reading.calls.kinds import Class, Device, External
+from migrate.reading.calls.kinds import Device, External
 from migrate.reading.calls.passing import passed_by
-from migrate.reading.calls.scopes import Binding, Function, ModuleScope, Scope
+from migrate.reading.calls.scopes import Binding, Class, Function, ModuleScope, Scope
 from migrate.reading.replicas.rank_tests import last_part, parents
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import (

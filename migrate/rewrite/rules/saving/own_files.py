@@ -76,8 +76,8 @@ def _tensors(value: cst.BaseExpression, context: Workspace) -> list[cst.BaseExpr
     kind = context.values.kind(value)
     if kind is Kind.HOST and isinstance(value, cst.Name):
         inside = context.function_around(value) or context.module
-        parts = [_tensors(item, context) for item in items_put(value.value, inside)]
-        return [] if all(part == [] for part in parts) else None
+        on_host = (_tensors(item, context) == [] for item in items_put(value.value, inside))
+        return [] if all(on_host) else None
     if kind is Kind.HOST:
         return []
     return [value] if kind in TENSORS and _is_one_tensor(value, context) else None
