@@ -48,9 +48,9 @@ def apply(
     _check_conflicts(edits)
     applying = _Applying(edits, _on_the_way(edits, above), Alignment(module))
     edited = cst.ensure_type(module.visit(applying), cst.Module)
-    if not gives_all:
-        edited = remove_imports(edited, no_longer_used(module, edited))
     added = definitions.added()
+    if not gives_all:
+        edited = remove_imports(edited, no_longer_used(module, edited, *added))
     return add_definitions(add_imports(edited, imports.added(edited, *added)), added)
 
 
@@ -108,7 +108,10 @@ class _Applying(Statements):
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         """Visit nothing in which nothing is edited."""
-        return id(node) in self._on_the_way
+        if id(node) not in self._on_the_way:
+            return False
+        self.enter(node)
+        return True
 
     def replace(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:
         """Return the edited node."""

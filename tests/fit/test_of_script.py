@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from migrate.fit.lowered.of_script import failure
+from migrate.fit.errors import FitError
+from migrate.fit.lowered.of_script import failure, lower_script
 
 FAILED = """hello
 Traceback (most recent call last):
@@ -50,3 +53,13 @@ def test_it_is_told_where_it_ended_and_what_it_said(code: int | None, said: str,
         return place.replace("/home/user/train_xla", "train")
 
     assert told in str(failure(code, said, "train.py", 5.0, places))
+
+
+@pytest.mark.parametrize(("torchrun", "address"), [(False, "None"), (True, "127.0.0.1")])
+def test_a_script_sees_an_address_only_where_torchrun_sets_one(
+    torchrun: bool, address: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "train_xla.py"
+    script.write_text('import os\n\nprint("at", os.environ.get("MASTER_ADDR"))\n')
+    with pytest.raises(FitError, match=f"it said last: at {address}"):
+        lower_script(script, [], devices=4, shown="train.py", timeout=100.0, torchrun=torchrun)

@@ -29,6 +29,20 @@ def rewritten(body: str) -> str:
         ("if gpu is not None:\n    torch.cuda.set_device(gpu)", ""),
         ("if gpu is not None: torch.cuda.set_device(gpu)", ""),
         ("if is_main(gpu):\n    torch.cuda.set_device(gpu)", ""),
+        ("for part in model.parts:\n    torch.cuda.empty_cache()", ""),
+        ("for i in range(len(first)):\n    first[i] = torch.compile(first[i])", ""),
+        # The loop may do something, and its name may be used below it.
+        (
+            "for part in make():\n    torch.cuda.empty_cache()",
+            "for part in make():\n    pass",
+        ),
+        (
+            "for part in model.parts:\n    torch.cuda.empty_cache()\nprint(part)",
+            "for part in model.parts:\n    pass\nprint(part)",
+        ),
+        ("torch.cuda.empty_cache(); print(1); torch.cuda.empty_cache()", "print(1)"),
+        ("print(1); torch.cuda.empty_cache();", "print(1)"),
+        ("print(1);", "print(1);"),
         # The test may do something.
         (
             "if choose(gpu):\n    torch.cuda.set_device(gpu)",
@@ -134,3 +148,30 @@ def test_an_emptied_try_goes(body: str, expected: str) -> None:
 )
 def test_a_choice_between_the_same_goes(body: str, expected: str) -> None:
     assert rewritten(body) == expected
+
+
+def test_what_would_assign_a_name_to_itself_goes() -> None:
+    body = "gpu = gpu and torch.cuda.is_available()\nfirst = gpu and torch.cuda.is_available()"
+    assert rewritten(body) == "first = gpu"
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        "start.record()\nmodel(first)\nend.record()\ntorch.cuda.synchronize()",
+        "torch.cuda.synchronize()\nstart.record()\nmodel(first)\nend.record()\nend.synchronize()",
+    ],
+)
+def test_one_wait_stands_before_each_reading_of_the_clock(waits: str) -> None:
+    events = "".join(
+        f"{name} = torch.cuda.Event(enable_timing=True)\n" for name in ("start", "end")
+    )
+    done = rewritten(f"{events}{waits}\nprint(start.elapsed_time(end))")
+    assert done.splitlines() == [
+        "torch_xla.sync(wait=True)",
+        "start = time.perf_counter()",
+        "model(first)",
+        "torch_xla.sync(wait=True)",
+        "end = time.perf_counter()",
+        "print((end - start) * 1000)",
+    ]

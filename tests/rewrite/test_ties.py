@@ -37,6 +37,21 @@ def train(rank):
     model.to(rank)
     torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])
 """
+INSIDE = """\
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+
+class Language(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.net = GPT2LMHeadModel(config)
+"""
+IN_A_DICT = """\
+    models = {"policy": Language(config), "value": torch.nn.Linear(2, 1)}
+    for model in models.values():
+        model.to(rank)
+"""
 # Ways from a tie in another file to the move, each with the line of the move.
 FLOWS = {
     "made and moved": (TIED, TRAIN),
@@ -86,8 +101,51 @@ def train(rank):
         "from transformers import GPT2LMHeadModel\n\n\nclass Language(GPT2LMHeadModel):\n    pass\n",
         TRAIN,
     ),
+    "one level inside a module": (INSIDE, TRAIN.replace("Language(100)", "Language(config)")),
+    "in a list, in a module": (
+        f"{INSIDE}\n\nclass Deep(torch.nn.Module):\n    def __init__(self, config):\n"
+        "        super().__init__()\n        self.parts = torch.nn.ModuleList([Language(config)])\n",
+        TRAIN.replace("import Language", "import Deep").replace("Language(100)", "Deep(config)"),
+    ),
+    "by a factory that chooses the class": (
+        f"{INSIDE}\n\nCLASSES = {{'a': Language}}\n\n\ndef build(config):\n"
+        "    return CLASSES[config.name](config)\n",
+        TRAIN.replace("import Language", "import build").replace("Language(100)", "build(config)"),
+    ),
+    "in a Sequential": (
+        TIED.replace("import torch", "import torch\nfrom torch import nn"),
+        TRAIN.replace("Language(100)", "torch.nn.Sequential(torch.nn.Identity(), Language(100))"),
+    ),
+    "in a wrapper of another library": (
+        INSIDE.replace(
+            "GPT2LMHeadModel(config)", "get_peft_model(GPT2LMHeadModel(config), config.lora)"
+        ).replace("import torch\n", "import torch\nfrom peft import get_peft_model\n"),
+        TRAIN.replace("Language(100)", "Language(config)"),
+    ),
+    "in a dict": (
+        INSIDE,
+        TRAIN.replace("    model = Language(100)\n    model.to(rank)\n", IN_A_DICT),
+    ),
 }
 NO_FLOWS = {
+    "a module that makes another kind of model": (
+        INSIDE.replace("GPT2LMHeadModel", "ViTForImageClassification"),
+        TRAIN.replace("Language(100)", "Language(config)"),
+    ),
+    "told not to share": (
+        INSIDE.replace("(config)\n", "(GPT2Config(tie_word_embeddings=False))\n"),
+        TRAIN.replace("Language(100)", "Language(config)"),
+    ),
+    "another part of it": (
+        INSIDE + "        self.head = torch.nn.Linear(8, 2)\n",
+        TRAIN.replace("Language(100)", "Language(config).head"),
+    ),
+    "what a dataset yields": (
+        INSIDE.replace("class Language(torch.nn.Module)", "class Data(torch.utils.data.Dataset)"),
+        TRAIN.replace("import Language", "import Data").replace(
+            "    model = Language(100)\n", "    for model in Data(config):\n    "
+        ),
+    ),
     "nothing is shared": (TIED.replace("self.head.weight = ", "self.first = "), TRAIN),
     "tied after the move": (
         TIED.replace(

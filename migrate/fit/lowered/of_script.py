@@ -26,6 +26,7 @@ from migrate.fit.lowered.watch import (
     DEVICES,
     FACTS,
     FOLDER,
+    PORT,
     PROGRAM,
     STEPS,
     WHY,
@@ -163,8 +164,7 @@ def _run(
         "CPU_NUM_DEVICES": "1",
         FORCE: "xla",  # of a script in the words of shims, which would take the CPU here
         # Where its process group of one meets: torch_xla's own port may be another run's.
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
+        PORT: str(free_port()),
         FOLDER: str(folder),
         DEVICES: str(devices),
         AT: str(at),
@@ -187,7 +187,9 @@ def as_torchrun(devices: int) -> dict[str, str]:
     """What torchrun tells the first of its processes, which is the only one here."""
     counts = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(devices))
     firsts = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"), "0")
-    return {**counts, **firsts, "GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "migrate-fit"}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    one_group = {"GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "migrate-fit"}
+    return {**counts, **firsts, **address, **one_group}
 
 
 def failure(

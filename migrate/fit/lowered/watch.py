@@ -37,6 +37,7 @@ from migrate.fit.lowered.pending import (
 from shims import activate
 
 FOLDER, DEVICES, AT = "MIGRATE_FIT_FOLDER", "MIGRATE_FIT_DEVICES", "MIGRATE_FIT_AT"
+PORT = "MIGRATE_FIT_PORT"  # where the process group of the script meets
 CHANGED = "MIGRATE_FIT_CHANGED"
 PROGRAM, FACTS, STEPS = "program{}.hlo", "program.json", "steps"
 # What the reads of a first run gave, for a second one; why a step could not be taken.
@@ -53,6 +54,15 @@ _READS = ("item", "tolist", "cpu", "to", "numpy", "__float__", "__int__", "__boo
 def install() -> None:
     """Watch this process, once it imports torch_xla."""
     activate.after_import("torch_xla", lambda: _Watch().start())
+    if PORT in os.environ:
+        activate.after_import("torch_xla._internal.rendezvous", _meet)
+
+
+def _meet() -> None:
+    """Have the process group of the script meet at a port of its own; the script sees no address of it."""
+    from shims._simulated.meeting import meet_at
+
+    meet_at(int(os.environ[PORT]))
 
 
 def graphs_taken() -> int:

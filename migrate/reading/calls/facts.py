@@ -34,6 +34,7 @@ from migrate.reading.calls.registries import Hidden, registries_of
 from migrate.reading.calls.saves import Saved, saves_of
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.calls.ties import FileTies, ties_of
+from migrate.reading.flow.shares import Share, divided_saves
 from migrate.reading.project.project import Module, Project, file_of
 from migrate.reading.replicas.acting import acting_of, meeting_of
 from migrate.reading.replicas.early_ranks import importing_ranks
@@ -101,6 +102,7 @@ class ModuleCalls:
         unset: the attributes that the project makes None on all replicas but the first.
         loading: the calls that run a function that returns what a checkpoint holds, on the host.
         loading_parts: the calls that run a function that returns a tuple with such parts, and where in it.
+        divided_saves: the calls of torch.save whose path depends on the replica, with what makes it so.
         meeting: the calls that run a function in which all replicas meet, as in a collective.
         saves: the calls that save by a function of another file.
         saved_by_first: the lines of its functions that save and that only tests of the rank in other files
@@ -188,6 +190,7 @@ class ModuleCalls:
     sampled: Mapping[int, bool | None] = field(default_factory=dict)
     gradient_free: frozenset[int] = frozenset()
     loading_parts: Mapping[End, frozenset[int]] = field(default_factory=dict)
+    divided_saves: Mapping[End, Share] = field(default_factory=dict)
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -297,6 +300,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         replicated=_is_replicated(analysis),
         accelerated=programs_of(analysis).is_accelerated(scope.module.path),
         loading_parts=dict(_loading_parts(analysis, scope)),
+        divided_saves=dict(_divided_saves(analysis, scope)),
     )
 
 
@@ -321,6 +325,13 @@ def _loading_parts(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, 
             ran = [parts[f] for f in analysis.running[call].functions if f in parts]
             if ran:
                 yield _end(call, top.module), frozenset().union(*ran)
+
+
+def _divided_saves(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, Share]]:
+    """Yield the saves of a file whose path depends on the replica."""
+    for call, share in divided_saves(analysis, top):
+        if _is_replicated(analysis) or not share.by_name:
+            yield _end(call, top.module), share
 
 
 def _joins(analysis: Analysis, top: ModuleScope) -> Iterator[End]:

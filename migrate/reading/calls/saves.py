@@ -27,12 +27,20 @@ from migrate.reading.replicas.rank_tests import (
     parents,
 )
 from migrate.reading.values.decided import ruled_out
-from migrate.reading.values.words import EXITS, KEEPING, LOADS, RANK_NAME, READ_METHODS, TORCH_SAVES
+from migrate.reading.values.words import (
+    EXITS,
+    KEEPING,
+    LOADS,
+    RANK_NAME,
+    READ_METHODS,
+    SAFETENSORS_SAVES,
+    TORCH_SAVES,
+)
 
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
 
-SAVES = TORCH_SAVES | {"shims.save"}
+SAVES = TORCH_SAVES | SAFETENSORS_SAVES | {"shims.save"}
 PARAMETERS = frozenset({"obj", "f", "_use_new_zipfile_serialization"})
 OPENS = frozenset({"open", "BytesIO", "NamedTemporaryFile", "BlobFile"})
 
@@ -120,7 +128,7 @@ class Saves:
         return dict(found)
 
     def _is_save(self, call: ast.Call, scope: Scope) -> bool:
-        if last_part(call.func) != "save":
+        if last_part(call.func) != "save" and b"safetensors" not in scope.module.data:
             return False
         values = self._analysis.evaluator.values(call.func, scope)
         named = any(isinstance(value, External) and value.name in SAVES for value in values)

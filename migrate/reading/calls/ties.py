@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from migrate.reading.accelerators.parts import is_untied, parts_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.kinds import External, Instance, Value, class_around
 from migrate.reading.calls.makers import bound_to, made_by, same_as
@@ -241,12 +242,14 @@ class Ties:
         for tie, root in self._own.get(scope, ()):
             if isinstance(model, ast.Name) and root == model.id and tie.line < move.lineno:
                 yield tie
-        for value in self._analysis.evaluator.values(model, scope):
-            yield from self._of_value(value, move, scope)
-        for made, _ in made_by(model, scope, self._analysis.evaluator):
-            for function in self._running(made):
-                yield from self._within(function)
-            yield from self._of_library(made)
+        for part, at in parts_of(model, scope, self._analysis):
+            for value in self._analysis.evaluator.values(part, at):
+                yield from self._of_value(value, move, scope)
+            if isinstance(part, ast.Call):
+                for function in self._running(part):
+                    yield from self._within(function)
+                if not is_untied(part, at, self._analysis):
+                    yield from self._of_library(part)
 
     def _running(self, call: ast.Call) -> list[Function]:
         ran = self._analysis.running.get(call)

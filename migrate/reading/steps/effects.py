@@ -13,6 +13,7 @@ import libcst as cst
 
 from migrate.reading.calls.effect import BOTH, Effect
 from migrate.reading.calls.saves import Saved
+from migrate.reading.flow.shares import Share
 from migrate.reading.tree.tree import nodes_of
 
 if TYPE_CHECKING:
@@ -117,6 +118,11 @@ class Effects:
         """Return the save that `call` makes by a function of another file."""
         saves = self._calls.saves
         return saves.get(self._context.place(call)) if saves else None
+
+    def divides(self, save: cst.Call) -> Share | None:
+        """Return what makes the path of a call of torch.save depend on the replica; None for other paths."""
+        divided = self._calls.divided_saves
+        return divided.get(self._context.place(save)) if divided else None
 
     def callees(self, statements: Iterable[cst.CSTNode]) -> list[cst.FunctionDef]:
         """Return the functions of the script with an effect that `statements` call."""

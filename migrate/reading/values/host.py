@@ -25,7 +25,7 @@ def is_on_the_cpu(value: cst.BaseExpression, context: Script) -> bool:
         if isinstance(made, cst.Call) and place_of_load(made) is not None:
             # A checkpoint: what is put into it stays where it is.
             inside = owner if isinstance(owner, cst.FunctionDef) else context.module
-            if not all(_is_of_itself(item, value.value) for item in _items(value.value, inside)):
+            if not all(_is_of_itself(item, value.value) for item in items_put(value.value, inside)):
                 return False
         return is_on_the_cpu(made, context)
     if isinstance(value, cst.ListComp):
@@ -44,7 +44,7 @@ def is_on_the_cpu(value: cst.BaseExpression, context: Script) -> bool:
     return not of_data or _is_of_the_host(value.args[0].value)
 
 
-def _items(name: str, root: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+def items_put(name: str, root: cst.CSTNode) -> Iterator[cst.BaseExpression]:
     """Yield what is put into `name` below `root`: `checkpoint["epoch"] = 1`."""
     for assign in nodes_of(root, cst.Assign):
         for target in assign.targets:

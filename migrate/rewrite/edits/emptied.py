@@ -7,10 +7,15 @@ import re
 import libcst as cst
 
 from migrate.reading.replicas.pure import PURE_CALLS
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.reading.tree.tree import code, last_part, nodes_of
 
 # Questions, by the last part of their name: nothing is lost where they are not asked.
-ASKS = re.compile(r"(is|has|should)_\w+|get_(local_)?rank|get_world_size|isfile|isdir|exists")
+ASKS = re.compile(
+    r"(is|has|should)_\w+|get_(local_)?rank|(get_|local_)?world_size|isfile|isdir|exists"
+    r"|local_device_count|(global|local)_ordinal"
+)
+# What loops go over, made of what is there already.
+ORDERS = frozenset({"enumerate", "keys", "range", "reversed", "sorted", "values", "zip"})
 _NEED_NO_PARENTHESES = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 OPPOSITE: dict[type[cst.BaseCompOp], type[cst.BaseCompOp]] = {
     cst.Equal: cst.NotEqual,
@@ -46,6 +51,27 @@ def without_emptied(node: cst.If) -> cst.If | cst.RemovalSentinel:
         body=orelse.body,
         orelse=None,
     )
+
+
+def without_emptied_loop(
+    original: cst.For, updated: cst.For, around: cst.CSTNode
+) -> cst.For | cst.RemovalSentinel:
+    """Return the loop, or nothing where all its statements were removed and its names are used nowhere else.
+
+    Args:
+        original: the loop as the script has it.
+        updated: the loop with the edits of what is in it made.
+        around: the function around it, or the module.
+    """
+    if not _is_emptied(updated.body) or _is_emptied(original.body) or updated.orelse is not None:
+        return updated
+    calls = nodes_of(updated.iter, cst.Call)
+    if not all(_is_question(c.func) or last_part(c.func) in ORDERS for c in calls):
+        return updated
+    bound = {name.value for name in nodes_of(original.target, cst.Name)}
+    inside = sum(name.value in bound for name in nodes_of(original, cst.Name))
+    everywhere = sum(name.value in bound for name in nodes_of(around, cst.Name))
+    return cst.RemoveFromParent() if everywhere == inside else updated
 
 
 def without_emptied_try(

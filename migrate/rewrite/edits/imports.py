@@ -239,12 +239,16 @@ def _imported(statement: cst.CSTNode) -> tuple[type[cst.CSTNode], str] | None:
     return None
 
 
-def no_longer_used(before: cst.Module, after: cst.Module) -> frozenset[str]:
+def no_longer_used(before: cst.Module, *after: cst.CSTNode) -> frozenset[str]:
     """Return the names that imports of `before` bind, that `before` used and `after` does not.
 
     An import that was unused from the start is the user's affair, and so is one that `__all__` names.
+
+    Args:
+        before: the script.
+        after: what the script has become, and the definitions that come into it.
     """
-    used_before, used_after = _uses(before), _uses(after)
+    used_before, used_after = _uses(before), _uses(*after)
     kept = {
         string.raw_value
         for statement in before.body

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 import libcst as cst
 
 from migrate.rewrite.edit import Run, Wrap
-from migrate.rewrite.edits.emptied import without_choice, without_emptied, without_emptied_try
+from migrate.rewrite.edits.emptied import (
+    without_choice,
+    without_emptied,
+    without_emptied_loop,
+    without_emptied_try,
+)
 from migrate.rewrite.edits.nodes import split_blank
+
+SmallStatements = TypeVar("SmallStatements", cst.SimpleStatementLine, cst.SimpleStatementSuite)
 
 
 class Statements(cst.CSTTransformer):
@@ -19,21 +27,33 @@ class Statements(cst.CSTTransformer):
         super().__init__()
         self._wraps = {id(wrap.block): wrap for wrap in wraps}
         self._results: dict[int, list[cst.BaseStatement]] = {}
+        self._around: list[cst.CSTNode] = []  # the module, and the functions that are being visited
 
     def replace(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:
         """Return what `updated` becomes; `original` is the node that it comes from."""
         raise NotImplementedError
 
+    def enter(self, node: cst.CSTNode) -> None:
+        """Take note that `node` is visited, with what is in it."""
+        if isinstance(node, cst.Module | cst.FunctionDef):
+            self._around.append(node)
+
     def on_leave(self, original_node, updated_node):  # type: ignore[no-untyped-def]
         """Replace the node, after rebuilding it if it is a list of statements."""
+        if self._around and self._around[-1] is original_node:
+            self._around.pop()
         if isinstance(original_node, cst.Module | cst.IndentedBlock):
             updated_node = self._rebuilt(original_node, updated_node)
         if isinstance(original_node, cst.SimpleStatementLine) and not updated_node.body:
             result: object = cst.RemoveFromParent()
         else:
+            if isinstance(original_node, cst.SimpleStatementLine | cst.SimpleStatementSuite):
+                updated_node = _without_last_semicolon(original_node, updated_node)
             result = self.replace(original_node, updated_node)
         if isinstance(result, cst.If):
             result = without_emptied(result)
+        elif isinstance(result, cst.For) and isinstance(original_node, cst.For) and self._around:
+            result = without_emptied_loop(original_node, result, self._around[-1])
         elif isinstance(result, cst.Try | cst.TryStar):
             result = without_emptied_try(result)
         elif isinstance(original_node, cst.IfExp) and isinstance(result, cst.IfExp):
@@ -75,6 +95,16 @@ class Statements(cst.CSTTransformer):
                 body[ends[0] :] = [made] if isinstance(made, cst.BaseStatement) else made
         comments = [line for line in pending if line.comment is not None]
         return updated.with_changes(body=body, footer=[*comments, *updated.footer])
+
+
+def _without_last_semicolon(original: SmallStatements, updated: SmallStatements) -> SmallStatements:
+    """Return statements of one line without the semicolon that stood before removed ones."""
+    removed = len(updated.body) < len(original.body)
+    if not removed or not updated.body:
+        return updated
+    *before, last = updated.body
+    last = last.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
+    return updated.with_changes(body=[*before, last])
 
 
 def _is_empty(statement: cst.BaseStatement) -> bool:

@@ -8,13 +8,16 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import bind, code, keyword, nodes_of
+from migrate.reading.tree.tree import code, keyword, nodes_of
 from migrate.reading.values.kind import PLACED, Kind
-from migrate.reading.values.saved import PARAMETERS, is_of_host
+from migrate.reading.values.saved import arguments, is_of_host
 from migrate.reading.values.words import (
+    SAFETENSORS_SAVES,
     SAVED,
     TORCH_SAVES,
 )
+
+SAVES = TORCH_SAVES | SAFETENSORS_SAVES
 
 
 class GuardedSave(Hazard):
@@ -113,7 +116,10 @@ class GuardedSave(Hazard):
         if guard is None or (isinstance(guard, cst.FunctionDef) and not guard.decorators):
             return  # where a function is only called under a condition, its calls are reported
         line = facts.context.position(guard).line
-        message = f"a save in some replicas only (line {line}): xm.save in all, outside of it"
+        mend = "xm.save in all, outside of it"
+        if facts.names.of(node.func) in SAFETENSORS_SAVES:
+            mend = "move what it saves to the CPU in all, outside of it"
+        message = f"a save in some replicas only (line {line}): {mend}"
         kinds = {facts.values.kind(value) for value in saved}
         if kinds & PLACED or any(_has_weights(v) for v in saved):
             yield self.hit(node, message)
@@ -123,20 +129,20 @@ class GuardedSave(Hazard):
 
     def _saved(self, call: cst.Call, facts: Facts) -> list[cst.BaseExpression] | None:
         """Return what `call` saves, by itself or in a function that it runs; None where it saves nothing."""
-        if facts.names.of(call.func) in TORCH_SAVES:
+        if facts.names.of(call.func) in SAVES:
             if is_of_host(call, facts.context):
                 return None
-            saved = (bind(call, PARAMETERS) or {}).get("obj") or keyword(call, "data")
+            saved = (arguments(call, facts.context) or {}).get("obj") or keyword(call, "data")
             return [saved.value if saved is not None else call]
         if facts.context.effects.saves(call) is not None:  # by a function of another file
             return [arg.value for arg in call.args] or [call]
-        if facts.called.isdisjoint(TORCH_SAVES):
+        if facts.called.isdisjoint(SAVES):
             return None
         found = []
         for function in facts.context.called(call):
             for inner in nodes_of(function.body, cst.Call):
                 own_guard = facts.guards.around(inner)
-                if facts.names.of(inner.func) in TORCH_SAVES and (
+                if facts.names.of(inner.func) in SAVES and (
                     own_guard is None or own_guard is function
                 ):
                     found += self._saved(inner, facts) or []

@@ -25,7 +25,7 @@ class CudaTiming(Rule):
     recorded so far and waits for it. Directly below a step, which has ended its graph, it becomes
     `xm.wait_device_ops()`; below a read (`loss.item()`), which has waited, it goes. A pair of CUDA events
     becomes two readings of `time.perf_counter()`, each after such a wait, and `start.elapsed_time(end)` their
-    difference in milliseconds.
+    difference in milliseconds; another wait right beside such a reading goes.
 
     **Reported.** Events that are used otherwise: kept in lists, passed on, asked whether they are done,
     recorded in another function than the one that makes them.
@@ -68,7 +68,6 @@ class CudaTiming(Rule):
                 # done
                 torch_xla.sync(wait=True)
                 end = time.perf_counter()
-                torch_xla.sync(wait=True)
                 return (end - start) * 1000
             """,
         ),
@@ -168,6 +167,10 @@ class CudaTiming(Rule):
 
     def _wait(self, node: cst.Call, context: Workspace) -> Edit:
         """Return what becomes of a wait: none is needed where a read or the end of a step has just been."""
+        if (event := self._timed_beside(node, context)) is not None:
+            line = context.statement_around(node)
+            message = f"{code(node)} goes: the reading of the clock beside it waits (`{event}`)"
+            return self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[node])
         line, above = _line_and_above(node, context)
         if line is not None and above is not None and _reads(above):
             message = f"{code(node)} goes: the read above it has waited"
@@ -183,6 +186,23 @@ class CudaTiming(Rule):
         wait = context.vocabulary.expression("wait")
         message = f"{code(node)} → {context.vocabulary.say('wait')}"
         return self.edit(node, lambda _: wait, message, consumes=[node])
+
+    def _timed_beside(self, node: cst.Call, context: Workspace) -> str | None:
+        """Return the event whose `.record()` stands right above or below the wait `node`, a statement."""
+        line = context.statement_around(node)
+        block = context.parent(line)
+        alone = _called_alone(line)
+        if alone is not node or not isinstance(block, cst.IndentedBlock | cst.Module):
+            return None
+        at = next((i for i, statement in enumerate(block.body) if statement is line), 0)
+        for beside in (*block.body[max(at - 1, 0) : at], *block.body[at + 1 : at + 2]):
+            call = _called_alone(beside)
+            if call is None or not isinstance(call.func, cst.Attribute):
+                continue
+            event = self._event(call.func.value, context)
+            if event is not None and call.func.attr.value == "record":
+                return event
+        return None
 
     def _line(self, node: cst.SimpleStatementLine, context: Workspace) -> Iterable[Edit]:
         if len(node.body) != 1:
@@ -207,6 +227,9 @@ class CudaTiming(Rule):
             return
         if value.func.attr.value == "record":
             yield self._record(node, event, context)
+        elif self._timed_beside(value, context) is not None:
+            message = f"{code(value)} goes: the reading of the clock beside it waits"
+            yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[value])
         else:
             wait = context.vocabulary.expression("wait")
             message = f"{code(value)} → {context.vocabulary.say('wait')}"
@@ -255,6 +278,16 @@ class CudaTiming(Rule):
         made = context.function_around(values[0])
         plain = all(_is_plain(mention, made, context) for mention in mentions)
         return node.value if plain else None
+
+
+def _called_alone(line: cst.CSTNode | None) -> cst.Call | None:
+    """Return the call that a statement is; None where it is anything else."""
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+        return None
+    small = line.body[0]
+    return (
+        small.value if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call) else None
+    )
 
 
 def _line_and_above(

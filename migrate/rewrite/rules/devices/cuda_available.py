@@ -275,6 +275,10 @@ class CudaAvailable(Rule):
             message = f"`{code(node)}` is False on a TPU: see that this is right for {library}"
             yield from self.report(node, message)
             return
+        elif isinstance(above, cst.Assign) and _gives_itself(above, answer):
+            message = f"`{code(above)}` goes: what is left of it assigns `{code(answer)}` to itself"
+            yield self.edit(above, lambda _: cst.RemoveFromParent(), message, consumes=[above])
+            return
         elif isinstance(above, cst.Assign | cst.AnnAssign | cst.Return) or _is_flag(above):
             yield self._test(condition, answer, context)
             return
@@ -350,6 +354,13 @@ class CudaAvailable(Rule):
         asked = [c for c in nodes_of(test, cst.Call) if is_asked(c, context)]
         gone: list[cst.CSTNode] = [test] if isinstance(answer, bool) else [*asked]
         return self.edit(test, replace, f"`{code(test)}` → `{shown}`", consumes=gone)
+
+
+def _gives_itself(assign: cst.Assign, answer: Answer) -> bool:
+    """Whether nothing is left of an assignment but `log = log`."""
+    if isinstance(answer, bool) or len(assign.targets) != 1:
+        return False
+    return code(assign.targets[0].target) == code(answer)
 
 
 def _is_flag(node: cst.CSTNode | None) -> bool:

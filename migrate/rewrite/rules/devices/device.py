@@ -424,8 +424,17 @@ class Device(Rule):
 
     def _literal(self, value: cst.BaseExpression, context: Workspace) -> Edit:
         xla = device_for(value, context)
+        if context.portable and _is_for_safetensors(value, context):
+            xla = cst.Call(cst.Name("str"), [cst.Arg(xla)])  # it takes names of devices alone
         message = f"device {code(value)} → {code(xla)}"
         return self.edit(value, lambda _: xla, message, consumes=[value])
+
+
+def _is_for_safetensors(value: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `value` is an argument of a function of safetensors."""
+    call = context.parent(context.parent(value))
+    name = context.qualified_name(call.func) if isinstance(call, cst.Call) else None
+    return (name or "").startswith("safetensors.")
 
 
 def _text(key: cst.CSTNode) -> str:

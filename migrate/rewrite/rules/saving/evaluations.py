@@ -9,6 +9,7 @@ import libcst as cst
 
 from migrate.reading.replicas.wrapped import is_wrapped
 from migrate.reading.tree.tree import nodes_of
+from migrate.reading.values.saved import is_save
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -47,7 +48,7 @@ def _evaluates(function: cst.FunctionDef, context: Workspace) -> bool:
     for call in nodes_of(function.body, cst.Call):
         name = context.qualified_name(call.func) or ""
         plain = call.func.value if isinstance(call.func, cst.Name) else ""
-        if name.startswith(TOGETHER) or name == "torch.save" or plain in TELLS:
+        if name.startswith(TOGETHER) or is_save(call, context) or plain in TELLS:
             return False
         runs = runs or (isinstance(call.func, cst.Name) and is_wrapped(call.func, context))
     return runs and context.partly_bound.in_function(function) is None

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.names.bindings import passed_for
-from migrate.reading.tree.tree import bind, last_part, nodes_of
-from migrate.reading.values.saved import PARAMETERS
+from migrate.reading.tree.tree import last_part, nodes_of
+from migrate.reading.values.saved import arguments
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -29,7 +29,7 @@ def saves_of_the_host(call: cst.Call, context: Workspace) -> bool:
     """Whether `call` saves what a script makes that trains nothing and uses no device."""
     if _uses_devices(context):
         return False
-    saved = (bind(call, PARAMETERS) or {}).get("obj")
+    saved = (arguments(call, context) or {}).get("obj")
     if saved is None:
         return False
     return not _holds_given(saved.value, context, frozenset())

@@ -9,7 +9,7 @@ import libcst as cst
 
 from migrate.reading.tree.tree import bind, code, nodes_of, targets
 from migrate.reading.tree.walk import children
-from migrate.reading.values.saved import PARAMETERS
+from migrate.reading.values.saved import arguments
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -31,7 +31,7 @@ def names_replica_at_times(call: cst.Call, context: Workspace) -> bool:
 
 
 def _answers(call: cst.Call, context: Workspace) -> set[bool]:
-    path = (bind(call, PARAMETERS) or {}).get("f")
+    path = (arguments(call, context) or {}).get("f")
     return set() if path is None else _of_value(path.value, context, DEPTH)
 
 

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.reading.values.saved import is_save
 from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported, rewritten
 from migrate.rewrite.rules.saving.evaluations import evaluations
+from migrate.rewrite.rules.saving.safetensors_calls import LOAD, as_load
 from migrate.rewrite.rules.saving.saving import Saving
 from migrate.rewrite.workspace import Workspace
 
@@ -219,10 +221,11 @@ class Save(Rule):
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edits of all saves of the script, and the findings."""
-        calls = [
-            call
-            for call in context.all_of(cst.Call)
-            if context.qualified_name(call.func) == "torch.save"
-        ]
+        calls = [call for call in context.all_of(cst.Call) if is_save(call, context)]
+        if context.moves_to_accelerator or context.calls.run_on_accelerator:
+            for call in context.all_of(cst.Call):
+                if context.qualified_name(call.func) == LOAD and not any(a.star for a in call.args):
+                    message = "load_model raises on XLA: the file is loaded on the host"
+                    yield self.edit(call, as_load(call, context), message, consumes=[call.func])
         if calls or context.calls.saves or next(evaluations(context), None) is not None:
             yield from Saving(self, context).all(calls)

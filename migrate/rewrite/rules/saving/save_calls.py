@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import bind, code, nodes_of, targets
-from migrate.reading.values.saved import PARAMETERS
-from migrate.reading.values.words import COUNTERS
+from migrate.reading.tree.tree import code, nodes_of, targets
+from migrate.reading.values.saved import arguments
+from migrate.reading.values.words import COUNTERS, SAFETENSORS_SAVES
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rules.saving.own_paths import names_replica_at_times
+from migrate.rewrite.rules.saving.own_paths import names_replica, names_replica_at_times
 from migrate.rewrite.rules.saving.whole_modules import is_module
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ def by_hand(context: Workspace) -> str:
 
 def refused(call: cst.Call, context: Workspace) -> str | None:
     """Return why `call` cannot become `xm.save` whatever is around it, or None."""
-    bound = bind(call, PARAMETERS)
+    bound = arguments(call, context)
+    if bound is None and context.qualified_name(call.func) in SAFETENSORS_SAVES:
+        return "safetensors with arguments that cannot be read"
     if bound is None:
         stars = all(arg.star for arg in call.args)
         return None if stars and call.args else "torch.save with arguments that cannot be read"
@@ -50,6 +52,13 @@ def refused(call: cst.Call, context: Workspace) -> str | None:
             f"{by_hand(context)} where one replica writes, "
             "a save of its own with `master_only=False` where each does"
         )
+    if context.qualified_name(call.func) in SAFETENSORS_SAVES:
+        if names_replica(call, context) or context.effects.divides(call) is not None:
+            return (
+                "each replica writes a safetensors file of its own: move what it holds to the CPU first, "
+                "`{name: value.cpu() for name, value in weights.items()}`, and save_file stays"
+            )
+        return None
     for value in _held(bound["obj"].value) if "obj" in bound else ():
         if is_module(value, context):
             return (
@@ -89,7 +98,7 @@ def as_shims_save(
         own_file: whether every replica does, to a file of its own.
         context: the script.
     """
-    saved = (bind(call, PARAMETERS) or {}).get("obj")
+    saved = (arguments(call, context) or {}).get("obj")
     options = []
     if local or own_file:
         writers = context.string("all" if own_file else "local")

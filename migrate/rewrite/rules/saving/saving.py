@@ -13,13 +13,16 @@ from migrate.reading.replicas.options import same_on_all
 from migrate.reading.replicas.own_values import decided_alone
 from migrate.reading.replicas.pure import bound_with_effects, is_pure, same_everywhere
 from migrate.reading.tree.tree import bind, code, nodes_of, targets, used
-from migrate.reading.values.saved import PARAMETERS, is_of_host
+from migrate.reading.values.saved import arguments, is_of_host, is_save
+from migrate.reading.values.words import SAFETENSORS_SAVES
 from migrate.rewrite.edits.lift import lifted, marked
 from migrate.rewrite.rule import Edit, Finding, Rule
 from migrate.rewrite.rules.saving.early import WaysOut, leaves_before, ways_out
 from migrate.rewrite.rules.saving.evaluations import evaluations
 from migrate.rewrite.rules.saving.no_device import saves_of_the_host
+from migrate.rewrite.rules.saving.own_files import own_files, share_of
 from migrate.rewrite.rules.saving.own_paths import names_replica
+from migrate.rewrite.rules.saving.safetensors_calls import as_safetensors_save
 from migrate.rewrite.rules.saving.save_calls import as_shims_save, as_xla_save, by_hand, refused
 from migrate.rewrite.rules.saving.unguard import alone, keep_to_first, or_none, without_guard
 from migrate.rewrite.rules.saving.unseen import unseen_condition
@@ -77,7 +80,12 @@ class Saving:
         calls = [call for call in calls if not saves_of_the_host(call, self._context)]
         if not self._is_for_accelerators():
             for call in calls:
-                if not is_of_host(call, self._context):
+                if is_of_host(call, self._context):
+                    continue
+                share = share_of(call, self._context)
+                if share is not None:
+                    yield from own_files(self._rule, call, share, self._context)
+                else:
                     yield from self._rule.report(
                         call,
                         f"if it is on the device: {by_hand(self._context)} on all ranks",
@@ -86,6 +94,10 @@ class Saving:
         moved = []
         for call in calls:
             if is_of_host(call, self._context) or self._context.launch.before(call):
+                continue
+            share = share_of(call, self._context)
+            if share is not None and share.by_loop and not self._context.portable:
+                yield from own_files(self._rule, call, share, self._context)
                 continue
             reason = refused(call, self._context) or self._place(call)
             if reason is None:
@@ -260,7 +272,7 @@ class Saving:
 
     def _saves_in(self, statement: cst.CSTNode) -> Iterator[cst.Call]:
         for call in nodes_of(statement, cst.Call):
-            if self._context.qualified_name(call.func) == "torch.save":
+            if is_save(call, self._context):
                 yield call
 
     def _missing(self, function: cst.FunctionDef) -> str:
@@ -381,8 +393,7 @@ class Saving:
         saved = self._context.effects.saves(call)
         if saved is not None:
             return saved.moves
-        is_save = self._context.qualified_name(call.func) == "torch.save"
-        return is_save and refused(call, self._context) is None
+        return is_save(call, self._context) and refused(call, self._context) is None
 
     def _note(self, guard: cst.If, statement: cst.CSTNode) -> Guarded:
         """Take note that `statement` goes out of `guard`."""
@@ -479,7 +490,7 @@ class Saving:
 
     def _path(self, call: cst.Call) -> cst.BaseExpression | None:
         """Return the path of the save `call`, where one replica writes it."""
-        path = (bind(call, PARAMETERS) or {}).get("f")
+        path = (arguments(call, self._context) or {}).get("f")
         return None if path is None or names_replica(call, self._context) else path.value
 
     def _stuck(self) -> dict[int, str]:
@@ -505,7 +516,12 @@ class Saving:
             local = is_local(self._guarded[id(guard)].rest.asked)
         elif isinstance(guard, cst.FunctionDef):
             local = self._functions[id(guard)][1]
-        own_file = guard is None and names_replica(call, self._context)
+        if self._context.qualified_name(call.func) in SAFETENSORS_SAVES:
+            name, safe = as_safetensors_save(call, local, self._context)
+            message = f"{code(call.func)} → {name}, which all replicas call"
+            return self._rule.edit(call, safe, message, consumes=[call.func])
+        divided = share_of(call, self._context) is not None
+        own_file = divided or (guard is None and names_replica(call, self._context))
         name = self._context.vocabulary.write("save")
         if self._context.portable:
             replace = as_shims_save(name, call, local, own_file, self._context)

@@ -1,0 +1,112 @@
+"""Saves of each replica's own files: their values move to the CPU, and `torch.save` stays.
+
+`xm.save` lets all replicas wait for each other. Where each goes over a share of the work, one of them may
+save fewer files than another, and the others would wait for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.flow.shares import Share
+from migrate.reading.tree.tree import code, last_part, nodes_of
+from migrate.reading.values.host import is_on_the_cpu, items_put
+from migrate.reading.values.kind import TENSORS, Kind
+from migrate.reading.values.saved import arguments
+from migrate.rewrite.rule import Edit, Finding, Rule
+
+if TYPE_CHECKING:
+    from migrate.rewrite.workspace import Workspace
+
+# Methods and functions whose result holds tensors and is none.
+HOLDERS = frozenset({"dict", "items", "list", "named_parameters", "state_dict", "tuple", "values"})
+SIMPLE = cst.Name | cst.Attribute | cst.Call | cst.Subscript
+
+
+def share_of(call: cst.Call, context: Workspace) -> Share | None:
+    """Return what makes the save `call` write other files on each replica; None for other saves."""
+    if context.guards.around(call) is not None:
+        return None  # the replicas that pass the test write, as in the original
+    return context.effects.divides(call)
+
+
+def own_files(
+    rule: Rule, call: cst.Call, share: Share, context: Workspace
+) -> Iterator[Edit | Finding]:
+    """Yield the edits that put on the CPU what `call` saves, or the finding.
+
+    Args:
+        rule: the rule that makes the edits.
+        call: a call of torch.save, in a loop over the replica's share.
+        share: what divides the files.
+        context: the script.
+    """
+    saved = (arguments(call, context) or {}).get("obj")
+    divided = f"each replica saves files of its own: `{share.text}` ({share.file}:{share.line}) divides them"
+    tensors = _tensors(saved.value, context) if saved is not None else None
+    if tensors is None:
+        what = f"`{code(saved.value)}`" if saved is not None else "what is saved"
+        yield from rule.report(
+            call,
+            f"{divided}; {last_part(call.func)} stays, so that no file is lost: see that {what} is on the "
+            "CPU first (`x.cpu()`), as a tensor of the device loads on XLA alone",
+        )
+        return
+    for tensor in tensors:
+        yield rule.edit(tensor, _on_the_cpu, f"{divided}; the tensor moves to the CPU")
+
+
+def _tensors(value: cst.BaseExpression, context: Workspace) -> list[cst.BaseExpression] | None:
+    """Return the tensors in `value` that are to move; None where it is not seen what all its parts are."""
+    if isinstance(value, cst.Dict | cst.List | cst.Tuple):
+        found: list[cst.BaseExpression] = []
+        for element in value.elements:
+            if isinstance(element, cst.StarredDictElement | cst.StarredElement):
+                return None
+            parts = _tensors(element.value, context)
+            if parts is None:
+                return None
+            found += parts
+        return found
+    if isinstance(value, cst.SimpleString | cst.FormattedString) or is_on_the_cpu(value, context):
+        return []
+    kind = context.values.kind(value)
+    if kind is Kind.HOST and isinstance(value, cst.Name):
+        inside = context.function_around(value) or context.module
+        on_host = (_tensors(item, context) == [] for item in items_put(value.value, inside))
+        return [] if all(on_host) else None
+    if kind is Kind.HOST:
+        return []
+    return [value] if kind in TENSORS and _is_one_tensor(value, context) else None
+
+
+def _is_one_tensor(value: cst.BaseExpression, context: Workspace, depth: int = 4) -> bool:
+    """Whether `value`, of tensors, is a single one, and no dict or tuple that holds some."""
+    if isinstance(value, cst.Dict | cst.List | cst.Tuple | cst.BaseComp):
+        return False
+    if isinstance(value, cst.Name):
+        bound = context.bound_to(value)[1] if depth else None
+        plain = not isinstance(bound, cst.BaseExpression) or isinstance(bound, cst.Name)
+        return plain or _is_one_tensor(
+            cst.ensure_type(bound, cst.BaseExpression), context, depth - 1
+        )
+    if not isinstance(value, cst.Call):
+        return True
+    if last_part(value.func) in HOLDERS:
+        return False
+    returned = [
+        statement.value
+        for function in (context.called(value) if depth else ())
+        for statement in nodes_of(function.body, cst.Return)
+    ]
+    return all(one is not None and _is_one_tensor(one, context, depth - 1) for one in returned)
+
+
+def _on_the_cpu(value: cst.BaseExpression) -> cst.BaseExpression:
+    held = value
+    if not isinstance(value, SIMPLE) and not value.lpar:
+        held = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return cst.Call(cst.Attribute(held, cst.Name("cpu")))

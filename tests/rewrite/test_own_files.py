@@ -1,0 +1,184 @@
+"""Saves of which each replica makes its own, by a share of the work: no file is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options
+from migrate.rewrite.results import FolderRewrite
+
+START = """\
+import torch.distributed as dist
+
+
+def start(args):
+    dist.init_process_group("nccl")
+    args.rank = dist.get_rank()
+    args.world_size = dist.get_world_size()
+
+
+def share(items, rank, count):
+    return items[rank::count]
+"""
+MAIN = """\
+import os
+
+import torch
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from start import share, start
+from store import keep
+
+
+def main(args, files, dataset):
+    start(args)
+    model = torch.nn.Linear(4, 2).cuda()
+{loop}
+"""
+STORE = """\
+import torch
+
+
+def keep(value, name):
+    torch.save(value, f"out/{name}.pt")
+"""
+SAVE = 'torch.save(model(torch.load(name).cuda()), f"{name}.out")'
+# Loops over the share of a replica; `SAVE` stands for the save of one of its files.
+LOOPS = {
+    "a range from the rank of an option": """
+    first = args.begin + args.rank * args.each
+    last = first + args.each
+    names = [i for i in range(first, min(last, args.end))]
+    for name in names:
+        path = os.path.join(args.out, "{}.pt".format(name))
+        SAVE
+""",
+    "each so many": "    for name in files[args.rank :: args.world_size]:\n        SAVE\n",
+    "a part of a list, and zip": """
+    numbers = [i for i in range(len(files))]
+    each = len(files) // args.world_size
+    numbers = numbers[args.rank * each : (args.rank + 1) * each]
+    for name, file in zip(numbers, files):
+        SAVE
+""",
+    "those that a test keeps": """
+    mine = [f for i, f in enumerate(files) if i % args.world_size == args.rank]
+    for number, name in enumerate(mine):
+        SAVE
+""",
+    "a list that a loop fills": """
+    mine = []
+    for i, file in enumerate(files):
+        if i % args.world_size == args.rank:
+            mine.append(file)
+    for name in sorted(mine):
+        SAVE
+""",
+    "by a function of another file": """
+    for name in share(files, args.rank, args.world_size):
+        SAVE
+""",
+    "names from the batch": """
+    loader = DataLoader(dataset, sampler=DistributedSampler(dataset))
+    for images, names in loader:
+        for image, name in zip(images, names):
+            SAVE
+""",
+    "a while": """
+    name = args.rank * args.each
+    while name < min(args.end, (args.rank + 1) * args.each):
+        SAVE
+        name += 1
+""",
+}
+# What every replica does alike.
+ALIKE = {
+    "a range": "    for name in range(args.epochs):\n        SAVE\n",
+    "a count of the batches": """
+    loader = DataLoader(dataset, sampler=DistributedSampler(dataset))
+    for name, (image, label) in enumerate(loader):
+        SAVE
+""",
+    "a checkpoint that was loaded onto the replica's device": """
+    state = torch.load("last.pt", map_location=f"cuda:{args.rank}")
+    for name in range(state["epoch"], args.epochs):
+        SAVE
+""",
+    "a name that is broadcast": """
+    names = [f"{args.rank}-{os.getpid()}"]
+    torch.distributed.broadcast_object_list(names, src=0)
+    for name in names:
+        SAVE
+""",
+}
+
+
+def rewritten(folder: Path, loop: str, style: str = "native") -> tuple[FolderRewrite, str]:
+    (folder / "start.py").write_text(START)
+    (folder / "store.py").write_text(STORE)
+    (folder / "main.py").write_text(MAIN.format(loop=loop.strip("\n")))
+    options = Options(style="portable" if style == "portable" else "native")
+    done = rewrite_folder(folder, processes=1, options=options)
+    assert not [file.problem for file in done.files if file.problem]
+    return done, {file.name.as_posix(): file.after.decode() for file in done.files}["main.py"]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_each_replica_writes_its_files(loop: str, tmp_path: Path) -> None:
+    _, after = rewritten(tmp_path, LOOPS[loop].replace("SAVE", SAVE))
+    line = next(line for line in after.splitlines() if ".save(" in line).strip()
+    assert line.startswith("torch.save(model(")
+    assert line.endswith('.cpu(), f"{name}.out")')
+    assert "xm.save" not in after
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_portable_style_lets_all_write(loop: str, tmp_path: Path) -> None:
+    _, after = rewritten(tmp_path, LOOPS[loop].replace("SAVE", SAVE), "portable")
+    (line,) = (line for line in after.splitlines() if ".save(" in line)
+    assert "shims.save(" in line
+    assert 'writers="all"' in line
+
+
+@pytest.mark.parametrize("loop", ALIKE)
+def test_what_all_write_alike_is_written_once(loop: str, tmp_path: Path) -> None:
+    save = 'torch.save(model.state_dict(), f"{name}.pt")'
+    _, after = rewritten(tmp_path, ALIKE[loop].replace("SAVE", save))
+    assert 'xm.save(model.state_dict(), f"{name}.pt", global_master=True)' in after
+
+
+def test_a_save_in_another_file_follows_its_caller(tmp_path: Path) -> None:
+    save = "keep(model(torch.load(name).cuda()), name)"
+    done, _ = rewritten(tmp_path, LOOPS["each so many"].replace("SAVE", save))
+    (store,) = (file for file in done.files if file.name.name == "store.py")
+    after = store.after.decode()
+    assert "xm.save" not in after
+    messages = [note.message for note in store.findings if note.rule == "save"]
+    assert "torch.save(value.cpu()" in after or "so that no file is lost" in messages[0]
+
+
+def test_values_of_the_host_stay_and_unknown_ones_are_reported(tmp_path: Path) -> None:
+    loop = """
+    for name in files[args.rank :: args.world_size]:
+        rows = {"rows": []}
+        rows["rows"].append(model(torch.load(name).cuda()).cpu())
+        torch.save(rows, f"{name}.a")
+        other = args.make(name)
+        torch.save(other, f"{name}.b")
+"""
+    done, after = rewritten(tmp_path, loop)
+    assert 'torch.save(rows, f"{name}.a")' in after
+    assert 'torch.save(other, f"{name}.b")' in after
+    (main,) = (file for file in done.files if file.name.name == "main.py")
+    (message,) = (note.message for note in main.findings if note.rule == "save")
+    assert "`files[args.rank::args.world_size]` (main.py:13) divides them" in message
+    assert "see that `other` is on the CPU first" in message
+
+
+def test_a_file_for_each_rank_is_written_by_all_together(tmp_path: Path) -> None:
+    loop = '    part = args.rank * 2\n    torch.save(model.state_dict(), f"part{part}.pt")\n'
+    _, after = rewritten(tmp_path, loop)
+    assert 'xm.save(model.state_dict(), f"part{part}.pt", master_only=False)' in after
