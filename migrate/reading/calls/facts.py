@@ -18,6 +18,7 @@ from migrate.reading.accelerators.generators import counting_generators
 from migrate.reading.accelerators.halves import halves_of
 from migrate.reading.accelerators.led import led_of
 from migrate.reading.accelerators.loading import loaded_parts_of, loading_of
+from migrate.reading.accelerators.nested import nested_of
 from migrate.reading.accelerators.optimizers import FileOptimizers, optimizers_of
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
 from migrate.reading.accelerators.randomness import NO_SEEDING, Seeding, randomness_of
@@ -118,6 +119,8 @@ class ModuleCalls:
             moves their inputs to the GPU.
         options_set: what any file of the project assigns to the options that this one parses.
         seeding: what the file has to do with the seeds of the devices.
+        whole_steps: the lines of its functions that hold steps of their own and are run as a part of a step.
+        nesting: the calls that run such functions, so that no block of a step goes around them.
         unread: whether the file was not read, so that nothing is known of it.
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
             that could not be read.
@@ -175,6 +178,8 @@ class ModuleCalls:
     sampled: Mapping[int, bool | None] = field(default_factory=dict)
     gradient_free: frozenset[int] = frozenset()
     loading_parts: Mapping[End, frozenset[int]] = field(default_factory=dict)
+    whole_steps: frozenset[int] = frozenset()
+    nesting: frozenset[End] = frozenset()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -278,7 +283,23 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         replicated=_is_replicated(analysis),
         accelerated=programs_of(analysis).is_accelerated(scope.module.path),
         loading_parts=dict(_loading_parts(analysis, scope)),
+        whole_steps=frozenset() if alone else _whole_steps(analysis, scope),
+        nesting=frozenset() if alone else frozenset(_nesting(analysis, scope)),
     )
+
+
+def _whole_steps(analysis: Analysis, top: ModuleScope) -> frozenset[int]:
+    functions = nested_of(analysis).functions
+    return frozenset(function.line for function in top.functions if function in functions)
+
+
+def _nesting(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
+    """Yield the calls of a file that run a part of a step with steps of its own."""
+    calls = nested_of(analysis).calls
+    for region in _regions(analysis, top) if calls else ():
+        for call, _ in region.calls:
+            if call in calls:
+                yield _end(call, top.module)
 
 
 def _definition(function: Function, given: Mapping[Function, int]) -> Definition:
