@@ -14,6 +14,7 @@ from migrate.reading.accelerators.asked import (
     moved_inputs,
     spelled_devices,
 )
+from migrate.reading.accelerators.collating import collating_of
 from migrate.reading.accelerators.drawing import drawing_of
 from migrate.reading.accelerators.generators import counting_generators
 from migrate.reading.accelerators.halves import halves_of
@@ -123,6 +124,7 @@ class ModuleCalls:
         whole_steps: the lines of its functions that hold steps of their own and are run as a part of a step.
         nesting: the calls that run such functions, so that no block of a step goes around them.
         drawing: the calls that run a function that returns a random number of the host.
+        collating: the lines of its functions that make batches, as a `collate_fn`.
         unread: whether the file was not read, so that nothing is known of it.
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
             that could not be read.
@@ -183,6 +185,7 @@ class ModuleCalls:
     whole_steps: frozenset[int] = frozenset()
     nesting: frozenset[End] = frozenset()
     drawing: frozenset[End] = frozenset()
+    collating: frozenset[int] = frozenset()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -289,6 +292,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         whole_steps=frozenset() if alone else _whole_steps(analysis, scope),
         nesting=frozenset() if alone else frozenset(_nesting(analysis, scope)),
         drawing=frozenset(_running(analysis, scope, drawing_of(analysis))),
+        collating=frozenset(f.line for f in scope.functions if f in collating_of(analysis)),
     )
 
 
