@@ -98,4 +98,6 @@ def _draws(name: str, call: ast.Call) -> bool:
     if package == "numpy.random":
         return last not in NUMPY_OTHERS
     # On the device a draw is no number of the host.
-    return package == "torch" and last in MAKERS and not any(k.arg == "device" for k in call.keywords)
+    return (
+        package == "torch" and last in MAKERS and not any(k.arg == "device" for k in call.keywords)
+    )

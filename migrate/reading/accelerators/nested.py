@@ -1,7 +1,6 @@
-"""Steps in functions that steps of other functions call: the inner steps keep their blocks, the outer gets none.
+"""Steps in functions that steps of other functions call: the inner steps keep their blocks.
 
-`with torch_xla.step():` around `train_step(…)`, in which a loop has steps of its own, would be a step in a step.
-The block goes into `train_step`, below that loop, whichever file it is in.
+`with torch_xla.step():` around `train_step(…)`, in which a loop has steps, would be a step in a step. The block goes into `train_step`, below that loop, whichever file it is in.
 """
 
 from __future__ import annotations
@@ -38,7 +37,9 @@ def nested_of(analysis: Analysis) -> Nested:
     training = programs_of(analysis).training
     functions: set[Function] = set()
     calls: set[ast.Call] = set()
-    waiting: list[Region] = [loop for loop in analysis.step_loops if _is_accelerated(loop, analysis)]
+    waiting: list[Region] = [
+        loop for loop in analysis.step_loops if _is_accelerated(loop, analysis)
+    ]
     seen: set[Region] = set(waiting)
     while waiting:
         region = waiting.pop()

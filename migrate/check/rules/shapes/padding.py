@@ -189,7 +189,6 @@ class Padding(Hazard):
         elif longest and tensors is not None and string_value(tensors.value) == "pt":
             yield self.hit(node, f"padding={code(padding.value) if padding else ''} {message}")
 
-
     def _in_collate(
         self, call: cst.Call, name: str, function: cst.FunctionDef, facts: Facts
     ) -> Iterator[Hit]:
@@ -198,8 +197,8 @@ class Padding(Hazard):
             counts = any(_is_length(node) for node in nodes(function.body))
             if_so = "" if counts else "where samples differ in length, "
             message = (
-                f"{code(call.func)} puts samples one after another: {if_so}each batch has a number of rows of "
-                "its own, which is a compilation; pad to a fixed number"
+                f"{code(call.func)} puts samples one after another: {if_so}each batch has a number of rows "
+                "of its own, which is a compilation; pad to a fixed number"
             )
             yield self.hit(call, message, None if counts else Severity.INFO)
         elif code(call.func) == "max" and not facts.names.of(call.func):
@@ -213,7 +212,7 @@ class Padding(Hazard):
 
 
 def collating_function(node: cst.CSTNode, facts: Facts) -> cst.FunctionDef | None:
-    """Return the function around `node` that makes a batch of samples: given as `collate_fn`, or called so."""
+    """Return the function around `node` that makes a batch of samples: a `collate_fn`, or called so."""
     function = facts.context.function_around(node)
     if not isinstance(function, cst.FunctionDef):
         return None
@@ -225,7 +224,7 @@ def collating_function(node: cst.CSTNode, facts: Facts) -> cst.FunctionDef | Non
 
 
 def _pads_on(function: cst.FunctionDef, facts: Facts) -> bool:
-    """Whether the function pads to a length that is not the longest of the batch: `F.pad(x, (0, n - len(x)))`."""
+    """Whether the function pads to a length that is no longest one: `F.pad(x, (0, n - len(x)))`."""
     for call in nodes_of(function.body, cst.Call):
         name = facts.names.of(call.func) or ""
         if name != "torch.nn.functional.pad" or len(call.args) < 2:

@@ -162,8 +162,8 @@ class DoubleSync(Hazard):
             return
         if facts.steps.called_in_mark(call) and not _lies_in_step(call, facts):
             message = (
-                "a sync in a function that a step calls: it ends the graph of the step in its middle, and what "
-                "follows is another graph; call it below the step"
+                "a sync in a function that a step calls: it ends the graph of the step in its middle, and "
+                "what follows is another graph; call it below the step"
             )
             yield self.hit(call, message)
 
