@@ -144,6 +144,8 @@ def _is_model(call: cst.Call, facts: Facts) -> bool:
     named = code(call.func).removesuffix(".forward").rpartition(".")[2]
     if "criterion" in named or "loss" in named:
         return False
+    if isinstance(call.func, cst.Subscript) and facts.values.calls_model(call):
+        return True
     if facts.values.kind(call.func) is Kind.MODEL or CALLED_MODEL.fullmatch(named):
         return True
     if facts.context.place(call.func) in facts.context.calls.models:
@@ -180,7 +182,7 @@ def _is_layer(call: cst.Call, facts: Facts) -> bool:
     """Whether what is called is a part of a model that the loop goes through: `self.blocks[i](x)`."""
     func = call.func
     if isinstance(func, cst.Subscript):
-        return True
+        return not _is_chosen(func)
     root = code(func).partition(".")[0]
     for above in facts.context.ancestors(call):
         if isinstance(above, cst.For):
@@ -189,6 +191,13 @@ def _is_layer(call: cst.Call, facts: Facts) -> bool:
         elif isinstance(above, cst.FunctionDef):
             return False
     return False
+
+
+def _is_chosen(item: cst.Subscript) -> bool:
+    """Whether an item is taken by its name, or turn and turn about: `models["denoiser"]`, `nets[i % 2]`."""
+    index = item.slice[0].slice
+    chosen = (cst.BaseString, cst.BaseNumber, cst.BinaryOperation, cst.IfExp, cst.Attribute)
+    return isinstance(index, cst.Index) and isinstance(index.value, chosen)
 
 
 def _sampling(facts: Facts) -> frozenset[tuple[int, int]]:

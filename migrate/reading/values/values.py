@@ -23,6 +23,7 @@ from migrate.reading.project.entries import Entry
 from migrate.reading.replicas.ranks import Ranks
 from migrate.reading.tree.tree import (
     code,
+    container,
     dotted,
     is_attribute_of_self,
     keyword,
@@ -262,7 +263,16 @@ class Values:
         """Whether `call` runs a module: by what made what is called; by its name where that is unknown."""
         if self._is_model_of_project(call.func):
             return True
+        if isinstance(call.func, cst.Subscript):
+            return self._is_item_a_model(call.func)
         return v.CALLED_MODEL.fullmatch(last_part(call.func)) is not None
+
+    def _is_item_a_model(self, item: cst.Subscript) -> bool:
+        """Whether `models["encoder"]` is a module: by what is in the container, else by its name."""
+        if self.kind(item) is Kind.MODEL:
+            return True
+        named = last_part(container(item)).removesuffix("s")
+        return v.CALLED_MODEL.fullmatch(named) is not None
 
     def _makes_optimizer(self, call: cst.Call) -> bool:
         made = self._context.calls.optimizers.made
