@@ -23,6 +23,7 @@ from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.project.project import Module
 from migrate.reading.values.words import (
     CALLED_MODEL,
+    COMPUTES,
     INDEX_NAME,
     MOVES,
     READ_METHODS,
@@ -254,13 +255,28 @@ def may_evaluate(analysis: Analysis, region: Region, top: ModuleScope) -> bool:
         return False
     told = _told(top)
     return any(
-        CALLED_MODEL.fullmatch(getattr(call.func, "attr", "") or getattr(call.func, "id", ""))
+        _is_named_model(call.func)
         or (bool(told) and ast.unparse(call.func) in told)
         or is_module(call.func, scope, analysis)
         for one in analysis.regions(region)
         for call, scope in one.calls
         if call.args or call.keywords
     )
+
+
+def _is_named_model(func: ast.expr) -> bool:
+    """Whether the name of what is called is a model's: `model(x)`, `models[0](x)`, `model.encode_text(x)`."""
+    if isinstance(func, ast.Subscript):
+        while isinstance(func, ast.Subscript):
+            func = func.value
+        return CALLED_MODEL.fullmatch(_called(func).removesuffix("s")) is not None
+    if isinstance(func, ast.Attribute) and COMPUTES.fullmatch(func.attr):
+        return CALLED_MODEL.fullmatch(_called(func.value)) is not None
+    return CALLED_MODEL.fullmatch(_called(func)) is not None
+
+
+def _called(func: ast.expr) -> str:
+    return getattr(func, "attr", "") or getattr(func, "id", "")
 
 
 @lru_cache(maxsize=2)

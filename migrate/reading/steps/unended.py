@@ -144,7 +144,8 @@ def _is_model(call: cst.Call, facts: Facts) -> bool:
     named = code(call.func).removesuffix(".forward").rpartition(".")[2]
     if "criterion" in named or "loss" in named:
         return False
-    if isinstance(call.func, cst.Subscript) and facts.values.calls_model(call):
+    by_item = isinstance(call.func, cst.Subscript) and facts.values.calls_model(call)
+    if by_item or facts.values.computes_by_method(call):
         return True
     if facts.values.kind(call.func) is Kind.MODEL or CALLED_MODEL.fullmatch(named):
         return True

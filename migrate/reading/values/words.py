@@ -127,6 +127,10 @@ MODEL = re.compile(
 )
 # Where the name is called with tensors, whatever is behind the word: `model_engine(x)`, `net_a2b(x)`.
 CALLED_MODEL = re.compile(rf"{_MODEL}(?:_\w*)?\d*", re.IGNORECASE)
+# Methods by which a model computes, beside its forward: `model.encode_text(x)`.
+COMPUTES = re.compile(
+    r"(?:encode|embed|extract|forward|predict|decode)(?:_\w+)?|get_\w*(?:features?|embeddings?|logits)"
+)
 OPTIMIZER = re.compile(r"(?:.*_)?(?:optimizer|optim)", re.IGNORECASE)
 # The classes of torch, by their qualified names.
 TORCH_OPTIMIZER = re.compile(r"torch\.optim\.(?!lr_scheduler|swa_utils)(\w+\.)*[A-Z]\w*")

@@ -199,6 +199,9 @@ def _models(node: cst.CSTNode, context: Script) -> Iterator[tuple[cst.Call, bool
     """
     told = _told(context)
     for call in nodes_of(node, cst.Call):
+        if call.args and context.values.computes_by_method(call):
+            yield call, True
+            continue
         name = get_full_name_for_node(call.func) or ""
         parts = [part for part in name.split(".") if part != "forward"]
         if not parts or not call.args or "criterion" in parts[-1] or "loss" in parts[-1]:
