@@ -102,15 +102,31 @@ def _takes_loss(function: Function, analysis: Analysed) -> bool:
     given = {*function.parameters, *(a.arg for a in function.arguments.kwonlyargs)}
     given -= {"self", "cls"}
     return any(
-        Effect.BACKWARD in analysis.running[call].effect and not given.isdisjoint(_names(call))
+        Effect.BACKWARD in analysis.running[call].effect and not given.isdisjoint(_losses(call))
         for region in analysis.regions(function.region)
         for call, _ in region.calls
     )
 
 
-def _names(call: ast.Call) -> set[str]:
-    """Return the names in `loss.backward()`, `scaler.scale(loss).backward()`, `scaler(loss, optimizer)`."""
-    return {node.id for node in ast.walk(call) if isinstance(node, ast.Name)}
+def _losses(call: ast.Call) -> set[str]:
+    """Return the names of the loss in `loss.backward()`, `scaler.scale(loss / n).backward()`, `scaler(loss, o)`.
+
+    None of one that is computed there: `model(x).mean().backward()`.
+    """
+    match call:
+        case ast.Call(func=ast.Attribute(value=loss, attr="backward")):
+            pass
+        case ast.Call(args=[loss, *_]):
+            pass
+        case _:
+            return set()
+    match loss:
+        case ast.Call(func=ast.Attribute(attr="scale"), args=[scaled]):
+            loss = scaled
+    parts = list(ast.walk(loss))
+    if any(isinstance(part, ast.Call) for part in parts):
+        return set()
+    return {part.id for part in parts if isinstance(part, ast.Name)}
 
 
 def _functions(region: Region, analysis: Analysed) -> set[Function]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from migrate.reading.flow.reads import Reads
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.in_step import is_step
 from migrate.reading.steps.loops import Loop
-from migrate.reading.tree.tree import code, nodes_of, targets
+from migrate.reading.tree.tree import code, is_attribute_of_self, nodes_of, targets
 from migrate.reading.tree.walk import children
 from migrate.reading.values.device_values import DeviceValues
 from migrate.reading.values.kind import LOADERS, Kind
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
 FEW = 4  # turns that one graph may well hold
 DEEPEST = 4
 AROUND = frozenset({"reversed", "tqdm", "trange", "list", "iter", "enumerate"})
+# What is called so works on data of the host, or is no model.
+OF_HOST = re.compile(
+    r"loss|criterion|metric|transform|token|callback|log|writer|print|save|load|read|open|parse|collate"
+    r"|hook|path|plot|(^|_)(fn|func|function|key|cb|f)$",
+    re.IGNORECASE,
+)
 ENDS = STEPS | WAITS | RUNS_PENDING
 
 
@@ -42,7 +49,7 @@ def unended_call(loop: Loop, facts: Facts) -> cst.Call | None:
     if call is None or not _without_gradients(loop, call, facts) or not _accelerated(loop, facts):
         return None
     # A loop over batches gets a step from the rewrite, where its forward is in plain sight.
-    steady = facts.uses_xla or facts.context.place(call) in _sampling(facts)
+    steady = facts.uses_xla or facts.context.place(call) in _sampling(facts) or _collects(loop)
     if isinstance(loop, cst.For) and facts.values.kind(loop.iter) in LOADERS and not steady:
         return None
     if not _counts(loop) and not _carried(loop) and not steady:
@@ -114,7 +121,8 @@ def _models(
         if not call.args or _is_layer(call, facts):
             continue
         direct = _is_model(call, facts) or (
-            code(call.func) in given and _is_given(call, block, facts)
+            (code(call.func) in given and _is_given(call, block, facts))
+            or _takes_batch(call, block, facts)
         )
         kept = direct and not isinstance(facts.context.parent(call), cst.Expr)
         if kept or facts.context.place(call) in _sampling(facts):
@@ -177,6 +185,49 @@ def _is_given(call: cst.Call, block: cst.CSTNode, facts: Facts) -> bool:
         return False
     given = {name.value for arg in call.args for name in nodes_of(arg.value, cst.Name)}
     return not given.isdisjoint(_carried(loop))
+
+
+def _takes_batch(call: cst.Call, block: cst.CSTNode, facts: Facts) -> bool:
+    """Whether something of which nothing is known is called with what the loop goes over.
+
+    A parameter, or an attribute of `self` that nothing sets: where gradients are off it is a model as often
+    as a function of the host, and its name does not decide which.
+    """
+    loop = facts.context.parent(block)
+    func = call.func
+    if not isinstance(loop, cst.For) or not isinstance(func, cst.Name | cst.Attribute):
+        return False
+    if isinstance(func, cst.Name):
+        open_ = func.value in _parameters(block, facts)
+    else:
+        open_ = is_attribute_of_self(func) and not facts.values.given_to(func)
+    if not open_ or facts.context.run_by(call) or facts.values.kind(func) is not Kind.UNKNOWN:
+        return False
+    if OF_HOST.search(code(func).rpartition(".")[2]):
+        return False
+    over = {name.value for name in nodes_of(loop.target, cst.Name)}
+    used = {name.value for arg in call.args for name in nodes_of(arg.value, cst.Name)}
+    return not over.isdisjoint(used) and not _counts(loop)
+
+
+def _collects(loop: Loop) -> bool:
+    """Whether `loop` keeps what its turns compute: `outputs.append(y)`."""
+    bound = {name.value for name in nodes_of(loop, cst.Name) if _is_bound(name, loop)}
+    return any(
+        isinstance(call.func, cst.Attribute)
+        and call.func.attr.value in ("append", "extend")
+        and code(call.func.value) not in bound
+        and any(isinstance(node, cst.Name | cst.Call) for arg in call.args for node in [arg.value])
+        for call in nodes_of(loop.body, cst.Call)
+    )
+
+
+def _is_bound(name: cst.Name, loop: Loop) -> bool:
+    return any(
+        target is name
+        for assign in nodes_of(loop.body, cst.Assign)
+        for target in targets(assign)
+    )
 
 
 def _is_layer(call: cst.Call, facts: Facts) -> bool:
