@@ -61,15 +61,27 @@ def is_read(node: cst.CSTNode, facts: Facts) -> bool:
 
 
 def _is_given(value: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `value` is, or is a part of, what a function in a step is given, and nothing else is known."""
-    if not facts.steps.inside(value) or facts.values.kind(value) is not Kind.UNKNOWN:
-        return False
+    """Whether `value` is, or is a part of, what a function in a step is given, and nothing else is known.
+
+    A lambda that is handed to something, as in `apply(losses, lambda x: x.item())`, is such a function, also
+    between the steps.
+    """
+    when = facts.steps.when(value)
     root = value
     while isinstance(root, cst.Subscript | cst.Attribute):
         root = root.value
-    if not isinstance(root, cst.Name) or root.value in ("self", "cls"):
+    if facts.values.kind(value) is not Kind.UNKNOWN or not isinstance(root, cst.Name):
         return False
-    return facts.bindings.parameter(root) is not None
+    if root.value in ("self", "cls"):
+        return False
+    if when is When.STEP and facts.bindings.parameter(root) is not None:
+        return True
+    scopes = [binding.scope.node for binding in facts.context.bindings(root)]
+    handed = any(
+        isinstance(scope, cst.Lambda) and isinstance(facts.context.parent(scope), cst.Arg)
+        for scope in scopes
+    )
+    return handed and when in (When.STEP, When.EVERY_STEP)
 
 
 def _for_another_device(node: cst.CSTNode, facts: Facts) -> bool:
