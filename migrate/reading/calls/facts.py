@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -43,6 +44,7 @@ from migrate.reading.values.kind import Kind
 # Where a call ends: line (from 1) and column (from 0, in characters). No two calls end at one place.
 End = tuple[int, int]
 
+UNVALIDATED = re.compile(rb"set_default_validate_args\(\s*(value\s*=\s*)?False")
 MOST_CLASSES = 3  # that a message names
 
 
@@ -125,6 +127,7 @@ class ModuleCalls:
         nesting: the calls that run such functions, so that no block of a step goes around them.
         drawing: the calls that run a function that returns a random number of the host.
         collating: the lines of its functions that make batches, as a `collate_fn`.
+        unvalidated: whether the project switches off the checks of torch.distributions.
         unread: whether the file was not read, so that nothing is known of it.
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
             that could not be read.
@@ -186,6 +189,7 @@ class ModuleCalls:
     nesting: frozenset[End] = frozenset()
     drawing: frozenset[End] = frozenset()
     collating: frozenset[int] = frozenset()
+    unvalidated: bool = False
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -293,7 +297,14 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         nesting=frozenset() if alone else frozenset(_nesting(analysis, scope)),
         drawing=frozenset(_running(analysis, scope, drawing_of(analysis))),
         collating=frozenset(f.line for f in scope.functions if f in collating_of(analysis)),
+        unvalidated=_is_unvalidated(analysis),
     )
+
+
+@lru_cache(maxsize=2)
+def _is_unvalidated(analysis: Analysis) -> bool:
+    """Whether a file of the project calls `Distribution.set_default_validate_args(False)`."""
+    return any(UNVALIDATED.search(scope.module.data) for scope in analysis.scopes.values())
 
 
 def _whole_steps(analysis: Analysis, top: ModuleScope) -> frozenset[int]:

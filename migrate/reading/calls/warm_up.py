@@ -109,7 +109,7 @@ def _takes_loss(function: Function, analysis: Analysed) -> bool:
 
 
 def _losses(call: ast.Call) -> set[str]:
-    """Return the names of the loss in `loss.backward()`, `scaler.scale(loss / n).backward()`, `scaler(loss, o)`.
+    """Return the names of the loss in `loss.backward()`, `scaler.scale(loss).backward()`, `scaler(loss, o)`.
 
     None of one that is computed there: `model(x).mean().backward()`.
     """

@@ -224,9 +224,7 @@ def _collects(loop: Loop) -> bool:
 
 def _is_bound(name: cst.Name, loop: Loop) -> bool:
     return any(
-        target is name
-        for assign in nodes_of(loop.body, cst.Assign)
-        for target in targets(assign)
+        target is name for assign in nodes_of(loop.body, cst.Assign) for target in targets(assign)
     )
 
 
