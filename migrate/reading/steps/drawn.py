@@ -31,6 +31,7 @@ READS = frozenset(
     {"item", "tolist", "any", "all", "numpy", "astype", "round", "floor", "int", "cpu"}
 )
 DEEPEST = 8
+TRANSFORMS = ("torchvision.transforms.", "torchaudio.transforms.", "kornia.augmentation.")
 # They give elements of what they are given: of data, unless those are numbers of a `range`.
 OF_DATA = frozenset({"choice", "choices", "sample", "permutation", "shuffle"})
 
@@ -248,20 +249,72 @@ def _draws_numbers(call: cst.Call) -> bool:
 
 
 def is_transform(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `node` is in a module that holds no modules and no parameters, and no module uses it.
+    """Whether `node` is in a transform of the loader, or in a function that only transforms call.
 
-    Such a module is a transform of the loader as often as a part of the model.
+    A module that holds no modules and no parameters, and that no model uses, is a transform as often as a
+    part of a model; so is one that is handed to something as its `transform`.
     """
     around = facts.context.class_around(node)
-    if around is None or not _is_module(around, facts) or _holds_modules(around, facts):
+    if around is None:
+        function = facts.context.function_around(node)
+        return isinstance(function, cst.FunctionDef) and _serves_transforms(function, facts)
+    return _is_transforming(around, facts)
+
+
+def _serves_transforms(function: cst.FunctionDef, facts: Facts) -> bool:
+    """Whether all that calls `function` in the file is in transforms and datasets."""
+    script = facts.context
+    if script.functions.get(function.name.value) is not function:
         return False
+    calls = [mention for mention in script.mentions(function.name) if mention is not function.name]
+    classes = [script.class_around(call) for call in calls]
+    return bool(classes) and all(
+        around is not None and (_is_transforming(around, facts) or _is_dataset(around, facts))
+        for around in classes
+    )
+
+
+def _is_dataset(around: cst.ClassDef, facts: Facts) -> bool:
+    names = [facts.names.of(base.value) or code(base.value) for base in around.bases]
+    return any(name.endswith(("Dataset", "DataPipe")) for name in names)
+
+
+def _is_transforming(around: cst.ClassDef, facts: Facts, seen: tuple[str, ...] = ()) -> bool:
+    """Whether a class is a module that the loader applies to samples."""
     name = around.name.value
-    uses = (call for call in facts.calls if code(call.func).rpartition(".")[2] == name)
-    for use in uses:
-        user = facts.context.class_around(use)
-        if user is not None and user is not around and _is_module(user, facts):
+    if not _is_module(around, facts) or name in seen:
+        return False
+    uses = [call for call in facts.calls if code(call.func).rpartition(".")[2] == name]
+    handed = [use for use in uses if _is_handed_as_transform(use, facts)]
+    users = [facts.context.class_around(use) for use in uses if use not in handed]
+    others = [
+        user
+        for user in users
+        if user is not None
+        and user is not around
+        and _is_module(user, facts)
+        and not _is_transforming(user, facts, (*seen, name))
+    ]
+    if others:
+        return False
+    by_transforms = any(
+        user is not None and _is_module(user, facts) and user is not around for user in users
+    )
+    return bool(handed) or by_transforms or not _holds_modules(around, facts)
+
+
+def _is_handed_as_transform(use: cst.Call, facts: Facts) -> bool:
+    """Whether `use` makes a transform of something: `Data(transform=Flip())`, `Compose([Flip()])`."""
+    for above in facts.context.ancestors(use):
+        if isinstance(above, cst.Arg) and above.keyword is not None:
+            return "transform" in above.keyword.value or "augment" in above.keyword.value
+        if isinstance(above, cst.Call):
+            return code(above.func).rpartition(".")[2] in ("Compose", "RandomApply", "RandomChoice")
+        if isinstance(above, cst.Assign):
+            return any("transform" in code(target.target) for target in above.targets)
+        if not isinstance(above, cst.Arg | cst.Element | cst.List | cst.Tuple | cst.IfExp):
             return False
-    return True
+    return False
 
 
 def _is_module(around: cst.ClassDef, facts: Facts) -> bool:
@@ -271,5 +324,18 @@ def _is_module(around: cst.ClassDef, facts: Facts) -> bool:
 
 def _holds_modules(around: cst.ClassDef, facts: Facts) -> bool:
     """Whether the class makes modules or parameters, or runs what it holds."""
-    names = (facts.names.of(call.func) or "" for call in nodes_of(around, cst.Call))
-    return any(name.startswith("torch.nn.") and name[9:10].isupper() for name in names)
+    return any(
+        (facts.names.of(call.func) or "").startswith("torch.nn.")
+        and (facts.names.of(call.func) or "")[9:10].isupper()
+        and not _holds_transforms(call, facts)
+        for call in nodes_of(around, cst.Call)
+    )
+
+
+def _holds_transforms(container: cst.Call, facts: Facts) -> bool:
+    """Whether a module holds transforms of a library and nothing else: `Sequential(T.RandomCrop(8))`."""
+    held = [arg.value for arg in container.args]
+    if len(held) == 1 and isinstance(held[0], cst.List | cst.Tuple):
+        held = [element.value for element in held[0].elements]
+    names = [facts.names.of(one.func) or "" if isinstance(one, cst.Call) else "" for one in held]
+    return bool(names) and all(name.startswith(TRANSFORMS) for name in names)

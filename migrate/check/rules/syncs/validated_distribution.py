@@ -141,7 +141,9 @@ class ValidatedDistribution(Hazard):
             ours = [one for one in made if isinstance(one, cst.Call)]
             reported = any(_is_tensor(arg.value, facts) for one in ours for arg in one.args)
             if ours and not reported and _is_tensor(node.args[0].value, facts):
-                message = f"`{code(node.func)}` checks the value it is given: a read of the device; {OFF}"
+                message = (
+                    f"`{code(node.func)}` checks the value it is given: a read of the device; {OFF}"
+                )
                 yield self.hit(node, message, severity)
 
 
