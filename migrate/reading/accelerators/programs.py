@@ -31,6 +31,11 @@ from migrate.reading.values.words import (
 
 # A file without any of them has to do with no accelerator.
 SIGNS = re.compile(rb"cuda|xla|accelerator|accelerate|\bgpu|\bGPU")
+# What makes a tensor on the host where no device is given, or an array.
+MADE_ON_HOST = re.compile(
+    r"torch\.(arange|eye|full|linspace|logspace|ones|rand|randint|randn|randperm|tensor|zeros|from_numpy)$"
+    r"|numpy\."
+)
 DTYPE = re.compile(
     r"dtype$|^(b?float|half|double|int|long|short|bool|complex|uint|precision)(\d|_|$)",
     re.IGNORECASE,
@@ -136,8 +141,25 @@ class Programs:
                 isinstance(call.func, ast.Attribute)
                 and call.func.attr in READ_METHODS
                 and not call.args
-                for call, _ in self._calls(one)
+                and not self._is_of_host(call.func.value, scope)
+                for call, scope in self._calls(one)
             )
+        )
+
+    def _is_of_host(self, node: ast.expr, scope: Scope, depth: int = 0) -> bool:
+        """Whether `node` is a tensor that is made on the host, or an array: `torch.linspace(0, 1, n)`."""
+        if isinstance(node, ast.Call):
+            if any(keyword.arg == "device" for keyword in node.keywords):
+                return False
+            values = self._analysis.evaluator.values(node.func, scope)
+            names = [value.name for value in values if isinstance(value, External)]
+            return bool(names) and all(map(MADE_ON_HOST.match, names))
+        if not isinstance(node, ast.Name) or depth > 0:
+            return False
+        origins = list(self._analysis.evaluator.origins(node, scope))
+        return bool(origins) and all(
+            origin.value is not None and self._is_of_host(origin.value, origin.scope, depth + 1)
+            for origin in origins
         )
 
     @cached_property

@@ -10,6 +10,7 @@ import libcst as cst
 from migrate.reading.tree.tree import nodes_of
 from migrate.reading.tree.walk import children
 from migrate.reading.values.device_values import DeviceValues
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import (
     CONVERSIONS,
     LOG_FUNCTION,
@@ -103,7 +104,11 @@ class Reads:
     def _certain(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """Yield what reads a value whatever the arguments are."""
         for call in nodes_of(node, cst.Call):
-            if _is_method(call, READ_METHODS - {"cpu", "numpy"}) or self._is_float(call):
+            if _is_method(call, READ_METHODS - {"cpu", "numpy"}):
+                receiver = cst.ensure_type(call.func, cst.Attribute).value
+                if self._context.values.kind(receiver) not in (Kind.HOST, Kind.CPU):
+                    yield call
+            elif self._is_float(call):
                 yield call
 
     def _is_float(self, call: cst.Call) -> bool:
