@@ -19,6 +19,7 @@ from migrate.reading.accelerators.collating import collating_of
 from migrate.reading.accelerators.drawing import drawing_of
 from migrate.reading.accelerators.generators import counting_generators
 from migrate.reading.accelerators.halves import halves_of
+from migrate.reading.accelerators.handed import loops_handing_on
 from migrate.reading.accelerators.led import led_of
 from migrate.reading.accelerators.loading import loaded_parts_of, loading_of
 from migrate.reading.accelerators.nested import nested_of
@@ -440,7 +441,8 @@ def _unused_marks(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
 
 def _open_loops(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
     """Return the lines of the loops that may train, and what to do about each."""
-    found = dict(halves_of(analysis, scope))
+    found = dict(loops_handing_on(analysis, scope))
+    found |= halves_of(analysis, scope)
     found |= {one.line: _by_hand(one) for one in registries_of(analysis).loops(scope)}
     said = {line for line, moved in _on_cpu(analysis, scope) if not moved}
     return {line: why for line, why in found.items() if line not in said}

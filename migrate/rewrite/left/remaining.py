@@ -57,9 +57,7 @@ def remaining(context: Workspace, handled: frozenset[int]) -> Iterator[Finding]:
             yield Finding(NAME, node, message)
 
 
-def _goes_with_its_scaler(
-    node: cst.CSTNode, context: Workspace, handled: frozenset[int]
-) -> bool:
+def _goes_with_its_scaler(node: cst.CSTNode, context: Workspace, handled: frozenset[int]) -> bool:
     """Whether `node` is the device of a gradient scaler that is removed: `GradScaler("cuda")`."""
     argument = context.parent(node)
     call = context.parent(argument)
