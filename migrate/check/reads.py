@@ -10,6 +10,8 @@ from migrate.check.hazard import Hazard, Hit, Severity
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
 from migrate.reading.tree.tree import code
+from migrate.reading.values.kind import Kind
+from migrate.reading.values.words import READS
 
 # Questions whether a number is a number, which need it.
 CHECKS = frozenset(
@@ -42,6 +44,44 @@ def reads_device(value: cst.CSTNode, facts: Facts) -> bool:
     if facts.values.on_device(value):
         return True
     return facts.values.is_tensor(value) and facts.steps.inside(value)
+
+
+def is_read(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether `node` is `x.item()` or `x.tolist()` of a tensor of the device.
+
+    In a step, `.item()` of what the function is given, and of which no more is known, is one: numbers of
+    the host have no such method, and `cache["end"]` of a model is a tensor.
+    """
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute) or node.args:
+        return False
+    name, value = node.func.attr.value, node.func.value
+    if name not in READS:
+        return False
+    return reads_device(value, facts) or (name == "item" and _is_given(value, facts))
+
+
+def _is_given(value: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `value` is, or is a part of, what a function in a step is given, and nothing else is known.
+
+    A lambda that is handed to something, as in `apply(losses, lambda x: x.item())`, is such a function, also
+    between the steps.
+    """
+    when = facts.steps.when(value)
+    root = value
+    while isinstance(root, cst.Subscript | cst.Attribute):
+        root = root.value
+    if facts.values.kind(value) is not Kind.UNKNOWN or not isinstance(root, cst.Name):
+        return False
+    if root.value in ("self", "cls"):
+        return False
+    if when is When.STEP and facts.bindings.parameter(root) is not None:
+        return True
+    scopes = [binding.scope.node for binding in facts.context.bindings(root)]
+    handed = any(
+        isinstance(scope, cst.Lambda) and isinstance(facts.context.parent(scope), cst.Arg)
+        for scope in scopes
+    )
+    return handed and when in (When.STEP, When.EVERY_STEP)
 
 
 def _for_another_device(node: cst.CSTNode, facts: Facts) -> bool:

@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from migrate.reading.accelerators.asked import is_module
+from migrate.reading.accelerators.handed import handed_with
 from migrate.reading.accelerators.objects import WRAPPERS, Origin, end, objects_of
 from migrate.reading.accelerators.programs import programs_of
 from migrate.reading.calls.analysis import Analysis
@@ -82,12 +83,15 @@ class FileOptimizers:
         early: those whose model moves only later.
         moves: the moves of models whose optimizer may exist already: the optimizers of this file that do,
             and whether there are others, of other files or given by callers that are not known.
+        handed: the moves of models that go, with a parameter of which nothing is known, to code that is not
+            in the project: what is handed, and what to.
     """
 
     made: frozenset[Position] = frozenset()
     settled: frozenset[Position] = frozenset()
     early: Mapping[Position, Early] = field(default_factory=dict)
     moves: Mapping[Position, tuple[frozenset[Position], bool]] = field(default_factory=dict)
+    handed: Mapping[Position, tuple[str, str]] = field(default_factory=dict)
 
 
 class Optimizers:
@@ -101,6 +105,7 @@ class Optimizers:
         self._analysis = analysis
         self._evaluator = analysis.evaluator
         self._objects = objects_of(analysis)
+        self._handed_on: dict[ast.Call, tuple[str, str]] = {}  # filled with `_given_both`
 
     def of_file(self, top: ModuleScope, alone: bool) -> FileOptimizers:
         """Return the optimizers of a file; `alone`: where only this file is rewritten."""
@@ -137,11 +142,18 @@ class Optimizers:
         for move, at in self._given_both:
             if at.top is top:
                 moves.setdefault(_at(move, top), (set(), []))[1].append(True)
+        scopes = dict(self._moves)
+        handed = {
+            _at(move, top): handed
+            for move, handed in self._handed_on.items()
+            if scopes[move].top is top
+        }
         return FileOptimizers(
             frozenset(made),
             frozenset(settled),
             early,
             {place: (frozenset(own), any(others)) for place, (own, others) in moves.items()},
+            handed,
         )
 
     @cached_property
@@ -447,6 +459,11 @@ class Optimizers:
             others = [(of, n) for of in near for n in of.bindings if (of, n) not in given]
             if any(self._is_given_optimizer(of, name) for of, name in others):
                 found.append((call, scope))
+            else:
+                for of in near:
+                    model = ast.unparse(function.value)
+                    for handed in handed_with(model, of, scope, self._analysis):
+                        self._handed_on.setdefault(call, handed)
         return found
 
     def _is_kept_here(self, move: ast.Call, scope: Scope) -> bool:

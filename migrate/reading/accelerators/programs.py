@@ -23,6 +23,7 @@ from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.project.project import Module
 from migrate.reading.values.words import (
     CALLED_MODEL,
+    COMPUTES,
     INDEX_NAME,
     MOVES,
     READ_METHODS,
@@ -30,6 +31,11 @@ from migrate.reading.values.words import (
 
 # A file without any of them has to do with no accelerator.
 SIGNS = re.compile(rb"cuda|xla|accelerator|accelerate|\bgpu|\bGPU")
+# What makes a tensor on the host where no device is given, or an array.
+MADE_ON_HOST = re.compile(
+    r"torch\.(arange|eye|full|linspace|logspace|ones|rand|randint|randn|randperm|tensor|zeros|from_numpy)$"
+    r"|numpy\."
+)
 DTYPE = re.compile(
     r"dtype$|^(b?float|half|double|int|long|short|bool|complex|uint|precision)(\d|_|$)",
     re.IGNORECASE,
@@ -135,8 +141,25 @@ class Programs:
                 isinstance(call.func, ast.Attribute)
                 and call.func.attr in READ_METHODS
                 and not call.args
-                for call, _ in self._calls(one)
+                and not self._is_of_host(call.func.value, scope)
+                for call, scope in self._calls(one)
             )
+        )
+
+    def _is_of_host(self, node: ast.expr, scope: Scope, depth: int = 0) -> bool:
+        """Whether `node` is a tensor that is made on the host, or an array: `torch.linspace(0, 1, n)`."""
+        if isinstance(node, ast.Call):
+            if any(keyword.arg == "device" for keyword in node.keywords):
+                return False
+            values = self._analysis.evaluator.values(node.func, scope)
+            names = [value.name for value in values if isinstance(value, External)]
+            return bool(names) and all(map(MADE_ON_HOST.match, names))
+        if not isinstance(node, ast.Name) or depth > 0:
+            return False
+        origins = list(self._analysis.evaluator.origins(node, scope))
+        return bool(origins) and all(
+            origin.value is not None and self._is_of_host(origin.value, origin.scope, depth + 1)
+            for origin in origins
         )
 
     @cached_property
@@ -254,13 +277,28 @@ def may_evaluate(analysis: Analysis, region: Region, top: ModuleScope) -> bool:
         return False
     told = _told(top)
     return any(
-        CALLED_MODEL.fullmatch(getattr(call.func, "attr", "") or getattr(call.func, "id", ""))
+        _is_named_model(call.func)
         or (bool(told) and ast.unparse(call.func) in told)
         or is_module(call.func, scope, analysis)
         for one in analysis.regions(region)
         for call, scope in one.calls
         if call.args or call.keywords
     )
+
+
+def _is_named_model(func: ast.expr) -> bool:
+    """Whether the name of what is called is a model's: `model(x)`, `models[0](x)`, `model.encode_text(x)`."""
+    if isinstance(func, ast.Subscript):
+        while isinstance(func, ast.Subscript):
+            func = func.value
+        return CALLED_MODEL.fullmatch(_called(func).removesuffix("s")) is not None
+    if isinstance(func, ast.Attribute) and COMPUTES.fullmatch(func.attr):
+        return CALLED_MODEL.fullmatch(_called(func.value)) is not None
+    return CALLED_MODEL.fullmatch(_called(func)) is not None
+
+
+def _called(func: ast.expr) -> str:
+    return getattr(func, "attr", "") or getattr(func, "id", "")
 
 
 @lru_cache(maxsize=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -14,10 +15,14 @@ from migrate.reading.accelerators.asked import (
     moved_inputs,
     spelled_devices,
 )
+from migrate.reading.accelerators.collating import collating_of
+from migrate.reading.accelerators.drawing import drawing_of
 from migrate.reading.accelerators.generators import counting_generators
 from migrate.reading.accelerators.halves import halves_of
+from migrate.reading.accelerators.handed import loops_handing_on
 from migrate.reading.accelerators.led import led_of
 from migrate.reading.accelerators.loading import loaded_parts_of, loading_of
+from migrate.reading.accelerators.nested import nested_of
 from migrate.reading.accelerators.optimizers import FileOptimizers, optimizers_of
 from migrate.reading.accelerators.processes import starting_replicas
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
@@ -45,6 +50,7 @@ from migrate.reading.values.kind import Kind
 # Where a call ends: line (from 1) and column (from 0, in characters). No two calls end at one place.
 End = tuple[int, int]
 
+UNVALIDATED = re.compile(rb"set_default_validate_args\(\s*(value\s*=\s*)?False")
 MOST_CLASSES = 3  # that a message names
 
 
@@ -129,6 +135,11 @@ class ModuleCalls:
             moves their inputs to the GPU.
         options_set: what any file of the project assigns to the options that this one parses.
         seeding: what the file has to do with the seeds of the devices.
+        whole_steps: the lines of its functions that hold steps of their own and are run as a part of a step.
+        nesting: the calls that run such functions, so that no block of a step goes around them.
+        drawing: the calls that run a function that returns a random number of the host.
+        collating: the lines of its functions that make batches, as a `collate_fn`.
+        unvalidated: whether the project switches off the checks of torch.distributions.
         unread: whether the file was not read, so that nothing is known of it.
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
             that could not be read.
@@ -191,6 +202,11 @@ class ModuleCalls:
     gradient_free: frozenset[int] = frozenset()
     loading_parts: Mapping[End, frozenset[int]] = field(default_factory=dict)
     divided_saves: Mapping[End, Share] = field(default_factory=dict)
+    whole_steps: frozenset[int] = frozenset()
+    nesting: frozenset[End] = frozenset()
+    drawing: frozenset[End] = frozenset()
+    collating: frozenset[int] = frozenset()
+    unvalidated: bool = False
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -301,7 +317,32 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         accelerated=programs_of(analysis).is_accelerated(scope.module.path),
         loading_parts=dict(_loading_parts(analysis, scope)),
         divided_saves=dict(_divided_saves(analysis, scope)),
+        whole_steps=frozenset() if alone else _whole_steps(analysis, scope),
+        nesting=frozenset() if alone else frozenset(_nesting(analysis, scope)),
+        drawing=frozenset(_running(analysis, scope, drawing_of(analysis))),
+        collating=frozenset(f.line for f in scope.functions if f in collating_of(analysis)),
+        unvalidated=_is_unvalidated(analysis),
     )
+
+
+@lru_cache(maxsize=2)
+def _is_unvalidated(analysis: Analysis) -> bool:
+    """Whether a file of the project calls `Distribution.set_default_validate_args(False)`."""
+    return any(UNVALIDATED.search(scope.module.data) for scope in analysis.scopes.values())
+
+
+def _whole_steps(analysis: Analysis, top: ModuleScope) -> frozenset[int]:
+    functions = nested_of(analysis).functions
+    return frozenset(function.line for function in top.functions if function in functions)
+
+
+def _nesting(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
+    """Yield the calls of a file that run a part of a step with steps of its own."""
+    calls = nested_of(analysis).calls
+    for region in _regions(analysis, top) if calls else ():
+        for call, _ in region.calls:
+            if call in calls:
+                yield _end(call, top.module)
 
 
 def _definition(function: Function, given: Mapping[Function, int]) -> Definition:
@@ -430,7 +471,7 @@ def _unused_marks(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
 
 def _open_loops(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
     """Return the lines of the loops that may train, and what to do about each."""
-    found = dict(unfollowed_of(analysis, scope))
+    found = dict(loops_handing_on(analysis, scope)) | dict(unfollowed_of(analysis, scope))
     found |= halves_of(analysis, scope)
     found |= {one.line: _by_hand(one) for one in registries_of(analysis).loops(scope)}
     said = {line for line, moved in _on_cpu(analysis, scope) if not moved}

@@ -25,6 +25,7 @@ from migrate.reading.calls.values import Evaluator
 from migrate.reading.project.project import Module
 from migrate.reading.values.words import (
     CALLABLE_SCALER,
+    ENVIRONMENT,
     NOT_OPTIMIZERS,
     OPTIMIZER_CLASS,
     SCALER,
@@ -179,13 +180,18 @@ def _may_be_optimizer(node: ast.expr, scope: Scope, evaluator: Evaluator) -> boo
     return "optim" in _last_name(node).lower()
 
 
-@lru_cache(maxsize=64)
 def _told_zero_grad(module: Module) -> frozenset[str]:
     """Return the names, in lower case, on which a file calls `zero_grad`."""
+    return _told(module, "zero_grad")
+
+
+@lru_cache(maxsize=64)
+def _told(module: Module, method: str) -> frozenset[str]:
+    """Return the names, in lower case, on which a file calls `method`."""
     return frozenset(
         _last_name(node.value).lower()
         for node in module.nodes
-        if isinstance(node, ast.Attribute) and node.attr == "zero_grad"
+        if isinstance(node, ast.Attribute) and node.attr == method
     )
 
 
@@ -210,6 +216,8 @@ def _is_optimizer(
     name = _last_name(receiver).lower()
     if not name or name in ("self", "lr", "super"):
         return False
+    if call.args and name in _told(scope.module, "reset") - _told_zero_grad(scope.module):
+        return False  # an environment: it is reset, and its step takes an action
     if NOT_OPTIMIZERS.search(name):
         return name in _told_zero_grad(scope.module)  # only optimizers and models are
     held = [_last_name(one).lower() for one in evaluator.iterated(receiver, scope)]
@@ -226,7 +234,7 @@ def is_optimizer_value(value: Value, evaluator: Evaluator) -> bool | None:
             names = {scope.name for scope in made} | evaluator.external_bases(of)
         case _:
             return None
-    if any(SCHEDULER.search(name) for name in names):
+    if any(SCHEDULER.search(name) or ENVIRONMENT.search(name) for name in names):
         return False
     return True if any(OPTIMIZER_CLASS.search(name) for name in names) else None
 

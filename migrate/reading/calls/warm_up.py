@@ -90,7 +90,43 @@ def _inside(region: Region, analysis: Analysed) -> tuple[set[Region], set[Functi
         inner |= {r for r in analysis.regions(function.region) if r in analysis.step_loops}
     inner.discard(region)
     direct = {function for loop in inner for function in _functions(loop, analysis)}
-    return inner, _reached(direct, analysis)
+    return inner, {f for f in _reached(direct, analysis) if not _takes_loss(f, analysis)}
+
+
+def _takes_loss(function: Function, analysis: Analysed) -> bool:
+    """Whether `function` runs the backward pass of a loss that callers hand it: no step of its own.
+
+    `trainer.backward(loss)` of an inner loop is a part of a step, and another part of another step
+    where the loop around that calls it too.
+    """
+    given = {*function.parameters, *(a.arg for a in function.arguments.kwonlyargs)}
+    given -= {"self", "cls"}
+    return any(
+        Effect.BACKWARD in analysis.running[call].effect and not given.isdisjoint(_losses(call))
+        for region in analysis.regions(function.region)
+        for call, _ in region.calls
+    )
+
+
+def _losses(call: ast.Call) -> set[str]:
+    """Return the names of the loss in `loss.backward()`, `scaler.scale(loss).backward()`, `scaler(loss, o)`.
+
+    None of one that is computed there: `model(x).mean().backward()`.
+    """
+    match call:
+        case ast.Call(func=ast.Attribute(value=loss, attr="backward")):
+            pass
+        case ast.Call(args=[loss, *_]):
+            pass
+        case _:
+            return set()
+    match loss:
+        case ast.Call(func=ast.Attribute(attr="scale"), args=[scaled]):
+            loss = scaled
+    parts = list(ast.walk(loss))
+    if any(isinstance(part, ast.Call) for part in parts):
+        return set()
+    return {part.id for part in parts if isinstance(part, ast.Name)}
 
 
 def _functions(region: Region, analysis: Analysed) -> set[Function]:

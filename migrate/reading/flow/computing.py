@@ -79,7 +79,11 @@ def written_by(call: cst.Call, facts: Facts) -> Iterator[str]:
     if name.startswith(("torch.nn.init.", "torch._foreach_")) and name.endswith("_"):
         yield from (place for arg in call.args[:1] for place in _tensors(arg.value, facts))
     elif isinstance(func, cst.Attribute) and not name and func.attr.value in WRITING:
-        if func.attr.value == "copy_" and call.args and not _may_be_there(call.args[0].value, facts):
+        if (
+            func.attr.value == "copy_"
+            and call.args
+            and not _may_be_there(call.args[0].value, facts)
+        ):
             return
         yield from _tensors(func.value, facts)
 

@@ -10,18 +10,21 @@ import libcst as cst
 from migrate.reading.tree.tree import nodes_of
 from migrate.reading.tree.walk import children
 from migrate.reading.values.device_values import DeviceValues
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import (
     CONVERSIONS,
     LOG_FUNCTION,
     LOG_METHODS,
     LOGGER,
     METER_METHODS,
+    NUMBERS,
     READ_METHODS,
 )
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
+OF_TENSORS = frozenset(f"torch.Tensor.{name}" for name in READ_METHODS)
 ON_THE_HOST = ("math.", "numpy.", "json.")
 
 
@@ -101,7 +104,11 @@ class Reads:
     def _certain(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """Yield what reads a value whatever the arguments are."""
         for call in nodes_of(node, cst.Call):
-            if _is_method(call, READ_METHODS - {"cpu", "numpy"}) or self._is_float(call):
+            if _is_method(call, READ_METHODS - {"cpu", "numpy"}):
+                receiver = cst.ensure_type(call.func, cst.Attribute).value
+                if self._context.values.kind(receiver) not in (Kind.HOST, Kind.CPU):
+                    yield call
+            elif self._is_float(call):
                 yield call
 
     def _is_float(self, call: cst.Call) -> bool:
@@ -133,11 +140,42 @@ class Reads:
             return given
         if given and next(self.hidden(call), None) is not None:
             return True
+        if given and any(self._reads_each(arg.value) for arg in call.args):
+            return True
         return given and is_log(call, self._context) and not self._is_meter(call)
+
+    def _reads_each(self, handed: cst.BaseExpression) -> bool:
+        """Whether a function that is handed to another one reads what it is called with.
+
+        `apply(losses, lambda x: x.item())`, `map(float, losses)`, `tree_map(torch.Tensor.item, losses)`.
+        """
+        if isinstance(handed, cst.Lambda):
+            given = {one.name.value for one in handed.params.params}
+            return any(
+                _is_method(call, READ_METHODS) and not given.isdisjoint(_names(call.func))
+                for call in nodes_of(handed.body, cst.Call)
+            ) or any(
+                isinstance(call.func, cst.Name)
+                and call.func.value in NUMBERS
+                and any(not given.isdisjoint(_names(arg.value)) for arg in call.args)
+                for call in nodes_of(handed.body, cst.Call)
+            )
+        if isinstance(handed, cst.Attribute):
+            return (self._context.qualified_name(handed) or "") in OF_TENSORS
+        if not isinstance(handed, cst.Name):
+            return False
+        if handed.value in NUMBERS and not self._context.bindings(handed):
+            return True
+        function = self._context.functions.get(handed.value)
+        return function is not None and any(self._certain(function.body))
 
     def _is_meter(self, call: cst.Call) -> bool:
         """Whether `call` hands a tensor to a meter, which keeps it until it is printed."""
         return isinstance(call.func, cst.Attribute) and call.func.attr.value in METER_METHODS
+
+
+def _names(node: cst.CSTNode) -> set[str]:
+    return {name.value for name in nodes_of(node, cst.Name)}
 
 
 def _is_method(call: cst.Call, names: frozenset[str]) -> bool:

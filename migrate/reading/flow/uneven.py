@@ -280,7 +280,9 @@ class _Walk:
         elif isinstance(node, cst.Return) and node.value is not None:
             self._bind(RESULT, node.value, node)
 
-    def _assign(self, target: cst.BaseExpression, value: cst.BaseExpression, at: cst.CSTNode) -> None:
+    def _assign(
+        self, target: cst.BaseExpression, value: cst.BaseExpression, at: cst.CSTNode
+    ) -> None:
         if isinstance(target, cst.Tuple | cst.List):
             for index, element in enumerate(target.elements):
                 same = isinstance(value, cst.Tuple | cst.List) and index < len(value.elements)
@@ -605,6 +607,8 @@ def _has_collective(path: Path, line: int) -> bool:
 def _called_names(function: ast.FunctionDef) -> Iterator[str]:
     for node in ast.walk(function):
         if isinstance(node, ast.Call):
-            yield node.func.attr if isinstance(node.func, ast.Attribute) else getattr(
-                node.func, "id", ""
+            yield (
+                node.func.attr
+                if isinstance(node.func, ast.Attribute)
+                else getattr(node.func, "id", "")
             )

@@ -105,6 +105,40 @@ class Bindings:
             given = earlier or given  # bound below, in an earlier turn of a loop
         return given[-1]
 
+    def reaching(self, name: cst.Name) -> list[Given]:
+        """Return what `name` may hold where it stands: what is given last, and in branches that may be run.
+
+        Empty where the last is not plain to see, as for `nearest`.
+        """
+        last = self.nearest(name)
+        if last is None:
+            return []
+        around = self._branches(name)
+        found: list[Given] = []
+        bound = [b.node for b in self._context.bindings(name) if id(b.node) in self._given]
+        for node in reversed(bound):
+            given = self._given[id(node)]
+            branches = self._branches(node)
+            apart = any(around.get(test, branch) != branch for test, branch in branches.items())
+            if (given.place > last.place and given is not last) or apart:
+                continue
+            found.append(given)
+            if branches.keys() <= around.keys():
+                break  # it is given this whichever branch is taken
+        return found or [last]
+
+    def _branches(self, node: cst.CSTNode) -> dict[int, str]:
+        """Return the conditions around `node`, by their ids, with the branch of each that it is in."""
+        branches: dict[int, str] = {}
+        below = node
+        for above in self._context.ancestors(node):
+            if isinstance(above, cst.FunctionDef | cst.Lambda):
+                break
+            if isinstance(above, cst.If) and below is not above.test:
+                branches[id(above)] = "body" if below is above.body else "else"
+            below = above
+        return branches
+
     def parameter(self, name: cst.Name) -> tuple[cst.FunctionDef, cst.Param] | None:
         """Return the parameter that `name` is, and its function."""
         for binding in self._context.bindings(name):

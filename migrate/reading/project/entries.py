@@ -17,11 +17,13 @@ class Given:
     Args:
         positional, named: the kinds of the arguments.
         loaded: the positions and names of those that a checkpoint holds, on the host.
+        drawn: the positions and names of those that are random numbers of the host.
     """
 
     positional: tuple[Kind, ...] = ()
     named: tuple[tuple[str, Kind], ...] = ()
     loaded: frozenset[int | str] = frozenset()
+    drawn: frozenset[int | str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,18 @@ class Entry:
 
     def is_loaded(self, function: cst.FunctionDef, name: str) -> bool:
         """Whether a call passes a part of a checkpoint, on the host, for the parameter `name`."""
-        names = _positions(function)
-        at = names.index(name) if name in names else None
-        return any(name in given.loaded or at in given.loaded for given in self.calls)
+        return any(_is_among(given.loaded, function, name) for given in self.calls)
+
+    def is_drawn(self, function: cst.FunctionDef, name: str) -> bool:
+        """Whether a call passes a random number of the host for the parameter `name`."""
+        return any(_is_among(given.drawn, function, name) for given in self.calls)
+
+
+def _is_among(places: frozenset[int | str], function: cst.FunctionDef, name: str) -> bool:
+    """Whether the parameter `name` of `function` is at one of `places`, positions and names."""
+    names = _positions(function)
+    at = names.index(name) if name in names else None
+    return name in places or at in places
 
 
 def _positions(function: cst.FunctionDef) -> list[str]:

@@ -13,6 +13,7 @@ from migrate.reading.calls.scopes import Function, ModuleScope, Region
 from migrate.reading.facts import Facts
 from migrate.reading.flow.loaded import is_loaded
 from migrate.reading.project.entries import Entry, Given
+from migrate.reading.steps.drawn import drawn_of
 from migrate.reading.values.kind import Kind
 
 Entries = Mapping[Path, Mapping[int, Entry]]
@@ -48,11 +49,14 @@ def leaving(
         for definition in ran:
             positional = [Kind.UNKNOWN] * definition.given
             loaded: set[int | str] = set()
+            drawn: set[int | str] = set()
             for arg in call.args:
                 if arg.star or arg.keyword is not None:
                     break
                 if is_loaded(arg.value, facts):
                     loaded.add(len(positional))
+                if drawn_of(facts).is_drawn(arg.value):
+                    drawn.add(len(positional))
                 positional.append(facts.values.kind(arg.value))
             named = tuple(
                 (arg.keyword.value, facts.values.kind(arg.value))
@@ -64,7 +68,12 @@ def leaving(
                 for arg in call.args
                 if arg.keyword is not None and is_loaded(arg.value, facts)
             )
-            given = Given(tuple(positional), named, frozenset(loaded))
+            drawn.update(
+                arg.keyword.value
+                for arg in call.args
+                if arg.keyword is not None and drawn_of(facts).is_drawn(arg.value)
+            )
+            given = Given(tuple(positional), named, frozenset(loaded), frozenset(drawn))
             yield definition, Entry(definition.line, where, (given,), marked, trains)
 
 

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, is_attribute_of_self, is_none, last_part, nodes, nodes_of, string_value
+from migrate.reading.tree.tree import (
+    code,
+    is_attribute_of_self,
+    is_none,
+    last_part,
+    nodes,
+    nodes_of,
+    string_value,
+)
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import (
     FIRST_DECORATOR,

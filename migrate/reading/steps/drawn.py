@@ -16,6 +16,7 @@ from migrate.reading.catalogue.drawing import (
     MAKERS,
     NUMPY_OTHERS,
 )
+from migrate.reading.names.bindings import Given, How
 from migrate.reading.tree.tree import code, keyword, nodes_of
 from migrate.reading.values.devices import is_accelerator
 
@@ -29,7 +30,10 @@ PLAIN = frozenset(
 READS = frozenset(
     {"item", "tolist", "any", "all", "numpy", "astype", "round", "floor", "int", "cpu"}
 )
-DEEPEST = 5
+DEEPEST = 8
+TRANSFORMS = ("torchvision.transforms.", "torchaudio.transforms.", "kornia.augmentation.")
+# They give elements of what they are given: of data, unless those are numbers of a `range`.
+OF_DATA = frozenset({"choice", "choices", "sample", "permutation", "shuffle"})
 
 
 @lru_cache(maxsize=2)
@@ -51,11 +55,23 @@ class Drawn:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._has_default = "torch.set_default_device" in facts.called
+        self._known: dict[int, bool] = {}
 
     def is_drawn(self, node: cst.BaseExpression | None, depth: int = 0) -> bool:
         """Whether `node` is a random number of the host, or made of one."""
         if node is None or depth > DEEPEST:
             return False
+        if id(node) not in self._known:
+            self._known[id(node)] = False  # where it is made of itself
+            found = self._is_made_by_draw(node, depth)
+            if depth == 0 or found:
+                self._known[id(node)] = found
+            else:
+                del self._known[id(node)]  # not seen to the end
+            return found
+        return self._known[id(node)]
+
+    def _is_made_by_draw(self, node: cst.BaseExpression, depth: int) -> bool:
         match node:
             case cst.Name():
                 return self._is_name(node, depth + 1)
@@ -75,6 +91,26 @@ class Drawn:
                 return any(self.is_drawn(part, depth) for part in parts)
             case cst.Subscript():
                 return self._is_subscript(node, depth)
+            case cst.Attribute():
+                return self._is_attribute(node, depth + 1)
+        return False
+
+    def _is_attribute(self, node: cst.Attribute, depth: int) -> bool:
+        """Whether an attribute is drawn again and again: not once, where its object is made."""
+        if self._facts.names.of(node) is not None:
+            return False
+        script = self._facts.context
+        own = isinstance(node.value, cst.Name) and node.value.value == "self"
+        around = script.class_around(node) if own else None
+        for target, value in script.attributes.get(node.attr.value, ()):
+            function = script.function_around(target)
+            if function is None or function.name.value in ("__init__", "__post_init__"):
+                continue
+            by_self = isinstance(target.value, cst.Name) and target.value.value == "self"
+            if own and by_self and script.class_around(target) is not around:
+                continue  # of another class
+            if self.is_drawn(value, depth):
+                return True
         return False
 
     def _is_subscript(self, node: cst.Subscript, depth: int) -> bool:
@@ -85,16 +121,35 @@ class Drawn:
         return self.is_drawn(node.value, depth) or any(self.is_drawn(i, depth) for i in indices)
 
     def _is_name(self, name: cst.Name, depth: int) -> bool:
-        nearest = self._facts.bindings.nearest(name)
-        if nearest is not None:
-            if nearest.loop is not None:
-                return False
-            return self.is_drawn(nearest.value, depth)
+        given = self._facts.bindings.reaching(name)
+        if given:
+            return any(self._is_given(one, depth) for one in given)
         parameter = self._facts.bindings.parameter(name)
         if parameter is None:
             return False
-        passed = self._facts.bindings.passed(parameter[0], name.value)
-        return any(self.is_drawn(value, depth) for value in passed)
+        function = parameter[0]
+        passed = self._facts.bindings.passed(function, name.value)
+        if any(self.is_drawn(value, depth) for value in passed):
+            return True
+        line = self._facts.context.position(function).line
+        entry = self._facts.entries.get(line)
+        return entry is not None and entry.is_drawn(function, name.value)
+
+    def _is_given(self, given: Given, depth: int) -> bool:
+        """Whether a name is given a random number: of a loop, an element of random numbers."""
+        if given.loop is None and given.how is not How.ELEMENT:
+            return self.is_drawn(given.value, depth)
+        value = given.value
+        if given.how is not How.ELEMENT or value is None:
+            return False
+        if isinstance(value, cst.Name):
+            made = [one.value for one in self._facts.bindings.reaching(value)]
+        else:
+            made = [value]
+        return any(
+            isinstance(one, cst.Call) and _draws_numbers(one) and self.is_drawn(one, depth)
+            for one in made
+        )
 
     def _is_call(self, call: cst.Call, depth: int) -> bool:
         name = self._facts.names.of(call.func) or ""
@@ -166,6 +221,8 @@ class Drawn:
     def _returns_drawn(self, call: cst.Call, depth: int) -> bool:
         """Whether a function of the script that `call` runs returns such a number."""
         script = self._facts.context
+        if script.place(call) in script.calls.drawing:
+            return True
         for function in script.here(script.run_by(call)):
             if not isinstance(function, cst.FunctionDef):
                 continue
@@ -181,21 +238,83 @@ class Drawn:
         return False
 
 
-def is_transform(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `node` is in a module that holds no modules and no parameters, and no module uses it.
+def _draws_numbers(call: cst.Call) -> bool:
+    """Whether what a loop over `call` gives are numbers, and no data that is drawn from a collection."""
+    if code(call.func).rpartition(".")[2] not in OF_DATA:
+        return True
+    over = call.args[0].value if call.args else None
+    if isinstance(over, cst.Call):
+        return code(over.func) in ("range", "len")
+    return isinstance(over, cst.Integer)
 
-    Such a module is a transform of the loader as often as a part of the model.
+
+def is_transform(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether `node` is in a transform of the loader, or in a function that only transforms call.
+
+    A module that holds no modules and no parameters, and that no model uses, is a transform as often as a
+    part of a model; so is one that is handed to something as its `transform`.
     """
     around = facts.context.class_around(node)
-    if around is None or not _is_module(around, facts) or _holds_modules(around, facts):
+    if around is None:
+        function = facts.context.function_around(node)
+        return isinstance(function, cst.FunctionDef) and _serves_transforms(function, facts)
+    return _is_transforming(around, facts)
+
+
+def _serves_transforms(function: cst.FunctionDef, facts: Facts) -> bool:
+    """Whether all that calls `function` in the file is in transforms and datasets."""
+    script = facts.context
+    if script.functions.get(function.name.value) is not function:
         return False
+    calls = [mention for mention in script.mentions(function.name) if mention is not function.name]
+    classes = [script.class_around(call) for call in calls]
+    return bool(classes) and all(
+        around is not None and (_is_transforming(around, facts) or _is_dataset(around, facts))
+        for around in classes
+    )
+
+
+def _is_dataset(around: cst.ClassDef, facts: Facts) -> bool:
+    names = [facts.names.of(base.value) or code(base.value) for base in around.bases]
+    return any(name.endswith(("Dataset", "DataPipe")) for name in names)
+
+
+def _is_transforming(around: cst.ClassDef, facts: Facts, seen: tuple[str, ...] = ()) -> bool:
+    """Whether a class is a module that the loader applies to samples."""
     name = around.name.value
-    uses = (call for call in facts.calls if code(call.func).rpartition(".")[2] == name)
-    for use in uses:
-        user = facts.context.class_around(use)
-        if user is not None and user is not around and _is_module(user, facts):
+    if not _is_module(around, facts) or name in seen:
+        return False
+    uses = [call for call in facts.calls if code(call.func).rpartition(".")[2] == name]
+    handed = [use for use in uses if _is_handed_as_transform(use, facts)]
+    users = [facts.context.class_around(use) for use in uses if use not in handed]
+    others = [
+        user
+        for user in users
+        if user is not None
+        and user is not around
+        and _is_module(user, facts)
+        and not _is_transforming(user, facts, (*seen, name))
+    ]
+    if others:
+        return False
+    by_transforms = any(
+        user is not None and _is_module(user, facts) and user is not around for user in users
+    )
+    return bool(handed) or by_transforms or not _holds_modules(around, facts)
+
+
+def _is_handed_as_transform(use: cst.Call, facts: Facts) -> bool:
+    """Whether `use` makes a transform of something: `Data(transform=Flip())`, `Compose([Flip()])`."""
+    for above in facts.context.ancestors(use):
+        if isinstance(above, cst.Arg) and above.keyword is not None:
+            return "transform" in above.keyword.value or "augment" in above.keyword.value
+        if isinstance(above, cst.Call):
+            return code(above.func).rpartition(".")[2] in ("Compose", "RandomApply", "RandomChoice")
+        if isinstance(above, cst.Assign):
+            return any("transform" in code(target.target) for target in above.targets)
+        if not isinstance(above, cst.Arg | cst.Element | cst.List | cst.Tuple | cst.IfExp):
             return False
-    return True
+    return False
 
 
 def _is_module(around: cst.ClassDef, facts: Facts) -> bool:
@@ -205,5 +324,18 @@ def _is_module(around: cst.ClassDef, facts: Facts) -> bool:
 
 def _holds_modules(around: cst.ClassDef, facts: Facts) -> bool:
     """Whether the class makes modules or parameters, or runs what it holds."""
-    names = (facts.names.of(call.func) or "" for call in nodes_of(around, cst.Call))
-    return any(name.startswith("torch.nn.") and name[9:10].isupper() for name in names)
+    return any(
+        (facts.names.of(call.func) or "").startswith("torch.nn.")
+        and (facts.names.of(call.func) or "")[9:10].isupper()
+        and not _holds_transforms(call, facts)
+        for call in nodes_of(around, cst.Call)
+    )
+
+
+def _holds_transforms(container: cst.Call, facts: Facts) -> bool:
+    """Whether a module holds transforms of a library and nothing else: `Sequential(T.RandomCrop(8))`."""
+    held = [arg.value for arg in container.args]
+    if len(held) == 1 and isinstance(held[0], cst.List | cst.Tuple):
+        held = [element.value for element in held[0].elements]
+    names = [facts.names.of(one.func) or "" if isinstance(one, cst.Call) else "" for one in held]
+    return bool(names) and all(name.startswith(TRANSFORMS) for name in names)

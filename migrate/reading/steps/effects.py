@@ -84,6 +84,16 @@ class Effects:
         """Whether `call` runs a function in which a loop trains."""
         return bool(self._calls.training) and self._context.place(call) in self._calls.training
 
+    def nests(self, call: cst.Call) -> bool:
+        """Whether `call` runs a part of a step that gets blocks of its own, in whatever file."""
+        nesting = self._calls.nesting
+        return bool(nesting) and self._context.place(call) in nesting
+
+    def holds_steps(self, function: cst.FunctionDef) -> bool:
+        """Whether `function` is a part of a step and gets the blocks itself, as a loop in it has some."""
+        lines = self._calls.whole_steps
+        return bool(lines) and self._context.position(function).line in lines
+
     def moves(self, call: cst.Call) -> bool:
         """Whether `call` runs a function, of any file, that moves something to an accelerator."""
         return bool(self._calls.moving) and self._context.place(call) in self._calls.moving

@@ -48,6 +48,7 @@ class Steps:
         self._bodies: dict[int, str] = {}
         self.calls: list[tuple[cst.Call, str]] = []  # of the steps, with the same
         self._marked: set[int] = set()  # those of them that run within a mark
+        self._called_in_marks: set[int] = set()  # the bodies of the functions that these run
         self._trains: set[int] = (
             set()
         )  # of what runs inside of a step, and of the calls: in training
@@ -143,6 +144,11 @@ class Steps:
     def in_mark(self, call: cst.Call) -> bool:
         """Whether a call of the steps, one of `calls`, runs within `with torch_xla.step():`."""
         return id(call) in self._marked
+
+    def called_in_mark(self, node: cst.CSTNode) -> bool:
+        """Whether `with torch_xla.step():`, of any file, calls the function around `node`."""
+        function = self._context.function_around(node)
+        return function is not None and id(function.body) in self._called_in_marks
 
     def _without_gradients(self, function: cst.FunctionDef) -> bool:
         names = (
@@ -245,6 +251,8 @@ class Steps:
     def _enter(
         self, function: cst.FunctionDef, origin: str, marked: bool, trains: bool = True
     ) -> None:
+        if marked:
+            self._called_in_marks.add(id(function.body))
         seen = id(function.body) in self._inside
         again = seen and trains and id(function.body) not in self._trains
         if id(function.body) in self._bodies or (seen and not again):

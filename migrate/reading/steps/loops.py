@@ -22,7 +22,7 @@ def loops(root: cst.CSTNode) -> Iterator[Loop]:
     return nodes_of(root, cst.For | cst.While)  # type: ignore[arg-type]
 
 
-def has_sync(loop: Loop, context: Script) -> bool:
+def has_sync(loop: Loop | cst.FunctionDef, context: Script) -> bool:
     """Whether the loop, a block around it, or a function that trains in it already ends its graphs."""
     calls = list(nodes_of(loop, cst.Call))
     seen: set[int] = set()

@@ -48,9 +48,24 @@ class Statement:
         """Whether it runs a backward pass or an optimizer's step."""
         node = self.whole or self.node
         effects = self.context.effects
+        if isinstance(node, cst.FunctionDef | cst.ClassDef):
+            return Effect.NONE  # a definition runs nothing
         if isinstance(node, cst.For | cst.While) and effects.is_step_loop(node):
             return Effect.NONE  # its steps are its own
+        if self._nests(node):
+            return Effect.NONE
         return effects.of(node)
+
+    def _nests(self, node: cst.BaseStatement) -> bool:
+        """Whether all that trains in a simple statement gets blocks of its own, in what it calls."""
+        if not isinstance(node, cst.SimpleStatementLine):
+            return False
+        effects = self.context.effects
+        trains = [call for call in nodes_of(node, cst.Call) if effects.of(call)]
+        return any(map(effects.nests, trains)) and all(
+            effects.nests(call) or any(map(effects.nests, nodes_of(call, cst.Call)))
+            for call in trains
+        )
 
     @cached_property
     def flow(self) -> Flow:
@@ -60,7 +75,7 @@ class Statement:
     @cached_property
     def outside(self) -> Outside | None:
         """Why it stays outside of a step, if it does."""
-        if self.effect:
+        if self.effect or isinstance(self.node, cst.FunctionDef | cst.ClassDef):
             return None
         why = why_outside(self.node, self.values, self.context)
         alone = (Outside.GUARD, Outside.SAVE, Outside.EVALUATION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from migrate.reading.flow.reads import Reads
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.in_step import is_step
 from migrate.reading.steps.loops import Loop
-from migrate.reading.tree.tree import code, nodes_of, targets
+from migrate.reading.tree.tree import code, is_attribute_of_self, nodes_of, targets
 from migrate.reading.tree.walk import children
 from migrate.reading.values.device_values import DeviceValues
 from migrate.reading.values.kind import LOADERS, Kind
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
 FEW = 4  # turns that one graph may well hold
 DEEPEST = 4
 AROUND = frozenset({"reversed", "tqdm", "trange", "list", "iter", "enumerate"})
+# What is called so works on data of the host, or is no model.
+OF_HOST = re.compile(
+    r"loss|criterion|metric|transform|token|callback|log|writer|print|save|load|read|open|parse|collate"
+    r"|hook|path|plot|(^|_)(fn|func|function|key|cb|f)$",
+    re.IGNORECASE,
+)
 ENDS = STEPS | WAITS | RUNS_PENDING
 
 
@@ -42,7 +49,7 @@ def unended_call(loop: Loop, facts: Facts) -> cst.Call | None:
     if call is None or not _without_gradients(loop, call, facts) or not _accelerated(loop, facts):
         return None
     # A loop over batches gets a step from the rewrite, where its forward is in plain sight.
-    steady = facts.uses_xla or facts.context.place(call) in _sampling(facts)
+    steady = facts.uses_xla or facts.context.place(call) in _sampling(facts) or _collects(loop)
     if isinstance(loop, cst.For) and facts.values.kind(loop.iter) in LOADERS and not steady:
         return None
     if not _counts(loop) and not _carried(loop) and not steady:
@@ -114,7 +121,8 @@ def _models(
         if not call.args or _is_layer(call, facts):
             continue
         direct = _is_model(call, facts) or (
-            code(call.func) in given and _is_given(call, block, facts)
+            (code(call.func) in given and _is_given(call, block, facts))
+            or _takes_batch(call, block, facts)
         )
         kept = direct and not isinstance(facts.context.parent(call), cst.Expr)
         if kept or facts.context.place(call) in _sampling(facts):
@@ -144,6 +152,9 @@ def _is_model(call: cst.Call, facts: Facts) -> bool:
     named = code(call.func).removesuffix(".forward").rpartition(".")[2]
     if "criterion" in named or "loss" in named:
         return False
+    by_item = isinstance(call.func, cst.Subscript) and facts.values.calls_model(call)
+    if by_item or facts.values.computes_by_method(call):
+        return True
     if facts.values.kind(call.func) is Kind.MODEL or CALLED_MODEL.fullmatch(named):
         return True
     if facts.context.place(call.func) in facts.context.calls.models:
@@ -176,11 +187,52 @@ def _is_given(call: cst.Call, block: cst.CSTNode, facts: Facts) -> bool:
     return not given.isdisjoint(_carried(loop))
 
 
+def _takes_batch(call: cst.Call, block: cst.CSTNode, facts: Facts) -> bool:
+    """Whether something of which nothing is known is called with what the loop goes over.
+
+    A parameter, or an attribute of `self` that nothing sets: where gradients are off it is a model as often
+    as a function of the host, and its name does not decide which.
+    """
+    loop = facts.context.parent(block)
+    func = call.func
+    if not isinstance(loop, cst.For) or not isinstance(func, cst.Name | cst.Attribute):
+        return False
+    if isinstance(func, cst.Name):
+        open_ = func.value in _parameters(block, facts)
+    else:
+        open_ = is_attribute_of_self(func) and not facts.values.given_to(func)
+    if not open_ or facts.context.run_by(call) or facts.values.kind(func) is not Kind.UNKNOWN:
+        return False
+    if OF_HOST.search(code(func).rpartition(".")[2]):
+        return False
+    over = {name.value for name in nodes_of(loop.target, cst.Name)}
+    used = {name.value for arg in call.args for name in nodes_of(arg.value, cst.Name)}
+    return not over.isdisjoint(used) and not _counts(loop)
+
+
+def _collects(loop: Loop) -> bool:
+    """Whether `loop` keeps what its turns compute: `outputs.append(y)`."""
+    bound = {name.value for name in nodes_of(loop, cst.Name) if _is_bound(name, loop)}
+    return any(
+        isinstance(call.func, cst.Attribute)
+        and call.func.attr.value in ("append", "extend")
+        and code(call.func.value) not in bound
+        and any(isinstance(node, cst.Name | cst.Call) for arg in call.args for node in [arg.value])
+        for call in nodes_of(loop.body, cst.Call)
+    )
+
+
+def _is_bound(name: cst.Name, loop: Loop) -> bool:
+    return any(
+        target is name for assign in nodes_of(loop.body, cst.Assign) for target in targets(assign)
+    )
+
+
 def _is_layer(call: cst.Call, facts: Facts) -> bool:
     """Whether what is called is a part of a model that the loop goes through: `self.blocks[i](x)`."""
     func = call.func
     if isinstance(func, cst.Subscript):
-        return True
+        return not _is_chosen(func)
     root = code(func).partition(".")[0]
     for above in facts.context.ancestors(call):
         if isinstance(above, cst.For):
@@ -189,6 +241,13 @@ def _is_layer(call: cst.Call, facts: Facts) -> bool:
         elif isinstance(above, cst.FunctionDef):
             return False
     return False
+
+
+def _is_chosen(item: cst.Subscript) -> bool:
+    """Whether an item is taken by its name, or turn and turn about: `models["denoiser"]`, `nets[i % 2]`."""
+    index = item.slice[0].slice
+    chosen = (cst.BaseString, cst.BaseNumber, cst.BinaryOperation, cst.IfExp, cst.Attribute)
+    return isinstance(index, cst.Index) and isinstance(index.value, chosen)
 
 
 def _sampling(facts: Facts) -> frozenset[tuple[int, int]]:

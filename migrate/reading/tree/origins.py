@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 WORD = re.compile(r"\w+")
 ALIKE = 0.4  # of the words of two lines
@@ -36,7 +36,27 @@ def origins(before: Sequence[str], after: Sequence[str]) -> dict[int, tuple[int,
             i, j = i + i1, j + j1
             shift = _indentation(before[i]) - _indentation(after[j])
             found[j + 1] = (i + 1, shift)
+    for i, j in _moved(old, new, found):
+        found[j + 1] = (i + 1, _indentation(before[i]) - _indentation(after[j]))
     return found
+
+
+def _moved(
+    old: Sequence[str], new: Sequence[str], found: Mapping[int, tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Yield the lines that stand elsewhere after, unchanged, as a read below the step that it was in."""
+    taken = {line for line, _ in found.values()}
+    gone: dict[str, list[int]] = defaultdict(list)
+    come: dict[str, list[int]] = defaultdict(list)
+    for i, text in enumerate(old):
+        if i + 1 not in taken and WORD.search(text):
+            gone[text].append(i)
+    for j, text in enumerate(new):
+        if j + 1 not in found and text in gone:
+            come[text].append(j)
+    for text, places in come.items():
+        if len(places) == len(gone[text]):
+            yield from zip(gone[text], places, strict=True)
 
 
 def _opcodes(before: Sequence[str], after: Sequence[str]) -> Iterator[Opcode]:

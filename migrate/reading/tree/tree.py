@@ -191,6 +191,13 @@ def dotted(node: cst.CSTNode) -> str:
     return ""
 
 
+def container(node: cst.BaseExpression) -> cst.BaseExpression:
+    """Return what an item is taken of: `self.nets` of `self.nets[i]`; another expression as it is."""
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    return node
+
+
 def last_part(node: cst.CSTNode) -> str:
     """Return `c` of `a.b.c`, and of `c`; empty for anything else."""
     if isinstance(node, cst.Attribute):

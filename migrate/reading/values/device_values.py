@@ -11,6 +11,7 @@ from libcst.helpers import get_full_name_for_node
 from migrate.reading.names.bindings import pairs
 from migrate.reading.tree.tree import (
     base_name,
+    container,
     is_attribute_of_self,
     is_dotted_name,
     nodes,
@@ -89,7 +90,7 @@ class DeviceValues:
 
     def is_state(self, call: cst.Call) -> bool:
         """Whether what is called is an object of the script's, as a model is, and no function."""
-        func = call.func
+        func = container(call.func)
         if isinstance(func, cst.Name):
             bindings = self._context.bindings(func)
             return bool(bindings) and not any(isinstance(one.node, NO_OBJECT) for one in bindings)

@@ -23,6 +23,7 @@ from migrate.reading.project.entries import Entry
 from migrate.reading.replicas.ranks import Ranks
 from migrate.reading.tree.tree import (
     code,
+    container,
     dotted,
     is_attribute_of_self,
     keyword,
@@ -262,7 +263,29 @@ class Values:
         """Whether `call` runs a module: by what made what is called; by its name where that is unknown."""
         if self._is_model_of_project(call.func):
             return True
+        if isinstance(call.func, cst.Subscript):
+            return self._is_item_a_model(call.func)
+        if self.computes_by_method(call):
+            return True
         return v.CALLED_MODEL.fullmatch(last_part(call.func)) is not None
+
+    def computes_by_method(self, call: cst.Call) -> bool:
+        """Whether `call` is `model.encode_text(x)`: a method of a module that computes, not its forward."""
+        func = call.func
+        if not isinstance(func, cst.Attribute) or not v.COMPUTES.fullmatch(func.attr.value):
+            return False
+        of = func.value
+        if isinstance(of, cst.Name) and of.value in ("self", "cls"):
+            return False  # what runs in it decides
+        named = v.CALLED_MODEL.fullmatch(last_part(container(of)).removesuffix("s"))
+        return self.kind(of) is Kind.MODEL or named is not None
+
+    def _is_item_a_model(self, item: cst.Subscript) -> bool:
+        """Whether `models["encoder"]` is a module: by what is in the container, else by its name."""
+        if self.kind(item) is Kind.MODEL:
+            return True
+        named = last_part(container(item)).removesuffix("s")
+        return v.CALLED_MODEL.fullmatch(named) is not None
 
     def _makes_optimizer(self, call: cst.Call) -> bool:
         made = self._context.calls.optimizers.made

@@ -127,6 +127,10 @@ MODEL = re.compile(
 )
 # Where the name is called with tensors, whatever is behind the word: `model_engine(x)`, `net_a2b(x)`.
 CALLED_MODEL = re.compile(rf"{_MODEL}(?:_\w*)?\d*", re.IGNORECASE)
+# Methods by which a model computes, beside its forward: `model.encode_text(x)`.
+COMPUTES = re.compile(
+    r"(?:encode|embed|extract|forward|predict|decode)(?:_\w+)?|get_\w*(?:features?|embeddings?|logits)"
+)
 OPTIMIZER = re.compile(r"(?:.*_)?(?:optimizer|optim)", re.IGNORECASE)
 # The classes of torch, by their qualified names.
 TORCH_OPTIMIZER = re.compile(r"torch\.optim\.(?!lr_scheduler|swa_utils)(\w+\.)*[A-Z]\w*")
@@ -151,7 +155,15 @@ SCHEDULE = re.compile(
     r".*(adjust|schedul|warm_?up|anneal).*|(.*_)?(lr|learning_rate)(_.*)?", re.IGNORECASE
 )
 # Of what external calls give only this is followed; every tensor would be too much.
-FOLLOWED = re.compile(r"optim|sched|scaler|adam|lamb|deepspeed|graph|fastai|learner", re.IGNORECASE)
+FOLLOWED = re.compile(
+    r"optim|sched|scaler|adam|lamb|deepspeed|graph|fastai|learner"
+    r"|^(?:gym|gymnasium|envpool|procgen|pettingzoo|dm_env|dm_control|minigrid|brax|isaacgym)\.",
+    re.IGNORECASE,
+)
+# What makes an environment, whose `step` trains nothing, by its qualified name.
+ENVIRONMENT = re.compile(
+    r"^(?:gym|gymnasium|envpool|procgen|pettingzoo|dm_env|dm_control|minigrid|brax|isaacgym)\."
+)
 # What scripts call a gradient scaler; calling one of timm's runs the backward pass and the optimizer's step.
 SCALER = re.compile(r"(.*_)?\w*scaler(_.*)?", re.IGNORECASE)
 CALLABLE_SCALER = re.compile(r"(^|\.)(NativeScaler|ApexScaler)\w*$")

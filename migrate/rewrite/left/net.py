@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.reading.replicas.launch import Style
 from migrate.reading.steps.loops import Loop, has_sync
-from migrate.reading.tree.tree import nodes
+from migrate.reading.tree.tree import nodes, nodes_of
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.rule import Finding, Wrap
 from migrate.rewrite.rules.step.steps import trains_on_accelerator
@@ -74,6 +74,8 @@ def _covered(loop: Loop, context: Workspace, places: set[int]) -> bool:
         place = waiting.pop()
         if any(id(node) in places for node in nodes(place)):
             return True
+        if any(map(context.effects.nests, nodes_of(place, cst.Call))):
+            return True  # the functions that it runs get the blocks
         for callee in context.effects.callees([place]):
             if id(callee) not in seen:
                 seen.add(id(callee))

@@ -50,9 +50,21 @@ def remaining(context: Workspace, handled: frozenset[int]) -> Iterator[Finding]:
     for node in context.all_of(*SPOKEN_OF):
         if id(node) in handled or id(node) in context.for_cuda:
             continue
+        if _goes_with_its_scaler(node, context, handled):
+            continue
         message = _advice(node, context)
         if message is not None:
             yield Finding(NAME, node, message)
+
+
+def _goes_with_its_scaler(node: cst.CSTNode, context: Workspace, handled: frozenset[int]) -> bool:
+    """Whether `node` is the device of a gradient scaler that is removed: `GradScaler("cuda")`."""
+    argument = context.parent(node)
+    call = context.parent(argument)
+    if not isinstance(argument, cst.Arg) or not isinstance(call, cst.Call):
+        return False
+    name = context.qualified_name(call.func) or ""
+    return name.rpartition(".")[2] == "GradScaler" and id(call.func) in handled
 
 
 def _advice(node: cst.CSTNode, context: Workspace) -> str | None:

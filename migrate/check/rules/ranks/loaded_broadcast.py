@@ -181,7 +181,6 @@ class LoadedBroadcast(Hazard):
             )
             yield self.hit(node, message)
 
-
     def _operations(self, facts: Facts) -> Iterator[Hit]:
         """Yield each operation on the device that some replicas alone have in a graph with a collective."""
         for uneven in UnevenGraphs(facts).all():

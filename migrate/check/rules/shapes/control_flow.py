@@ -6,13 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.check.reads import CHECKS, reads_device
+from migrate.check.reads import CHECKS, is_read, reads_device
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
 from migrate.reading.tree.tree import code
-from migrate.reading.values.words import READS
 
 
 class ControlFlow(Hazard):
@@ -147,24 +145,15 @@ def _on_values(test: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpre
         yield from _on_values(test.expression, facts)
     elif isinstance(test, cst.Comparison):
         parts = (test.left, *(target.comparator for target in test.comparisons))
-        if reads_device(test, facts) or any(_is_read(part, facts) for part in parts):
+        if reads_device(test, facts) or any(is_read(part, facts) for part in parts):
             yield test
     elif isinstance(test, cst.Call):
         name = facts.names.of(test.func) or ""
         argument = test.args[0].value if test.args else test
-        checked = name in CHECKS and (reads_device(argument, facts) or _is_read(argument, facts))
+        checked = name in CHECKS and (reads_device(argument, facts) or is_read(argument, facts))
         computed = _computes(test) and reads_device(test, facts)
-        if (
-            checked
-            or computed
-            or _is_read(test, facts)
-            or name in ("torch.allclose", "torch.equal")
-        ):
+        if checked or computed or is_read(test, facts) or name in ("torch.allclose", "torch.equal"):
             yield test
-
-
-def _is_read(node: cst.BaseExpression, facts: Facts) -> bool:
-    return method(node) in READS and reads_device(receiver(cst.ensure_type(node, cst.Call)), facts)
 
 
 def _computes(call: cst.Call) -> bool:

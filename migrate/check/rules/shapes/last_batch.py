@@ -47,6 +47,9 @@ class LastBatch(Hazard):
             other = DataLoader(images, batch_sampler=sampler)
             test_loader = DataLoader(images, batch_size=64, shuffle=True)
             whole = DataLoader(images, shuffle=True)
+            peek = DataLoader(images, batch_size=64, shuffle=True)
+            first = next(iter(peek))
+            other = next(iter(DataLoader(images, batch_size=64, shuffle=True)))
             """
         ),
     )
@@ -75,7 +78,7 @@ class LastBatch(Hazard):
         names = [code(one.target).lower() for one in getattr(above, "targets", ())]
         if any(OF_EVALUATION.search(name) for name in names):
             return
-        if self._trains(node):
+        if self._trains(node) and not _gives_one_batch(node, facts):
             message = "a last, shorter batch compiles the step once more: drop_last=True"
             yield self.hit(node, message)
 
@@ -86,3 +89,25 @@ class LastBatch(Hazard):
             text = code(sampler.value).lower()
             return OF_EVALUATION.search(text) is None
         return shuffle is not None and code(shuffle.value) not in ("False", "None")
+
+
+def _gives_one_batch(loader: cst.Call, facts: Facts) -> bool:
+    """Whether all that is taken of the loader is its first batch, which is whole: `next(iter(loader))`."""
+    uses: list[cst.CSTNode] = [loader]
+    above = facts.context.parent(loader)
+    if isinstance(above, cst.Assign) and len(above.targets) == 1:
+        target = above.targets[0].target
+        if not isinstance(target, cst.Name) or len(facts.context.bindings(target)) != 1:
+            return False
+        uses = [name for name in facts.context.mentions(target) if name is not target]
+    return bool(uses) and all(_is_first_batch(use, facts) for use in uses)
+
+
+def _is_first_batch(use: cst.CSTNode, facts: Facts) -> bool:
+    """Whether `use` stands in `next(iter(loader))`."""
+    for function in ("iter", "next"):
+        call = facts.context.parent(facts.context.parent(use))
+        if not isinstance(call, cst.Call) or code(call.func) != function:
+            return False
+        use = call
+    return True

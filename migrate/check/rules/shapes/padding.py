@@ -1,30 +1,46 @@
-"""Batches padded to their own longest sample."""
+"""Batches padded to their own longest sample, or of as many rows as their samples happen to have."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, keyword, string_value
+from migrate.reading.names.bindings import How
+from migrate.reading.tree.tree import code, keyword, nodes, nodes_of, string_value
 
 COLLATORS = (
     "DataCollatorWithPadding",
     "DataCollatorForTokenClassification",
     "DataCollatorForSeq2Seq",
 )
+# What a function that makes batches is called, where nobody is seen to hand it to a loader.
+COLLATES = re.compile(r"collat(e|or)", re.IGNORECASE)
+JOINS = frozenset(
+    {
+        *(f"torch.{name}" for name in ("cat", "concat", "concatenate", "hstack", "vstack")),
+        *(f"numpy.{name}" for name in ("concatenate", "hstack", "vstack")),
+    }
+)
+ROUNDS = re.compile(r"ceil|round|bucket|multiple|power", re.IGNORECASE)
+BATCHES = frozenset({"batch", "samples", "examples", "instances", "features", "data_list"})
 
 
 class Padding(Hazard):
-    """Batches are padded to their own longest sample.
+    """Batches are padded to their own longest sample, or hold as many rows as their samples have.
 
     **Why.** Nearly every batch has a length of its own then, and every length is a compilation of the
     whole step.
 
     **What to do.** Pad to one length, or to one of a few: `shims.pad_collate`, `padding="max_length"`,
-    `pad_to_multiple_of=128`.
+    `pad_to_multiple_of=128`. Samples that a `collate_fn` puts one after another by `torch.cat` are padded
+    to a fixed number of rows in all, with a mask.
+
+    Nothing is reported of a length that the function rounds up, nor where it pads on to a fixed length.
+    `torch.cat` in a function that keeps no lengths is information: the samples may be equally long.
     """
 
     code = "XLA109"
@@ -48,6 +64,68 @@ class Padding(Hazard):
 
             def make(tokenizer):
                 return DataCollatorWithPadding(tokenizer)  # XLA109
+            """
+        ),
+        example(
+            """
+            import torch
+            from torch.utils.data import DataLoader
+
+
+            def pack(samples):
+                rows = [sample["points"] for sample in samples]
+                counts = torch.tensor([len(row) for row in rows])
+                return torch.cat(rows, dim=0), counts  # XLA109
+
+
+            class Collator:
+                def __call__(self, samples):
+                    longest = max(len(sample) for sample in samples)  # XLA109
+                    batch = torch.zeros(len(samples), longest)
+                    for row, sample in zip(batch, samples):
+                        row[: len(sample)] = sample
+                    return batch
+
+
+            def flat(samples):
+                parts = []
+                for sample in samples:
+                    parts.append(sample["points"])
+                return torch.cat(parts)  # XLA109 info
+
+
+            loaders = [
+                DataLoader(data, collate_fn=pack),
+                DataLoader(data, collate_fn=Collator()),
+                DataLoader(data, collate_fn=flat),
+            ]
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch.nn.functional as F
+            from torch.nn.utils.rnn import pad_sequence
+
+
+            def collate(samples, length=512):
+                ids = pad_sequence(samples, batch_first=True)
+                return F.pad(ids, (0, length - ids.shape[1]))
+
+
+            def collate_rounded(samples):
+                longest = max(len(sample) for sample in samples)
+                longest = (longest + 127) // 128 * 128
+                return torch.stack([F.pad(x, (0, longest - len(x))) for x in samples])
+
+
+            def collate_images(samples):
+                labels = max(label for _, label in samples)
+                return torch.cat([image.unsqueeze(0) for image, _ in samples]), labels
+
+
+            def join(parts):
+                return torch.cat([part for part in parts])
             """
         ),
         example(
@@ -93,9 +171,14 @@ class Padding(Hazard):
         assert isinstance(node, cst.Call)
         name = facts.names.of(node.func) or ""
         message = "pads to the longest of each batch: a compilation for each length; pad to a few"
+        collates = collating_function(node, facts)
+        if collates is not None and _pads_on(collates, facts):
+            return
         if name == "torch.nn.utils.rnn.pad_sequence":
             yield self.hit(node, f"pad_sequence {message}")
             return
+        if collates is not None:
+            yield from self._in_collate(node, name, collates, facts)
         if keyword(node, "pad_to_multiple_of") is not None:
             return
         padding, tensors = keyword(node, "padding"), keyword(node, "return_tensors")
@@ -105,6 +188,144 @@ class Padding(Hazard):
                 yield self.hit(node, f"{name.rpartition('.')[2]} {message}")
         elif longest and tensors is not None and string_value(tensors.value) == "pt":
             yield self.hit(node, f"padding={code(padding.value) if padding else ''} {message}")
+
+    def _in_collate(
+        self, call: cst.Call, name: str, function: cst.FunctionDef, facts: Facts
+    ) -> Iterator[Hit]:
+        """Yield what joins the samples of a batch, or asks for the longest of them."""
+        if name in JOINS and call.args and _is_of_samples(call.args[0].value, function, facts):
+            counts = any(_is_length(node) for node in nodes(function.body))
+            if_so = "" if counts else "where samples differ in length, "
+            message = (
+                f"{code(call.func)} puts samples one after another: {if_so}each batch has a number of rows "
+                "of its own, which is a compilation; pad to a fixed number"
+            )
+            yield self.hit(call, message, None if counts else Severity.INFO)
+        elif code(call.func) == "max" and not facts.names.of(call.func):
+            lengths = [*_lengths(call, facts)]
+            if lengths and not _is_rounded(call, function, facts):
+                message = (
+                    f"`{code(call)}` is the longest of each batch: padding to it is a compilation for each "
+                    "length; round it up to one of a few"
+                )
+                yield self.hit(call, message)
+
+
+def collating_function(node: cst.CSTNode, facts: Facts) -> cst.FunctionDef | None:
+    """Return the function around `node` that makes a batch of samples: a `collate_fn`, or called so."""
+    function = facts.context.function_around(node)
+    if not isinstance(function, cst.FunctionDef):
+        return None
+    if facts.context.position(function).line in facts.context.calls.collating:
+        return function
+    around = facts.context.class_around(function)
+    owner = around.name.value if around is not None and function.name.value == "__call__" else ""
+    return function if COLLATES.search(owner or function.name.value) else None
+
+
+def _pads_on(function: cst.FunctionDef, facts: Facts) -> bool:
+    """Whether the function pads to a length that is no longest one: `F.pad(x, (0, n - len(x)))`."""
+    for call in nodes_of(function.body, cst.Call):
+        name = facts.names.of(call.func) or ""
+        if name != "torch.nn.functional.pad" or len(call.args) < 2:
+            continue
+        for part in nodes_of(call.args[1].value, cst.BinaryOperation):
+            if isinstance(part.operator, cst.Subtract) and not _is_longest_of(part.left, facts):
+                return True
+    return False
+
+
+def _is_longest_of(value: cst.BaseExpression, facts: Facts) -> bool:
+    made = [value]
+    if isinstance(value, cst.Name):
+        made = [given.value for given in facts.bindings.given(value) if given.value is not None]
+    return any(code(call.func) == "max" for one in made for call in nodes_of(one, cst.Call))
+
+
+def _is_of_samples(value: cst.BaseExpression, function: cst.FunctionDef, facts: Facts) -> bool:
+    """Whether `value` is a list with a part of each sample, as it is."""
+    if isinstance(value, cst.ListComp | cst.GeneratorExp):
+        return not _has_one_row(value.elt)
+    if isinstance(value, cst.Call) and code(value.func) in ("list", "tuple") and value.args:
+        return _is_of_samples(value.args[0].value, function, facts)
+    if not isinstance(value, cst.Name):
+        return False
+    put = facts.bindings.put_into(value)
+    if put:
+        return not any(_has_one_row(part.value) for part in put)
+    given = [one for one in facts.bindings.given(value) if one.value is not None]
+    if given:
+        return any(
+            one.how is not How.VALUE or _is_of_samples(one.value, function, facts)
+            for one in given
+            if one.value is not None
+        )
+    parameters = function.params.params
+    return any(one.name.value == value.value for one in parameters)
+
+
+def _has_one_row(part: cst.BaseExpression) -> bool:
+    """Whether a sample's part is given a first axis of one, or is cut to a length: `x[None]`, `x[:n]`."""
+    if isinstance(part, cst.Call):
+        last = code(part.func).rpartition(".")[2]
+        return last in ("unsqueeze", "tensor", "as_tensor", "expand_dims", "full", "zeros", "ones")
+    if isinstance(part, cst.Subscript):
+        index = part.slice[0].slice
+        return isinstance(index, cst.Slice) or (
+            isinstance(index, cst.Index) and code(index.value) in ("None", "np.newaxis")
+        )
+    return False
+
+
+def _is_length(node: cst.CSTNode) -> bool:
+    """Whether `node` asks for the length of a part of a sample: `len(x)`, `x.shape[0]`, `x.size(0)`."""
+    if isinstance(node, cst.Call):
+        called = code(node.func)
+        inner = node.args[0].value if node.args else None
+        if called == "len":
+            return inner is not None and code(inner) not in BATCHES
+        return called.endswith((".size", ".cumsum", ".numel"))
+    return isinstance(node, cst.Attribute) and node.attr.value == "shape"
+
+
+def _lengths(call: cst.Call, facts: Facts) -> Iterator[cst.CSTNode]:
+    """Yield what asks for lengths in the arguments of `max`, or in what they are bound to."""
+    for arg in call.args:
+        values: list[cst.BaseExpression] = [arg.value]
+        if isinstance(arg.value, cst.Name):
+            values = [one.value for one in facts.bindings.given(arg.value) if one.value is not None]
+            values += [one.value for one in facts.bindings.put_into(arg.value)]
+        for value in values:
+            yield from (node for node in nodes(value) if _is_length(node))
+
+
+def _is_rounded(call: cst.Call, function: cst.FunctionDef, facts: Facts) -> bool:
+    """Whether the longest length is rounded up to one of a few, where it stands or by its name."""
+    statement = facts.context.statement_around(call)
+    places: list[cst.CSTNode] = [statement]
+    names = {
+        name.value
+        for assign in nodes_of(statement, cst.Assign)
+        for target in assign.targets
+        for name in nodes_of(target, cst.Name)
+    }
+    places += [
+        part
+        for part in nodes_of(function.body, cst.BinaryOperation)
+        if not names.isdisjoint({name.value for name in nodes_of(part, cst.Name)})
+    ]
+    places += [
+        part
+        for part in nodes_of(function.body, cst.Call)
+        if facts.context.run_by(part)
+        and not names.isdisjoint({code(arg.value) for arg in part.args})
+    ]
+    return any(
+        isinstance(node, cst.FloorDivide | cst.Modulo)
+        or (isinstance(node, cst.Call) and ROUNDS.search(code(node.func)))
+        for place in places
+        for node in nodes(place)
+    )
 
 
 def _is_longest(value: cst.BaseExpression) -> bool:

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.check.common import method, placed, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.reads import is_read
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
 from migrate.reading.tree.tree import code, nodes_of
@@ -75,6 +76,23 @@ class VaryingLength(Hazard):
             import torch
 
 
+            class Attention(torch.nn.Module):
+                def forward(self, x, kv_cache, start=0):
+                    end = start + x.shape[1]
+                    if start > 0:
+                        last = kv_cache["local"].item() + end
+                    else:
+                        last = end
+                    first = last - x.shape[1]
+                    kv_cache["k"][:, first:last] = x  # XLA107
+                    return kv_cache["k"][:, max(0, last - 4) : end].mean(1)  # XLA107
+            """
+        ),
+        example(
+            """
+            import torch
+
+
             class Encoder(torch.nn.Module):
                 def forward(self, x):
                     half = x.shape[1] // 2
@@ -134,15 +152,21 @@ def _read(bound: cst.BaseExpression, facts: Facts, depth: int = 0) -> cst.BaseEx
     if facts.values.is_tensor(bound):
         return bound
     for call in nodes_of(bound, cst.Call):
-        if method(call) in READS and facts.values.is_tensor(receiver(call)):
+        reads = method(call) in READS and facts.values.is_tensor(receiver(call))
+        if reads or is_read(call, facts):
             return receiver(call)
         plain = isinstance(call.func, cst.Name) and call.func.value == "int"
         if plain and call.args and facts.values.is_tensor(call.args[0].value):
             return call.args[0].value
     if isinstance(bound, cst.BinaryOperation):
         return _read(bound.left, facts, depth) or _read(bound.right, facts, depth)
+    if isinstance(bound, cst.Call) and code(bound.func) in ("min", "max", "int", "round"):
+        parts = (_read(arg.value, facts, depth) for arg in bound.args)
+        return next((part for part in parts if part is not None), None)
     if isinstance(bound, cst.Name) and depth < DEEPEST:
-        given = facts.bindings.nearest(bound)
-        if given is not None and given.how is How.VALUE and given.value is not None:
-            return _read(given.value, facts, depth + 1)
+        for given in facts.bindings.reaching(bound):
+            if given.how is How.VALUE and given.value is not None:
+                read = _read(given.value, facts, depth + 1)
+                if read is not None:
+                    return read
     return None

@@ -29,7 +29,7 @@ class DoubleSync(Hazard):
     code = "XLA206"
     name = "double-sync"
     severity = Severity.WARNING
-    nodes = (cst.With,)
+    nodes = (cst.With, cst.Call)
     examples = (
         example(
             """
@@ -43,6 +43,62 @@ class DoubleSync(Hazard):
                     with torch_xla.step():  # XLA206
                         model(x, y).backward()
                         optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch_xla
+
+
+            class Critic:
+                def update(self, x):
+                    for _ in range(5):
+                        with torch_xla.step():  # XLA206
+                            self.net(x).mean().backward()
+                            self.optimizer.step()
+
+
+            def wait():
+                torch_xla.sync(wait=True)  # XLA206
+
+
+            def train(model, loader, optimizer):
+                critic = Critic()
+                for x in loader:
+                    with torch_xla.step():
+                        x = x.to("xla")
+                        critic.update(x)
+                        model(x).mean().backward()
+                        wait()
+                        optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch_xla
+
+
+            class Critic:
+                def update(self, x):
+                    for _ in range(5):
+                        with torch_xla.step():
+                            self.net(x).mean().backward()
+                            self.optimizer.step()
+
+
+            def wait():
+                torch_xla.sync(wait=True)
+
+
+            def train(model, loader, optimizer):
+                critic = Critic()
+                for x in loader:
+                    x = x.to("xla")
+                    critic.update(x)
+                    with torch_xla.step():
+                        model(x).mean().backward()
+                        optimizer.step()
+                    wait()
             """
         ),
         example(
@@ -79,7 +135,10 @@ class DoubleSync(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one marked step with a second end."""
+        """Yield one marked step with a second end, or one that a marked step calls."""
+        if isinstance(node, cst.Call):
+            yield from self._called(node, facts)
+            return
         assert isinstance(node, cst.With)
         if not is_step(node, facts.context):
             return
@@ -91,6 +150,33 @@ class DoubleSync(Hazard):
         elif loop is not None and facts.values.kind(loop.iter) is Kind.DEVICE_LOADER:
             message = "MpDeviceLoader and torch_xla.step() both end the graph: one of them goes"
             yield self.hit(node.items[0].item, message)
+        elif facts.steps.called_in_mark(node) or _lies_in_step(node, facts):
+            message = (
+                "a step in a step: the inner one ends the graph of the outer one in its "
+                "middle; where a loop trains inside, its turns are the steps, else the outer one is"
+            )
+            yield self.hit(node.items[0].item, message)
+
+    def _called(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield a sync in a function that a marked step calls."""
+        if facts.names.of(call.func) not in SYNCS | {"shims.synchronize"}:
+            return
+        if facts.steps.called_in_mark(call) and not _lies_in_step(call, facts):
+            message = (
+                "a sync in a function that a step calls: it ends the graph of the step in its middle, and "
+                "what follows is another graph; call it below the step"
+            )
+            yield self.hit(call, message)
+
+
+def _lies_in_step(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether `node` lies in the block of a marked step, in the same function."""
+    for above in facts.context.ancestors(node):
+        if isinstance(above, cst.FunctionDef):
+            return False
+        if isinstance(above, cst.With) and is_step(above, facts.context):
+            return True
+    return False
 
 
 def _is_beside_a_test_of_the_rank(call: cst.Call, facts: Facts) -> bool:

@@ -6,11 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.check.common import method, receiver
+from migrate.check.common import method
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.check.reads import placed, reads_device
+from migrate.check.reads import is_read, placed
 from migrate.reading.facts import Facts
-from migrate.reading.values.words import READS
 
 
 class Item(Hazard):
@@ -43,6 +42,17 @@ class Item(Hazard):
                     loss.backward()
                     optimizer.step()
                     total = loss.item()  # XLA201 info
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            class Attention(torch.nn.Module):
+                def forward(self, x, cache, scale=1.0):
+                    end = cache["end"].item()  # XLA201
+                    return x * end * scale
             """
         ),
         example(
@@ -96,6 +106,5 @@ class Item(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one read of a tensor."""
         assert isinstance(node, cst.Call)
-        name = method(node)
-        if name in READS and not node.args and reads_device(receiver(node), facts):
-            yield from placed(self, node, f".{name}()", facts)
+        if is_read(node, facts):
+            yield from placed(self, node, f".{method(node)}()", facts)

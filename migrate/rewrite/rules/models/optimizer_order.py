@@ -215,6 +215,14 @@ class OptimizerOrder(Rule):
                     "the optimizer of this model is made before it moves, and would keep the weights that "
                     f"it had: call {SWAP}(True) before this",
                 )
+        elif (handed := context.calls.optimizers.handed.get(context.place(node))) is not None:
+            name, to = handed
+            yield from self.report(
+                node,
+                f"`{name}` goes with this model to `{to}`, which the project does not contain: if it is an "
+                "optimizer, it was made before the model moves here, keeps the weights that the model had, "
+                f"and nothing trains; call {SWAP}(True) before this, and see that `{to}` ends its steps",
+            )
 
     def _optimizer(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         line = _line_of_own_model(node, context)

@@ -136,6 +136,28 @@ class Autocast(Rule):
                 y = model(x)
             """
         ),
+        rewritten(
+            """
+            import torch
+
+
+            def region(half):
+                kind = torch.float32
+                if half:
+                    kind = torch.float16
+                return torch.autocast('cuda', dtype=kind)
+            """,
+            """
+            import torch
+
+
+            def region(half):
+                kind = torch.float32
+                if half:
+                    kind = torch.bfloat16
+                return torch.autocast('xla', dtype=kind)
+            """,
+        ),
         reported(
             """
             import torch
@@ -280,6 +302,9 @@ class Autocast(Rule):
             _, value = context.bound_to(dtype)
             if isinstance(value, cst.BaseExpression) and any(_types(value, context)):
                 return
+            bound = list(context.bound_values(dtype))
+            if bound and all(_is_written(one, context) for one in bound):
+                return  # several branches, each with a type that is in the script: float16 is replaced
         elif any(_types(dtype, context)):
             return
         yield from self.report(
@@ -392,6 +417,11 @@ def _said(context: Workspace) -> str:
         if context.portable
         else "torch.autocast('xla', dtype=torch.bfloat16)"
     )
+
+
+def _is_written(value: cst.CSTNode | None, context: Workspace) -> bool:
+    """Whether `value` is a type of torch, or a choice of some, as it stands in the script."""
+    return isinstance(value, cst.BaseExpression) and any(_types(value, context))
 
 
 def _types(value: cst.BaseExpression, context: Workspace) -> Iterator[str]:

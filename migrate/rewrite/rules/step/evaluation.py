@@ -14,7 +14,7 @@ from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.loops import Loop, batch_names, has_sync, numbers_of_host
 from migrate.reading.steps.outside import Outside
-from migrate.reading.tree.tree import code, is_attribute_of_self, nodes, nodes_of
+from migrate.reading.tree.tree import code, container, is_attribute_of_self, nodes, nodes_of
 from migrate.reading.values.devices import is_move, moves
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import CALLED_MODEL, MOVES, NO_GRADIENTS
@@ -199,13 +199,21 @@ def _models(node: cst.CSTNode, context: Script) -> Iterator[tuple[cst.Call, bool
     """
     told = _told(context)
     for call in nodes_of(node, cst.Call):
+        if call.args and context.values.computes_by_method(call):
+            yield call, True
+            continue
         name = get_full_name_for_node(call.func) or ""
         parts = [part for part in name.split(".") if part != "forward"]
         if not parts or not call.args or "criterion" in parts[-1] or "loss" in parts[-1]:
             continue
         of = (id(context.function_around(call)), ".".join(parts))
         named = CALLED_MODEL.fullmatch(parts[-1]) or of in told
-        if named or context.place(call.func) in context.calls.models or _takes_batch(call, context):
+        if (
+            named
+            or context.place(call.func) in context.calls.models
+            or (isinstance(call.func, cst.Subscript) and context.values.calls_model(call))
+            or _takes_batch(call, context)
+        ):
             yield call, len(parts) < len(name.split("."))
 
 
@@ -215,13 +223,13 @@ def _takes_batch(call: cst.Call, context: Script) -> bool:
     A parameter that no caller fills, or an attribute that nothing sets: on the accelerator it computes,
     whatever it is.
     """
-    func = call.func
+    func = container(call.func)
     function = context.function_around(call)
     if isinstance(func, cst.Name):
         unknown = function is not None and func.value in _parameters(function)
     else:
         unknown = is_attribute_of_self(func)
-    if not unknown or context.run_by(call) or context.values.kind(func) is not Kind.UNKNOWN:
+    if not unknown or context.run_by(call) or context.values.kind(call.func) is not Kind.UNKNOWN:
         return False
     loop = next((a for a in context.ancestors(call) if isinstance(a, cst.For)), None)
     if loop is None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.calls.scopes import CPU_MARK, MARK
+from migrate.reading.steps.loops import Loop
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap, left_alone, reported, rewritten
 from migrate.rewrite.rules.step.inputs import unmoved_inputs
 from migrate.rewrite.rules.step.steps import Undecided, steps_of
@@ -38,6 +39,10 @@ class Step(Rule):
     block. With an inner loop over micro-batches each of them is a step, and the update of the weights is
     another: in one step the inner loop would be unrolled.
 
+    *A step in a step.* Where a function that a step calls has a training loop of its own (five updates of a
+    discriminator, an inner loop of meta-learning), that loop's turns are steps, and the rest of the function
+    gets a block of its own, in whichever file it is. No block goes around the call.
+
     *By hand.* A comment `# migrate: step` on a loop, or right above it, says that one turn of it is one
     step. It is for loops of which the source does not show that they train: where the class of
     `model` in `model.optimize_parameters()` comes from a registry or is named by a string.
@@ -59,7 +64,7 @@ class Step(Rule):
     """
 
     name = "step"
-    nodes = (cst.For, cst.While, cst.Comment)
+    nodes = (cst.For, cst.While, cst.FunctionDef, cst.Comment)
     examples = (
         rewritten(
             """
@@ -345,12 +350,13 @@ class Step(Rule):
             elif why is not None and CPU_MARK.search(node.value):
                 yield from self.report(node, f"the mark says nothing: {why}")
             return
-        assert isinstance(node, cst.For | cst.While)
+        assert isinstance(node, cst.For | cst.While | cst.FunctionDef)
         for found in steps_of(context).of(node):
             if isinstance(found, Undecided):
                 yield from self.report(found.node, found.why)
                 continue
-            moved = unmoved_inputs(found, context)
+            # A loop of another file hands a function what it has moved.
+            moved = unmoved_inputs(found, context) if isinstance(found.loop, Loop) else []
             if isinstance(moved, str):
                 yield from self.report(node, moved)
                 moved = []

@@ -14,7 +14,7 @@ from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import BOTH, Effect
 from migrate.reading.steps.loops import Loop, batch_names, has_sync
 from migrate.reading.steps.outside import Outside
-from migrate.reading.steps.spans import Inner, Span, Trained
+from migrate.reading.steps.spans import Inner, Span, Trained, given_batches
 from migrate.reading.tree.tree import nodes_of
 from migrate.rewrite.rules.step.arrange import Arrangement, arrange
 
@@ -37,13 +37,13 @@ class Step:
     """A block that gets one or more steps.
 
     Args:
-        loop: the training loop.
+        loop: the training loop; the function that is a part of a step, where a loop of another file runs it.
         body: the block: the loop's, or that of a function or an inner loop that it runs.
         batch: the names that the loop around the block binds to a batch.
         parts: what becomes of its statements, one for each `with`, in their order.
     """
 
-    loop: Loop
+    loop: Loop | cst.FunctionDef
     body: Body
     batch: tuple[str, ...]
     parts: tuple[Arrangement, ...]
@@ -83,9 +83,16 @@ class Steps:
             elif trains:
                 self._loop(loop)
             self._hopeless(loop)
+        for function in context.all_of(cst.FunctionDef):
+            if (
+                context.effects.holds_steps(function)
+                and isinstance(function.body, cst.IndentedBlock)
+                and not has_sync(function, context)
+            ):
+                self._block(function, function.body, given_batches(function))
 
-    def of(self, loop: Loop) -> Sequence[Step | Undecided]:
-        """Return the steps of the training loop `loop`; none where it is no training loop."""
+    def of(self, loop: Loop | cst.FunctionDef) -> Sequence[Step | Undecided]:
+        """Return the steps of the training loop `loop`, or of a function that is a part of a step."""
         return self._found.get(id(loop), ())
 
     def parts(self) -> Iterator[Arrangement]:
@@ -109,16 +116,21 @@ class Steps:
             if why is not None and inner is loop:
                 self._undecided(loop, call, why)
 
-    def _undecided(self, loop: Loop, node: cst.CSTNode, why: str) -> None:
+    def _undecided(self, loop: Loop | cst.FunctionDef, node: cst.CSTNode, why: str) -> None:
         self._found[id(loop)].append(Undecided(node, why))
 
-    def _step(self, loop: Loop, span: Span, parts: Sequence[Arrangement]) -> None:
+    def _step(self, loop: Loop | cst.FunctionDef, span: Span, parts: Sequence[Arrangement]) -> None:
         if id(span.body.block) not in self._blocks:  # a function may be run by several loops
             self._blocks.add(id(span.body.block))
             self._found[id(loop)].append(Step(loop, span.body, span.batch, tuple(parts)))
 
-    def _block(self, loop: Loop, block: cst.IndentedBlock, batch: Sequence[str]) -> None:
+    def _block(
+        self, loop: Loop | cst.FunctionDef, block: cst.IndentedBlock, batch: Sequence[str]
+    ) -> None:
         trained = Trained(block, batch, self._context)
+        effects = self._context.effects
+        if not trained.indices and any(map(effects.nests, nodes_of(block, cst.Call))):
+            return  # all of the step is in functions that get its blocks
         if len(trained.indices) == 1:
             at = trained.indices[0]
             inner = _inner(trained, at, trained.accumulates) or _apart(trained, at)
@@ -145,7 +157,7 @@ class Steps:
         else:
             self._step(loop, span, parts)
 
-    def _obstacles(self, loop: Loop, found: Arrangement) -> None:
+    def _obstacles(self, loop: Loop | cst.FunctionDef, found: Arrangement) -> None:
         for index in found.obstacles():
             statement = found.body.statements[index]
             assert statement.outside is not None
@@ -159,7 +171,7 @@ class Steps:
             )
             self._undecided(loop, statement.node, message)
 
-    def _accumulation(self, loop: Loop, trained: Trained) -> None:
+    def _accumulation(self, loop: Loop | cst.FunctionDef, trained: Trained) -> None:
         """Find the steps of a loop that accumulates gradients: one a micro-batch, one for the update."""
         spans = trained.accumulated()
         if spans is None:

@@ -180,9 +180,7 @@ class UnevenSync(Rule):
 
         def replace(updated: cst.BaseStatement) -> cst.FlattenSentinel[cst.BaseStatement]:
             first: list[cst.BaseStatement] = []
-            if above and isinstance(
-                updated, cst.SimpleStatementLine | cst.BaseCompoundStatement
-            ):
+            if above and isinstance(updated, cst.SimpleStatementLine | cst.BaseCompoundStatement):
                 # Blank lines stay above; a comment stays with what it speaks of.
                 lines = list(updated.leading_lines)
                 blank = next((i for i, one in enumerate(lines) if one.comment), len(lines))

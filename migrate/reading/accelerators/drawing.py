@@ -1,0 +1,103 @@
+"""Functions that return a random number of the host, in whatever file they are."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from migrate.reading.calls.kinds import External
+from migrate.reading.catalogue.drawing import HOST_DRAWS, MAKERS, NUMPY_OTHERS
+
+if TYPE_CHECKING:
+    from migrate.reading.calls.analysis import Analysis
+    from migrate.reading.calls.scopes import Scope
+
+DEEPEST = 8
+# Python's functions whose result is random where an argument is.
+PLAIN = frozenset({"int", "float", "bool", "round", "abs", "min", "max", "len", "sum"})
+READS = frozenset({"item", "tolist"})
+
+
+@lru_cache(maxsize=2)
+def drawing_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions of a project that return a random number of the host, or one made of it."""
+    functions = [f for scope in analysis.scopes.values() for f in scope.functions if f.returns]
+    found: set[Scope] = set()
+    before = -1
+    while before < len(found):
+        before = len(found)
+        for function in functions:
+            if function in found:
+                continue
+            if any(_is_drawn(value, function, analysis, found) for value in function.returns):
+                found.add(function)
+    return frozenset(found)
+
+
+def _is_drawn(
+    node: ast.expr | None, scope: Scope, analysis: Analysis, found: set[Scope], depth: int = 0
+) -> bool:
+    if depth > DEEPEST:
+        return False
+
+    def drawn(value: ast.expr) -> bool:
+        return _is_drawn(value, scope, analysis, found, depth + 1)
+
+    match node:
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return any(map(drawn, parts))
+        case ast.BinOp(left=left, right=right):
+            return drawn(left) or drawn(right)
+        case ast.UnaryOp(operand=value):
+            return drawn(value)
+        case ast.IfExp(test=test, body=one, orelse=other):
+            return any(map(drawn, (test, one, other)))
+        case ast.Compare(left=left, comparators=others, ops=operators):
+            asks = any(isinstance(operator, ast.Is | ast.IsNot) for operator in operators)
+            return not asks and any(map(drawn, (left, *others)))
+        case ast.BoolOp(values=values):
+            return any(map(drawn, values))
+        case ast.Name():
+            origins = analysis.evaluator.origins(node, scope)
+            return any(
+                _is_drawn(origin.value, origin.scope, analysis, found, depth + 1)
+                for origin in origins
+            )
+        case ast.Call():
+            return _is_call(node, scope, analysis, found, depth)
+    return False
+
+
+def _is_call(
+    call: ast.Call, scope: Scope, analysis: Analysis, found: set[Scope], depth: int
+) -> bool:
+    def drawn(value: ast.expr) -> bool:
+        return _is_drawn(value, scope, analysis, found, depth + 1)
+
+    func = call.func
+    if isinstance(func, ast.Name) and func.id in PLAIN:
+        return any(map(drawn, call.args))
+    ran = analysis.running.get(call)
+    if ran is not None and ran.functions:
+        return not found.isdisjoint(ran.functions)
+    names = {v.name for v in analysis.evaluator.values(func, scope) if isinstance(v, External)}
+    if any(_draws(name, call) for name in names):
+        return True
+    if any(name.startswith(("math.", "numpy.")) for name in names):
+        return any(map(drawn, call.args))
+    if isinstance(func, ast.Attribute) and func.attr in READS and not names:
+        return drawn(func.value)
+    return False
+
+
+def _draws(name: str, call: ast.Call) -> bool:
+    package, _, last = name.rpartition(".")
+    if package == "random":
+        return last in HOST_DRAWS
+    if package == "numpy.random":
+        return last not in NUMPY_OTHERS
+    # On the device a draw is no number of the host.
+    return (
+        package == "torch" and last in MAKERS and not any(k.arg == "device" for k in call.keywords)
+    )
