@@ -13,8 +13,11 @@ CPU_SEEDS = _works("manual_seed random.manual_seed")
 DATA_LOADERS = _works("utils.data.DataLoader")
 SAMPLERS = _works("utils.data.DistributedSampler")
 CLIPS = _works("nn.utils.clip_grad_norm_ nn.utils.clip_grad_value_ nn.utils.clip_grad_norm")
-TYPED_SCALERS = Family("torch.amp", CALLED, "XLA804", "grad-scaler")(
-    "GradScaler", "remove it", "shims.grad_scaler()", does="bf16 on a TPU needs no scaler"
+TYPED_SCALERS = Family("torch", CALLED, "XLA804", "grad-scaler")(
+    "GradScaler amp.GradScaler",
+    "remove it",
+    "shims.grad_scaler()",
+    does="bf16 on a TPU needs no scaler",
 )
 DATA_PARALLEL = Family("torch.nn", WRONG, "XLA815")(
     "DataParallel parallel.DataParallel parallel.data_parallel",
