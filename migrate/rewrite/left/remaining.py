@@ -115,8 +115,8 @@ def _is_called_or_asked(node: cst.CSTNode, context: Workspace) -> bool:
     above = context.parent(node)
     if any(isinstance(a, cst.Annotation) for a in context.ancestors(node)):
         return True
-    chosen = isinstance(above, cst.IfExp) and node is not above.test
-    if chosen and context.qualified_name(node) in WRAPPERS:
+    wraps = context.qualified_name(node) in WRAPPERS
+    if wraps and isinstance(above, cst.IfExp) and node is not above.test:
         node, above = above, context.parent(above)  # `(DDP if distributed else Plain)(model)`
     if isinstance(above, cst.Call):
         return above.func is node

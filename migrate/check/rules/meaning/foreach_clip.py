@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.catalogue.foreach import TAKES_FOREACH, foreach_of
 from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import code, nodes_of
-from migrate.reading.values.foreach import TAKES_FOREACH, foreach_of
 from migrate.reading.values.kind import Kind
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.tree.tree import code, keyword, string_value
+from migrate.reading.values.region_types import HALF
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.rules.precision.autocast import HALF
 from migrate.rewrite.workspace import Workspace
 
 DECORATORS = {

@@ -8,9 +8,9 @@ import libcst as cst
 
 from migrate.reading.catalogue import torch_other
 from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.foreach import TAKES_FOREACH, foreach_of
 from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import bind, code, keyword
-from migrate.reading.values.foreach import TAKES_FOREACH, foreach_of
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import is_cuda
