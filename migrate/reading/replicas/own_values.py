@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -38,14 +39,52 @@ REDUCES = re.compile(
     r".*(all_?reduce|gather|broadcast|synchroni[sz]e).*|(.*_)?(reduce|sync)(_.*)?|compute",
     re.IGNORECASE,
 )
+# Libraries whose functions and objects do so by names like these.
+REDUCING_LIBRARIES = frozenset(
+    {
+        "accelerate",
+        "colossalai",
+        "composer",
+        "deepspeed",
+        "detectron2",
+        "fairscale",
+        "fvcore",
+        "horovod",
+        "ignite",
+        "lightning",
+        "lightning_fabric",
+        "mmcv",
+        "mmengine",
+        "pytorch_lightning",
+        "timm",
+        "torcheval",
+        "torchmetrics",
+    }
+)
 KEEPS = frozenset({"add", "append", "extend", "update"})  # methods that put a value into an object
 OF_WEIGHTS = frozenset({"buffers", "grad", "named_parameters", "parameters", "state_dict"})
 SAME_CALLS = frozenset({"hasattr", "isinstance", "len", "range", "type"})
 DEEPEST = 12
 
 
-def decided_alone(node: cst.CSTNode, context: Script) -> tuple[Condition, cst.CSTNode] | None:
-    """Return the condition around `node` that each replica decides by its own value, and that value.
+@dataclass(frozen=True)
+class Alone:
+    """A condition that each replica decides by a value of its own.
+
+    Args:
+        condition: the condition.
+        value: the part of its test that is each replica's own.
+        unfollowed: a call that by its name alone makes the value the same on all replicas; None where no
+            call may do that.
+    """
+
+    condition: Condition
+    value: cst.CSTNode
+    unfollowed: cst.Call | None = None
+
+
+def decided_alone(node: cst.CSTNode, context: Script) -> Alone | None:
+    """Return the condition around `node` that each replica decides by its own value.
 
     Conditions around the calls of the function that `node` is in count, and those by which a statement before
     `node` leaves.
@@ -58,9 +97,21 @@ def own_value(value: cst.BaseExpression, context: Script) -> cst.CSTNode | None:
     return _own(context).part_of(value)
 
 
-@lru_cache(maxsize=2)  # the last ones: each save of a script asks
-def _own(context: Script) -> _Own:
-    return _Own(context)
+def _unfollowed(condition: Condition, context: Script) -> Alone | None:
+    """Return a condition whose value is the same on all replicas only by the name of a call."""
+    strict = _own(context, trusts_names=False)
+    value = strict.part_of(condition.test)
+    if value is None or not strict.doubted:
+        return None
+    line = context.position(condition).line
+    calls = sorted(strict.doubted, key=lambda call: context.position(call).line)
+    before = [call for call in calls if context.position(call).line <= line]
+    return Alone(condition, value, (before or calls)[-1])
+
+
+@lru_cache(maxsize=4)  # the last ones: each save of a script asks
+def _own(context: Script, *, trusts_names: bool = True) -> _Own:
+    return _Own(context, trusts_names=trusts_names)
 
 
 class _Alone:
@@ -68,14 +119,16 @@ class _Alone:
         self._context = context
         self._seen: set[int] = set()
 
-    def around(self, node: cst.CSTNode, depth: int) -> tuple[Condition, cst.CSTNode] | None:
+    def around(self, node: cst.CSTNode, depth: int) -> Alone | None:
         below = node
         for above in self._context.ancestors(node):
             for condition in self._conditions(above, below):
                 if not self._context.guards.asks(condition.test):
                     value = own_value(condition.test, self._context)
                     if value is not None:
-                        return condition, value
+                        return Alone(condition, value)
+                    if (alone := _unfollowed(condition, self._context)) is not None:
+                        return alone
             if isinstance(above, cst.FunctionDef):
                 return self._calls(above, depth)
             below = above
@@ -92,7 +145,7 @@ class _Alone:
                 if isinstance(statement, cst.If) and _leaves(statement):
                     yield statement
 
-    def _calls(self, function: cst.FunctionDef, depth: int) -> tuple[Condition, cst.CSTNode] | None:
+    def _calls(self, function: cst.FunctionDef, depth: int) -> Alone | None:
         if id(function) in self._seen or depth > DEEPEST:
             return None
         self._seen.add(id(function))
@@ -115,10 +168,19 @@ class _Own:
 
     A value is a replica's own if any of those that it is computed of is: a search among values. One question
     visits each value once, however many ways lead to it.
+
+    Args:
+        context: the script.
+        trusts_names: whether a call that is not followed makes values equal by its name.
+
+    Attributes:
+        doubted: the calls that would have, where names are not trusted.
     """
 
-    def __init__(self, context: Script) -> None:
+    def __init__(self, context: Script, *, trusts_names: bool = True) -> None:
         self._context = context
+        self._trusts_names = trusts_names
+        self.doubted: list[cst.Call] = []
         self._depth = 0
         self._seen: set[int] = set()  # visited for the question that is being answered
         self._equal: set[int] = set()  # values, visited for earlier ones, that are no replica's own
@@ -361,7 +423,42 @@ class _Own:
             return self._context.effects.meets(call)
         if known.startswith(("torch.", "functools.", "numpy.")):
             return False
-        return REDUCES.fullmatch(last_part(call.func)) is not None
+        if REDUCES.fullmatch(last_part(call.func)) is None:
+            return False
+        if self._trusts_names or self._libraries(call.func) & REDUCING_LIBRARIES:
+            return True
+        self.doubted.append(call)
+        return False
+
+    def _libraries(self, node: cst.CSTNode | None, depth: int = DEEPEST // 2) -> set[str]:
+        """Return the libraries of a function, or of what made the object that it is a method of."""
+        name = self._context.qualified_name(node)
+        if name is not None:
+            return {name.split(".")[0]}
+        if not depth:
+            return set()
+        match node:
+            case cst.Call():
+                return self._libraries(node.func, depth - 1)
+            case cst.Subscript():
+                return self._libraries(node.value, depth - 1)
+            case cst.Name():
+                values = [
+                    value
+                    for binding in self._context.bindings(node)
+                    for value in (
+                        passed_for(node, self._context)
+                        if isinstance(binding.node, cst.Param)
+                        else [self._given(binding.node)]
+                    )
+                ]
+            case cst.Attribute(value=cst.Name(value="self")):
+                values = [value for _, value in self._context.attributes.get(node.attr.value, ())]
+            case cst.Attribute():
+                return self._libraries(node.value, depth - 1)
+            case _:
+                return set()
+        return {library for value in values for library in self._libraries(value, depth - 1)}
 
     def _is_reduced(self, node: cst.CSTNode, text: str) -> bool:
         """Whether a collective of the function makes `text` the same on all replicas."""
