@@ -249,8 +249,8 @@ class Saving:
         if found.unfollowed is not None:
             called = code(found.unfollowed.func)
             return (
-                f"`{code(condition.test)}` (line {line}) is the same on all replicas only if `{called}`, which "
-                f"is not followed, makes it so: see that it does, for {todo}"
+                f"`{code(condition.test)}` (line {line}) is the same on all replicas only if `{called}`, "
+                f"which is not followed, makes it so: see that it does, for {todo}"
             )
         return (
             f"`{code(condition.test)}` (line {line}) may differ between the replicas: each decides by its "
