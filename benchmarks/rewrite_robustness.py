@@ -143,7 +143,7 @@ def _one(tally: Tally, source: Source, calls: ModuleCalls) -> None:
         )
         if unedited != source.data:
             tally.fail("not written back byte for byte", str(path))
-        done = rewrite_source(source, calls=calls, check=False)
+        done = rewrite_source(source, calls=calls)
     except RuleConflictError as error:
         tally.fail("conflict", f"{path}: {error}")
         return

@@ -74,7 +74,7 @@ def autocast(
     Args:
         dtype: None for torch.bfloat16, on every backend, so that all compute alike; torch.float16 for
             float16 where the device has it, which is not XLA (`autocast_dtype`); torch.float32 for a
-            region without lower precision.
+            region that computes in float32 whatever its inputs are.
         enabled: False for a context that does nothing.
         cache_enabled: whether a weight is cast once in a region; None for torch's choice.
 

@@ -30,16 +30,9 @@ from migrate.rewrite.left.configurations import in_configurations
 from migrate.rewrite.left.order import in_order
 from migrate.rewrite.notebook import in_cells
 from migrate.rewrite.options import DEFAULT, Options
+from migrate.rewrite.own_shims import PORTABLE, OwnShimsError, check_own_shims
 from migrate.rewrite.results import FileRewrite, FolderRewrite
-from migrate.rewrite.story import (
-    PORTABLE,
-    Draft,
-    OwnShimsError,
-    check_own_shims,
-    first_turn,
-    next_turn,
-    with_hazards,
-)
+from migrate.rewrite.story import Draft, first_turn, next_turn, with_hazards
 from migrate.rewrite.workspace import Workspace
 
 # Not part of the source: left out of the rewritten folder, and not looked into.

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 
 import libcst as cst
@@ -15,7 +12,6 @@ from migrate.errors import MigrateError
 from migrate.reading.calls.facts import ModuleCalls
 from migrate.reading.facts import Facts, facts_of
 from migrate.reading.flow.pending_values import COLLECTIVE
-from migrate.reading.project.shadowing import shadowing
 from migrate.reading.tree.depth import deep
 from migrate.reading.tree.origins import origins
 from migrate.reading.tree.source import (
@@ -24,29 +20,25 @@ from migrate.reading.tree.source import (
     decoded,
     parse,
     read,
-    require_python,
     why_unread,
 )
-from migrate.reading.tree.tree import nodes_of
-from migrate.rewrite.apply import apply
-from migrate.rewrite.edits.one_cell import within_cells
 from migrate.rewrite.left.after import after_rewrite, note_of, run_elsewhere, said_at_origin
 from migrate.rewrite.left.dead import without_dead
 from migrate.rewrite.left.framework import left_to_framework
 from migrate.rewrite.left.net import without_launch, without_step
+from migrate.rewrite.made import applied, impossible, in_order, notes_on, planned
 from migrate.rewrite.options import DEFAULT, Options
-from migrate.rewrite.plan import Plan, plan
+from migrate.rewrite.own_shims import refuse_own_shims
+from migrate.rewrite.plan import Plan
 from migrate.rewrite.results import NOT_DONE, Note, Rewrite
-from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
+from migrate.rewrite.rule import Edit, Rule, Wrap
 from migrate.rewrite.rules import all_rules
-from migrate.rewrite.withdrawn import EVERYWHERE, Withdrawn, claims, culprits, is_covered
+from migrate.rewrite.withdrawn import EVERYWHERE, Withdrawn, is_covered
 from migrate.rewrite.workspace import Workspace
 
 # The rules; those that look at what these have made; what the two enable; a rule that still finds something
 # to change after so many turns does not settle.
 TURNS = 6
-PORTABLE = "the portable style"
-_SHIMS = re.compile(rb"\bshims\b")
 
 
 class NotStableError(MigrateError):
@@ -55,16 +47,6 @@ class NotStableError(MigrateError):
     Cause: a defect of this program, not of the script.
 
     Remedy: report it with the script; nothing was written.
-    """
-
-
-class OwnShimsError(MigrateError):
-    """The project has a module `shims` of its own, which the rewritten script would import.
-
-    Cause: the portable style writes `import shims` for the library of this toolkit, the native style for few
-    constructs (SyncBatchNorm). Python finds the module in the project first.
-
-    Remedy: rename the project's module, or use `--style native` where that needs no `shims`.
     """
 
 
@@ -164,29 +146,29 @@ def first_turn(
     """
     script = Workspace(source, calls, options)
     first, later = _in_turns(all_rules() if rules is None else rules)
-    found = _plan(script, first)
+    found = planned(script, first)
     findings = list(found.findings)
     if rules is None and script.calls.led is not None:
         left = list(left_to_framework(found, script.calls.led))
         return Draft(
-            source.path, source.data, source.data, (), _notes(found, left), led=True
+            source.path, source.data, source.data, (), notes_on(found, left), led=True
         ), script
     if rules is None:
         findings += without_step(found)
         findings += without_launch(found)
     looks = options.defer_reads or source.is_notebook or COLLECTIVE.search(source.data)
     if later and not _without(withdrawn, found).edits and (looks or script.guards.any):
-        after = _plan(script, later, rest=False)
+        after = planned(script, later, rest=False)
         if after.edits:  # what the first rules wanted to import is not wanted now
             script = Workspace(source, script.calls, options)
-            after = _plan(script, later, rest=False)
+            after = planned(script, later, rest=False)
         findings += after.findings
         found = after
-    _without_own_shims(found, _notes(found, found.edits))
-    wanted = _notes(found, found.edits)  # also those that are withdrawn
+    refuse_own_shims(found, notes_on(found, found.edits))
+    wanted = notes_on(found, found.edits)  # also those that are withdrawn
     found = _without(withdrawn, found)
-    if impossible := list(_impossible(found)):
-        more = (Withdrawn(edit.rule, *_statement(edit, script), why) for edit, why in impossible)
+    if wrong := list(impossible(found)):
+        more = (Withdrawn(edit.rule, *_statement(edit, script), why) for edit, why in wrong)
         return first_turn(
             source,
             rules,
@@ -195,17 +177,17 @@ def first_turn(
             withdrawn=(*withdrawn, *dict.fromkeys(more)),
         )
     if rules is None and found.edits and not source.is_notebook:
-        cleared, others = without_dead(found, findings, _applied(found)[0])
-        if _without(withdrawn, cleared).edits == cleared.edits and not any(_impossible(cleared)):
+        cleared, others = without_dead(found, findings, applied(found)[0])
+        if _without(withdrawn, cleared).edits == cleared.edits and not any(impossible(cleared)):
             found, findings = cleared, others
-    data, lost = _applied(found)
-    edits = (*_notes(found, found.edits), *lost)
+    data, lost = applied(found)
+    edits = (*notes_on(found, found.edits), *lost)
     draft = Draft(
         source.path,
         source.data,
         data,
-        _in_order(edits),
-        _in_order((*_notes(found, findings), *_not_done(withdrawn, wanted))),
+        in_order(edits),
+        in_order((*notes_on(found, findings), *_not_done(withdrawn, wanted))),
         tuple(script.calls.ties.kept),
         settled=data == source.data,
         withdrawn=withdrawn,
@@ -241,8 +223,8 @@ def next_turn(
         reason = f"the result does not parse ({error.what})"
         before = Workspace(parse(draft.before, draft.path), calls, options)
         return _begin_again(draft, {note.rule: reason for note in draft.edits}), before
-    found = _plan(script, (*first, *later), rest=False)
-    notes = list(_at_origin(draft, script.source, _notes(found, found.edits)))
+    found = planned(script, (*first, *later), rest=False)
+    notes = list(_at_origin(draft, script.source, notes_on(found, found.edits)))
     pairs = list(zip(found.edits, notes, strict=True))
     pairs = [(e, n) for e, n in pairs if not is_covered(draft.withdrawn, e.rule, n.line)]
     reported = {(note.rule, note.line) for note in draft.findings if NOT_DONE in note.message}
@@ -250,7 +232,7 @@ def next_turn(
     not_done = _not_done(draft.withdrawn, list(again))
     draft = replace(draft, findings=(*draft.findings, *not_done))
     found = replace(found, edits=tuple(edit for edit, _ in pairs))
-    _without_own_shims(found, [note for _, note in pairs])
+    refuse_own_shims(found, [note for _, note in pairs])
     allowed = {rule.name for rule in later} if draft.turns == 1 else set()
     made = {(note.rule, note.line) for note in draft.edits}
     late = draft.turns >= TURNS
@@ -258,7 +240,7 @@ def next_turn(
         edit.rule: "the rule would change its own result again"
         for edit, note in pairs
         if edit.rule not in allowed and (late or (note.rule, note.line) in made)
-    } or {edit.rule: why for edit, why in _impossible(found)}
+    } or {edit.rule: why for edit, why in impossible(found)}
     if why:
         return _begin_again(draft, why), script
     return _continued(draft, found, {rule.name for rule in later}), script
@@ -308,87 +290,6 @@ def _without(withdrawn: Sequence[Withdrawn], found: Plan) -> Plan:
     return replace(found, edits=tuple(kept))
 
 
-def check_own_shims(shims: Path | None, needs: str) -> None:
-    """Raise OwnShimsError where a result would import the library `shims` and the project has its own.
-
-    Args:
-        shims: the project's module, if there is one.
-        needs: what needs the library.
-    """
-    if shims is not None:
-        raise OwnShimsError(
-            f"{shims}: {needs} needs the library shims of this toolkit, and `import shims` would import "
-            "this module of the project",
-            "rename the module" + ("" if needs != PORTABLE else ", or use --style native"),
-        )
-
-
-def _without_own_shims(found: Plan, notes: Sequence[Note]) -> None:
-    """Raise OwnShimsError where the edits of a plan would import the project's own module `shims`.
-
-    Args:
-        found: the plan.
-        notes: what is said of each of its edits.
-    """
-    script = found.context
-    if not (found.edits and script.imports.requires("shims")):
-        return
-    if (module := shadowing("shims", script.source.path)) is None:
-        return
-    if script.portable:
-        check_own_shims(module, PORTABLE)
-    count = len(_SHIMS.findall(script.source.data))
-
-    def uses(edits: Sequence[Edit | Wrap]) -> str:
-        try:
-            made = _applied(replace(found, edits=tuple(edits)))[0]
-        except Exception:
-            return ""
-        return "shims" if len(_SHIMS.findall(made)) > count else ""
-
-    users = {id(edit) for edit, _ in culprits(found.edits, uses)}
-    if users:
-        said = zip(found.edits, notes, strict=True)
-        lines = [note for edit, note in said if id(edit) in users]
-        where = ", ".join(f"{note.line} ({note.rule})" for note in lines[:3])
-        check_own_shims(module, f"the rewrite of line {where}")
-
-
-def _impossible(found: Plan) -> Iterator[tuple[Edit | Wrap, str]]:
-    """Yield the edits of a plan that cannot be made, and why."""
-    claimed = list(claims(found.edits))
-    yield from claimed
-    if not claimed and _failure(found, found.edits):
-        yield from culprits(found.edits, lambda edits: _failure(found, edits))
-
-
-def _failure(found: Plan, edits: Sequence[Edit | Wrap]) -> str:
-    """Return why `edits` of a plan cannot be made; nothing where they can."""
-    if not edits:
-        return ""
-    source = found.context.source
-    try:
-        require_python(_applied(replace(found, edits=tuple(edits)))[0], source.path)
-    except NotPythonError as error:
-        if _is_newer_python(source):
-            return ""  # the next turn says whether it parses
-        return f"the result does not parse ({error.what.removeprefix(f'{source.path}:')})"
-    except (MigrateError, RecursionError):
-        raise
-    except Exception as error:
-        return f"the edit failed ({type(error).__name__}: {error})".splitlines()[0]
-    return ""
-
-
-def _is_newer_python(source: Source) -> bool:
-    """Whether the script is of a newer Python than the one that runs this."""
-    try:
-        require_python(source.data, source.path)
-    except NotPythonError:
-        return True
-    return False
-
-
 @deep
 def check_stable(
     data: bytes,
@@ -414,7 +315,7 @@ def check_stable(
             f"{path}: the rewritten script does not parse ({error.what})",
             "please report this with the script",
         ) from error
-    again = next(iter(_plan(script, (*first, *later), rest=False).edits), None)
+    again = next(iter(planned(script, (*first, *later), rest=False).edits), None)
     if again is not None:
         raise NotStableError(
             f"{path}: the rule {again.rule} would change the rewritten script again "
@@ -435,7 +336,7 @@ def with_hazards(draft: Draft, facts: Facts) -> Draft:
     spoken += [(line, 1, "tied-weights", "") for line in draft.moved]
     left = after_rewrite(decoded(draft.before, draft.path), facts, spoken)
     hazards = map(note_of, left)
-    return replace(draft, findings=_in_order((*draft.findings, *hazards)))
+    return replace(draft, findings=in_order((*draft.findings, *hazards)))
 
 
 def _in_turns(rules: Sequence[Rule]) -> tuple[list[Rule], list[Rule]]:
@@ -447,17 +348,17 @@ def _continued(draft: Draft, found: Plan, later: Set[str]) -> Draft:
     """Return `draft` after one more turn, in which only the rules named `later` have something to say."""
     # What no rule handles has been reported before.
     findings = [finding for finding in found.findings if finding.rule in later]
-    data, lost = _applied(found)
-    edits = (*_notes(found, found.edits), *lost)
+    data, lost = applied(found)
+    edits = (*notes_on(found, found.edits), *lost)
     notes = list(_at_origin(draft, found.context.source, edits))
-    notes_left = _at_origin(draft, found.context.source, _notes(found, findings))
+    notes_left = _at_origin(draft, found.context.source, notes_on(found, findings))
     more = [note for note in notes_left if note not in draft.findings]  # each turn finds it again
     done = {(note.rule, note.line) for note in notes}  # once asked for by hand
     before = [note for note in draft.findings if (note.rule, note.line) not in done]
     return replace(
         draft,
         data=data,
-        edits=_in_order((*draft.edits, *notes)),
+        edits=in_order((*draft.edits, *notes)),
         findings=(*before, *more),
         turns=draft.turns + 1,
         settled=data == draft.data,
@@ -476,52 +377,3 @@ def _at_origin(draft: Draft, now: Source, notes: Sequence[Note]) -> Iterator[Not
         line, shift = lines.get(near, (1, 0))
         message = said_at_origin(note.message, lines)
         yield replace(note, line=line, column=max(1, note.column + shift), message=message)
-
-
-def _plan(script: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Plan:
-    found = plan(script, rules, rest=rest)
-    return within_cells(found) if script.source.is_notebook else found
-
-
-@lru_cache(maxsize=1)  # asked whether it can be made, then made
-def _applied(found: Plan) -> tuple[bytes, tuple[Note, ...]]:
-    """Return the script with the edits of a plan, and notes on the comments that went with the code."""
-    script = found.context
-    if not found.edits:
-        return script.source.data, ()
-    module = apply(
-        script.module,
-        found.edits,
-        script.imports,
-        script.definitions,
-        script.ancestors,
-        gives_all=script.calls.gives_all,
-    )
-    return script.source.render(module), tuple(_lost_comments(script, module))
-
-
-def _lost_comments(context: Workspace, rewritten: cst.Module) -> Iterator[Note]:
-    """Yield a note for each comment of the script that its rewritten form does not have."""
-    comments = context.all_of(cst.Comment)
-    if not comments:
-        return
-    kept = Counter(comment.value for comment in nodes_of(rewritten, cst.Comment))
-    for comment in comments:
-        if kept[comment.value]:
-            kept[comment.value] -= 1
-            continue
-        position = context.position(comment)
-        message = f"goes with the code that it stands on: {comment.value}"
-        yield Note(position.line, position.column + 1, "comments", message)
-
-
-def _notes(found: Plan, items: Sequence[Edit | Wrap | Finding]) -> tuple[Note, ...]:
-    notes = []
-    for item in items:
-        position = found.context.position(item.node)
-        notes.append(Note(position.line, position.column + 1, item.rule, item.message))
-    return tuple(notes)
-
-
-def _in_order(notes: Iterable[Note]) -> tuple[Note, ...]:
-    return tuple(sorted(notes, key=lambda note: (note.line, note.column)))

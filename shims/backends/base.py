@@ -156,10 +156,7 @@ class Backend(ABC):
 
     def autocast(self, dtype: torch.dtype, enabled: bool, cache_enabled: bool | None) -> Any:
         """Mixed precision on this device; see `shims.autocast`."""
-        # No type to compute in but that of the tensors: torch would warn, and do the same.
-        enabled = enabled and dtype != torch.float32
-        low = torch.bfloat16 if dtype == torch.float32 else dtype
-        return torch.autocast(self.name, dtype=low, enabled=enabled, cache_enabled=cache_enabled)
+        return region(self.name, dtype, enabled=enabled, cache_enabled=cache_enabled)
 
     def grad_scaler(self, options: dict[str, Any]) -> Any:
         """A gradient scaler; see `shims.grad_scaler`."""
@@ -250,3 +247,19 @@ class Backend(ABC):
     ) -> Any:
         """A group of some of the ranks; see `shims.new_group`."""
         return dist.new_group(ranks, timeout, group_backend)
+
+
+def region(
+    device_type: str, dtype: torch.dtype, *, enabled: bool, cache_enabled: bool | None
+) -> torch.autocast:
+    """Return `torch.autocast` that computes in float32, too, if that is its type.
+
+    Args:
+        device_type, dtype, enabled, cache_enabled: of torch.autocast.
+    """
+    low = torch.bfloat16 if dtype == torch.float32 else dtype
+    made = torch.autocast(device_type, dtype=low, enabled=enabled, cache_enabled=cache_enabled)
+    # Beside CUDA, torch's constructor refuses float32 and switches the region off: its inputs would stay as
+    # they are. What it sets when it is entered takes any type.
+    made.fast_dtype = dtype
+    return made

@@ -29,10 +29,14 @@ def patches(devices: Devices) -> Iterator[Patch]:
     def init(
         autocast: Any, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any
     ) -> None:
+        widens = device_type.partition(":")[0] == "cuda" and dtype == torch.float32
         if device_type.partition(":")[0] == "cuda":
-            dtype = torch.bfloat16 if on_xla else dtype or get_dtype("cuda")
+            dtype = torch.bfloat16 if on_xla or widens else dtype or get_dtype("cuda")
             device_type = real
         autocast_init(autocast, device_type, dtype, *args, **kwargs)
+        if widens:
+            # Beside CUDA, torch refuses float32 here, but enters a region of any type.
+            autocast.fast_dtype = torch.float32
 
     text = "autocast('xla', bfloat16)" if on_xla else "autocast of the CPU, with the same dtype"
     yield patch(torch.autocast, "__init__", init, text, name="torch.autocast")

@@ -22,7 +22,8 @@ from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.left import after as after_module
 from migrate.rewrite.options import Options
-from migrate.rewrite.story import OwnShimsError, rewrite
+from migrate.rewrite.own_shims import OwnShimsError
+from migrate.rewrite.story import rewrite
 from migrate.rewrite.write import NotWritableError, WouldOverwriteError, rewrite_into, write_folder
 
 MAIN = """\

@@ -13,9 +13,12 @@ from migrate.rewrite.options import Options
 from migrate.rewrite.story import rewrite_source
 
 HEAD = """
+import helpers
+import timm
 import torch
 import torch.distributed as dist
 import torch_xla.core.xla_model as xm
+import torchmetrics
 
 
 def judge(model, loader):
@@ -107,6 +110,19 @@ SAME = {
         f"if n.item() < 0.1:\n    {SAVE}"
     ),
     "always": SAVE,
+    "library": (
+        f"m = torchmetrics.MeanMetric()\nm.update(e.item())\nif m.compute() > top:\n    {SAVE}"
+    ),
+    "function of a library": f"q = timm.utils.reduce_tensor(e, 2).item()\nif q > top:\n    {SAVE}",
+}
+# What is not followed, and would make a value the same on all replicas by its name.
+UNFOLLOWED = {
+    "function": f"q = helpers.gather_mean(e).item()\nif q > top:\n    {SAVE}",
+    "method": f"m = helpers.Meter()\nm.update(e.item())\nif m.compute() > top:\n    {SAVE}",
+    "in place": f"q = e.detach()\nhelpers.reduce(q)\nif q.item() > top:\n    {SAVE}",
+    "object": (
+        f"m = helpers.Meter()\nm.update(e.item())\nm.sync()\nif m.average > top:\n    {SAVE}"
+    ),
 }
 
 
@@ -124,6 +140,14 @@ def test_a_value_that_is_the_same_on_all_is_none(body: str, portable: bool) -> N
     text, messages = saves(body, portable)
     assert messages == []
     assert "torch.save(" not in text
+
+
+@pytest.mark.parametrize("portable", [False, True], ids=["native", "portable"])
+@pytest.mark.parametrize("body", UNFOLLOWED.values(), ids=UNFOLLOWED)
+def test_what_only_a_name_makes_the_same_is_reported(body: str, portable: bool) -> None:
+    text, messages = saves(body, portable)
+    assert "torch.save(" in text
+    assert ["not followed, makes it so" in message for message in messages] == [True]
 
 
 def test_one_process_alone_has_nobody_to_differ_from() -> None:

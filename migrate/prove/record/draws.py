@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 
+from migrate.draws import FILLS, LIKES
 from migrate.prove.record import cuda_seeds, seeds
 from migrate.prove.record import drawn as seen
 from migrate.prove.settings import ON
@@ -36,18 +37,6 @@ from shims.patches import rng
 
 # Of which one is there: those whose draws are made on the host.
 _DEVICES = ("xla", "cuda")
-# In place, of a tensor: only its shape and dtype count.
-_FILLS = (
-    "bernoulli_",
-    "cauchy_",
-    "exponential_",
-    "geometric_",
-    "log_normal_",
-    "normal_",
-    "random_",
-    "uniform_",
-)
-_LIKES = ("rand_like", "randint_like", "randn_like")
 _MAKES = ("rand", "randint", "randn", "randperm")
 # The numbers depend on the values of the arguments; `normal` may also make a tensor of a size.
 _SAMPLES = ("bernoulli", "multinomial", "normal", "poisson")
@@ -60,18 +49,18 @@ _KEPT_STATES = 4096
 def install() -> None:
     """Replace the functions that draw; for XLA also those that seed."""
     if os.environ.get(activate.BACKEND) == "cpu":
-        for name in _FILLS:
+        for name in FILLS:
             _replace(torch.Tensor, name, _fill)
-        for name in _LIKES:
+        for name in LIKES:
             _replace(torch, name, _like)
         seen.follow_cuda(rng.Generators)
         seeds.spread()
         return
     # At once, not once torch_xla is there: a script may import the functions by name before.
     generator = DeviceGenerator()
-    for name in _FILLS:
+    for name in FILLS:
         _replace(torch.Tensor, name, generator.fill)
-    for name in _LIKES:
+    for name in LIKES:
         _replace(torch, name, generator.like)
     for name in _MAKES:
         _replace(torch, name, generator.make)

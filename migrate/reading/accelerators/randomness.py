@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from migrate import draws
 from migrate.reading.accelerators.optional_seeds import OptionalSeeds, Site
 from migrate.reading.calls.callers import callers_of, reaching
 from migrate.reading.calls.kinds import External
@@ -435,11 +436,11 @@ class Randomness:
             return not _is_zero(_probability(call, keywords))
         if last in drawing.DROP_BY_DEFAULT:
             return not _is_zero(keywords.get("dropout"))
-        if last in drawing.LIKES or last in drawing.SAMPLERS:
+        if last in draws.LIKES or last in drawing.SAMPLERS:
             return not _is_host(keywords.get("device"))
         if last in drawing.MAKERS and "device" in keywords:
             return not _is_host(keywords["device"])
-        if last in drawing.FILLS and isinstance(call.func, ast.Attribute):
+        if last in draws.FILLS and isinstance(call.func, ast.Attribute):
             made = call.func.value
             return (
                 isinstance(made, ast.Call)

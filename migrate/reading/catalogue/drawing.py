@@ -76,7 +76,6 @@ DROP_BY_DEFAULT = frozenset(
     }
 )
 PROBABILITIES = ("dropout", "dropout_p", "drop_rate", "drop_path_rate", "p")
-LIKES = frozenset({"rand_like", "randint_like", "randn_like"})
 MAKERS = frozenset({"normal", "rand", "randint", "randn", "randperm"})
 SAMPLERS = frozenset({"bernoulli", "multinomial", "poisson", "rsample"})
 # Functions of `random` and `numpy.random`, and methods of their generators, that draw on the host.
@@ -108,18 +107,6 @@ HOST_DRAWS = frozenset(
         "standard_normal",
         "triangular",
         "uniform",
-    }
-)
-FILLS = frozenset(
-    {
-        "bernoulli_",
-        "cauchy_",
-        "exponential_",
-        "geometric_",
-        "log_normal_",
-        "normal_",
-        "random_",
-        "uniform_",
     }
 )
 # Functions of numpy.random that draw nothing, and what makes a generator of the host.

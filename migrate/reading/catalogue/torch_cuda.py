@@ -188,7 +188,7 @@ SCALERS = Family("torch.cuda.amp", OnXla.CALLED, "XLA804", "grad-scaler")(
     "GradScaler",
     "bf16 on a TPU needs no scaler, remove it",
     "shims.grad_scaler()",
-    does="needs CUDA",
+    does="stays on beside torch_xla, and reads a value in every step",
 )
 
 _gpu = Family("torch.cuda", RAISES, CALLS)

@@ -13,8 +13,13 @@ CPU_SEEDS = _works("manual_seed random.manual_seed")
 DATA_LOADERS = _works("utils.data.DataLoader")
 SAMPLERS = _works("utils.data.DistributedSampler")
 CLIPS = _works("nn.utils.clip_grad_norm_ nn.utils.clip_grad_value_ nn.utils.clip_grad_norm")
-TYPED_SCALERS = Family("torch.amp", CALLED, "XLA804", "grad-scaler")(
-    "GradScaler", "remove it", "shims.grad_scaler()", does="bf16 on a TPU needs no scaler"
+# They take `foreach`, of which torch has no implementation for XLA tensors.
+NORMS = _works("nn.utils.get_total_norm nn.utils.clip_grads_with_norm_")
+TYPED_SCALERS = Family("torch", CALLED, "XLA804", "grad-scaler")(
+    "GradScaler amp.GradScaler",
+    "remove it",
+    "shims.grad_scaler()",
+    does="bf16 on a TPU needs no scaler",
 )
 DATA_PARALLEL = Family("torch.nn", WRONG, "XLA815")(
     "DataParallel parallel.DataParallel parallel.data_parallel",
@@ -65,7 +70,7 @@ SPARSE_OPTIMIZERS = Family("torch.optim", RAISES, "XLA606")(
 _checkpoint = Family("torch.utils", RAISES, "XLA808", "activation-checkpointing")
 _script = Family("torch.jit", WORKS, "XLA709", "jit-script")
 TORCH_OTHER = (
-    *(*TYPED_AUTOCAST, *TYPED_SCALERS, *CPU_SEEDS, *DATA_LOADERS, *SAMPLERS, *CLIPS),
+    *(*TYPED_AUTOCAST, *TYPED_SCALERS, *CPU_SEEDS, *DATA_LOADERS, *SAMPLERS, *CLIPS, *NORMS),
     *(*DATA_PARALLEL, *DDP, *SYNC_BATCH_NORM, *SPAWN),
     *Family("torch.multiprocessing", WRONG)(
         "Process",

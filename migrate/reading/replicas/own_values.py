@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -37,14 +39,52 @@ REDUCES = re.compile(
     r".*(all_?reduce|gather|broadcast|synchroni[sz]e).*|(.*_)?(reduce|sync)(_.*)?|compute",
     re.IGNORECASE,
 )
+# Libraries whose functions and objects do so by names like these.
+REDUCING_LIBRARIES = frozenset(
+    {
+        "accelerate",
+        "colossalai",
+        "composer",
+        "deepspeed",
+        "detectron2",
+        "fairscale",
+        "fvcore",
+        "horovod",
+        "ignite",
+        "lightning",
+        "lightning_fabric",
+        "mmcv",
+        "mmengine",
+        "pytorch_lightning",
+        "timm",
+        "torcheval",
+        "torchmetrics",
+    }
+)
 KEEPS = frozenset({"add", "append", "extend", "update"})  # methods that put a value into an object
 OF_WEIGHTS = frozenset({"buffers", "grad", "named_parameters", "parameters", "state_dict"})
 SAME_CALLS = frozenset({"hasattr", "isinstance", "len", "range", "type"})
 DEEPEST = 12
 
 
-def decided_alone(node: cst.CSTNode, context: Script) -> tuple[Condition, cst.CSTNode] | None:
-    """Return the condition around `node` that each replica decides by its own value, and that value.
+@dataclass(frozen=True)
+class Alone:
+    """A condition that each replica decides by a value of its own.
+
+    Args:
+        condition: the condition.
+        value: the part of its test that is each replica's own.
+        unfollowed: a call that by its name alone makes the value the same on all replicas; None where no
+            call may do that.
+    """
+
+    condition: Condition
+    value: cst.CSTNode
+    unfollowed: cst.Call | None = None
+
+
+def decided_alone(node: cst.CSTNode, context: Script) -> Alone | None:
+    """Return the condition around `node` that each replica decides by its own value.
 
     Conditions around the calls of the function that `node` is in count, and those by which a statement before
     `node` leaves.
@@ -54,7 +94,24 @@ def decided_alone(node: cst.CSTNode, context: Script) -> tuple[Condition, cst.CS
 
 def own_value(value: cst.BaseExpression, context: Script) -> cst.CSTNode | None:
     """Return the part of `value` that is each replica's own; None where nothing shows that one is."""
-    return _Own(context).of(value)
+    return _own(context).part_of(value)
+
+
+def _unfollowed(condition: Condition, context: Script) -> Alone | None:
+    """Return a condition whose value is the same on all replicas only by the name of a call."""
+    strict = _own(context, trusts_names=False)
+    value = strict.part_of(condition.test)
+    if value is None or not strict.doubted:
+        return None
+    line = context.position(condition).line
+    calls = sorted(strict.doubted, key=lambda call: context.position(call).line)
+    before = [call for call in calls if context.position(call).line <= line]
+    return Alone(condition, value, (before or calls)[-1])
+
+
+@lru_cache(maxsize=4)  # the last ones: each save of a script asks
+def _own(context: Script, *, trusts_names: bool = True) -> _Own:
+    return _Own(context, trusts_names=trusts_names)
 
 
 class _Alone:
@@ -62,14 +119,16 @@ class _Alone:
         self._context = context
         self._seen: set[int] = set()
 
-    def around(self, node: cst.CSTNode, depth: int) -> tuple[Condition, cst.CSTNode] | None:
+    def around(self, node: cst.CSTNode, depth: int) -> Alone | None:
         below = node
         for above in self._context.ancestors(node):
             for condition in self._conditions(above, below):
                 if not self._context.guards.asks(condition.test):
                     value = own_value(condition.test, self._context)
                     if value is not None:
-                        return condition, value
+                        return Alone(condition, value)
+                    if (alone := _unfollowed(condition, self._context)) is not None:
+                        return alone
             if isinstance(above, cst.FunctionDef):
                 return self._calls(above, depth)
             below = above
@@ -86,7 +145,7 @@ class _Alone:
                 if isinstance(statement, cst.If) and _leaves(statement):
                     yield statement
 
-    def _calls(self, function: cst.FunctionDef, depth: int) -> tuple[Condition, cst.CSTNode] | None:
+    def _calls(self, function: cst.FunctionDef, depth: int) -> Alone | None:
         if id(function) in self._seen or depth > DEEPEST:
             return None
         self._seen.add(id(function))
@@ -105,16 +164,58 @@ class _Alone:
 
 
 class _Own:
-    def __init__(self, context: Script) -> None:
+    """Which values of a script are each replica's own.
+
+    A value is a replica's own if any of those that it is computed of is: a search among values. One question
+    visits each value once, however many ways lead to it.
+
+    Args:
+        context: the script.
+        trusts_names: whether a call that is not followed makes values equal by its name.
+
+    Attributes:
+        doubted: the calls that would have, where names are not trusted.
+    """
+
+    def __init__(self, context: Script, *, trusts_names: bool = True) -> None:
         self._context = context
-        self._under_way: set[int] = set()
+        self._trusts_names = trusts_names
+        self.doubted: list[cst.Call] = []
+        self._depth = 0
+        self._seen: set[int] = set()  # visited for the question that is being answered
+        self._equal: set[int] = set()  # values, visited for earlier ones, that are no replica's own
+        self._own: dict[int, cst.CSTNode] = {}
+        self._are_equal: dict[tuple[int, int], bool] = {}
+        self._equalizing: dict[int, bool] = {}
+        self._reduced: dict[int, frozenset[str]] = {}
+        self._called_on: dict[int, dict[str, list[cst.Call]]] = {}
+
+    def part_of(self, value: cst.CSTNode | None) -> cst.CSTNode | None:
+        """Return the part of `value` that is each replica's own."""
+        self._seen = set()
+        part = self.of(value)
+        if part is None:
+            # Nothing that was visited is a replica's own. Otherwise a circle may have led back to what is.
+            self._equal |= self._seen
+        return part
 
     def of(self, value: cst.CSTNode | None) -> cst.CSTNode | None:
-        if value is None or id(value) in self._under_way or len(self._under_way) > 8 * DEEPEST:
+        if value is None:
             return None
+        if (known := self._own.get(id(value))) is not None:
+            return known
+        if id(value) in self._seen or id(value) in self._equal or self._depth > 8 * DEEPEST:
+            return None
+        self._seen.add(id(value))
         if isinstance(value, cst.BaseExpression) and self._is_same(value):
             return None
-        self._under_way.add(id(value))
+        part = self._part(value)
+        if part is not None:
+            self._own[id(value)] = part
+        return part
+
+    def _part(self, value: cst.CSTNode) -> cst.CSTNode | None:
+        self._depth += 1
         try:
             if isinstance(value, cst.Call):
                 return self._call(value)
@@ -131,7 +232,7 @@ class _Own:
             parts = (self.of(child) for child in children(value))
             return next((part for part in parts if part is not None), None)
         finally:
-            self._under_way.discard(id(value))
+            self._depth -= 1
 
     def _is_same(self, value: cst.BaseExpression) -> bool:
         """Whether `value` asks for counters and for options that the script does not set."""
@@ -164,16 +265,16 @@ class _Own:
         return None
 
     def _returns_own(self, function: cst.FunctionDef) -> bool:
-        if id(function) in self._under_way:
+        if id(function) in self._own:
+            return True
+        if id(function) in self._seen or id(function) in self._equal:
             return False
-        self._under_way.add(id(function))
-        try:
-            return any(
-                self.of(one.value) is not None or self._decided(one)
-                for one in nodes_of(function.body, cst.Return)
-            )
-        finally:
-            self._under_way.discard(id(function))
+        self._seen.add(id(function))
+        for result in nodes_of(function.body, cst.Return):
+            if self.of(result.value) is not None or self._decided(result):
+                self._own[id(function)] = function
+                return True
+        return False
 
     def _name(self, name: cst.Name) -> bool:
         if self._is_reduced(name, name.value):
@@ -287,7 +388,9 @@ class _Own:
         """Whether a value of its own is put into the object `node`: `losses.update(loss.item())`."""
         text = code(node)
         around = self._context.function_around(node) or self._context.module
-        calls = self._methods(around).get(text, ())
+        if id(around) not in self._called_on:
+            self._called_on[id(around)] = self._methods(around)
+        calls = self._called_on[id(around)].get(text, ())
         if any(self._equalizes(call) for call in calls):
             return False
         return any(
@@ -305,6 +408,11 @@ class _Own:
 
     def _equalizes(self, call: cst.Call) -> bool:
         """Whether the result of `call`, or what it is given, is the same on all replicas after it."""
+        if id(call) not in self._equalizing:
+            self._equalizing[id(call)] = self._makes_equal(call)
+        return self._equalizing[id(call)]
+
+    def _makes_equal(self, call: cst.Call) -> bool:
         name = called(call, self._context)
         if name is not None:
             return name in EQUALIZE
@@ -315,11 +423,52 @@ class _Own:
             return self._context.effects.meets(call)
         if known.startswith(("torch.", "functools.", "numpy.")):
             return False
-        return REDUCES.fullmatch(last_part(call.func)) is not None
+        if REDUCES.fullmatch(last_part(call.func)) is None:
+            return False
+        if self._trusts_names or self._libraries(call.func) & REDUCING_LIBRARIES:
+            return True
+        self.doubted.append(call)
+        return False
+
+    def _libraries(self, node: cst.CSTNode | None, depth: int = DEEPEST // 2) -> set[str]:
+        """Return the libraries of a function, or of what made the object that it is a method of."""
+        name = self._context.qualified_name(node)
+        if name is not None:
+            return {name.split(".")[0]}
+        if not depth:
+            return set()
+        match node:
+            case cst.Call():
+                return self._libraries(node.func, depth - 1)
+            case cst.Subscript():
+                return self._libraries(node.value, depth - 1)
+            case cst.Name():
+                values = [
+                    value
+                    for binding in self._context.bindings(node)
+                    for value in (
+                        passed_for(node, self._context)
+                        if isinstance(binding.node, cst.Param)
+                        else [self._given(binding.node)]
+                    )
+                ]
+            case cst.Attribute(value=cst.Name(value="self")):
+                values = [value for _, value in self._context.attributes.get(node.attr.value, ())]
+            case cst.Attribute():
+                return self._libraries(node.value, depth - 1)
+            case _:
+                return set()
+        return {library for value in values for library in self._libraries(value, depth - 1)}
 
     def _is_reduced(self, node: cst.CSTNode, text: str) -> bool:
         """Whether a collective of the function makes `text` the same on all replicas."""
         around = self._context.function_around(node) or self._context.module
+        if id(around) not in self._reduced:
+            self._reduced[id(around)] = frozenset(self._made_equal(around))
+        return text in self._reduced[id(around)]
+
+    def _made_equal(self, around: cst.CSTNode) -> Iterator[str]:
+        """Yield what the collectives of a function make the same on all replicas, as it is written."""
         for call in nodes_of(around, cst.Call):
             if not self._equalizes(call):
                 continue
@@ -327,12 +476,19 @@ class _Own:
             given = [arg.value for arg in (call.args[:1] if first_only else call.args)]
             if isinstance(call.func, cst.Attribute) and not first_only:
                 given.append(call.func.value)
-            if any(text == code(part) or _holds(part, text) for part in given):
-                return True
-        return False
+            for part in given:
+                yield code(part)
+                if isinstance(part, cst.List | cst.Tuple):
+                    yield from (code(element.value) for element in part.elements)
 
     def _is_equal(self, value: cst.BaseExpression, depth: int = DEEPEST // 2) -> bool:
         """Whether `value` is computed of what a collective, or the average of the gradients, made equal."""
+        key = id(value), depth
+        if key not in self._are_equal:
+            self._are_equal[key] = self._is_of_equal(value, depth)
+        return self._are_equal[key]
+
+    def _is_of_equal(self, value: cst.BaseExpression, depth: int) -> bool:
         if any(self._equalizes(c) or self._of_weights(c) for c in nodes_of(value, cst.Call)):
             return True
         for name in nodes_of(value, cst.Name) if depth else ():
@@ -358,12 +514,6 @@ def _is_flag(value: cst.BaseExpression) -> bool:
         return False
     default = value.args[-1].value if len(value.args) > 1 else None
     return isinstance(default, cst.Name) and default.value in ("True", "False")
-
-
-def _holds(value: cst.BaseExpression, text: str) -> bool:
-    """Whether `value` is a list or a tuple with `text` in it."""
-    elements = value.elements if isinstance(value, cst.List | cst.Tuple) else ()
-    return any(code(element.value) == text for element in elements)
 
 
 def _leaves(statement: cst.If) -> bool:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.draws import FILLS, LIKES
 from migrate.reading.catalogue.drawing import (
     EMPTIES,
-    FILLS,
     GENERATORS,
     HOST_DRAWS,
-    LIKES,
     MAKERS,
     NUMPY_OTHERS,
 )

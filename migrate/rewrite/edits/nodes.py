@@ -104,18 +104,20 @@ def insert_first(function: cst.FunctionDef, statement: cst.BaseStatement) -> cst
 
     After `global` and `nonlocal`, too, which may not follow a use of their names.
     """
-    body = function.body
+    return function.with_changes(body=first_in(function.body, statement))
+
+
+def first_in(body: cst.BaseSuite, statement: cst.BaseStatement) -> cst.IndentedBlock:
+    """Return the body of a statement with `statement` before the others, as `insert_first` does."""
     if not isinstance(body, cst.IndentedBlock):  # def f(): pass
         line = cst.SimpleStatementLine(
             body=list(cst.ensure_type(body, cst.SimpleStatementSuite).body)
         )
-        return function.with_changes(body=cst.IndentedBlock(body=[statement, line]))
+        return cst.IndentedBlock(body=[statement, line])
     at = 1 if is_docstring(body.body[0]) else 0
     while at < len(body.body) and _declares(body.body[at]):
         at += 1
-    return function.with_changes(
-        body=body.with_changes(body=[*body.body[:at], statement, *body.body[at:]])
-    )
+    return body.with_changes(body=[*body.body[:at], statement, *body.body[at:]])
 
 
 def _declares(statement: cst.CSTNode) -> bool:

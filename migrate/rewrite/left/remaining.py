@@ -13,7 +13,7 @@ import libcst as cst
 from migrate.reading.catalogue import catalogue
 from migrate.reading.catalogue.entry import OnXla, names
 from migrate.reading.catalogue.torch_distributed import HOOKS
-from migrate.reading.catalogue.torch_other import DATA_PARALLEL
+from migrate.reading.catalogue.torch_other import DATA_PARALLEL, DDP
 from migrate.reading.tree.tree import code, compared_with_type, keyword, string_value
 from migrate.reading.values.collectives import is_comm_hook, makes_gloo_group
 from migrate.reading.values.devices import names_cuda
@@ -25,6 +25,7 @@ from migrate.rewrite.workspace import Workspace
 NAME = "unhandled"
 
 PARALLEL = names(*DATA_PARALLEL)
+WRAPPERS = names(*DDP)
 ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "it has no effect on a TPU",
 }
@@ -76,10 +77,26 @@ def _advice(node: cst.CSTNode, context: Workspace) -> str | None:
             return BACKEND if context.portable else "'nccl': the backend on XLA is 'xla'"
         if value in ENVIRONMENT and not context.portable and _is_environment_key(node, context):
             return f"{value}: {ENVIRONMENT[value]}"
+    if isinstance(node, cst.Call) and (name := _looked_up(node, context)) is not None:
+        entry = catalogue.of(name)
+        works = entry is None or entry.on_xla in (OnXla.WORKS, OnXla.NOTHING)
+        return None if entry is None or works else f"{name}: {entry.says(context.portable)}"
     if names_cuda(node) and not isinstance(context.parent(node), cst.Index):  # config["cuda"]
         said = DEVICE if context.portable else "the device on XLA is 'xla'"
         return f"{code(node)}: {said}"
     return None
+
+
+def _looked_up(call: cst.Call, context: Workspace) -> str | None:
+    """Return the name that `getattr(torch, "GradScaler")` looks up, if no finding is at its module."""
+    is_getattr = isinstance(call.func, cst.Name) and call.func.value == "getattr"
+    if not is_getattr or len(call.args) < 2:
+        return None
+    module, last = context.qualified_name(call.args[0].value), string_value(call.args[1].value)
+    known = None if module is None else catalogue.of(module)
+    if module is None or last is None or (known is not None and known.on_xla is not OnXla.WORKS):
+        return None
+    return f"{module}.{last}"
 
 
 def _advice_on_name(node: cst.Name | cst.Attribute, context: Workspace) -> str | None:
@@ -110,7 +127,8 @@ def _is_called_or_asked(node: cst.CSTNode, context: Workspace) -> bool:
     above = context.parent(node)
     if any(isinstance(a, cst.Annotation) for a in context.ancestors(node)):
         return True
-    if isinstance(above, cst.IfExp) and node is not above.test:
+    wraps = context.qualified_name(node) in WRAPPERS
+    if wraps and isinstance(above, cst.IfExp) and node is not above.test:
         node, above = above, context.parent(above)  # `(DDP if distributed else Plain)(model)`
     if isinstance(above, cst.Call):
         return above.func is node

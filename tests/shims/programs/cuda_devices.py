@@ -235,6 +235,9 @@ def check_autocast():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
     with torch.autocast(device_type="cuda"):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float16
+        with torch.autocast("cuda", dtype=torch.float32):
+            low = torch.ones(2, 2, dtype=torch.bfloat16)
+            assert (low @ low).dtype == torch.float32
 
 
 def check_what_stays_an_error():

@@ -12,6 +12,7 @@ from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_other import TYPED_AUTOCAST
 from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import code, keyword, string_value
+from migrate.reading.values.region_types import WIDE
 
 OLD = names(*torch_cuda.AUTOCAST)
 NEW = names(*TYPED_AUTOCAST)
@@ -21,9 +22,11 @@ class Amp(Hazard):
     """Autocast for CUDA silently computes in float32 on XLA.
 
     **Why.** Autocast switches operations of the device that it names. On XLA, autocast for CUDA warns at
-    most, and everything is computed in float32.
+    most, and everything is computed in float32. A region for XLA in float32 is switched off: inputs in
+    bfloat16 stay bfloat16, which CUDA would make float32.
 
-    **What to do.** `torch.autocast("xla", dtype=torch.bfloat16)`.
+    **What to do.** `torch.autocast("xla", dtype=torch.bfloat16)`, and for a region in float32
+    `torch.set_autocast_dtype("xla", torch.float32)` as the first statement in it.
 
     Source: torch_xla 2.9, measured.
     """
@@ -59,6 +62,21 @@ class Amp(Hazard):
                     return model(y)
             """
         ),
+        example(
+            """
+            import torch
+
+
+            def embed(layer, x):
+                with torch.autocast("xla", dtype=torch.float32):  # XLA803 warning
+                    y = layer(x)
+                with torch.autocast("xla", dtype=torch.float32, enabled=False):
+                    y = layer(y)
+                with torch.autocast("xla", dtype=torch.bfloat16):
+                    torch.set_autocast_dtype("xla", torch.float32)
+                    return layer(y)
+            """
+        ),
     )
     mended = example(
         """
@@ -87,3 +105,11 @@ class Amp(Hazard):
             return
         if name in OLD or (name in NEW and for_cuda):
             yield self.hit(node, f"autocast for CUDA {message}")
+        elif name in NEW and arg is not None and string_value(arg.value) == "xla":
+            dtype = keyword(node, "dtype") or (node.args[1] if len(node.args) > 1 else None)
+            if dtype is not None and facts.names.of(dtype.value) in WIDE:
+                message = (
+                    "XLA's autocast refuses float32 and switches itself off: "
+                    'torch.set_autocast_dtype("xla", torch.float32) in a region in torch.bfloat16'
+                )
+                yield self.hit(node, message, Severity.WARNING)

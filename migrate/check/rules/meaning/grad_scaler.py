@@ -16,9 +16,9 @@ from migrate.reading.tree.tree import code, keyword, string_value
 class GradScaler(NamedHazard):
     """A gradient scaler.
 
-    **Why.** bfloat16 has the range of float32: gradients need no scaling. Without CUDA the scaler
-    switches itself off with a warning, on XLA its state is of no use, and `torch_xla.amp.GradScaler` is gone
-    in 2.9: an error.
+    **Why.** bfloat16 has the range of float32: gradients need no scaling. Where torch_xla
+    is installed a scaler stays on, also one for CUDA: it reads a value from the device in every step, and its
+    state is of no use. `torch_xla.amp.GradScaler` is gone in 2.9: an error.
 
     **What to do.** Remove the scaler with its `scale`, `unscale_`, `step` and `update`. One that is made with
     `enabled=False` does nothing anyway, and is left alone. So is `torch.amp.GradScaler("cpu")` of which only
@@ -37,6 +37,21 @@ class GradScaler(NamedHazard):
 
             scaler = GradScaler()  # XLA804
             other = GradScaler(enabled=True)  # XLA804
+            """
+        ),
+        example(
+            """
+            from functools import partial
+
+            import torch
+
+            scaler = torch.GradScaler()  # XLA804
+            made = partial(torch.GradScaler, "cuda")  # XLA804
+            off = torch.GradScaler("xla", enabled=False)
+
+
+            class Scaler(torch.GradScaler):  # XLA804
+                pass
             """
         ),
         example(

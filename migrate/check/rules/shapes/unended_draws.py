@@ -8,7 +8,8 @@ import libcst as cst
 
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.reading.catalogue.drawing import FILLS, LIKES, MAKERS, SAMPLERS
+from migrate.draws import FILLS, LIKES
+from migrate.reading.catalogue.drawing import MAKERS, SAMPLERS
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
 from migrate.reading.steps.loops import has_sync

@@ -26,7 +26,8 @@ class FusedOptimizer(Rule):
     whole step. A `fused` that the script computes goes too, and that of a `functools.partial`.
     `capturable` is about CUDA graphs. `foreach=True` runs and stays.
 
-    **Reported.** A dictionary of arguments with `fused`, in a script that makes optimizers.
+    **Reported.** A dictionary of arguments with `fused`, in a script that makes optimizers. `fused=True` that
+    an optimizer of the project passes on: it is the project's own argument and stays.
 
     Source: torch 2.9 on torch_xla 2.9 (measured: Adam, AdamW and SGD raise with `fused=True`, step with
     `foreach=True` and with `capturable=True`).
@@ -70,6 +71,36 @@ class FusedOptimizer(Rule):
                 return torch.optim.AdamW(block.parameters(), lr=0.1, foreach=True, fused=False)
             """
         ),
+        left_alone(
+            """
+            import torch
+
+
+            class Muon(torch.optim.Optimizer):
+                def __init__(self, params, fused=False, capturable=False):
+                    super().__init__(params, {})
+                    self.fused = fused
+
+
+            def make(model):
+                return Muon(model.parameters(), fused=True, capturable=True)
+            """
+        ),
+        reported(
+            """
+            import torch
+
+
+            class Decayed(torch.optim.AdamW):
+                def __init__(self, params, **options):
+                    super().__init__(params, **options)
+
+
+            def make(model):
+                return Decayed(model.parameters(), fused=True)
+            """,
+            "is given fused=True",
+        ),
         reported(
             """
             import torch
@@ -103,6 +134,9 @@ class FusedOptimizer(Rule):
             return
         if not _makes_optimizer(node, context):
             return
+        if context.run_by(node):
+            yield from self._own(node, context)
+            return
         gone = []
         for choice in CHOICES:
             arg = keyword(node, choice)
@@ -127,6 +161,20 @@ class FusedOptimizer(Rule):
                 node, replace, f"without {listed}: XLA fuses the step", consumes=written
             )
 
+    def _own(self, call: cst.Call, context: Workspace) -> Iterable[Finding]:
+        """Yield the finding at `fused=True` of an optimizer of the project, which may mean anything by it."""
+        arg = keyword(call, "fused")
+        if arg is None or not _on(arg.value):
+            return
+        here = context.called(call)
+        unseen = len(here) < len(context.run_by(call)) or _may_be_torchs(call.func, context)
+        if unseen or any(map(_passes_fused, here)):
+            message = (
+                f"`{code(call.func)}` is given fused=True: see that no optimizer of torch gets it, "
+                "which raises for XLA tensors"
+            )
+            yield from self.report(call, message)
+
     def _choices(self, node: cst.CSTNode, context: Workspace) -> Iterable[cst.BaseExpression]:
         """Yield the values that choose an implementation for CUDA."""
         if isinstance(node, cst.Dict):
@@ -137,7 +185,7 @@ class FusedOptimizer(Rule):
         else:
             assert isinstance(node, cst.Call)
             of_dict = dotted(node.func) == "dict" and _makes_optimizers(context)
-            if not (of_dict or _makes_optimizer(node, context)):
+            if not of_dict and (not _makes_optimizer(node, context) or context.run_by(node)):
                 return
             args = [keyword(node, choice) for choice in CHOICES]
             found = [arg.value for arg in args if arg is not None]
@@ -176,6 +224,26 @@ def _makes_optimizer(call: cst.Call, context: Workspace) -> bool:
         return False
     made = context.qualified_name(call.args[0].value) or ""
     return TORCH_OPTIMIZER.fullmatch(made) is not None
+
+
+def _may_be_torchs(function: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether the class `function` is chosen among some of which one is an optimizer of torch."""
+    values = context.bound_values(function) if isinstance(function, cst.Name) else [function]
+    return any(
+        TORCH_OPTIMIZER.fullmatch(context.qualified_name(node) or "") is not None
+        for value in values
+        if value is not None
+        for kind in (cst.Attribute, cst.Name)
+        for node in nodes_of(value, kind)
+    )
+
+
+def _passes_fused(function: cst.FunctionDef) -> bool:
+    """Whether a function passes its `fused`, or all that it is given by name, to another."""
+    return any(
+        arg.star == "**" or (arg.keyword is not None and arg.keyword.value == "fused")
+        for arg in nodes_of(function.body, cst.Arg)
+    )
 
 
 def _makes_optimizers(context: Workspace) -> bool:

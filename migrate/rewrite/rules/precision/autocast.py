@@ -16,7 +16,8 @@ from migrate.reading.values.region_arguments import (
     arguments,
     is_type_of_options,
 )
-from migrate.rewrite.edits.nodes import keyword_arg, with_args
+from migrate.reading.values.region_types import HALF, WIDE, types_of
+from migrate.rewrite.edits.nodes import first_in, keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.gpu_conditions import ASKED
 from migrate.rewrite.workspace import Workspace
@@ -26,7 +27,7 @@ AUTOCAST = names(*TYPED_AUTOCAST)
 CUDA_PARAMETERS = ("enabled", "dtype", "cache_enabled")
 XLA_PARAMETERS = ("device", "enabled", "dtype", "cache_enabled")  # torch_xla.amp.autocast
 PARAMETERS = ("device_type", "dtype", "enabled", "cache_enabled")
-HALF = frozenset({"torch.float16", "torch.half"})
+REFUSED = "torch.autocast refuses float32 on XLA"
 
 
 class Autocast(Rule):
@@ -41,11 +42,16 @@ class Autocast(Rule):
     (`autocast(**options)`) are followed to where the script writes it, and `functools.partial(torch.autocast,
     "cuda", …)` is a region too.
 
-    **Reported.** Arguments in a dictionary, or a `dtype`, that the script does not show; an autocast that the
-    script imports for other modules.
+    A region in float32 makes float32 of bfloat16 inputs and weights. `torch.autocast` refuses float32 on XLA
+    and switches itself off, so that they stay bfloat16: the region's body sets the type instead.
 
-    Source: torch 2.9 and torch_xla 2.9 (measured: the type of a Linear's result in each region;
-    `torch_xla.amp.autocast` raises for `'xla'` and ignores itself off the TPU).
+    **Reported.** Arguments in a dictionary, or a `dtype`, that the script does not show; a float16 that
+    reaches its region by ways that are not followed; a region in float32 that is made in one place and
+    entered in another; an autocast that the script imports for other modules.
+
+    Source: torch 2.9 and torch_xla 2.9 (measured: the type of a Linear's result in each region, of inputs and
+    weights in float32 and bfloat16; `torch_xla.amp.autocast` raises for `'xla'` and ignores itself off the
+    TPU).
     """
 
     name = "autocast"
@@ -126,6 +132,51 @@ class Autocast(Rule):
                     return model(x)
             """,
         ),
+        rewritten(
+            """
+            import torch
+            from torch.cuda import amp
+
+
+            @amp.autocast(dtype=torch.float32)
+            def embed(layer, steps):
+                return layer(steps)
+
+
+            def train(model, x, half):
+                if half:
+                    kind = torch.float16
+                else:
+                    kind = torch.bfloat16
+                with amp.autocast(dtype=kind):
+                    x = model(x)
+                with torch.autocast("cuda", dtype=torch.float32, enabled=half):
+                    # in full precision
+                    return model.head(x)
+            """,
+            """
+            import torch
+
+
+            @torch.autocast("xla", dtype=torch.bfloat16)
+            def embed(layer, steps):
+                torch.set_autocast_dtype("xla", torch.float32)  # torch.autocast refuses float32 on XLA
+                return layer(steps)
+
+
+            def train(model, x, half):
+                if half:
+                    kind = torch.bfloat16
+                else:
+                    kind = torch.bfloat16
+                with torch.autocast("xla", dtype=kind):
+                    x = model(x)
+                with torch.autocast("xla", dtype=torch.bfloat16, enabled=half):
+                    torch.set_autocast_dtype("xla", torch.float32)  # torch.autocast refuses float32 on XLA
+                    # in full precision
+                    return model.head(x)
+            """,
+        ),
         left_alone(
             """
             import torch
@@ -167,6 +218,29 @@ class Autocast(Rule):
                 return torch.autocast('xla', dtype=dtype)
             """,
             "see that it is torch.bfloat16",
+        ),
+        reported(
+            """
+            import torch
+
+
+            class Net(torch.nn.Module):
+                def __init__(self, half):
+                    self.kind = torch.float16 if half else torch.bfloat16
+
+                def forward(self, x):
+                    with torch.autocast('cuda', dtype=self.kind):
+                        return self.layer(x)
+            """,
+            "the type of the region is float16 of line",
+        ),
+        reported(
+            """
+            import torch
+
+            region = torch.autocast('cuda', dtype=torch.float32)
+            """,
+            "switches itself off",
         ),
         reported(
             """
@@ -223,6 +297,14 @@ class Autocast(Rule):
         if context.portable:
             yield self._by_shims(call, context, given, half)
             return
+        wide = dtype is not None and _is_wide(dtype.value, context)
+        off = "enabled" in bound and code(bound["enabled"].value) == "False"
+        body = _body(call, context) if wide and not off else None
+        if body is not None:
+            yield self._widened(body, context)
+        elif wide and not off:
+            yield from self.report(call, _unwidened(context))
+            wide = False
         yield from self._unknown_types(call, given, context)
         torch = context.imports.require("torch")
         bfloat16 = cst.parse_expression(f"{torch}.bfloat16")
@@ -234,10 +316,10 @@ class Autocast(Rule):
         def replace(updated: cst.Call) -> cst.Call:
             first = updated.args[call.args.index(device)] if device else cst.Arg(xla)
             kind: cst.BaseExpression = bfloat16
-            if dtype is not None and not half:
+            if dtype is not None and not half and not wide:
                 kind = updated.args[call.args.index(dtype)].value
             args = [first.with_changes(value=xla)]
-            if dtype is not None or given.names_type is False:
+            if (dtype is not None or given.names_type is False) and not (wide and off):
                 args.append(keyword_arg("dtype", kind))
             for name, index in kept:
                 arg = updated.args[index]
@@ -249,12 +331,22 @@ class Autocast(Rule):
         gone: list[cst.CSTNode] = [] if device else [named]
         if device and string_value(device.value) is not None:
             gone.append(device.value)
-        if half and dtype is not None:
+        if (half or wide) and dtype is not None:
             gone.append(dtype.value)
         if not device and "device" in bound:
             gone.append(bound["device"])
-        message = f"{code(call)} → torch.autocast for XLA in bfloat16"
+        message = f"{code(call)} → torch.autocast for XLA in {'float32' if wide else 'bfloat16'}"
         yield self.edit(call, replace, message, consumes=gone)
+
+    def _widened(self, body: cst.BaseSuite, context: Workspace) -> Edit:
+        """Return the edit that makes the statements of a region compute in float32."""
+        text = _set_float32(context)
+
+        def replace(updated: cst.BaseSuite) -> cst.BaseSuite:
+            line = cst.parse_statement(f"{text}  # {REFUSED}")
+            return first_in(updated, cst.ensure_type(line, cst.SimpleStatementLine))
+
+        return self.edit(body, replace, f"{text} in the body: {REFUSED}")
 
     def _by_shims(self, call: cst.Call, context: Workspace, given: Arguments, half: bool) -> Edit:
         """Return the edit in the portable style: on CUDA the type stays what it was there."""
@@ -296,22 +388,24 @@ class Autocast(Rule):
     def _unknown_type(
         self, call: cst.Call, dtype: cst.BaseExpression, context: Workspace
     ) -> Iterator[Finding]:
-        if context.qualified_name(dtype) is not None:
+        types = types_of(dtype, context)
+        if types is None and any(_types(dtype, context)):
             return
-        if isinstance(dtype, cst.Name):
-            _, value = context.bound_to(dtype)
-            if isinstance(value, cst.BaseExpression) and any(_types(value, context)):
-                return
-            bound = list(context.bound_values(dtype))
-            if bound and all(_is_written(one, context) for one in bound):
-                return  # several branches, each with a type that is in the script: float16 is replaced
-        elif any(_types(dtype, context)):
+        if types is None:
+            message = (
+                f"the type of the region is `{code(dtype)}`: see that it is torch.bfloat16; float16 "
+                "has no gradient scaler on XLA, and for float32 the region is switched off"
+            )
+            yield from self.report(call, message)
             return
-        yield from self.report(
-            call,
-            f"the type of the region is `{code(dtype)}`: see that it is torch.bfloat16, float16 "
-            "has no gradient scaler on XLA",
-        )
+        for type_ in types:
+            if context.qualified_name(type_) in HALF and not _is_edited(type_, context):
+                line = context.position(type_).line
+                message = (
+                    f"the type of the region is float16 of line {line}: torch.bfloat16 there, float16 has no "
+                    "gradient scaler on XLA"
+                )
+                yield from self.report(call, message)
 
     def _name(self, node: cst.Name | cst.Attribute, context: Workspace) -> Iterator[Edit | Finding]:
         above = context.parent(node)
@@ -419,9 +513,54 @@ def _said(context: Workspace) -> str:
     )
 
 
-def _is_written(value: cst.CSTNode | None, context: Workspace) -> bool:
-    """Whether `value` is a type of torch, or a choice of some, as it stands in the script."""
-    return isinstance(value, cst.BaseExpression) and any(_types(value, context))
+def _set_float32(context: Workspace) -> str:
+    """Return the call that makes the region around it compute in float32."""
+    torch = context.imports.require("torch")
+    return f"{torch}.set_autocast_dtype({context.string('xla').value}, {torch}.float32)"
+
+
+def _unwidened(context: Workspace) -> str:
+    """Return the message at a region in float32 whose statements are not seen."""
+    return (
+        f"a region in float32: {REFUSED} and switches itself off, so that bfloat16 stays bfloat16 in it; "
+        f"make it with torch.bfloat16 and call {_set_float32(context)} in its body"
+    )
+
+
+def _is_wide(dtype: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether a region is given float32, whatever is chosen."""
+    types = types_of(dtype, context)
+    return bool(types) and all(context.qualified_name(type_) in WIDE for type_ in types or ())
+
+
+def _body(call: cst.Call, context: Workspace) -> cst.BaseSuite | None:
+    """Return the statements of a region: those below its `with`, or of the function that it decorates."""
+    above = context.parent(call)
+    statement = context.parent(above)
+    if isinstance(above, cst.Decorator) and isinstance(statement, cst.FunctionDef):
+        return statement.body
+    if isinstance(above, cst.WithItem) and isinstance(statement, cst.With):
+        regions = [
+            item
+            for item in statement.items
+            if isinstance(item.item, cst.Call)
+            and _region(item.item, context)[0] in CUDA_AUTOCAST | AUTOCAST
+        ]
+        return statement.body if len(regions) == 1 else None
+    return None
+
+
+def _is_edited(type_: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether the rule makes bfloat16 of a float16 by itself."""
+    above = context.parent(type_)
+    of_region = isinstance(above, cst.Arg) and _region_of_arg(above, context)
+    return bool(of_region) or _region_of(type_, context) is not None
+
+
+def _region_of_arg(arg: cst.Arg, context: Workspace) -> bool:
+    """Whether an argument is the type of a region."""
+    call = context.parent(arg)
+    return isinstance(call, cst.Call) and _is_dtype_of_region(arg, call, context)
 
 
 def _types(value: cst.BaseExpression, context: Workspace) -> Iterator[str]:

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.reading.catalogue import torch_other
 from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.foreach import TAKES_FOREACH, foreach_of
 from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import bind, code, keyword
 from migrate.rewrite.edits.nodes import with_args
@@ -16,6 +17,8 @@ from migrate.rewrite.styles.cuda_only import is_cuda
 from migrate.rewrite.workspace import Workspace
 
 CLIPS = names(*torch_other.CLIPS)
+# On CUDA they keep the choice, as shims has no function for them.
+KEPT = names(*torch_other.NORMS) | {name for name in CLIPS if name.endswith("clip_grad_value_")}
 PARAMETERS = ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")
 NORM = "apex.contrib.clip_grad.clip_grad_norm_"
 
@@ -37,7 +40,7 @@ class ClipGradients(Rule):
 
     name = "clip-gradients"
     nodes = (cst.Call,)
-    words = spelled([*CLIPS, NORM])
+    words = spelled([*TAKES_FOREACH, NORM])
     examples = (
         rewritten(
             """
@@ -46,6 +49,8 @@ class ClipGradients(Rule):
 
             def clip(model):
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+                torch.nn.utils.clip_grad_value_(model.parameters(), 1.0, True)
+                return torch.nn.utils.get_total_norm([p.grad for p in model.parameters()], foreach=True)
             """,
             """
             import torch
@@ -53,6 +58,8 @@ class ClipGradients(Rule):
 
             def clip(model):
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                torch.nn.utils.clip_grad_value_(model.parameters(), 1.0)
+                return torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
             """,
         ),
         rewritten(
@@ -96,12 +103,12 @@ class ClipGradients(Rule):
         """Yield the edit of one clipping call."""
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func)
-        if name not in CLIPS and name != NORM:
+        if name not in TAKES_FOREACH and name != NORM:
             return
         if context.portable:
             yield from self._portable(node, name, context)
             return
-        foreach = keyword(node, "foreach")
+        foreach = foreach_of(node, context)
         written = code(foreach.value) if foreach is not None else "None"
         if written not in ("True", "False", "None"):
             message = f"foreach={written}: foreach=True raises for XLA tensors; drop it"
@@ -131,8 +138,8 @@ class ClipGradients(Rule):
 
     def _portable(self, node: cst.Call, name: str | None, context: Workspace) -> Iterable[Edit]:
         """Yield the edit in the portable style; shims leaves the choice of `foreach` to torch."""
-        foreach = keyword(node, "foreach")
-        if name is not None and name.endswith("clip_grad_value_"):
+        foreach = foreach_of(node, context)
+        if name in KEPT:
             if foreach is not None and code(foreach.value) == "True":
                 test = is_cuda(context)
                 message = "foreach=True: on CUDA only"

@@ -190,6 +190,26 @@ class GradScaler(Rule):
         ),
         rewritten(
             """
+            import torch
+
+
+            class Trainer:
+                def __init__(self, mode):
+                    self.scaler = torch.GradScaler() if mode == "amp" else None
+                    self.other = torch.GradScaler("cuda", growth_interval=100)
+            """,
+            """
+            import torch
+
+
+            class Trainer:
+                def __init__(self, mode):
+                    self.scaler = torch.GradScaler(enabled=False) if mode == "amp" else None
+                    self.other = torch.GradScaler("xla", growth_interval=100, enabled=False)
+            """,
+        ),
+        rewritten(
+            """
             def train(model, loss_scaler):
                 model.cuda()
                 scale = loss_scaler.state_dict()["scale"]

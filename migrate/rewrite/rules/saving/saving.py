@@ -256,8 +256,14 @@ class Saving:
         found = decided_alone(call, self._context)
         if found is None:
             return None
-        condition, value = found
+        condition, value = found.condition, found.value
         line = self._context.position(condition).line
+        if found.unfollowed is not None:
+            called = code(found.unfollowed.func)
+            return (
+                f"`{code(condition.test)}` (line {line}) is the same on all replicas only if `{called}`, "
+                f"which is not followed, makes it so: see that it does, for {todo}"
+            )
         return (
             f"`{code(condition.test)}` (line {line}) may differ between the replicas: each decides by its "
             f"own `{code(value)}`; make that the same on all of them first, for {todo}"

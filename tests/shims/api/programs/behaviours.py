@@ -259,6 +259,8 @@ def check_precision(record):
         assert layer(torch.ones(1, 2, device=device)).dtype == torch.bfloat16
     with shims.autocast(enabled=False):
         assert layer(torch.ones(1, 2, device=device)).dtype == torch.float32
+    with shims.autocast(), shims.autocast(torch.float32):
+        assert layer(torch.ones(1, 2, dtype=torch.bfloat16, device=device)).dtype == torch.float32
     half = torch.bfloat16 if device.type == "xla" else torch.float16
     assert shims.autocast_dtype(torch.float16) == half
     assert shims.autocast_dtype(torch.bfloat16) == torch.bfloat16

@@ -1,0 +1,114 @@
+"""What a plan makes of a script: the edited bytes, notes on the edits, edits that cannot be made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import libcst as cst
+
+from migrate.errors import MigrateError
+from migrate.reading.tree.source import NotPythonError, Source, require_python
+from migrate.reading.tree.tree import nodes_of
+from migrate.rewrite.apply import apply
+from migrate.rewrite.edits.one_cell import within_cells
+from migrate.rewrite.plan import Plan, plan
+from migrate.rewrite.results import Note
+from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
+from migrate.rewrite.withdrawn import claims, culprits
+from migrate.rewrite.workspace import Workspace
+
+
+def planned(script: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Plan:
+    """Return what rules find in a script; of a notebook, edits within its cells.
+
+    Args:
+        script: the script.
+        rules: the rules to ask.
+        rest: whether what no rule handles is reported.
+    """
+    found = plan(script, rules, rest=rest)
+    return within_cells(found) if script.source.is_notebook else found
+
+
+@lru_cache(maxsize=1)  # asked whether it can be made, then made
+def applied(found: Plan) -> tuple[bytes, tuple[Note, ...]]:
+    """Return the script with the edits of a plan, and notes on the comments that went with the code."""
+    script = found.context
+    if not found.edits:
+        return script.source.data, ()
+    module = apply(
+        script.module,
+        found.edits,
+        script.imports,
+        script.definitions,
+        script.ancestors,
+        gives_all=script.calls.gives_all,
+    )
+    return script.source.render(module), tuple(_lost_comments(script, module))
+
+
+def _lost_comments(context: Workspace, rewritten: cst.Module) -> Iterator[Note]:
+    """Yield a note for each comment of the script that its rewritten form does not have."""
+    comments = context.all_of(cst.Comment)
+    if not comments:
+        return
+    kept = Counter(comment.value for comment in nodes_of(rewritten, cst.Comment))
+    for comment in comments:
+        if kept[comment.value]:
+            kept[comment.value] -= 1
+            continue
+        position = context.position(comment)
+        message = f"goes with the code that it stands on: {comment.value}"
+        yield Note(position.line, position.column + 1, "comments", message)
+
+
+def impossible(found: Plan) -> Iterator[tuple[Edit | Wrap, str]]:
+    """Yield the edits of a plan that cannot be made, and why."""
+    claimed = list(claims(found.edits))
+    yield from claimed
+    if not claimed and _failure(found, found.edits):
+        yield from culprits(found.edits, lambda edits: _failure(found, edits))
+
+
+def _failure(found: Plan, edits: Sequence[Edit | Wrap]) -> str:
+    """Return why `edits` of a plan cannot be made; nothing where they can."""
+    if not edits:
+        return ""
+    source = found.context.source
+    try:
+        require_python(applied(replace(found, edits=tuple(edits)))[0], source.path)
+    except NotPythonError as error:
+        if _is_newer_python(source):
+            return ""  # the next turn says whether it parses
+        return f"the result does not parse ({error.what.removeprefix(f'{source.path}:')})"
+    except (MigrateError, RecursionError):
+        raise
+    except Exception as error:
+        return f"the edit failed ({type(error).__name__}: {error})".splitlines()[0]
+    return ""
+
+
+def _is_newer_python(source: Source) -> bool:
+    """Whether the script is of a newer Python than the one that runs this."""
+    try:
+        require_python(source.data, source.path)
+    except NotPythonError:
+        return True
+    return False
+
+
+def notes_on(found: Plan, items: Sequence[Edit | Wrap | Finding]) -> tuple[Note, ...]:
+    """Return a note for each edit or finding of a plan, with its line and column."""
+    notes = []
+    for item in items:
+        position = found.context.position(item.node)
+        notes.append(Note(position.line, position.column + 1, item.rule, item.message))
+    return tuple(notes)
+
+
+def in_order(notes: Iterable[Note]) -> tuple[Note, ...]:
+    """Return notes in the order of their lines."""
+    return tuple(sorted(notes, key=lambda note: (note.line, note.column)))

@@ -1,0 +1,75 @@
+"""The library `shims` in a project that has a module of that name itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from migrate.errors import MigrateError
+from migrate.reading.project.shadowing import shadowing
+from migrate.rewrite.made import applied
+from migrate.rewrite.plan import Plan
+from migrate.rewrite.results import Note
+from migrate.rewrite.rule import Edit, Wrap
+from migrate.rewrite.withdrawn import culprits
+
+PORTABLE = "the portable style"
+_SHIMS = re.compile(rb"\bshims\b")
+
+
+class OwnShimsError(MigrateError):
+    """The project has a module `shims` of its own, which the rewritten script would import.
+
+    Cause: the portable style writes `import shims` for the library of this toolkit, the native style for few
+    constructs (SyncBatchNorm). Python finds the module in the project first.
+
+    Remedy: rename the project's module, or use `--style native` where that needs no `shims`.
+    """
+
+
+def check_own_shims(shims: Path | None, needs: str) -> None:
+    """Raise OwnShimsError where a result would import the library `shims` and the project has its own.
+
+    Args:
+        shims: the project's module, if there is one.
+        needs: what needs the library.
+    """
+    if shims is not None:
+        raise OwnShimsError(
+            f"{shims}: {needs} needs the library shims of this toolkit, and `import shims` would import "
+            "this module of the project",
+            "rename the module" + ("" if needs != PORTABLE else ", or use --style native"),
+        )
+
+
+def refuse_own_shims(found: Plan, notes: Sequence[Note]) -> None:
+    """Raise OwnShimsError where the edits of a plan would import the project's own module `shims`.
+
+    Args:
+        found: the plan.
+        notes: what is said of each of its edits.
+    """
+    script = found.context
+    if not (found.edits and script.imports.requires("shims")):
+        return
+    if (module := shadowing("shims", script.source.path)) is None:
+        return
+    if script.portable:
+        check_own_shims(module, PORTABLE)
+    count = len(_SHIMS.findall(script.source.data))
+
+    def uses(edits: Sequence[Edit | Wrap]) -> str:
+        try:
+            made = applied(replace(found, edits=tuple(edits)))[0]
+        except Exception:
+            return ""
+        return "shims" if len(_SHIMS.findall(made)) > count else ""
+
+    users = {id(edit) for edit, _ in culprits(found.edits, uses)}
+    if users:
+        said = zip(found.edits, notes, strict=True)
+        lines = [note for edit, note in said if id(edit) in users]
+        where = ", ".join(f"{note.line} ({note.rule})" for note in lines[:3])
+        check_own_shims(module, f"the rewrite of line {where}")
