@@ -193,8 +193,8 @@ EVALUATION = re.compile(
     r"_*(run_|do_)?(eval|evaluate|evaluation|validate|validation|val|test|inference)(_.*)?",
     re.IGNORECASE,
 )
-# Functions and methods of which the source shows nothing and that train; and those that are given an optimizer
-# and do not.
+# Functions and methods of which the source shows nothing and that train; and those that are given an
+# optimizer and do not.
 HIDDEN_TRAINING = re.compile(
     r"train_?(step|batch|iter\w*|one_\w+|epoch)|training_step|optimi[sz]e(_\w+)?"
 )
