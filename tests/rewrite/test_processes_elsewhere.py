@@ -94,6 +94,11 @@ def test_a_loop_whose_worker_joins_by_another_file(tmp_path: Path, imports: str)
         ("mp.Process(None, init_distributed, args=(rank, size))", TORCH, ""),
         ("mp.Process(target=work, kwargs=dict(rank=rank, size=size))", TORCH, ""),
         (
+            "Started(target=work, args=(rank, size))",
+            "from multiprocessing import Process as Started",
+            "",
+        ),
+        (
             "Worker(rank)",
             TORCH,
             "class Worker(mp.Process):\n    def __init__(self, rank):\n        super().__init__()\n"

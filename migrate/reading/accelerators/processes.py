@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.kinds import External, Instance, Partial
@@ -16,20 +18,45 @@ LAST = "Process"
 TARGET = 1  # its position among the parameters of a process
 
 
-def starting_replicas(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
-    """Yield the calls of a file that make a process whose function joins a process group.
+@lru_cache(maxsize=2)
+def starting_replicas(analysis: Analysis) -> Mapping[Path, Sequence[ast.Call]]:
+    """Return the calls of each file that make a process whose function joins a process group.
 
     `Process` of multiprocessing, of torch, of a context (`mp.get_context("spawn").Process`), and classes of
     the project that derive from it; the function may join by what it calls, in whatever file.
     """
     joining = joining_of(analysis)
     if not joining:
+        return {}
+    found = {path: list(_starting(top, joining, analysis)) for path, top in analysis.scopes.items()}
+    return {path: calls for path, calls in found.items() if calls}
+
+
+def _starting(
+    top: ModuleScope, joining: frozenset[Function], analysis: Analysis
+) -> Iterator[ast.Call]:
+    derived = _derived(analysis)
+    if not derived and LAST.encode() not in top.module.data:
         return
     for root in top.all_roots:
         for region in analysis.regions(root):
             for call, at in region.calls:
+                named = any(keyword.arg == "target" for keyword in call.keywords)
+                if not named and last_part(call.func) not in {LAST, *derived}:
+                    continue
                 if any(function in joining for function in _run_in_process(call, at, analysis)):
                     yield call
+
+
+@lru_cache(maxsize=2)
+def _derived(analysis: Analysis) -> frozenset[str]:
+    """Return the names of the classes of the project that derive from `Process`."""
+    return frozenset(
+        made.name
+        for scope in analysis.scopes.values()
+        for made in scope.classes
+        if made.bases and _is_process(made, analysis)
+    )
 
 
 def _run_in_process(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[Function]:

@@ -32,6 +32,8 @@ FRAMEWORKS = {
     "tensorflow": "tensorflow",
 }
 _SIGNS = re.compile(rb"\b(" + "|".join(FRAMEWORKS).encode() + rb")\b")
+# What a file holds that is run as a script.
+_PROGRAM = re.compile(rb"__main__|launch|spawn|Process")
 # Leaves the TPU to torch_xla.
 _ON_CPU = {"jax": re.compile(rb"JAX_PLATFORM|jax_platform"), "tensorflow": re.compile(rb"(?!)")}
 
@@ -64,9 +66,9 @@ def rivals_of(analysis: Analysis, scope: ModuleScope) -> tuple[Rival, ...]:
 
     Followed are the imports of each file that is read, and those in the functions that are called.
     """
-    if not _importing(analysis):
-        return ()
     program = scope.module
+    if _PROGRAM.search(program.data) is None or not _importing(analysis):
+        return ()
     found: dict[str, Rival] = {}
     files: set[Path] = set()
     for running, origin in reached(analysis, [(scope, None)], program.path, scripts={program.path}):

@@ -114,6 +114,8 @@ def _launched(scope: ModuleScope, analysis: Analysis) -> Iterator[tuple[Running,
                         place = end_of(call, scope.module)
                         workers |= {one: place for one in given if isinstance(one, Function)}
     path = scope.module.path
+    if not workers and not whole:
+        return
     if whole or any(_runs_a_file(worker, analysis) for worker in workers):
         yield from reached(analysis, [(scope, None)], path, scripts={path})
         return

@@ -280,7 +280,8 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         imports_ranks=scope.module.path in importing_ranks(analysis),
         rivals=rivals_of(analysis, scope),
         processes=frozenset(
-            _end(call, scope.module) for call in starting_replicas(analysis, scope)
+            _end(call, scope.module)
+            for call in starting_replicas(analysis).get(scope.module.path, ())
         ),
         handlers=handlers_in_threads(analysis, scope),
         counted=frozenset(_running(analysis, scope, counting_generators(analysis))),
