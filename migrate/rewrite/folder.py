@@ -110,11 +110,12 @@ def rewrite_folder(
                 calls[path] = at_first[path] if again else calls_of_file(last, path)
             jobs = [job(path, done[path].draft) for path in going_on]
             done |= zip(going_on, workers.run(_go_on, jobs, progress, "checking"), strict=True)
-        files = without_answered([one.file for one in done.values()], first.project, calls)
+        files = [one.file for one in done.values()]
         left = {
             path.resolve(): one.leaving for path, one in done.items() if one.leaving is not None
         }
         files = _with_functions(folder, first, last, files, calls, contents, left, workers)
+        files = without_answered(files, first.project, calls)
         files = _with_unread(folder, first.project, files, contents)
     if any(file.changed for file in files):
         files = sorted([*files, *in_configurations(folder, everything)], key=lambda file: file.name)

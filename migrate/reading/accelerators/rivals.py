@@ -14,7 +14,7 @@ from migrate.reading.accelerators.reached import (
     Import,
     end_of,
     imports_of,
-    name_of,
+    place_of,
     reached,
 )
 from migrate.reading.calls.analysis import Analysis
@@ -45,7 +45,7 @@ class Rival:
     Attributes:
         end: where the import ends, or the call or import of the program that leads to it.
         framework: `jax` or `tensorflow`.
-        where: the file and line of the import where another file of the project has it; else empty.
+        where: the file or function of the import where another file of the project has it; else empty.
         optional: whether the import stands under `try:`.
     """
 
@@ -79,7 +79,7 @@ def rivals_of(analysis: Analysis, scope: ModuleScope) -> tuple[Rival, ...]:
             for framework in _frameworks(node, module, analysis):
                 if framework not in found or (found[framework].optional and not optional):
                     end = end_of(node, module) if is_program or origin is None else origin
-                    place = "" if is_program else f"{name_of(module, analysis)}:{node.lineno}"
+                    place = "" if is_program else place_of(running, analysis)
                     found[framework] = Rival(end, framework, place, optional)
     modules = analysis.project.modules
     return tuple(

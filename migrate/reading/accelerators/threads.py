@@ -15,7 +15,7 @@ from migrate.reading.accelerators.reached import (
     Running,
     calls_of,
     end_of,
-    name_of,
+    place_of,
     reached,
 )
 from migrate.reading.calls.analysis import Analysis
@@ -45,7 +45,7 @@ def handlers_in_threads(analysis: Analysis, scope: ModuleScope) -> Mapping[End, 
     """Return the calls of a program that set a handler of a signal in the thread of a replica.
 
     Returns:
-        Where each call ends, with the file and line of the handler where it leads to another file.
+        Where each call ends, with what sets the handler where it leads to another file.
     """
     module = scope.module
     if not any(word in module.data for word in _WORDS) or not _mentions_signals(analysis):
@@ -58,7 +58,7 @@ def handlers_in_threads(analysis: Analysis, scope: ModuleScope) -> Mapping[End, 
             if running.module is module:
                 found[end_of(call, module)] = ""
             elif origin is not None:
-                found.setdefault(origin, f"{name_of(running.module, analysis)}:{call.lineno}")
+                found.setdefault(origin, place_of(running, analysis))
     return found
 
 

@@ -114,8 +114,8 @@ class ModuleCalls:
         imports_ranks: whether it imports a file that asks the environment for the rank when it is read.
         rivals: the frameworks that running the file imports and that take the TPU for themselves.
         processes: the calls that make a process whose function joins a process group.
-        handlers: the calls that set a handler of a signal in the thread of a replica, with the file and line
-            of the handler where that is in another file.
+        handlers: the calls that set a handler of a signal in the thread of a replica, with what
+            sets it where that is in another file.
         counted: the calls of a generator that yields pairs of a number and a batch, as `enumerate` does.
         sampling: the calls that run a function which runs a model and neither reads a value nor trains.
         evaluating: those of them that take no gradients, by a decorator of the function or all its callers.
