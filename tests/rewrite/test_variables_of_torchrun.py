@@ -75,6 +75,7 @@ def test_a_variable_that_only_torchrun_sets_is_reported(body: str, definitions: 
             "if by_torchrun():\n    print(os.environ['MASTER_ADDR'])",
             "def by_torchrun():\n    return 'TORCHELASTIC_RUN_ID' in os.environ",
         ),
+        ('if dist.is_torchelastic_launched():\n    print(os.environ["MASTER_ADDR"])', ""),
         ('os.environ["MASTER_PORT"] = "1"\nprint(os.environ["MASTER_PORT"])', ""),
         (
             'os.environ["MASTER_PORT"] = "1"\nshow()',

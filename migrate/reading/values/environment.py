@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, keyword, nodes_of, string_value
+from migrate.reading.tree.tree import code, keyword, last_part, nodes_of, string_value
 from migrate.reading.values.words import EXITS, RANKS, words
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ OF_TORCHRUN = words(
     "TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS "
     "TORCHELASTIC_USE_AGENT_STORE"
 )
+BY_TORCHRUN = "is_torchelastic_launched"
 CALLS = frozenset({"os.getenv", "os.putenv"})
 
 
@@ -212,6 +213,9 @@ def _asks(test: cst.CSTNode, context: Parsed, spawns: bool) -> bool:
     Another launcher's variables count too.
     """
     roots = [test, *(function.body for function in _run_by(test, context))]
+    called = (call for root in roots for call in nodes_of(root, cst.Call))
+    if any(last_part(call.func) == BY_TORCHRUN for call in called):
+        return True
     asked = {
         name
         for root in roots
