@@ -9,6 +9,7 @@ from pathlib import Path
 
 from migrate.errors import MigrateError
 from migrate.reading.accelerators.led import led_of
+from migrate.reading.accelerators.processes import starting_replicas
 from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.facts import ModuleCalls, calls_of_file
@@ -143,9 +144,11 @@ def _with_unread(
 
 
 def _starts_training(path: Path, analysis: Analysis) -> bool:
-    """Whether a file trains for several replicas, though it speaks of none itself: it needs a launch."""
+    """Whether a file trains for several replicas, or starts these, though it speaks of none itself."""
     top = analysis.scopes.get(path.resolve())
-    return top is not None and is_distributed_training(analysis, top)
+    if top is None:
+        return False
+    return path.resolve() in starting_replicas(analysis) or is_distributed_training(analysis, top)
 
 
 def files_of(folder: Path) -> Iterator[Path]:
