@@ -35,6 +35,7 @@ class MpProcess(Rule):
 
     name = "mp-process"
     nodes = (cst.Call,)
+    words = r"Process|Pool|\.start\("
     examples = (
         rewritten(
             """
