@@ -10,6 +10,17 @@ from migrate.check.config import Config
 from migrate.check.file import check_file
 from migrate.rewrite.folder import rewrite_folder
 
+LATE = """\
+import signal
+
+
+def stop(number, frame):
+    print("stopped")
+
+
+{outside}if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, stop)
+"""
 UTIL = """\
 import faulthandler
 import signal
@@ -166,3 +177,13 @@ if __name__ == "__main__":
 signal.signal(signal.SIGTERM, stop)
 """)
     assert [one.line for one in check_file(script, Config()) if one.code == "XLA841"] == [17]
+
+
+@pytest.mark.parametrize(
+    ("outside", "lines"), [("", []), ("signal.signal(signal.SIGTERM, stop)\n", [11])]
+)
+def test_a_file_that_the_replica_imports_first(
+    tmp_path: Path, outside: str, lines: list[int]
+) -> None:
+    (tmp_path / "late.py").write_text(LATE.format(outside=outside))
+    assert [line for line, _ in found(tmp_path, "import late; print(late.stop)")] == lines

@@ -52,7 +52,7 @@ def handlers_in_threads(analysis: Analysis, scope: ModuleScope) -> Mapping[End, 
         return {}
     found: dict[End, str] = {}
     for running, origin in _launched(scope, analysis):
-        for call, at in calls_of(running, analysis, guard=True):
+        for call, at in calls_of(running, analysis, guard=running.module is module):
             if not _sets(call, at, analysis) or _is_safe(call, running.module):
                 continue
             if running.module is module:
