@@ -9,6 +9,7 @@ from pathlib import Path
 
 from migrate.errors import MigrateError
 from migrate.reading.accelerators.led import led_of
+from migrate.reading.accelerators.processes import starting_replicas
 from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.facts import ModuleCalls, calls_of_file
@@ -103,11 +104,12 @@ def rewrite_folder(
                 calls[path] = at_first[path] if again else calls_of_file(last, path)
             jobs = [job(path, done[path].draft) for path in going_on]
             done |= zip(going_on, workers.run(_go_on, jobs, progress, "checking"), strict=True)
-        files = without_answered([one.file for one in done.values()], first.project, calls)
+        files = [one.file for one in done.values()]
         left = {
             path.resolve(): one.leaving for path, one in done.items() if one.leaving is not None
         }
         files = _with_functions(folder, first, last, files, calls, contents, left, workers)
+        files = without_answered(files, first.project, calls)
         files = _with_unread(folder, first.project, files, contents)
     if any(file.changed for file in files):
         files = sorted([*files, *in_configurations(folder, everything)], key=lambda file: file.name)
@@ -135,9 +137,11 @@ def _with_unread(
 
 
 def _starts_training(path: Path, analysis: Analysis) -> bool:
-    """Whether a file trains for several replicas, though it speaks of none itself: it needs a launch."""
+    """Whether a file trains for several replicas, or starts these, though it speaks of none itself."""
     top = analysis.scopes.get(path.resolve())
-    return top is not None and is_distributed_training(analysis, top)
+    if top is None:
+        return False
+    return path.resolve() in starting_replicas(analysis) or is_distributed_training(analysis, top)
 
 
 def files_of(folder: Path) -> Iterator[Path]:

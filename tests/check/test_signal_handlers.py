@@ -10,6 +10,17 @@ from migrate.check.config import Config
 from migrate.check.file import check_file
 from migrate.rewrite.folder import rewrite_folder
 
+LATE = """\
+import signal
+
+
+def stop(number, frame):
+    print("stopped")
+
+
+{outside}if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, stop)
+"""
 UTIL = """\
 import faulthandler
 import signal
@@ -86,10 +97,10 @@ def found(folder: Path, inside: str = "pass", outside: str = "pass") -> list[tup
 @pytest.mark.parametrize(
     ("inside", "where"),
     [
-        ("util.install(stop)", "util.py:8"),
-        ("util.install_by_name(stop)", "util.py:12"),
-        ("util.Stopper(stop).start()", "util.py:20"),
-        ("util.serve(None, stop)", "util.py:25"),
+        ("util.install(stop)", "install (util.py)"),
+        ("util.install_by_name(stop)", "install_by_name (util.py)"),
+        ("util.Stopper(stop).start()", "start (util.py)"),
+        ("util.serve(None, stop)", "serve (util.py)"),
         ("import signal; signal.signal(signal.SIGTERM, stop)", "torch_xla.launch runs this"),
     ],
 )
@@ -141,7 +152,7 @@ if __name__ == "__main__":
     notes = {file.name.name: file.findings for file in done.files}
     (note,) = [one for one in notes["train.py"] if one.rule == "XLA841"]
     assert note.line == 13
-    assert "util.py:8" in note.message
+    assert "install (util.py)" in note.message
 
 
 def test_a_file_that_is_run_as_a_whole_in_the_thread(tmp_path: Path) -> None:
@@ -166,3 +177,13 @@ if __name__ == "__main__":
 signal.signal(signal.SIGTERM, stop)
 """)
     assert [one.line for one in check_file(script, Config()) if one.code == "XLA841"] == [17]
+
+
+@pytest.mark.parametrize(
+    ("outside", "lines"), [("", []), ("signal.signal(signal.SIGTERM, stop)\n", [11])]
+)
+def test_a_file_that_the_replica_imports_first(
+    tmp_path: Path, outside: str, lines: list[int]
+) -> None:
+    (tmp_path / "late.py").write_text(LATE.format(outside=outside))
+    assert [line for line, _ in found(tmp_path, "import late; print(late.stop)")] == lines

@@ -94,6 +94,11 @@ def test_a_loop_whose_worker_joins_by_another_file(tmp_path: Path, imports: str)
         ("mp.Process(None, init_distributed, args=(rank, size))", TORCH, ""),
         ("mp.Process(target=work, kwargs=dict(rank=rank, size=size))", TORCH, ""),
         (
+            "Started(target=work, args=(rank, size))",
+            "from multiprocessing import Process as Started",
+            "",
+        ),
+        (
             "Worker(rank)",
             TORCH,
             "class Worker(mp.Process):\n    def __init__(self, rank):\n        super().__init__()\n"
@@ -110,11 +115,30 @@ def test_processes_that_are_made_otherwise_are_reported_or_launched(
 
 
 @pytest.mark.parametrize(
-    "call", ["mp.Process(target=shard, args=(rank,))", "mp.Process(target=print, args=(rank,))"]
+    "call",
+    [
+        "mp.Process(target=shard, args=(rank,))",
+        "mp.Process(target=print, args=(rank,))",
+        "mp.Pool(2).map(shard, range(8))",
+    ],
 )
 def test_processes_that_join_no_group_stay(tmp_path: Path, call: str) -> None:
     file = rewritten(tmp_path, LOOP.format(call=call))
     assert file is None or not (file.changed or reports(file))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[mp.Process(target=work, args=(rank, size)) for rank in range(size)]",
+        "mp.Pool(size).starmap(work, [(rank, size) for rank in range(size)])",
+        "ProcessPoolExecutor(size).submit(work, 0, size)",
+    ],
+)
+def test_several_processes_at_once(tmp_path: Path, line: str) -> None:
+    imports = f"from concurrent.futures import ProcessPoolExecutor\n\n{TORCH}"
+    (message,) = reports(rewritten(tmp_path, f"    done = {line}\n", imports))
+    assert "torch_xla.launch(work, args=(…))" in message
 
 
 def test_a_process_that_loads_data_does_not_keep_a_script_from_its_launch(tmp_path: Path) -> None:
@@ -156,3 +180,30 @@ def test_a_spawn_whose_worker_joins_by_another_file(tmp_path: Path) -> None:
     file = rewritten(tmp_path, "    mp.spawn(work, args=(size,), nprocs=size)\n")
     assert file is not None
     assert b"torch_xla.launch(work)" in file.after
+
+
+@pytest.mark.parametrize("line", ["Worker(rank).start()", "p = Worker(rank)\n        p.start()"])
+def test_a_class_of_another_file_in_a_file_that_says_nothing_of_torch(
+    tmp_path: Path, line: str
+) -> None:
+    (tmp_path / "dist.py").write_text(DIST)
+    (tmp_path / "workers.py").write_text("""\
+from multiprocessing import Process
+
+from dist import init_distributed
+
+
+class Worker(Process):
+    def __init__(self, rank):
+        super().__init__()
+        self.rank = rank
+
+    def run(self):
+        init_distributed(self.rank, 2)
+""")
+    (tmp_path / "main.py").write_text(
+        "from workers import Worker\n\nif __name__ == '__main__':\n"
+        f"    for rank in range(2):\n        {line}\n"
+    )
+    file = next(one for one in rewrite_folder(tmp_path).files if one.name.name == "main.py")
+    assert len(reports(file)) == 1

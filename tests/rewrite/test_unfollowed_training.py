@@ -19,7 +19,7 @@ import tqdm
 
 from engine.io import save_checkpoint
 from engine.loop import Trainer
-from engine.train import backward, train_one_epoch, train_step
+from engine.train import backward, train_and_validate, train_one_epoch, train_step
 from .near import update
 
 

@@ -91,11 +91,12 @@ def imports_of(running: Running, *, guard: bool) -> Iterator[tuple[Import, bool]
             yield node, id(node) in optional
 
 
-def name_of(module: Module, analysis: Analysis) -> str:
-    """Return the file as it is named in the project."""
-    root = analysis.project.root
-    inside = root is not None and module.path.is_relative_to(root)
-    return str(module.path.relative_to(root)) if inside and root is not None else module.path.name
+def place_of(running: Running, analysis: Analysis) -> str:
+    """Return a file as it is named in the project, or a function with its file: `load (data.py)`."""
+    root, path = analysis.project.root, running.module.path
+    inside = root is not None and path.is_relative_to(root)
+    name = str(path.relative_to(root)) if inside and root is not None else path.name
+    return f"{running.name} ({name})" if isinstance(running, Function) else name
 
 
 def _run_by(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[Function]:

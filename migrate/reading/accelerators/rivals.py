@@ -14,7 +14,7 @@ from migrate.reading.accelerators.reached import (
     Import,
     end_of,
     imports_of,
-    name_of,
+    place_of,
     reached,
 )
 from migrate.reading.calls.analysis import Analysis
@@ -32,6 +32,8 @@ FRAMEWORKS = {
     "tensorflow": "tensorflow",
 }
 _SIGNS = re.compile(rb"\b(" + "|".join(FRAMEWORKS).encode() + rb")\b")
+# What a file holds that is run as a script.
+_PROGRAM = re.compile(rb"__main__|launch|spawn|Process")
 # Leaves the TPU to torch_xla.
 _ON_CPU = {"jax": re.compile(rb"JAX_PLATFORM|jax_platform"), "tensorflow": re.compile(rb"(?!)")}
 
@@ -43,7 +45,7 @@ class Rival:
     Attributes:
         end: where the import ends, or the call or import of the program that leads to it.
         framework: `jax` or `tensorflow`.
-        where: the file and line of the import where another file of the project has it; else empty.
+        where: the file or function of the import where another file of the project has it; else empty.
         optional: whether the import stands under `try:`.
     """
 
@@ -64,9 +66,9 @@ def rivals_of(analysis: Analysis, scope: ModuleScope) -> tuple[Rival, ...]:
 
     Followed are the imports of each file that is read, and those in the functions that are called.
     """
-    if not _importing(analysis):
-        return ()
     program = scope.module
+    if _PROGRAM.search(program.data) is None or not _importing(analysis):
+        return ()
     found: dict[str, Rival] = {}
     files: set[Path] = set()
     for running, origin in reached(analysis, [(scope, None)], program.path, scripts={program.path}):
@@ -77,7 +79,7 @@ def rivals_of(analysis: Analysis, scope: ModuleScope) -> tuple[Rival, ...]:
             for framework in _frameworks(node, module, analysis):
                 if framework not in found or (found[framework].optional and not optional):
                     end = end_of(node, module) if is_program or origin is None else origin
-                    place = "" if is_program else f"{name_of(module, analysis)}:{node.lineno}"
+                    place = "" if is_program else place_of(running, analysis)
                     found[framework] = Rival(end, framework, place, optional)
     modules = analysis.project.modules
     return tuple(

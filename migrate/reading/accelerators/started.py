@@ -27,7 +27,8 @@ def is_distributed_training(analysis: Analysis, top: ModuleScope) -> bool:
     called = set(_called(analysis, reached))
     if called.isdisjoint(MEANS_SEVERAL) or not called.isdisjoint(LAUNCHERS):
         return False
-    if any(_starts_replicas(analysis, scope, reached) for scope in analysis.scopes.values()):
+    made = {id(call) for calls in starting_replicas(analysis).values() for call in calls}
+    if made and any(id(call) in made for region in reached for call, _ in region.calls):
         return False
     if not BY_OTHERS.isdisjoint(name.split(".")[0] for name in called):
         return False
@@ -39,12 +40,6 @@ def is_distributed_training(analysis: Analysis, top: ModuleScope) -> bool:
         for region in analysis.regions(root)
         if region in loops
     )
-
-
-def _starts_replicas(analysis: Analysis, top: ModuleScope, reached: set[Region]) -> bool:
-    """Whether a file makes, in what is reached, a process that joins a process group."""
-    made = {id(call) for call in starting_replicas(analysis, top)}
-    return bool(made) and any(id(call) in made for region in reached for call, _ in region.calls)
 
 
 def _trains(analysis: Analysis, root: Region) -> bool:

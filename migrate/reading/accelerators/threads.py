@@ -15,7 +15,7 @@ from migrate.reading.accelerators.reached import (
     Running,
     calls_of,
     end_of,
-    name_of,
+    place_of,
     reached,
 )
 from migrate.reading.calls.analysis import Analysis
@@ -45,20 +45,20 @@ def handlers_in_threads(analysis: Analysis, scope: ModuleScope) -> Mapping[End, 
     """Return the calls of a program that set a handler of a signal in the thread of a replica.
 
     Returns:
-        Where each call ends, with the file and line of the handler where it leads to another file.
+        Where each call ends, with what sets the handler where it leads to another file.
     """
     module = scope.module
     if not any(word in module.data for word in _WORDS) or not _mentions_signals(analysis):
         return {}
     found: dict[End, str] = {}
     for running, origin in _launched(scope, analysis):
-        for call, at in calls_of(running, analysis, guard=True):
+        for call, at in calls_of(running, analysis, guard=running.module is module):
             if not _sets(call, at, analysis) or _is_safe(call, running.module):
                 continue
             if running.module is module:
                 found[end_of(call, module)] = ""
             elif origin is not None:
-                found.setdefault(origin, f"{name_of(running.module, analysis)}:{call.lineno}")
+                found.setdefault(origin, place_of(running, analysis))
     return found
 
 
@@ -114,6 +114,8 @@ def _launched(scope: ModuleScope, analysis: Analysis) -> Iterator[tuple[Running,
                         place = end_of(call, scope.module)
                         workers |= {one: place for one in given if isinstance(one, Function)}
     path = scope.module.path
+    if not workers and not whole:
+        return
     if whole or any(_runs_a_file(worker, analysis) for worker in workers):
         yield from reached(analysis, [(scope, None)], path, scripts={path})
         return

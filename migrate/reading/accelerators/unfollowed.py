@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import re
 import sys
 from collections.abc import Iterator
 
@@ -19,17 +18,16 @@ from migrate.reading.calls.kinds import Device, External
 from migrate.reading.calls.scopes import ModuleScope, Region, Scope
 from migrate.reading.calls.training import is_optimizer_value
 from migrate.reading.replicas.rank_tests import last_part
-from migrate.reading.values.words import CALLED_MODEL, LOADER, OPTIMIZER
+from migrate.reading.values.words import (
+    CALLED_MODEL,
+    HIDDEN_TRAINING,
+    LOADER,
+    OPTIMIZER,
+    TRAINS_NOTHING,
+)
 
 # What they do is known.
-FOLLOWED = {"torch", "torchvision", "torchaudio", "torch_xla", "shims", "numpy", "builtins"}
-# Names of functions that are given an optimizer and train nothing.
-NO_TRAINING = re.compile(
-    r"save|load|log|checkpoint|ckpt|resume|restore|sched|lr|learning_rate|decay|eval|valid|test|print|show|wandb",
-    re.IGNORECASE,
-)
-# Methods by which an object of an unknown class trains: a name, where nothing else is known.
-TRAINS = re.compile(r"train_?(step|batch|iter\w*|one_\w+|epoch)|training_step|optimi[sz]e(_\w+)?")
+KNOWN = {"torch", "torchvision", "torchaudio", "torch_xla", "shims", "numpy", "builtins"}
 CLEARS = "zero_grad"
 
 
@@ -80,9 +78,9 @@ def _trains_unseen(analysis: Analysis, region: Region) -> ast.Call | None:
         last_part(call.func) == CLEARS or _is_model(call.func, at, analysis) for call, at in calls
     )
     for call, at in calls:
-        if TRAINS.fullmatch(last_part(call.func)) and _is_unknown(call, at, analysis):
+        if HIDDEN_TRAINING.fullmatch(last_part(call.func)) and _is_unknown(call, at, analysis):
             return call
-        if not _is_unknown(call, at, analysis) or NO_TRAINING.search(last_part(call.func)):
+        if not _is_unknown(call, at, analysis) or TRAINS_NOTHING.fullmatch(last_part(call.func)):
             continue
         given = (*call.args, *(keyword.value for keyword in call.keywords))
         if any(_is_optimizer(value, at, analysis) for value in given) and (
@@ -116,12 +114,15 @@ def _is_unknown(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
         return False
     values = analysis.evaluator.values(call.func, scope)
     if all(isinstance(value, Device) for value in values):
-        return isinstance(call.func, ast.Name) or TRAINS.fullmatch(last_part(call.func)) is not None
+        return (
+            isinstance(call.func, ast.Name)
+            or HIDDEN_TRAINING.fullmatch(last_part(call.func)) is not None
+        )
     for value in values:
         if not isinstance(value, External):
             return False
         root = value.name.partition(".")[0]
-        if root in FOLLOWED or root in sys.stdlib_module_names:
+        if root in KNOWN or root in sys.stdlib_module_names:
             return False
     return True
 

@@ -123,8 +123,8 @@ class ModuleCalls:
         imports_ranks: whether it imports a file that asks the environment for the rank when it is read.
         rivals: the frameworks that running the file imports and that take the TPU for themselves.
         processes: the calls that make a process whose function joins a process group.
-        handlers: the calls that set a handler of a signal in the thread of a replica, with the file and line
-            of the handler where that is in another file.
+        handlers: the calls that set a handler of a signal in the thread of a replica, with what
+            sets it where that is in another file.
         counted: the calls of a generator that yields pairs of a number and a batch, as `enumerate` does.
         sampling: the calls that run a function which runs a model and neither reads a value nor trains.
         evaluating: those of them that take no gradients, by a decorator of the function or all its callers.
@@ -302,7 +302,8 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         imports_ranks=scope.module.path in importing_ranks(analysis),
         rivals=rivals_of(analysis, scope),
         processes=frozenset(
-            _end(call, scope.module) for call in starting_replicas(analysis, scope)
+            _end(call, scope.module)
+            for call in starting_replicas(analysis).get(scope.module.path, ())
         ),
         handlers=handlers_in_threads(analysis, scope),
         counted=frozenset(_running(analysis, scope, counting_generators(analysis))),

@@ -104,7 +104,8 @@ class Launch:
 
         Processes that load data, or serve, are no replicas.
         """
-        if self._context.place(call) in self._context.calls.processes:
+        processes = self._context.calls.processes
+        if processes and self._context.place(call) in processes:
             return True
         if self._context.qualified_name(call.func) not in PROCESS:
             return False

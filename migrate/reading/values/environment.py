@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, keyword, nodes_of, string_value
+from migrate.reading.tree.tree import code, keyword, last_part, nodes_of, string_value
 from migrate.reading.values.words import EXITS, RANKS, words
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
-    from migrate.reading.script import Script
 
 ENVIRON = "os.environ"
 # What torchrun sets beside the ranks, and torch_xla.launch does not.
@@ -21,6 +20,7 @@ OF_TORCHRUN = words(
     "TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS "
     "TORCHELASTIC_USE_AGENT_STORE"
 )
+BY_TORCHRUN = "is_torchelastic_launched"
 CALLS = frozenset({"os.getenv", "os.putenv"})
 
 
@@ -165,12 +165,17 @@ def _sets(node: cst.CSTNode, name: str, context: Parsed) -> bool:
     return named and not is_read(node, context)
 
 
-def needed(node: cst.CSTNode, context: Script) -> str | None:
+def needed(node: cst.CSTNode, context: Parsed, *, spawns: bool) -> str | None:
     """Return the variable of torchrun that the literal `node` names where the script fails without it.
 
     `os.environ["MASTER_ADDR"]` and `int(os.getenv("MASTER_PORT"))` fail; a default, or a question around it
     whether torchrun has set its variables, keeps them from it. The question for the rank does not: a replica
     that `torch_xla.launch` starts may have been given that without the others.
+
+    Args:
+        node: the literal.
+        context: the script.
+        spawns: whether the script starts its replicas itself: these find a rank only where it sets that.
     """
     name = environment_name(node, context)
     if name not in OF_TORCHRUN or not is_read(node, context):
@@ -183,10 +188,10 @@ def needed(node: cst.CSTNode, context: Script) -> str | None:
             return None
     elif not isinstance(found, cst.Subscript):
         return None
-    return None if _is_asked_for(node, context) else name
+    return None if _is_asked_for(node, context, spawns) else name
 
 
-def _is_asked_for(node: cst.CSTNode, context: Script) -> bool:
+def _is_asked_for(node: cst.CSTNode, context: Parsed, spawns: bool) -> bool:
     """Whether `node` is read only where the environment has been asked, or where a failure is caught."""
     below = node
     for above in context.ancestors(node):
@@ -194,7 +199,7 @@ def _is_asked_for(node: cst.CSTNode, context: Script) -> bool:
             return False
         if isinstance(above, cst.If | cst.IfExp | cst.BooleanOperation):
             asked = above.left if isinstance(above, cst.BooleanOperation) else above.test
-            if below is not asked and _asks(asked, context):
+            if below is not asked and _asks(asked, context, spawns):
                 return True
         if isinstance(above, cst.Try) and below is above.body:
             return True
@@ -202,21 +207,19 @@ def _is_asked_for(node: cst.CSTNode, context: Script) -> bool:
     return False
 
 
-def _asks(test: cst.CSTNode, context: Script) -> bool:
+def _asks(test: cst.CSTNode, context: Parsed, spawns: bool) -> bool:
     """Whether `test` asks, itself or by functions that it calls, what only torchrun sets.
 
     Another launcher's variables count too.
     """
     roots = [test, *(function.body for function in _run_by(test, context))]
+    called = (call for root in roots for call in nodes_of(root, cst.Call))
+    if any(last_part(call.func) == BY_TORCHRUN for call in called):
+        return True
     asked = {
         name
         for root in roots
         for string in nodes_of(root, cst.SimpleString)
         if (name := environment_name(string, context)) is not None
     }
-    return any(name not in RANKS or not _may_be_set(name, context) for name in asked)
-
-
-def _may_be_set(rank: str, context: Script) -> bool:
-    """Whether a replica may find the variable `rank` set: by the launcher that a rewrite adds."""
-    return not context.launch.spawns or sets(rank, context)
+    return any(name not in RANKS or (spawns and not sets(name, context)) for name in asked)

@@ -205,6 +205,16 @@ EVALUATION = re.compile(
     r"_*(run_|do_)?(eval|evaluate|evaluation|validate|validation|val|test|inference)(_.*)?",
     re.IGNORECASE,
 )
+# Functions and methods of which the source shows nothing and that train; and those that are given an
+# optimizer and do not.
+HIDDEN_TRAINING = re.compile(
+    r"train_?(step|batch|iter\w*|one_\w+|epoch)|training_step|optimi[sz]e(_\w+)?"
+)
+TRAINS_NOTHING = re.compile(
+    r"(?!.*train)(.*_)?(save|load|log|checkpoint|ckpt|resume|restore|sched|adjust|lr|learning_rate|decay|eval"
+    r"|valid|test|print|show|wandb).*",
+    re.IGNORECASE,
+)
 # Methods by which a copy of the weights follows the model: `ema.update()`, `average.step(model)`.
 UPDATES = re.compile(r"_*(\w+_)?(update|step|accumulate|average)(_\w+)?")
 OF_EVALUATION = re.compile("val|test|eval|sequential|dev_")

@@ -28,7 +28,8 @@ def without_answered(
     """Return `files` without the findings on RANK in modules whose scripts set it in each replica.
 
     A module that asks the environment for its rank is answered by the launcher that the rewrite gives the
-    scripts that import it. The finding stays where a script without one calls the function that asks.
+    scripts that import it. The finding stays where a script without one calls the function that asks, and
+    that fails without an answer: `os.environ["RANK"]`, no question whether there is one.
 
     Args:
         files: the files of a folder as rewritten.
@@ -57,7 +58,10 @@ def without_answered(
             if note.rule != RULE
             or not started
             or GUARD.search(file.after)
-            or any(_runs(path, note, project, runs) for runs in others)
+            or (
+                any(_runs(path, note, project, runs) for runs in others)
+                and _fails_unset(path, note, project)
+            )
         )
         result.append(replace(file, findings=kept))
     return result
@@ -76,6 +80,43 @@ def _runs(path: Path, note: Note, project: Project, calls: ModuleCalls | None) -
         function.path == path and function.line <= note.line <= _end(path, function.line, project)
         for functions in calls.definitions.values()
         for function in functions
+    )
+
+
+def _fails_unset(path: Path, note: Note, project: Project) -> bool:
+    """Whether the read of a variable at `note` fails where it is not set, and nothing asks before."""
+    module = project.modules[path]
+    here = [
+        node
+        for node in module.nodes
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.slice, ast.Constant)
+        and node.slice.lineno == note.line
+        and module.column(note.line, node.slice.col_offset) + 1 == note.column
+    ]
+    if not here:
+        return False  # `os.environ.get(…)`, `"RANK" in os.environ`
+    name = here[0].slice
+    assert isinstance(name, ast.Constant)
+    functions = {node.name: node for node in module.nodes if isinstance(node, ast.FunctionDef)}
+    for node in module.nodes:
+        if isinstance(node, ast.If | ast.IfExp) and node.test.lineno <= note.line:
+            inside = node.lineno <= note.line <= (node.end_lineno or 0)
+            if inside and _asks(node.test, name.value, functions):
+                return False
+    return True
+
+
+def _asks(test: ast.expr, name: object, functions: Mapping[str, ast.FunctionDef]) -> bool:
+    """Whether a test names the variable, itself or by a function of the file that it calls."""
+    roots: list[ast.AST] = [test]
+    for call in ast.walk(test):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            roots += [functions[call.func.id]] if call.func.id in functions else []
+    return any(
+        isinstance(node, ast.Constant) and node.value == name
+        for root in roots
+        for node in ast.walk(root)
     )
 
 

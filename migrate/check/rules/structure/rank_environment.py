@@ -119,7 +119,7 @@ class RankEnvironment(Hazard):
             yield self.hit(node, message)
         elif (
             value in OF_TORCHRUN
-            and needed(node, facts.context)
+            and needed(node, facts.context, spawns=facts.context.launch.spawns)
             and not sets(value, facts.context, node)
         ):
             message = f"{value} is not set by torch_xla.launch: this raises without torchrun"

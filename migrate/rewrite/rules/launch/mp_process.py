@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.reading.replicas.launchers import PROCESS
 from migrate.reading.replicas.process_loops import ProcessLoop, process_loop
 from migrate.reading.tree.tree import code, keyword
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -26,14 +27,15 @@ class MpProcess(Rule):
     **Left alone.** Processes that join no process group: loaders, servers.
 
     **Reported.** Processes that join a process group and are started otherwise: with several functions,
-    with `kwargs`, or outside of such a loop.
+    with `kwargs`, outside of such a loop, by a class that derives from `Process`, or by a pool. The function
+    may join by what it calls in another file.
 
     Source: torch_xla 2.9, `torch_xla.launch`.
     """
 
     name = "mp-process"
     nodes = (cst.Call,)
-    words = "Process"
+    words = r"Process|Pool|\.start\("
     examples = (
         rewritten(
             """
@@ -133,14 +135,15 @@ class MpProcess(Rule):
     def _by_hand(self, node: cst.Call, context: Workspace) -> str:
         """Return what to do about a process that is not started by a loop that does nothing else."""
         launch = context.vocabulary.say("launch")
-        loop = next(
-            (a for a in context.ancestors(node) if isinstance(a, cst.For | cst.While)), None
-        )
-        target = keyword(node, "target")
-        if loop is not None and target is not None:
-            worker = code(target.value)
+        loops = (cst.For, cst.While, cst.BaseComp)
+        several = any(isinstance(above, loops) for above in context.ancestors(node))
+        given = keyword(node, "target")
+        if given is None and context.qualified_name(node.func) not in PROCESS and node.args:
+            given, several = node.args[0], True  # of a pool
+        if several and given is not None and isinstance(given.value, cst.Name | cst.Attribute):
+            worker = code(given.value)
             return (
-                f"the processes of this loop join a process group: start them with "
+                f"the processes that this starts join a process group: start them with "
                 f"{launch}({worker}, args=(…)), which gives {worker} the index of the replica first "
                 "and waits for all"
             )

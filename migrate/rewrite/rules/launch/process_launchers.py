@@ -24,6 +24,7 @@ PROGRAM = re.compile(r"[\w./-]+")
 SCRIPT_NAME = re.compile(r"[\w./-]+\.py\b")
 # What a script holds that works on GPUs, or together with other processes.
 ON_GPUS = re.compile(rb"cuda|torch\.distributed|lightning|accelerate|deepspeed")
+GPUS = re.compile(r"gpu|cuda|torch|gres", re.IGNORECASE)
 # `CUDA_VISIBLE_DEVICES` of a process that works on the CPU.
 NONE_SEEN = ("", "-1")
 MOST_STATEMENTS = 50
@@ -39,7 +40,8 @@ class ProcessLaunchers(Rule):
     **Reported.** Commands run in a script that sets RANK, LOCAL_RANK or CUDA_VISIBLE_DEVICES for them, or
     puts `--rank` together for them, unless these run another program than Python, or a script of the project
     that does jobs of the CPU; commands that run torchrun, `torch.distributed.launch`, mpirun or srun;
-    submitit's executors: start the rewritten training script once on each host instead.
+    submitit's executors, in a script that asks for GPUs or trains: start the rewritten training script once
+    on each host instead.
 
     Source: torch_xla 2.9, `torch_xla.launch`.
     """
@@ -55,6 +57,29 @@ class ProcessLaunchers(Rule):
 
             subprocess.run(["git", "rev-parse", "HEAD"])
             """
+        ),
+        left_alone(
+            """
+            import submitit
+
+            from tokens import tokenize
+
+            executor = submitit.AutoExecutor("logs")
+            executor.update_parameters(cpus_per_task=8)
+            executor.map_array(tokenize, ["a.txt", "b.txt"])
+            """
+        ),
+        reported(
+            """
+            import submitit
+
+            from training import main
+
+            executor = submitit.AutoExecutor("logs")
+            executor.update_parameters(gpus_per_node=8, tasks_per_node=8)
+            executor.submit(main)
+            """,
+            "once on each host",
         ),
         left_alone(
             """
@@ -136,7 +161,8 @@ class ProcessLaunchers(Rule):
             and (_sets_a_rank(context) or _passes_a_rank(context))
             and _may_train(command, context)
         )
-        if name in SUBMITIT or starts or launches:
+        submits = name in SUBMITIT and _is_for_gpus(context)
+        if submits or starts or launches:
             yield from self.report(
                 node,
                 "starts the processes of a training: start the rewritten script once on each host "
@@ -196,6 +222,12 @@ def _may_train(command: Sequence[cst.CSTNode], context: Workspace) -> bool:
     if not files or any(file is None for file in files):
         return True
     return any(ON_GPUS.search(file.read_bytes()) for file in files if file is not None)
+
+
+def _is_for_gpus(context: Workspace) -> bool:
+    """Whether the jobs that a script submits may train: it asks for GPUs, or names what trains."""
+    calls = context.calls
+    return bool(calls.joins or calls.training or GPUS.search(context.source.text))
 
 
 def _sets_a_rank(context: Workspace) -> bool:

@@ -170,7 +170,7 @@ class RendezvousAddress(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the removal of a statement, of an `if` that holds nothing else, or of entries of a dict."""
         if isinstance(node, cst.SimpleString):
-            name = needed(node, context)
+            name = needed(node, context, spawns=context.launch.spawns)
             if name is not None and not sets(name, context, node):
                 message = f"{name} is set by torchrun alone: without it this raises"
                 served = "; xla:// needs no address, remove it with what it served"
