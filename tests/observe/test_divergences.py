@@ -126,6 +126,30 @@ def test_shards_of_unequal_length_are_compiled_and_keep_nobody_waiting(tmp_path:
     assert found.step == 3
 
 
+@pytest.mark.parametrize(
+    ("end", "pending"), [(Cause.SYNC, False), (Cause.READ, True), (Cause.COMPILED, True)]
+)
+def test_after_a_read_alone_a_collective_may_be_pending(
+    end: Cause, pending: bool, tmp_path: Path
+) -> None:
+    """A read runs what its value needs: on a TPU the collective before it may go into the next graph."""
+    last = replace(sync("a"), cause=end, line=READ)
+    for rank, own in ((0, (LOCAL,)), (1, ())):
+        written(tmp_path, step(rank, 1, cut("g"), last, *own, sync("b")))
+        written(tmp_path, step(rank, 2, cut("g"), sync("a")))
+    (found,) = observed(tmp_path).alone
+    assert found.pending is pending
+
+
+def test_after_a_sync_no_collective_is_pending(tmp_path: Path) -> None:
+    last = replace(sync("a"), cause=Cause.READ, line=READ)
+    for rank, own in ((0, (LOCAL,)), (1, ())):
+        written(tmp_path, step(rank, 1, cut("g"), last, sync("b"), *own))
+        written(tmp_path, step(rank, 2, cut("g"), sync("a")))
+    (found,) = observed(tmp_path).alone
+    assert not found.pending
+
+
 def test_another_collective_after_unequal_shards_is_a_divergence(tmp_path: Path) -> None:
     for rank, size in ((0, 2), (1, 1)):
         written(
