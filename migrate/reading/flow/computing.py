@@ -15,7 +15,15 @@ import libcst as cst
 
 from migrate.reading.facts import Facts
 from migrate.reading.flow import pending_values as v
-from migrate.reading.tree.tree import base_name, code, is_none, last_part, nodes_of
+from migrate.reading.tree.tree import (
+    base_name,
+    code,
+    is_attribute_of_self,
+    is_none,
+    last_part,
+    nodes_of,
+    string_value,
+)
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import words
 
@@ -36,6 +44,7 @@ WRITING = words(
     "reciprocal_ relu_ remainder_ renorm_ round_ rsqrt_ scatter_ scatter_add_ scatter_reduce_ sigmoid_ "
     "sign_ sin_ sqrt_ square_ sub_ subtract_ tanh_ tril_ triu_ trunc_ uniform_ zero_"
 )
+COLLECTIONS = cst.Dict | cst.DictComp | cst.List | cst.ListComp
 DEEPEST = 4
 
 
@@ -108,6 +117,20 @@ def _may_be_there(node: cst.BaseExpression, facts: Facts) -> bool:
         moves = facts.context.moves_to_accelerator or facts.context.calls.accelerated
         return bool(moves) and not facts.values.is_surely_cpu(node)
     return kind is Kind.ON_DEVICE
+
+
+def is_written_by_index(target: cst.Subscript, facts: Facts) -> bool:
+    """Whether `target` is a part of a tensor of the device, not an item of a dictionary or list."""
+    key = target.slice[0].slice
+    if isinstance(key, cst.Index) and string_value(key.value) is not None:
+        return False
+    inner: cst.BaseExpression = target.value
+    given = facts.context.bound_values(inner) if isinstance(inner, cst.Name) else []
+    if is_attribute_of_self(inner):
+        given = [value for _, value in facts.context.attributes.get(inner.attr.value, ())]
+    if any(isinstance(value, COLLECTIONS) for value in given):
+        return False
+    return facts.values.on_device(inner)
 
 
 def replaced_data(target: cst.BaseExpression) -> str | None:

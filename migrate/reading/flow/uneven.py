@@ -23,6 +23,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.flow import computing
 from migrate.reading.flow import pending_values as v
 from migrate.reading.flow.copies import updates_copy
+from migrate.reading.replicas.acting import OF_RUN
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.steps.in_step import is_step
 from migrate.reading.tree.tree import base_name, bind, code, is_dotted_name, keyword, nodes_of
@@ -217,7 +218,7 @@ class _Walk:
             copied.append(self._copied)
             if after is None:
                 after = self._state
-            else:
+            elif branch is not None or not self._asks_for_several(node.test):
                 after.join(self._state)
         assert after is not None
         if logs[0] == logs[1] and logs[0]:  # the replicas do the same
@@ -226,6 +227,10 @@ class _Walk:
             after.alone.pop(name, None)
         self._copied = set()
         self._state, self._log = after, [*outer, *logs[0], *logs[1]]
+
+    def _asks_for_several(self, test: cst.BaseExpression) -> bool:
+        """Whether `test` asks whether there are several replicas: `world_size > 1`."""
+        return OF_RUN.search(code(test)) is not None and not self._facts.guards.asks(test)
 
     def _branches(self, branches: Sequence[cst.CSTNode | None]) -> None:
         before, after = self._state, self._state.copy()
@@ -292,7 +297,8 @@ class _Walk:
         elif is_dotted_name(target):
             self._bind(base_name(target) or "", value, at)
         elif isinstance(target, cst.Subscript) and (base := base_name(target)) is not None:
-            if self._facts.values.on_device(target.value) or computing.computes(value, self._facts):
+            in_tensor = computing.is_written_by_index(target, self._facts)
+            if in_tensor or computing.computes(value, self._facts):
                 self._operation(base, at, in_place=True)
 
     def _bind(self, name: str, value: cst.BaseExpression, at: cst.CSTNode) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.reading.facts import facts_of
+from migrate.reading.flow.pending import Pending
 from migrate.reading.flow.uneven import Uneven, UnevenGraphs
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -158,7 +159,12 @@ class UnevenSync(Rule):
         """Yield the lines around each test of the rank that needs them."""
         above: dict[int, tuple[cst.CSTNode, Uneven]] = {}
         below: dict[int, tuple[cst.CSTNode, Uneven]] = {}
-        for hit in UnevenGraphs(facts_of(context)).all():
+        facts = facts_of(context)
+        reads = () if context.portable else [r for r in Pending(facts).reads() if not r.elsewhere]
+        ended = {id(call) for read in reads for call in read.collectives}  # by `collective-sync`
+        for hit in UnevenGraphs(facts).all():
+            if hit.before and not hit.unknown and id(hit.collective) in ended:
+                continue
             sides = [hit.before or hit.unknown, not hit.before]
             places = [_above(hit, context), _below(hit, context)]
             missing = [p is None for p, needed in zip(places, sides, strict=True) if needed]
