@@ -81,6 +81,58 @@ def _is_computed_by(call: cst.Call, facts: Facts, depth: int) -> bool:
     return facts.values.calls_model(call) or bool(facts.context.run_by(call))
 
 
+def is_flag(node: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `node` is a tensor of the device without a dimension, of a condition: 0 or 1.
+
+    torch_xla makes a constant of the graph of each of the two, not an input.
+    """
+    if not facts.values.on_device(node):
+        return False
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        if node.func.attr.value not in SAME or not isinstance(node.func.value, cst.Call):
+            break
+        node = node.func.value
+    if not isinstance(node, cst.Call) or not node.args:
+        return False
+    made = facts.names.of(node.func) in ("torch.tensor", "torch.as_tensor")
+    return made and _is_condition(node.args[0].value, facts)
+
+
+def _is_condition(node: cst.BaseExpression, facts: Facts, depth: int = DEEPEST) -> bool:
+    """Whether the value of `node` is True or False, or 0 or 1, by a condition; or the replica's index."""
+    if isinstance(node, cst.Comparison) or facts.guards.is_index(node):
+        return True
+    if isinstance(node, cst.UnaryOperation):
+        return isinstance(node.operator, cst.Not)
+    if isinstance(node, cst.BooleanOperation):
+        return _is_condition(node.left, facts, depth) and _is_condition(node.right, facts, depth)
+    if isinstance(node, cst.IfExp):
+        return _is_bit(node.body) and _is_bit(node.orelse)
+    if isinstance(node, cst.Call):
+        kind = code(node.func)
+        first = node.args[0].value if len(node.args) == 1 else None
+        if kind == "bool" or first is None:
+            return kind == "bool"
+        return kind in ("int", "float") and _is_condition(first, facts, depth)
+    given: list[cst.CSTNode | None] = []
+    if isinstance(node, cst.Name):
+        given = list(facts.context.bound_values(node))
+    elif is_attribute_of_self(node):
+        given = [value for _, value in facts.context.attributes.get(node.attr.value, ())]
+    values = [one for one in given if isinstance(one, cst.BaseExpression)]
+    bits = [_is_bit(one) for one in values]
+    if depth and values and len(values) == len(given):
+        return (len(values) > 1 or not all(bits)) and all(
+            bit or _is_condition(one, facts, depth - 1)
+            for bit, one in zip(bits, values, strict=True)
+        )
+    return False
+
+
+def _is_bit(node: cst.BaseExpression) -> bool:
+    return code(node) in ("0", "1", "0.0", "1.0", "True", "False")
+
+
 def written_by(call: cst.Call, facts: Facts) -> Iterator[str]:
     """Yield the dotted names of the tensors of the device that `call` writes into by an operation."""
     func = call.func

@@ -41,11 +41,12 @@ class Alone:
 
     Args:
         operation: the statement or expression.
-        guard: what keeps the other replicas from it.
+        guard: what keeps the other replicas from it; None for a tensor without a dimension that is 0 in some
+            replicas and 1 in others: both are constants of the graph.
     """
 
     operation: cst.CSTNode
-    guard: Guard
+    guard: Guard | None
 
 
 @dataclass(frozen=True)
@@ -73,26 +74,31 @@ class _State:
     Args:
         alone: the operations of some replicas, by the dotted name of the tensor.
         made: the tensors that all replicas compute.
+        flags: tensors that may be another constant in each replica, and whether a collective was pending.
         shared: the last collective.
         open: whether what was pending when the function began may still be.
     """
 
     alone: dict[str, Alone] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)
+    flags: dict[str, tuple[Alone, cst.CSTNode | None]] = field(default_factory=dict)
     shared: cst.CSTNode | None = None
     open: bool = True
 
     def copy(self) -> _State:
-        return _State(dict(self.alone), set(self.made), self.shared, self.open)
+        return _State(
+            dict(self.alone), set(self.made), dict(self.flags), self.shared, self.open
+        )
 
     def end(self) -> None:
         """Note that the graph ends in all replicas."""
-        self.alone, self.made, self.shared, self.open = {}, set(), None, False
+        self.alone, self.made, self.flags, self.shared, self.open = {}, set(), {}, None, False
 
     def join(self, other: _State) -> None:
         """Add what is pending in another state."""
         self.alone = {**other.alone, **self.alone}
         self.made |= other.made
+        self.flags = {**other.flags, **self.flags}
         self.shared = self.shared or other.shared
         self.open = self.open or other.open
 
@@ -128,9 +134,9 @@ class UnevenGraphs:
 
     def all(self) -> list[Uneven]:
         """Return them, in the order of the source."""
-        if not self.facts.guards.any:
-            return []
         context = self.facts.context
+        if not (self.facts.guards.any or v.COLLECTIVE.search(context.source.data)):
+            return []
         for root in (*context.all_of(cst.FunctionDef), context.module):
             self.ran(root)
         return sorted(self.hits.values(), key=lambda hit: context.place(hit.alone.operation))
@@ -303,6 +309,9 @@ class _Walk:
 
     def _bind(self, name: str, value: cst.BaseExpression, at: cst.CSTNode) -> None:
         """Note that `name` is given `value`, or the result of the function is."""
+        self._state.flags.pop(name, None)
+        if computing.is_flag(value, self._facts) and self._guard(at) is None:
+            self._state.flags[name] = Alone(at, None), self._state.shared
         guard: Guard | None = None
         if isinstance(value, cst.IfExp) and self._facts.guards.asks(value.test):
             guard = value
@@ -448,13 +457,19 @@ class _Walk:
         lines = [(one.path, one.line) for one in self._context.run_by(call)]
         return bool(lines) and not any(_has_collective(*one) for one in lines)
 
-    def _meet(self, at: cst.CSTNode) -> None:
+    def _meet(self, at: cst.Call) -> None:
         """Note a collective that all replicas come to."""
         for alone in self._state.alone.values():
             self._hit(alone, at, before=False)
+        for name in computing.named_in(at) if self._is_meeting(at) else ():
+            if name in self._state.flags:
+                alone, earlier = self._state.flags[name]
+                self._hit(alone, at, before=False)
+                if earlier is not None:
+                    self._hit(alone, earlier, before=True)
         if self._state.open and self._ran.meets is None:
             self._ran.meets = at
-        name = self._facts.names.of(at.func) or "" if isinstance(at, cst.Call) else ""
+        name = self._facts.names.of(at.func) or ""
         at_once = name.startswith("shims.") or (self._context.portable and name)
         if at_once and not self._whole and not self._in_step:
             self._state.end()  # the collectives of shims run at once

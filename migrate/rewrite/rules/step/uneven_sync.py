@@ -25,6 +25,10 @@ class UnevenSync(Rule):
     pending there, and below it where one follows: what the first replica alone computes is a program
     of its own then, with no collective in it. `shims.synchronize()` with `--style portable`.
 
+    A tensor without a dimension that is 0 in one replica and 1 in another, `torch.tensor(stop, device=device)`,
+    differs, too: XLA makes a constant of the graph of each of the two. Where a collective is given one, the
+    graph ends before.
+
     **Left alone.** What is copied from the host (`torch.tensor([n], device=device)`, `x.to(device)`): it is
     an input of the graph, which is the same in all replicas. Values that are read below the same test.
 
@@ -107,6 +111,30 @@ class UnevenSync(Rule):
                     if self.chief:
                         self.total += x
                     return x
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def all_stop(losses, best):
+                stop = torch.tensor(losses[-1] > best, device="cuda")
+                dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+                return stop.item()
+            """,
+            """
+            import torch
+            import torch.distributed as dist
+            import torch_xla
+
+
+            def all_stop(losses, best):
+                stop = torch.tensor(losses[-1] > best, device="xla")
+                torch_xla.sync()
+                dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+                return stop.item()
             """,
         ),
         left_alone(
@@ -200,6 +228,8 @@ class UnevenSync(Rule):
             word for word, needed in (("above", above), ("below", below)) if needed
         )
         message = f"{sync} {where}: some replicas alone compute `{_short(hit)}`"
+        if hit.alone.guard is None:
+            message = f"{sync} {where}: `{_short(hit)}` may be 0 here and 1 there, constants of the graph"
         return self.edit(place, replace, message)
 
 
@@ -216,8 +246,8 @@ def _left(hit: Uneven) -> str:
 
 def _statement(hit: Uneven, context: Workspace) -> cst.CSTNode | None:
     """Return the statement around the operation that all replicas come to."""
-    guard: cst.CSTNode = hit.alone.guard
-    if isinstance(guard, cst.FunctionDef):
+    guard: cst.CSTNode | None = hit.alone.guard
+    if guard is None or isinstance(guard, cst.FunctionDef):
         guard = hit.alone.operation
     statement = context.statement_around(guard)
     if isinstance(guard, cst.If | cst.While | cst.Match):
