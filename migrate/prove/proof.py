@@ -378,8 +378,8 @@ def _alone_replicas(folder: Path) -> tuple[str, ...]:
         if one.pending:
             return (
                 f"the replicas of the rewrite execute other graphs at sync {one.step}, after a read: "
-                f"{_in_words(one)}; a read runs what its value needs, so a collective before it may be pending "
-                "on a TPU, and it is not known whether the replicas wait for each other there: "
+                f"{_in_words(one)}; a read runs what its value needs, so a collective before it may be "
+                "pending on a TPU, and it is not known whether the replicas wait for each other there: "
                 "torch_xla.sync() in all of them after the collective decides it",
             )
         return (

@@ -122,17 +122,17 @@ WRONG = [
 ]
 FLAG = {"guard": "if path", "inside": "n = 3"}
 WRONG += [
-    {**FLAG, "between": "size = torch.tensor(n > 3).cuda()"},
-    {**FLAG, "between": "size = torch.tensor(1 if n > 3 else 0, device='cuda')"},
-    {**FLAG, "between": "size = torch.tensor(float(n > 3 and not path), device='cuda')"},
+    {**FLAG, "between": "size = torch.tensor(group > 3).cuda()"},
+    {**FLAG, "between": "size = torch.tensor(1 if group > 3 else 0, device='cuda')"},
+    {**FLAG, "between": "size = torch.tensor(float(group > 3 and not path), device='cuda')"},
     {**FLAG, "between": "size = torch.tensor(rank, device='cuda')"},
-    {**FLAG, "inside": "steps = True", "between": "size = torch.tensor(n == steps).to('cuda')"},
+    {**FLAG, "inside": "steps = True", "between": "size = torch.tensor(group == steps).to('cuda')"},
 ]
 FINE = [
-    {**FLAG, "between": "size = torch.tensor([n > 3]).cuda()"},
+    {**FLAG, "between": "size = torch.tensor([group > 3]).cuda()"},
     {**FLAG, "between": "size = torch.tensor(n, device='cuda')"},
     {**FLAG, "between": "size = torch.tensor(1.0, device='cuda')"},
-    {**FLAG, "between": "done = torch.tensor(n > 3, device='cuda')"},
+    {**FLAG, "between": "done = torch.tensor(group > 3, device='cuda')"},
     {"guard": "if path is not None"},
     {"guard": "if world > 1"},
     {"between": "torch.cuda.synchronize()"},

@@ -15,6 +15,7 @@ import libcst as cst
 
 from migrate.reading.facts import Facts
 from migrate.reading.flow import pending_values as v
+from migrate.reading.replicas.pure import same_everywhere
 from migrate.reading.tree.tree import (
     base_name,
     code,
@@ -94,8 +95,12 @@ def is_flag(node: cst.BaseExpression, facts: Facts) -> bool:
         node = node.func.value
     if not isinstance(node, cst.Call) or not node.args:
         return False
-    made = facts.names.of(node.func) in ("torch.tensor", "torch.as_tensor")
-    return made and _is_condition(node.args[0].value, facts)
+    if facts.names.of(node.func) not in ("torch.tensor", "torch.as_tensor"):
+        return False
+    value = node.args[0].value
+    asked = value.test if isinstance(value, cst.IfExp) else value
+    by_rank = any(map(facts.guards.is_index, nodes_of(asked, cst.Name)))
+    return _is_condition(value, facts) and (by_rank or not same_everywhere(asked))
 
 
 def _is_condition(node: cst.BaseExpression, facts: Facts, depth: int = DEEPEST) -> bool:
@@ -140,7 +145,11 @@ def written_by(call: cst.Call, facts: Facts) -> Iterator[str]:
     if name.startswith(("torch.nn.init.", "torch._foreach_")) and name.endswith("_"):
         yield from (place for arg in call.args[:1] for place in _tensors(arg.value, facts))
     elif isinstance(func, cst.Attribute) and not name and func.attr.value in WRITING:
-        if func.attr.value == "copy_" and call.args and not _may_be_there(call.args[0].value, facts):
+        if (
+            func.attr.value == "copy_"
+            and call.args
+            and not _may_be_there(call.args[0].value, facts)
+        ):
             return
         yield from _tensors(func.value, facts)
 

@@ -10,11 +10,8 @@ Each function is followed statement by statement; what it leaves pending counts 
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
 
 import libcst as cst
 
@@ -23,11 +20,11 @@ from migrate.reading.facts import Facts
 from migrate.reading.flow import computing
 from migrate.reading.flow import pending_values as v
 from migrate.reading.flow.copies import updates_copy
+from migrate.reading.flow.elsewhere import changes_elsewhere, has_collective
 from migrate.reading.replicas.acting import OF_RUN
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.steps.in_step import is_step
 from migrate.reading.tree.tree import base_name, bind, code, is_dotted_name, keyword, nodes_of
-from migrate.reading.tree.unwarned import syntax_tree
 from migrate.reading.values.collectives import TENSORS, called, makes_gloo_group
 from migrate.reading.values.words import KEEPING, WAITS
 
@@ -86,9 +83,7 @@ class _State:
     open: bool = True
 
     def copy(self) -> _State:
-        return _State(
-            dict(self.alone), set(self.made), dict(self.flags), self.shared, self.open
-        )
+        return _State(dict(self.alone), set(self.made), dict(self.flags), self.shared, self.open)
 
     def end(self) -> None:
         """Note that the graph ends in all replicas."""
@@ -137,7 +132,8 @@ class UnevenGraphs:
         context = self.facts.context
         if not (self.facts.guards.any or v.COLLECTIVE.search(context.source.data)):
             return []
-        for root in (*context.all_of(cst.FunctionDef), context.module):
+        roots: list[Root] = [*context.all_of(cst.FunctionDef), context.module]
+        for root in roots:
             self.ran(root)
         return sorted(self.hits.values(), key=lambda hit: context.place(hit.alone.operation))
 
@@ -160,10 +156,10 @@ class _Walk:
         self._aliases: dict[str, str] = {}  # what a variable is a part of, or another name of
         self._log: list[tuple[str, str]] = []  # of the branch that is walked: names and operations
         self._copied: set[str] = set()  # what the branch copies from the host
-        steps = self._facts.steps
-        is_function = isinstance(root, cst.FunctionDef)
-        self._whole = is_function and steps.inside(root.body)
-        self._entered = self._whole and bool(steps.origin(root.body))
+        self._whole = self._entered = False
+        if isinstance(root, cst.FunctionDef):
+            self._whole = self._facts.steps.inside(root.body)
+            self._entered = self._whole and bool(self._facts.steps.origin(root.body))
         self._in_step = False
         self._parameters = _parameter_names(root) if isinstance(root, cst.FunctionDef) else set()
 
@@ -171,12 +167,16 @@ class _Walk:
         body = self._root.body.body if isinstance(self._root, cst.FunctionDef) else self._root.body
         self._block(body)
         self._ran.last = self._state
-        trains = self._context.effects.of(self._root.body) & BOTH == BOTH
-        if self._whole and not trains and self._facts.steps.trains(self._root.body):
+        if isinstance(self._root, cst.FunctionDef) and self._goes_on(self._root):
             for name, alone in self._state.alone.items():
                 if self._is_visible(name):  # the step goes on, in a graph with its gradients
                     self._hit(alone, None, before=False)
         return self._ran
+
+    def _goes_on(self, function: cst.FunctionDef) -> bool:
+        """Whether `function` is a part of a training step, which goes on after it."""
+        whole = self._context.effects.of(function.body) & BOTH == BOTH
+        return self._whole and not whole and self._facts.steps.trains(function.body)
 
     def _block(self, statements: Sequence[cst.CSTNode]) -> None:
         for statement in statements:
@@ -291,11 +291,13 @@ class _Walk:
         elif isinstance(node, cst.Return) and node.value is not None:
             self._bind(RESULT, node.value, node)
 
-    def _assign(self, target: cst.BaseExpression, value: cst.BaseExpression, at: cst.CSTNode) -> None:
+    def _assign(
+        self, target: cst.BaseExpression, value: cst.BaseExpression, at: cst.CSTNode
+    ) -> None:
         if isinstance(target, cst.Tuple | cst.List):
             for index, element in enumerate(target.elements):
-                same = isinstance(value, cst.Tuple | cst.List) and index < len(value.elements)
-                part = value.elements[index].value if same else value  # type: ignore[union-attr]
+                parts = value.elements if isinstance(value, cst.Tuple | cst.List) else ()
+                part = parts[index].value if index < len(parts) else value
                 self._assign(element.value, part, at)
         elif (tensor := computing.replaced_data(target)) is not None:
             if computing.computes(value, self._facts):
@@ -432,9 +434,9 @@ class _Walk:
             kept = [a.value for a in call.args if call.func.attr.value in KEEPING]
             if base is not None and any(computing.computes(a, self._facts) for a in kept):
                 self._operation(base, call, in_place=True)
-        if guard is not None and self._facts.steps.inside(call):
-            if changes_elsewhere(call, self._facts) and not updates_copy(call, self._facts):
-                self._add(code(call.func), Alone(call, guard))
+        elsewhere = guard is not None and changes_elsewhere(call, self._facts)
+        if guard is not None and elsewhere and not updates_copy(call, self._facts):
+            self._add(code(call.func), Alone(call, guard))
 
     def _is_backward(self, call: cst.Call) -> bool:
         """Whether `call` is `loss.backward()` itself, and no function of the project that trains."""
@@ -455,7 +457,7 @@ class _Walk:
     def _only_waits(self, call: cst.Call) -> bool:
         """Whether the function that `call` runs only has a barrier in it, which ends the graph first."""
         lines = [(one.path, one.line) for one in self._context.run_by(call)]
-        return bool(lines) and not any(_has_collective(*one) for one in lines)
+        return bool(lines) and not any(has_collective(*one) for one in lines)
 
     def _meet(self, at: cst.Call) -> None:
         """Note a collective that all replicas come to."""
@@ -588,44 +590,3 @@ def _parameter_names(function: cst.FunctionDef) -> set[str]:
     params = function.params
     named = (*params.posonly_params, *params.params, *params.kwonly_params)
     return {parameter.name.value for parameter in named}
-
-
-def changes_elsewhere(call: cst.Call, facts: Facts) -> bool:
-    """Whether `call` runs a function of another file that writes into tensors."""
-    here = facts.context.file
-    return any(
-        one.path != here and one.line in _writing_lines(one.path)
-        for one in facts.context.run_by(call)
-    )
-
-
-@lru_cache(maxsize=256)
-def _functions(path: Path) -> Mapping[int, ast.FunctionDef]:
-    try:
-        tree = syntax_tree(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return {}
-    return {one.lineno: one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)}
-
-
-@lru_cache(maxsize=256)
-def _writing_lines(path: Path) -> frozenset[int]:
-    """Return the lines of the functions in the file `path` that write into tensors."""
-    return frozenset(
-        line
-        for line, function in _functions(path).items()
-        if any(name in computing.WRITING for name in _called_names(function))
-    )
-
-
-def _has_collective(path: Path, line: int) -> bool:
-    function = _functions(path).get(line)
-    return function is None or any(name in TENSORS for name in _called_names(function))
-
-
-def _called_names(function: ast.FunctionDef) -> Iterator[str]:
-    for node in ast.walk(function):
-        if isinstance(node, ast.Call):
-            yield node.func.attr if isinstance(node.func, ast.Attribute) else getattr(
-                node.func, "id", ""
-            )

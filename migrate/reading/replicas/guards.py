@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, is_attribute_of_self, is_none, last_part, nodes, nodes_of, string_value
+from migrate.reading.tree.tree import (
+    code,
+    is_attribute_of_self,
+    is_none,
+    last_part,
+    nodes,
+    nodes_of,
+    string_value,
+)
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import (
     FIRST_DECORATOR,
@@ -192,7 +200,7 @@ class Guards:
         return self.is_index(node.left) or self._is_computed(node.left)
 
     def _is_answer(self, name: cst.Name) -> bool:
-        """Whether `name` is the index that a function of the project returns: `me = place()`, `if not me:`."""
+        """Whether `name` is the index that a function of the project returns: `me = place()`."""
         given = self._context.bound_values(name)
         return bool(given) and all(
             isinstance(value, cst.Call)

@@ -9,8 +9,8 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.flow.uneven import UnevenGraphs
 from migrate.reading.flow.copies import updates_copy
+from migrate.reading.flow.uneven import UnevenGraphs
 from migrate.reading.tree.tree import keyword, last_part, nodes_of
 from migrate.reading.values.collectives import makes_gloo_group
 from migrate.reading.values.kind import Kind
@@ -182,7 +182,6 @@ class LoadedBroadcast(Hazard):
             )
             yield self.hit(node, message)
 
-
     def _operations(self, facts: Facts) -> Iterator[Hit]:
         """Yield each operation on the device that some replicas alone have in a graph with a collective."""
         for uneven in UnevenGraphs(facts).all():
@@ -197,7 +196,7 @@ class LoadedBroadcast(Hazard):
             if uneven.alone.guard is None:
                 yield self.hit(
                     operation,
-                    f"a tensor without a dimension that is 0 in some replicas and 1 in others, constants of one "
+                    f"a tensor without a dimension, 0 in some replicas and 1 in others: a constant of one "
                     f"graph with {where}: the replicas run different programs and wait for each other; "
                     f"torch_xla.sync() in all of them {side}, or give it a dimension: torch.tensor([…])",
                 )

@@ -25,9 +25,9 @@ class UnevenSync(Rule):
     pending there, and below it where one follows: what the first replica alone computes is a program
     of its own then, with no collective in it. `shims.synchronize()` with `--style portable`.
 
-    A tensor without a dimension that is 0 in one replica and 1 in another, `torch.tensor(stop, device=device)`,
-    differs, too: XLA makes a constant of the graph of each of the two. Where a collective is given one, the
-    graph ends before.
+    A tensor without a dimension that is 0 in one replica and 1 in another differs, too, as
+    `torch.tensor(stop, device=device)`: XLA makes a constant of the graph of each of the two. Where a
+    collective is given one, the graph ends before.
 
     **Left alone.** What is copied from the host (`torch.tensor([n], device=device)`, `x.to(device)`): it is
     an input of the graph, which is the same in all replicas. Values that are read below the same test.
@@ -214,9 +214,7 @@ class UnevenSync(Rule):
 
         def replace(updated: cst.BaseStatement) -> cst.FlattenSentinel[cst.BaseStatement]:
             first: list[cst.BaseStatement] = []
-            if above and isinstance(
-                updated, cst.SimpleStatementLine | cst.BaseCompoundStatement
-            ):
+            if above and isinstance(updated, cst.SimpleStatementLine | cst.BaseCompoundStatement):
                 # Blank lines stay above; a comment stays with what it speaks of.
                 lines = list(updated.leading_lines)
                 blank = next((i for i, one in enumerate(lines) if one.comment), len(lines))
@@ -229,7 +227,9 @@ class UnevenSync(Rule):
         )
         message = f"{sync} {where}: some replicas alone compute `{_short(hit)}`"
         if hit.alone.guard is None:
-            message = f"{sync} {where}: `{_short(hit)}` may be 0 here and 1 there, constants of the graph"
+            message = (
+                f"{sync} {where}: `{_short(hit)}` may be 0 here and 1 there, constants of the graph"
+            )
         return self.edit(place, replace, message)
 
 
@@ -239,8 +239,8 @@ def _short(hit: Uneven) -> str:
 
 def _left(hit: Uneven) -> str:
     return (
-        f"`{_short(hit)}` is computed on the device in some replicas only, in one graph with a collective, and "
-        "no line below it runs in all replicas: compute it in all of them, or on the host"
+        f"`{_short(hit)}` is computed on the device in some replicas only, in one graph with a collective, "
+        "and no line below it runs in all replicas: compute it in all of them, or on the host"
     )
 
 
