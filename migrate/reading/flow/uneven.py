@@ -472,7 +472,7 @@ class _Walk:
         if self._state.open and self._ran.meets is None:
             self._ran.meets = at
         name = self._facts.names.of(at.func) or ""
-        at_once = name.startswith("shims.") or (self._context.portable and name)
+        at_once = name.startswith("shims.")
         if at_once and not self._whole and not self._in_step:
             self._state.end()  # the collectives of shims run at once
         else:
@@ -525,22 +525,24 @@ class _Walk:
     def _outer(self, name: str, call: cst.Call, function: cst.FunctionDef) -> str | None:
         """Return what the name `name` of `function` is where `call` stands; None for its own variables."""
         first, _, rest = name.partition(".")
-        if first in ("self", "cls"):
+        names = [parameter.name.value for parameter in function.params.params]
+        if first in names[:1] and first in ("self", "cls"):
             receiver = call.func.value if isinstance(call.func, cst.Attribute) else None
             of = base_name(receiver) if receiver is not None else None
             return f"{of}.{rest}" if of is not None and rest else None
-        names = [parameter.name.value for parameter in function.params.params]
         arg = (bind(call, names[names[:1] in (["self"], ["cls"]) :]) or {}).get(first)
         if arg is not None:
             of = next(iter(v.places(arg.value)), None)
             return None if of is None else f"{of}.{rest}" if rest else of
-        return name if first in self._global_names and first not in names else None
+        outer = self._context.function_around(self._context.parent(function))
+        shared = first in self._global_names or (outer is not None and first in ("self", "cls"))
+        return name if shared and first not in names else None
 
     @property
     def _global_names(self) -> Mapping[str, object]:
         return {
             name.value: None
-            for node in self._context.all_of(cst.Global)
+            for node in self._context.all_of(cst.Global, cst.Nonlocal)
             for item in node.names
             for name in (item.name,)
         }
