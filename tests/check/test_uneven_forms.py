@@ -115,6 +115,7 @@ RIGHT = {
     "kept": "self.keep(x)",
     "host": "y = torch.zeros(n)\nif rank == 0:\n    y[0] = 3\ny = y.cuda()\ndist.broadcast(y, 0)",
     "logged": "dist.all_reduce(x)\nv = x.item()\nif rank == 0:\n    print(v, x.shape, len(x))",
+    "read by all": "dist.all_reduce(x)\nprint(x.item())\nif rank == 0:\n    self.total += x.item()",
     "saved": "if rank == 0:\n    print(path)\ndist.all_reduce(x)",
 }
 

@@ -19,7 +19,6 @@ from migrate.reading.calls.effect import BOTH, Effect
 from migrate.reading.facts import Facts
 from migrate.reading.flow import computing
 from migrate.reading.flow import pending_values as v
-from migrate.reading.flow.copies import updates_copy
 from migrate.reading.flow.elsewhere import changes_elsewhere, has_collective
 from migrate.reading.replicas.acting import OF_RUN
 from migrate.reading.replicas.guards import Guard
@@ -73,6 +72,7 @@ class _State:
         made: the tensors that all replicas compute.
         flags: tensors that may be another constant in each replica, and whether a collective was pending.
         shared: the last collective.
+        awaited: the dotted names of what the pending collectives write.
         open: whether what was pending when the function began may still be.
     """
 
@@ -80,14 +80,30 @@ class _State:
     made: set[str] = field(default_factory=set)
     flags: dict[str, tuple[Alone, cst.CSTNode | None]] = field(default_factory=dict)
     shared: cst.CSTNode | None = None
+    awaited: set[str] = field(default_factory=set)
     open: bool = True
 
     def copy(self) -> _State:
-        return _State(dict(self.alone), set(self.made), dict(self.flags), self.shared, self.open)
+        """Return a state of its own with the same pending."""
+        return _State(
+            dict(self.alone),
+            set(self.made),
+            dict(self.flags),
+            self.shared,
+            set(self.awaited),
+            self.open,
+        )
 
     def end(self) -> None:
         """Note that the graph ends in all replicas."""
-        self.alone, self.made, self.flags, self.shared, self.open = {}, set(), {}, None, False
+        self.alone, self.made, self.flags, self.open = {}, set(), {}, False
+        self.shared, self.awaited = None, set()
+
+    def read(self, names: set[str]) -> None:
+        """Note that all replicas read what some collectives write, which runs these."""
+        if self.awaited and self.awaited <= names:
+            self.shared = None
+        self.awaited -= names
 
     def join(self, other: _State) -> None:
         """Add what is pending in another state."""
@@ -95,6 +111,7 @@ class _State:
         self.made |= other.made
         self.flags = {**other.flags, **self.flags}
         self.shared = self.shared or other.shared
+        self.awaited |= other.awaited
         self.open = self.open or other.open
 
 
@@ -406,8 +423,11 @@ class _Walk:
                     self._meet(call)
                 self._state.end()
         elif v.is_read(call, True, self._facts):
-            for read in computing.named_in(call):
+            names = computing.named_in(call)
+            for read in names:
                 self._state.alone.pop(read, None)
+            if guard is None:
+                self._state.read(names)
         elif self._is_meeting(call):
             if guard is None:
                 self._meet(call)
@@ -435,7 +455,7 @@ class _Walk:
             if base is not None and any(computing.computes(a, self._facts) for a in kept):
                 self._operation(base, call, in_place=True)
         elsewhere = guard is not None and changes_elsewhere(call, self._facts)
-        if guard is not None and elsewhere and not updates_copy(call, self._facts):
+        if guard is not None and elsewhere and not computing.updates_copy(call, self._facts):
             self._add(code(call.func), Alone(call, guard))
 
     def _is_backward(self, call: cst.Call) -> bool:
@@ -477,6 +497,8 @@ class _Walk:
             self._state.end()  # the collectives of shims run at once
         else:
             self._state.shared = at
+            written = v.written(at, self._facts) if self._is_meeting(at) else []
+            self._state.awaited |= set(written) or {code(at)}
 
     def _run(self, call: cst.Call, function: cst.FunctionDef, guard: Guard | None) -> None:
         """Note what a function of the script does that `call` runs."""
@@ -513,6 +535,7 @@ class _Walk:
                     self._ran.changes.add(outer)
         if ran.last.shared is not None:
             self._state.shared = call
+            self._state.awaited.add(code(call))
 
     def _left(self, call: cst.Call) -> Alone | None:
         """Return the operation that some replicas alone leave pending in the result of `call`."""
@@ -534,8 +557,9 @@ class _Walk:
         if arg is not None:
             of = next(iter(v.places(arg.value)), None)
             return None if of is None else f"{of}.{rest}" if rest else of
-        outer = self._context.function_around(self._context.parent(function))
-        shared = first in self._global_names or (outer is not None and first in ("self", "cls"))
+        above = self._context.parent(function)
+        nested = above is not None and self._context.function_around(above) is not None
+        shared = first in self._global_names or (nested and first in ("self", "cls"))
         return name if shared and first not in names else None
 
     @property

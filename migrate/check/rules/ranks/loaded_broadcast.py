@@ -9,7 +9,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.flow.copies import updates_copy
+from migrate.reading.flow.computing import updates_copy
 from migrate.reading.flow.uneven import UnevenGraphs
 from migrate.reading.tree.tree import keyword, last_part, nodes_of
 from migrate.reading.values.collectives import makes_gloo_group
