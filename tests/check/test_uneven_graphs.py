@@ -30,6 +30,11 @@ def spread(x):
     dist.broadcast(x, src=0)
 
 
+def mean(x):
+    dist.all_reduce(x)
+    return x.item()
+
+
 def follow(average, net, decay):
     for a, p in zip(average, net.parameters()):
         a.mul_(decay).add_(p.data, alpha=1 - decay)
@@ -46,7 +51,7 @@ class Base:
 SCRIPT = """
 import torch
 import torch.distributed as dist
-from helpers import Base, follow, leads, place, spread
+from helpers import Base, follow, leads, mean, place, spread
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
@@ -118,6 +123,8 @@ WRONG = [
     {"collective": "spread(size)"},
     {"collective": "net = DDP(net.cuda())"},
     {"between": "size = size + 1"},
+    {"guard": "spread(size)\n        if rank == 0", "collective": "print(path)"},
+    {"collective": "mean(size)"},
     {"between": "if path: torch.cuda.synchronize()"},
 ]
 FLAG = {"guard": "if path", "inside": "n = 3"}
@@ -150,6 +157,7 @@ FINE = [
     {"inside": "rows = [size, size]; rows[0] = size; self.rows = rows"},
     {"guard": "if world > 1 and path", "inside": "size[0] = n"},
     {"collective": "print(path)"},
+    {"guard": "mean(size)\n        if rank == 0", "collective": "print(path)"},
     {"collective": HOST_GROUP},
     {"inside": "size = size * 2", "other": "else: size = size * 2"},
     {
@@ -183,7 +191,9 @@ def test_parted_from_the_collective(changed: dict[str, str], style: Style, tmp_p
     done = rewrite_source(parse(path.read_bytes(), path), options=Options(style=style))
     sync = "torch_xla.sync()" if style == "native" else "shims.synchronize()"
     guard = changed.get("guard", RIGHT["guard"])
-    _, _, below = done.data.decode().partition(guard.partition(":")[0].partition("dist.")[0])
+    test = guard.splitlines()[-1].strip().partition("dist.")[0]
+    _, _, below = done.data.decode().partition("rank, world =")
+    assert test in below
     assert sync in below
     path.write_bytes(done.data)
     assert reported(path) == []

@@ -357,3 +357,50 @@ def cuda(text: str) -> str:
         assert old in text
         text = text.replace(old, new)
     return text
+
+
+SHARES_WHAT_ONE_DRAWS = """
+import torch
+import torch.distributed as dist
+import torch_xla
+import torch_xla.distributed.xla_backend
+
+
+def worker(index):
+    dist.init_process_group("xla", init_method="xla://")
+    rank = dist.get_rank()
+    if rank == 0:
+        which = torch.randint(0, 5, (2,), device="xla")
+    else:
+        which = torch.empty(2, dtype=torch.long, device="xla")
+    {between}
+    dist.broadcast(which, src=0)
+    torch_xla.sync()
+    print(rank, which.tolist())
+
+
+if __name__ == "__main__":
+    torch_xla.launch(worker)
+"""
+
+
+@pytest.mark.xla
+@pytest.mark.long
+@pytest.mark.parametrize("between", ["pass", "torch_xla.sync()"])
+def test_what_one_replica_draws_is_apart_from_the_broadcast_after_a_sync(
+    between: str, tmp_path: Path
+) -> None:
+    """The hang of which XLA314 speaks, and what `migrate rewrite` writes against it."""
+    script = tmp_path / "share.py"
+    script.write_text(SHARES_WHAT_ONE_DRAWS.replace("{between}", between))
+    migrate = Path(sys.executable).with_name("migrate")
+    done = subprocess.run(
+        [migrate, "run", script, "--json", "--replicas", "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT,
+    )
+    report = json.loads(done.stdout)["report"]
+    assert bool(report["divergences"]) is (between == "pass")
+    assert (done.returncode == 0) is (between != "pass")

@@ -11,6 +11,7 @@ import libcst as cst
 
 from migrate.reading.facts import Facts
 from migrate.reading.flow.computing import WRITING
+from migrate.reading.flow.pending_values import ENDS
 from migrate.reading.tree.unwarned import syntax_tree
 from migrate.reading.values.collectives import TENSORS
 
@@ -47,6 +48,12 @@ def has_collective(path: Path, line: int) -> bool:
     """Whether the function at `line` of the file `path` may make a collective of tensors."""
     function = _functions(path).get(line)
     return function is None or any(name in TENSORS for name in _called_names(function))
+
+
+def has_read(path: Path, line: int) -> bool:
+    """Whether the function at `line` of the file `path` reads a value, or ends the graph."""
+    function = _functions(path).get(line)
+    return function is not None and any(name in ENDS for name in _called_names(function))
 
 
 def _called_names(function: ast.FunctionDef) -> Iterator[str]:

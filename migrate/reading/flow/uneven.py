@@ -19,7 +19,7 @@ from migrate.reading.calls.effect import BOTH, Effect
 from migrate.reading.facts import Facts
 from migrate.reading.flow import computing
 from migrate.reading.flow import pending_values as v
-from migrate.reading.flow.elsewhere import changes_elsewhere, has_collective
+from migrate.reading.flow.elsewhere import changes_elsewhere, has_collective, has_read
 from migrate.reading.replicas.acting import OF_RUN
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.steps.in_step import is_step
@@ -441,7 +441,7 @@ class _Walk:
                 self._state.end()  # a function of another file begins the step
         elif self._context.effects.meets(call) and not self._only_waits(call):
             if guard is None:
-                self._meet(call)
+                self._meet_elsewhere(call)
         else:
             self._write(call, guard)
 
@@ -478,6 +478,13 @@ class _Walk:
         """Whether the function that `call` runs only has a barrier in it, which ends the graph first."""
         lines = [(one.path, one.line) for one in self._context.run_by(call)]
         return bool(lines) and not any(has_collective(*one) for one in lines)
+
+    def _meet_elsewhere(self, call: cst.Call) -> None:
+        """Note a function of another file that makes a collective, and may read the result itself."""
+        shared, awaited = self._state.shared, set(self._state.awaited)
+        self._meet(call)
+        if all(has_read(one.path, one.line) for one in self._context.run_by(call)):
+            self._state.shared, self._state.awaited = shared, awaited
 
     def _meet(self, at: cst.Call) -> None:
         """Note a collective that all replicas come to."""
