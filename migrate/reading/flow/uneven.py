@@ -20,8 +20,8 @@ from migrate.reading.facts import Facts
 from migrate.reading.flow import computing
 from migrate.reading.flow import pending_values as v
 from migrate.reading.flow.elsewhere import changes_elsewhere, has_collective, has_read
-from migrate.reading.replicas.acting import OF_RUN
 from migrate.reading.replicas.guards import Guard
+from migrate.reading.replicas.rank_tests import OF_RUN
 from migrate.reading.steps.in_step import is_step
 from migrate.reading.tree.tree import base_name, bind, code, is_dotted_name, keyword, nodes_of
 from migrate.reading.values.collectives import TENSORS, called, makes_gloo_group
