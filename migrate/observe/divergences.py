@@ -23,12 +23,15 @@ class Parting:
         frames: the line of each that made the difference; None where it executed nothing more.
         changes: what the graph of the other one has that the first one's has not; empty where one of them
             executed nothing more.
+        pending: whether a collective may be pending there, of which the recording of a simulation does not
+            tell: see `migrate.observe.programs.Program`.
     """
 
     step: int
     ranks: tuple[int, int]
     frames: tuple[Frame | None, Frame | None]
     changes: tuple[str, ...]
+    pending: bool = False
 
 
 # A program, with the sync that ended the interval in which it ended.
@@ -55,7 +58,8 @@ def partings(steps: Sequence[Interval]) -> Iterator[Parting]:
 def alone(steps: Sequence[Interval]) -> Iterator[Parting]:
     """Yield where each replica first runs another graph than the first replica, with no collective in it.
 
-    No replica waits for another one there. Each such graph is compiled by the replicas that run it.
+    No replica waits for another one there, unless a collective may be pending. Each such graph is compiled by
+    the replicas that run it.
     """
     by_rank: dict[int, list[Interval]] = defaultdict(list)
     for step in steps:
@@ -71,8 +75,15 @@ def alone(steps: Sequence[Interval]) -> Iterator[Parting]:
             if unlike != _NONE:
                 frames = _frame(unlike[0], mine), _frame(unlike[1], its)
                 changes = _changes(*unlike, known) if all(unlike) else ()
-                yield Parting(mine[1].number, (ours[0].rank, theirs[0].rank), frames, changes)
+                pending = any(map(_is_pending, unlike, (mine[0], its[0])))
+                ranks = ours[0].rank, theirs[0].rank
+                yield Parting(mine[1].number, ranks, frames, changes, pending)
                 break
+
+
+def _is_pending(execution: Execution | None, program: Program) -> bool:
+    """Whether a collective of the program before may have been pending when `execution` ran."""
+    return any(one is execution for one in program.before[: program.pending])
 
 
 def _first(ours: Sequence[Interval], theirs: Sequence[Interval]) -> Parting | None:

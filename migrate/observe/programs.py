@@ -31,10 +31,14 @@ class Program:
     Attributes:
         parts: the graphs that it was cut into, in their order.
         before: the graphs that this replica has run by itself since the program before.
+        pending: how many of these, from the first on, ran before the replica synchronised. The program
+            before had ended with a read, which on a TPU runs what the value needs and nothing else: its
+            collectives may have been pending still, in one graph with these.
     """
 
     parts: tuple[Execution, ...]
     before: tuple[Execution, ...] = ()
+    pending: int = 0
 
     @property
     def end(self) -> Execution:
@@ -54,6 +58,8 @@ class Programs:
         self._parts: list[Execution] = []
         self._before: list[Execution] = []
         self._holding: set[str] = set()
+        self._only_read = False
+        self._pending = 0
 
     def add(self, executions: Iterable[Execution], *, synchronised: bool) -> Iterator[Program]:
         """Take note of the next executions, and yield each program that they end.
@@ -72,12 +78,19 @@ class Programs:
             elif self._parts or one.graph in self._holding:
                 self._parts.append(one)
                 yield self._ended()
+                self._only_read = reads(one)
             else:
                 self._before.append(one)
+                if one.cause is Cause.SYNC:
+                    self._only_read = False
+                elif self._only_read:
+                    self._pending = len(self._before)
         if self._parts and synchronised:
             yield self._ended()
+        if synchronised:
+            self._only_read = False
 
     def _ended(self) -> Program:
-        program = Program(tuple(self._parts), tuple(self._before))
-        self._parts, self._before = [], []
+        program = Program(tuple(self._parts), tuple(self._before), self._pending)
+        self._parts, self._before, self._pending = [], [], 0
         return program

@@ -131,12 +131,15 @@ class Divergence:
             no code of the user's was running.
         changes: what the graph of the other one has that the first one's has not; empty where one of
             them executed nothing more.
+        pending: of programs without a collective: whether one may be pending there on a TPU, so that it is
+            not known whether the replicas wait.
     """
 
     step: int
     ranks: tuple[int, int]
     lines: tuple[Line | None, Line | None]
     changes: tuple[str, ...]
+    pending: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,8 @@ class Observed:
         ranks: how many replicas wrote something.
         steps: every interval between two syncs, as recorded.
         simulated: whether graphs were cut at the collectives, as only the simulation does.
-        alone: where replicas first run different graphs with no collective in them; nothing waits there.
+        alone: where replicas first run different graphs with no collective in them; nothing waits there,
+            unless a collective may be pending.
         untrained: optimizers whose parameters never got a gradient.
     """
 
@@ -355,4 +359,4 @@ def _fallbacks(steps: Iterable[Interval], line_of: LineOf) -> Iterator[Fallback]
 def _divergences(places: Iterable[Parting], line_of: LineOf) -> Iterator[Divergence]:
     for one in places:
         here, there = (line_of(frame) if frame else None for frame in one.frames)
-        yield Divergence(one.step, one.ranks, (here, there), one.changes)
+        yield Divergence(one.step, one.ranks, (here, there), one.changes, one.pending)

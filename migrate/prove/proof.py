@@ -375,6 +375,13 @@ def parted_replicas(folder: Path) -> str:
 def _alone_replicas(folder: Path) -> tuple[str, ...]:
     """A note on graphs with no collective in them that only some replicas of a watched run execute."""
     for one in alone(read_lines(folder / OBSERVED)):
+        if one.pending:
+            return (
+                f"the replicas of the rewrite execute other graphs at sync {one.step}, after a read: "
+                f"{_in_words(one)}; a read runs what its value needs, so a collective before it may be "
+                "pending on a TPU, and it is not known whether the replicas wait for each other there: "
+                "torch_xla.sync() in all of them after the collective decides it",
+            )
         return (
             f"the replicas of the rewrite execute other graphs at sync {one.step}, with no collective in "
             f"them: {_in_words(one)}; nothing waits for that on a TPU, but each shape is compiled",

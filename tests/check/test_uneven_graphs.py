@@ -30,6 +30,11 @@ def spread(x):
     dist.broadcast(x, src=0)
 
 
+def mean(x):
+    dist.all_reduce(x)
+    return x.item()
+
+
 def follow(average, net, decay):
     for a, p in zip(average, net.parameters()):
         a.mul_(decay).add_(p.data, alpha=1 - decay)
@@ -46,7 +51,7 @@ class Base:
 SCRIPT = """
 import torch
 import torch.distributed as dist
-from helpers import Base, follow, leads, place, spread
+from helpers import Base, follow, leads, mean, place, spread
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
@@ -118,12 +123,28 @@ WRONG = [
     {"collective": "spread(size)"},
     {"collective": "net = DDP(net.cuda())"},
     {"between": "size = size + 1"},
+    {"guard": "spread(size)\n        if rank == 0", "collective": "print(path)"},
+    {"collective": "mean(size)"},
+    {"between": "if path: torch.cuda.synchronize()"},
+]
+FLAG = {"guard": "if path", "inside": "n = 3"}
+WRONG += [
+    {**FLAG, "between": "size = torch.tensor(group > 3).cuda()"},
+    {**FLAG, "between": "size = torch.tensor(1 if group > 3 else 0, device='cuda')"},
+    {**FLAG, "between": "size = torch.tensor(float(group > 3 and not path), device='cuda')"},
+    {**FLAG, "between": "size = torch.tensor(rank, device='cuda')"},
+    {**FLAG, "inside": "steps = True", "between": "size = torch.tensor(group == steps).to('cuda')"},
 ]
 FINE = [
+    {**FLAG, "between": "size = torch.tensor([group > 3]).cuda()"},
+    {**FLAG, "between": "size = torch.tensor(n, device='cuda')"},
+    {**FLAG, "between": "size = torch.tensor(1.0, device='cuda')"},
+    {**FLAG, "between": "done = torch.tensor(group > 3, device='cuda')"},
     {"guard": "if path is not None"},
     {"guard": "if world > 1"},
     {"between": "torch.cuda.synchronize()"},
     {"between": "dist.barrier()"},
+    {"between": "if world > 1: dist.barrier()"},
     {"inside": "print(size.item())"},
     {"inside": "print((size * 2).sum().item())"},
     {"inside": "part = (size * 2).sum(); print(part.item())"},
@@ -132,7 +153,11 @@ FINE = [
     {"inside": "pass"},
     {"inside": "self.count = n"},
     {"inside": "self.kept = size"},
+    {"inside": 'kept = {"net": net.state_dict()}; kept["size"] = size; torch.save(kept, path)'},
+    {"inside": "rows = [size, size]; rows[0] = size; self.rows = rows"},
+    {"guard": "if world > 1 and path", "inside": "size[0] = n"},
     {"collective": "print(path)"},
+    {"guard": "mean(size)\n        if rank == 0", "collective": "print(path)"},
     {"collective": HOST_GROUP},
     {"inside": "size = size * 2", "other": "else: size = size * 2"},
     {
@@ -166,7 +191,9 @@ def test_parted_from_the_collective(changed: dict[str, str], style: Style, tmp_p
     done = rewrite_source(parse(path.read_bytes(), path), options=Options(style=style))
     sync = "torch_xla.sync()" if style == "native" else "shims.synchronize()"
     guard = changed.get("guard", RIGHT["guard"])
-    _, _, below = done.data.decode().partition(guard.partition(":")[0].partition("dist.")[0])
+    test = guard.splitlines()[-1].strip().partition("dist.")[0]
+    _, _, below = done.data.decode().partition("rank, world =")
+    assert test in below
     assert sync in below
     path.write_bytes(done.data)
     assert reported(path) == []

@@ -126,6 +126,30 @@ def test_shards_of_unequal_length_are_compiled_and_keep_nobody_waiting(tmp_path:
     assert found.step == 3
 
 
+@pytest.mark.parametrize(
+    ("end", "pending"), [(Cause.SYNC, False), (Cause.READ, True), (Cause.COMPILED, True)]
+)
+def test_after_a_read_alone_a_collective_may_be_pending(
+    end: Cause, pending: bool, tmp_path: Path
+) -> None:
+    """A read runs what its value needs: on a TPU the collective before it may go into the next graph."""
+    last = replace(sync("a"), cause=end, line=READ)
+    for rank, own in ((0, (LOCAL,)), (1, ())):
+        written(tmp_path, step(rank, 1, cut("g"), last, *own, sync("b")))
+        written(tmp_path, step(rank, 2, cut("g"), sync("a")))
+    (found,) = observed(tmp_path).alone
+    assert found.pending is pending
+
+
+def test_after_a_sync_no_collective_is_pending(tmp_path: Path) -> None:
+    last = replace(sync("a"), cause=Cause.READ, line=READ)
+    for rank, own in ((0, (LOCAL,)), (1, ())):
+        written(tmp_path, step(rank, 1, cut("g"), last, sync("b"), *own))
+        written(tmp_path, step(rank, 2, cut("g"), sync("a")))
+    (found,) = observed(tmp_path).alone
+    assert not found.pending
+
+
 def test_another_collective_after_unequal_shards_is_a_divergence(tmp_path: Path) -> None:
     for rank, size in ((0, 2), (1, 1)):
         written(
@@ -333,3 +357,50 @@ def cuda(text: str) -> str:
         assert old in text
         text = text.replace(old, new)
     return text
+
+
+SHARES_WHAT_ONE_DRAWS = """
+import torch
+import torch.distributed as dist
+import torch_xla
+import torch_xla.distributed.xla_backend
+
+
+def worker(index):
+    dist.init_process_group("xla", init_method="xla://")
+    rank = dist.get_rank()
+    if rank == 0:
+        which = torch.randint(0, 5, (2,), device="xla")
+    else:
+        which = torch.empty(2, dtype=torch.long, device="xla")
+    {between}
+    dist.broadcast(which, src=0)
+    torch_xla.sync()
+    print(rank, which.tolist())
+
+
+if __name__ == "__main__":
+    torch_xla.launch(worker)
+"""
+
+
+@pytest.mark.xla
+@pytest.mark.long
+@pytest.mark.parametrize("between", ["pass", "torch_xla.sync()"])
+def test_what_one_replica_draws_is_apart_from_the_broadcast_after_a_sync(
+    between: str, tmp_path: Path
+) -> None:
+    """The hang of which XLA314 speaks, and what `migrate rewrite` writes against it."""
+    script = tmp_path / "share.py"
+    script.write_text(SHARES_WHAT_ONE_DRAWS.replace("{between}", between))
+    migrate = Path(sys.executable).with_name("migrate")
+    done = subprocess.run(
+        [migrate, "run", script, "--json", "--replicas", "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT,
+    )
+    report = json.loads(done.stdout)["report"]
+    assert bool(report["divergences"]) is (between == "pass")
+    assert (done.returncode == 0) is (between != "pass")

@@ -99,7 +99,10 @@ def ran() -> Iterable[Any]:
         simulated=True,
         steps=(interval,),
         untrained=(Untrained(line, "Adam", 4, 3, (0,)),),
-        alone=(Divergence(2, (0, 1), (line, None), ("another op",)),),
+        alone=(
+            Divergence(2, (0, 1), (line, None), ("another op",)),
+            Divergence(2, (0, 2), (line, None), ("a third op",), pending=True),
+        ),
     )
     return run_summary(dataclasses.replace(marked(found), steps=(interval,)))
 

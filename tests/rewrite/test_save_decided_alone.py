@@ -104,6 +104,8 @@ SAME = {
     ),
     "stopper": f"if stopper.step(judge_all(model, held_out)):\n    {SAVE}",
     "epoch": f"if epoch % 10 == 9:\n    {SAVE}",
+    "setting": f"val_only = args.get('val_only', False)\nif not val_only:\n    {SAVE}",
+    "evaluations": f"light_eval_only_mode = args.modes['light']\nif not light_eval_only_mode:\n    {SAVE}",
     "option": f"if args.keep and epoch > args.warm_up:\n    {SAVE}",
     "norm": (
         "n = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"

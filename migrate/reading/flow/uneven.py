@@ -10,11 +10,8 @@ Each function is followed statement by statement; what it leaves pending counts 
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
 
 import libcst as cst
 
@@ -22,11 +19,11 @@ from migrate.reading.calls.effect import BOTH, Effect
 from migrate.reading.facts import Facts
 from migrate.reading.flow import computing
 from migrate.reading.flow import pending_values as v
-from migrate.reading.flow.copies import updates_copy
+from migrate.reading.flow.elsewhere import changes_elsewhere, has_collective, has_read
 from migrate.reading.replicas.guards import Guard
+from migrate.reading.replicas.rank_tests import OF_RUN
 from migrate.reading.steps.in_step import is_step
 from migrate.reading.tree.tree import base_name, bind, code, is_dotted_name, keyword, nodes_of
-from migrate.reading.tree.unwarned import syntax_tree
 from migrate.reading.values.collectives import TENSORS, called, makes_gloo_group
 from migrate.reading.values.words import KEEPING, WAITS
 
@@ -40,11 +37,12 @@ class Alone:
 
     Args:
         operation: the statement or expression.
-        guard: what keeps the other replicas from it.
+        guard: what keeps the other replicas from it; None for a tensor without a dimension that is 0 in some
+            replicas and 1 in others: both are constants of the graph.
     """
 
     operation: cst.CSTNode
-    guard: Guard
+    guard: Guard | None
 
 
 @dataclass(frozen=True)
@@ -72,27 +70,48 @@ class _State:
     Args:
         alone: the operations of some replicas, by the dotted name of the tensor.
         made: the tensors that all replicas compute.
+        flags: tensors that may be another constant in each replica, and whether a collective was pending.
         shared: the last collective.
+        awaited: the dotted names of what the pending collectives write.
         open: whether what was pending when the function began may still be.
     """
 
     alone: dict[str, Alone] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)
+    flags: dict[str, tuple[Alone, cst.CSTNode | None]] = field(default_factory=dict)
     shared: cst.CSTNode | None = None
+    awaited: set[str] = field(default_factory=set)
     open: bool = True
 
     def copy(self) -> _State:
-        return _State(dict(self.alone), set(self.made), self.shared, self.open)
+        """Return a state of its own with the same pending."""
+        return _State(
+            dict(self.alone),
+            set(self.made),
+            dict(self.flags),
+            self.shared,
+            set(self.awaited),
+            self.open,
+        )
 
     def end(self) -> None:
         """Note that the graph ends in all replicas."""
-        self.alone, self.made, self.shared, self.open = {}, set(), None, False
+        self.alone, self.made, self.flags, self.open = {}, set(), {}, False
+        self.shared, self.awaited = None, set()
+
+    def read(self, names: set[str]) -> None:
+        """Note that all replicas read what some collectives write, which runs these."""
+        if self.awaited and self.awaited <= names:
+            self.shared = None
+        self.awaited -= names
 
     def join(self, other: _State) -> None:
         """Add what is pending in another state."""
         self.alone = {**other.alone, **self.alone}
         self.made |= other.made
+        self.flags = {**other.flags, **self.flags}
         self.shared = self.shared or other.shared
+        self.awaited |= other.awaited
         self.open = self.open or other.open
 
 
@@ -127,10 +146,11 @@ class UnevenGraphs:
 
     def all(self) -> list[Uneven]:
         """Return them, in the order of the source."""
-        if not self.facts.guards.any:
-            return []
         context = self.facts.context
-        for root in (*context.all_of(cst.FunctionDef), context.module):
+        if not (self.facts.guards.any or v.COLLECTIVE.search(context.source.data)):
+            return []
+        roots: list[Root] = [*context.all_of(cst.FunctionDef), context.module]
+        for root in roots:
             self.ran(root)
         return sorted(self.hits.values(), key=lambda hit: context.place(hit.alone.operation))
 
@@ -153,10 +173,10 @@ class _Walk:
         self._aliases: dict[str, str] = {}  # what a variable is a part of, or another name of
         self._log: list[tuple[str, str]] = []  # of the branch that is walked: names and operations
         self._copied: set[str] = set()  # what the branch copies from the host
-        steps = self._facts.steps
-        is_function = isinstance(root, cst.FunctionDef)
-        self._whole = is_function and steps.inside(root.body)
-        self._entered = self._whole and bool(steps.origin(root.body))
+        self._whole = self._entered = False
+        if isinstance(root, cst.FunctionDef):
+            self._whole = self._facts.steps.inside(root.body)
+            self._entered = self._whole and bool(self._facts.steps.origin(root.body))
         self._in_step = False
         self._parameters = _parameter_names(root) if isinstance(root, cst.FunctionDef) else set()
 
@@ -164,12 +184,16 @@ class _Walk:
         body = self._root.body.body if isinstance(self._root, cst.FunctionDef) else self._root.body
         self._block(body)
         self._ran.last = self._state
-        trains = self._context.effects.of(self._root.body) & BOTH == BOTH
-        if self._whole and not trains and self._facts.steps.trains(self._root.body):
+        if isinstance(self._root, cst.FunctionDef) and self._goes_on(self._root):
             for name, alone in self._state.alone.items():
                 if self._is_visible(name):  # the step goes on, in a graph with its gradients
                     self._hit(alone, None, before=False)
         return self._ran
+
+    def _goes_on(self, function: cst.FunctionDef) -> bool:
+        """Whether `function` is a part of a training step, which goes on after it."""
+        whole = self._context.effects.of(function.body) & BOTH == BOTH
+        return self._whole and not whole and self._facts.steps.trains(function.body)
 
     def _block(self, statements: Sequence[cst.CSTNode]) -> None:
         for statement in statements:
@@ -217,7 +241,7 @@ class _Walk:
             copied.append(self._copied)
             if after is None:
                 after = self._state
-            else:
+            elif branch is not None or not self._asks_for_several(node.test):
                 after.join(self._state)
         assert after is not None
         if logs[0] == logs[1] and logs[0]:  # the replicas do the same
@@ -226,6 +250,10 @@ class _Walk:
             after.alone.pop(name, None)
         self._copied = set()
         self._state, self._log = after, [*outer, *logs[0], *logs[1]]
+
+    def _asks_for_several(self, test: cst.BaseExpression) -> bool:
+        """Whether `test` asks whether there are several replicas: `world_size > 1`."""
+        return OF_RUN.search(code(test)) is not None and not self._facts.guards.asks(test)
 
     def _branches(self, branches: Sequence[cst.CSTNode | None]) -> None:
         before, after = self._state, self._state.copy()
@@ -285,8 +313,8 @@ class _Walk:
     ) -> None:
         if isinstance(target, cst.Tuple | cst.List):
             for index, element in enumerate(target.elements):
-                same = isinstance(value, cst.Tuple | cst.List) and index < len(value.elements)
-                part = value.elements[index].value if same else value  # type: ignore[union-attr]
+                parts = value.elements if isinstance(value, cst.Tuple | cst.List) else ()
+                part = parts[index].value if index < len(parts) else value
                 self._assign(element.value, part, at)
         elif (tensor := computing.replaced_data(target)) is not None:
             if computing.computes(value, self._facts):
@@ -294,11 +322,15 @@ class _Walk:
         elif is_dotted_name(target):
             self._bind(base_name(target) or "", value, at)
         elif isinstance(target, cst.Subscript) and (base := base_name(target)) is not None:
-            if self._facts.values.on_device(target.value) or computing.computes(value, self._facts):
+            in_tensor = computing.is_written_by_index(target, self._facts)
+            if in_tensor or computing.computes(value, self._facts):
                 self._operation(base, at, in_place=True)
 
     def _bind(self, name: str, value: cst.BaseExpression, at: cst.CSTNode) -> None:
         """Note that `name` is given `value`, or the result of the function is."""
+        self._state.flags.pop(name, None)
+        if computing.is_flag(value, self._facts) and self._guard(at) is None:
+            self._state.flags[name] = Alone(at, None), self._state.shared
         guard: Guard | None = None
         if isinstance(value, cst.IfExp) and self._facts.guards.asks(value.test):
             guard = value
@@ -391,8 +423,11 @@ class _Walk:
                     self._meet(call)
                 self._state.end()
         elif v.is_read(call, True, self._facts):
-            for read in computing.named_in(call):
+            names = computing.named_in(call)
+            for read in names:
                 self._state.alone.pop(read, None)
+            if guard is None:
+                self._state.read(names)
         elif self._is_meeting(call):
             if guard is None:
                 self._meet(call)
@@ -406,7 +441,7 @@ class _Walk:
                 self._state.end()  # a function of another file begins the step
         elif self._context.effects.meets(call) and not self._only_waits(call):
             if guard is None:
-                self._meet(call)
+                self._meet_elsewhere(call)
         else:
             self._write(call, guard)
 
@@ -419,9 +454,9 @@ class _Walk:
             kept = [a.value for a in call.args if call.func.attr.value in KEEPING]
             if base is not None and any(computing.computes(a, self._facts) for a in kept):
                 self._operation(base, call, in_place=True)
-        if guard is not None and self._facts.steps.inside(call):
-            if changes_elsewhere(call, self._facts) and not updates_copy(call, self._facts):
-                self._add(code(call.func), Alone(call, guard))
+        elsewhere = guard is not None and changes_elsewhere(call, self._facts)
+        if guard is not None and elsewhere and not computing.updates_copy(call, self._facts):
+            self._add(code(call.func), Alone(call, guard))
 
     def _is_backward(self, call: cst.Call) -> bool:
         """Whether `call` is `loss.backward()` itself, and no function of the project that trains."""
@@ -442,20 +477,35 @@ class _Walk:
     def _only_waits(self, call: cst.Call) -> bool:
         """Whether the function that `call` runs only has a barrier in it, which ends the graph first."""
         lines = [(one.path, one.line) for one in self._context.run_by(call)]
-        return bool(lines) and not any(_has_collective(*one) for one in lines)
+        return bool(lines) and not any(has_collective(*one) for one in lines)
 
-    def _meet(self, at: cst.CSTNode) -> None:
+    def _meet_elsewhere(self, call: cst.Call) -> None:
+        """Note a function of another file that makes a collective, and may read the result itself."""
+        shared, awaited = self._state.shared, set(self._state.awaited)
+        self._meet(call)
+        if all(has_read(one.path, one.line) for one in self._context.run_by(call)):
+            self._state.shared, self._state.awaited = shared, awaited
+
+    def _meet(self, at: cst.Call) -> None:
         """Note a collective that all replicas come to."""
         for alone in self._state.alone.values():
             self._hit(alone, at, before=False)
+        for name in computing.named_in(at) if self._is_meeting(at) else ():
+            if name in self._state.flags:
+                alone, earlier = self._state.flags[name]
+                self._hit(alone, at, before=False)
+                if earlier is not None:
+                    self._hit(alone, earlier, before=True)
         if self._state.open and self._ran.meets is None:
             self._ran.meets = at
-        name = self._facts.names.of(at.func) or "" if isinstance(at, cst.Call) else ""
-        at_once = name.startswith("shims.") or (self._context.portable and name)
+        name = self._facts.names.of(at.func) or ""
+        at_once = name.startswith("shims.")
         if at_once and not self._whole and not self._in_step:
             self._state.end()  # the collectives of shims run at once
         else:
             self._state.shared = at
+            written = v.written(at, self._facts) if self._is_meeting(at) else []
+            self._state.awaited |= set(written) or {code(at)}
 
     def _run(self, call: cst.Call, function: cst.FunctionDef, guard: Guard | None) -> None:
         """Note what a function of the script does that `call` runs."""
@@ -492,6 +542,7 @@ class _Walk:
                     self._ran.changes.add(outer)
         if ran.last.shared is not None:
             self._state.shared = call
+            self._state.awaited.add(code(call))
 
     def _left(self, call: cst.Call) -> Alone | None:
         """Return the operation that some replicas alone leave pending in the result of `call`."""
@@ -504,22 +555,25 @@ class _Walk:
     def _outer(self, name: str, call: cst.Call, function: cst.FunctionDef) -> str | None:
         """Return what the name `name` of `function` is where `call` stands; None for its own variables."""
         first, _, rest = name.partition(".")
-        if first in ("self", "cls"):
+        names = [parameter.name.value for parameter in function.params.params]
+        if first in names[:1] and first in ("self", "cls"):
             receiver = call.func.value if isinstance(call.func, cst.Attribute) else None
             of = base_name(receiver) if receiver is not None else None
             return f"{of}.{rest}" if of is not None and rest else None
-        names = [parameter.name.value for parameter in function.params.params]
         arg = (bind(call, names[names[:1] in (["self"], ["cls"]) :]) or {}).get(first)
         if arg is not None:
             of = next(iter(v.places(arg.value)), None)
             return None if of is None else f"{of}.{rest}" if rest else of
-        return name if first in self._global_names and first not in names else None
+        above = self._context.parent(function)
+        nested = above is not None and self._context.function_around(above) is not None
+        shared = first in self._global_names or (nested and first in ("self", "cls"))
+        return name if shared and first not in names else None
 
     @property
     def _global_names(self) -> Mapping[str, object]:
         return {
             name.value: None
-            for node in self._context.all_of(cst.Global)
+            for node in self._context.all_of(cst.Global, cst.Nonlocal)
             for item in node.names
             for name in (item.name,)
         }
@@ -569,46 +623,3 @@ def _parameter_names(function: cst.FunctionDef) -> set[str]:
     params = function.params
     named = (*params.posonly_params, *params.params, *params.kwonly_params)
     return {parameter.name.value for parameter in named}
-
-
-def changes_elsewhere(call: cst.Call, facts: Facts) -> bool:
-    """Whether `call` runs a function of another file that writes into tensors."""
-    here = facts.context.file
-    return any(
-        one.path != here and one.line in _writing_lines(one.path)
-        for one in facts.context.run_by(call)
-    )
-
-
-@lru_cache(maxsize=256)
-def _functions(path: Path) -> Mapping[int, ast.FunctionDef]:
-    try:
-        tree = syntax_tree(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return {}
-    return {one.lineno: one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)}
-
-
-@lru_cache(maxsize=256)
-def _writing_lines(path: Path) -> frozenset[int]:
-    """Return the lines of the functions in the file `path` that write into tensors."""
-    return frozenset(
-        line
-        for line, function in _functions(path).items()
-        if any(name in computing.WRITING for name in _called_names(function))
-    )
-
-
-def _has_collective(path: Path, line: int) -> bool:
-    function = _functions(path).get(line)
-    return function is None or any(name in TENSORS for name in _called_names(function))
-
-
-def _called_names(function: ast.FunctionDef) -> Iterator[str]:
-    for node in ast.walk(function):
-        if isinstance(node, ast.Call):
-            yield (
-                node.func.attr
-                if isinstance(node.func, ast.Attribute)
-                else getattr(node.func, "id", "")
-            )

@@ -7,7 +7,6 @@ logs, saves, trains, ends the program. What makes a collective, some replicas mu
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from migrate.reading.calls.callers import reaching
 from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.kinds import External
-from migrate.reading.replicas.rank_tests import last_part, parents
+from migrate.reading.replicas.rank_tests import OF_RUN, last_part, parents
 from migrate.reading.values.meetings import OBJECTS, OF_XLA, TENSORS
 from migrate.reading.values.words import (
     ACTING_MODULES,
@@ -37,7 +36,6 @@ WRITES = frozenset("wax+")
 MEETINGS = frozenset((*TENSORS, *OBJECTS, *OF_XLA, "barrier")) | words(
     "Barrier allgather allreduce alltoall bcast gather scatter Allreduce Bcast"
 )
-OF_RUN = re.compile(r"dist|world|ddp|init|parallel|multi|size|n_?gpu|num_gpu|rank", re.IGNORECASE)
 MEETING_MODULES = ("torch.distributed.", "torch_xla.", "mpi4py.")
 
 

@@ -200,7 +200,7 @@ class Guards:
         return self.is_index(node.left) or self._is_computed(node.left)
 
     def _is_answer(self, name: cst.Name) -> bool:
-        """Whether `name` is the index that a function of the project returns: `me = place()`, `if not me:`."""
+        """Whether `name` is the index that a function of the project returns: `me = place()`."""
         given = self._context.bound_values(name)
         return bool(given) and all(
             isinstance(value, cst.Call)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
     from migrate.reading.calls.scopes import Binding, Function, Scope
     from migrate.reading.project.project import Module
+
+# What a test of whether there are several replicas names.
+OF_RUN = re.compile(r"dist|world|ddp|init|parallel|multi|size|n_?gpu|num_gpu|rank", re.IGNORECASE)
 
 
 def is_for_first(test: ast.expr, attributes: frozenset[str] = frozenset()) -> bool:
@@ -168,9 +172,20 @@ def _is_else(name: str, analysis: Analysis) -> bool:
         for made in scope.classes:
             bindings += made.attributes.get(name, ())
         others = [one for one in bindings if not _is_parameter(one, name)]
-        if not all(_is_true(one.value) or _asks(one.value, one.scope, analysis) for one in others):
+        if not all(
+            _is_for_one_process(one) or _asks(one.value, one.scope, analysis) for one in others
+        ):
             return True
     return False
+
+
+def _is_for_one_process(binding: Binding) -> bool:
+    """Whether `binding` is True where there is one replica only: `else:` of `if dist.is_initialized():`."""
+    if not _is_true(binding.value) or binding.value is None:
+        return False
+    above = parents(binding.scope.module)
+    branch = above.get(above.get(binding.value, binding.value))
+    return isinstance(branch, ast.If) and OF_RUN.search(ast.unparse(branch.test)) is not None
 
 
 def _is_parameter(binding: Binding, name: str) -> bool:

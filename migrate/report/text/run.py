@@ -49,12 +49,20 @@ def run_summary(report: Observed) -> Iterator[RenderableType]:
     if report.divergences:
         yield "\n[bold red]replicas execute other graphs[/bold red]: on a TPU they may wait for each other"
         yield _divergences(report.divergences)
-    if report.alone:
+    if pending := [one for one in report.alone if one.pending]:
+        yield (
+            "\n[bold yellow]replicas execute other graphs after a read[/bold yellow]: not known whether they "
+            "wait for each other on a TPU. A read runs what its value needs: a collective before it may be "
+            "pending still, in one graph with these. torch_xla.sync() in all replicas after the collective "
+            "decides it"
+        )
+        yield _divergences(pending)
+    if certain := [one for one in report.alone if not one.pending]:
         yield (
             "\n[bold]replicas execute other graphs, with no collective in them[/bold]: nothing waits on a "
             "TPU; each shape costs a compilation, so pad the shards to one length where it matters"
         )
-        yield _divergences(report.alone)
+        yield _divergences(certain)
     yield ""
     yield from _totals(report)
 

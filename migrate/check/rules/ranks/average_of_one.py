@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.flow.copies import updates_copy
+from migrate.reading.flow.computing import updates_copy
 from migrate.reading.steps.in_step import When
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.values.words import STEPS

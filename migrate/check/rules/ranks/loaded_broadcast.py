@@ -9,8 +9,8 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.flow.computing import updates_copy
 from migrate.reading.flow.uneven import UnevenGraphs
-from migrate.reading.flow.copies import updates_copy
 from migrate.reading.tree.tree import keyword, last_part, nodes_of
 from migrate.reading.values.collectives import makes_gloo_group
 from migrate.reading.values.kind import Kind
@@ -35,7 +35,8 @@ class LoadedBroadcast(Hazard):
     graph of the collective is then the same everywhere. `migrate rewrite` writes it where it can. Or do the
     same on all replicas, or compute on the host and move the result: a tensor that is copied from the host is
     an input of the graph, whatever its values are. A tensor that is made on the device, as by
-    `torch.empty(1, device=device)`, is an operation.
+    `torch.empty(1, device=device)`, is an operation. So is 0 or 1 without a dimension,
+    `torch.tensor(stop, device=device)`: a constant of the graph, another one in each replica.
 
     Source: torch_xla 2.9, measured on two replicas; `core/xla_model.py`: "We must produce the exact same
     graph in each replica to prevent hanging".
@@ -192,6 +193,14 @@ class LoadedBroadcast(Hazard):
             if uneven.collective is not None:
                 where = f"a collective (line {place(uneven.collective).line})"
             side = "before it" if uneven.before else "below it"
+            if uneven.alone.guard is None:
+                yield self.hit(
+                    operation,
+                    f"a tensor without a dimension, 0 in some replicas and 1 in others: a constant of one "
+                    f"graph with {where}: the replicas run different programs and wait for each other; "
+                    f"torch_xla.sync() in all of them {side}, or give it a dimension: torch.tensor([…])",
+                )
+                continue
             message = (
                 f"computed on the device in some replicas only (line {place(uneven.alone.guard).line}), in "
                 f"one graph with {where}: the replicas run different programs and wait for each other; "

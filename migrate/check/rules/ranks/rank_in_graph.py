@@ -17,8 +17,9 @@ class RankInGraph(Hazard):
     **Why.** A Python number is baked into the graph: every replica gets a graph of its own, compiles it
     for itself, and replicas with different graphs hang at collectives on a real TPU.
 
-    **What to do.** Make it a tensor on the device, `torch.tensor(rank, device="xla")`; or compute with it in
-    the data loader. A table with one entry for each replica is made on the host, and then moved.
+    **What to do.** Make it a tensor on the device, with a dimension: `torch.tensor([rank], device="xla")`.
+    Without one, 0 and 1 are constants of the graph, too. Or compute with it in the data loader. A table with
+    one entry for each replica is made on the host, and then moved.
 
     Source: torch_xla 2.9 (measured: `table[i] = 1.0` compiles for each `i`).
     """
@@ -82,7 +83,7 @@ class RankInGraph(Hazard):
 
 
         def noise(x):
-            rank = torch.tensor(dist.get_rank(), device=x.device)
+            rank = torch.tensor([dist.get_rank()], device=x.device)
             return x.cuda() + rank
         """
     )

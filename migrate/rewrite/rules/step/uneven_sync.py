@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.reading.facts import facts_of
+from migrate.reading.flow.pending import Pending
 from migrate.reading.flow.uneven import Uneven, UnevenGraphs
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -23,6 +24,10 @@ class UnevenSync(Rule):
     **What it does.** `torch_xla.sync()` in all replicas, above the test of the rank where a collective may be
     pending there, and below it where one follows: what the first replica alone computes is a program
     of its own then, with no collective in it. `shims.synchronize()` with `--style portable`.
+
+    A tensor without a dimension that is 0 in one replica and 1 in another differs, too, as
+    `torch.tensor(stop, device=device)`: XLA makes a constant of the graph of each of the two. Where a
+    collective is given one, the graph ends before.
 
     **Left alone.** What is copied from the host (`torch.tensor([n], device=device)`, `x.to(device)`): it is
     an input of the graph, which is the same in all replicas. Values that are read below the same test.
@@ -108,6 +113,30 @@ class UnevenSync(Rule):
                     return x
             """,
         ),
+        rewritten(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def all_stop(losses, best):
+                stop = torch.tensor(losses[-1] > best, device="cuda")
+                dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+                return stop.item()
+            """,
+            """
+            import torch
+            import torch.distributed as dist
+            import torch_xla
+
+
+            def all_stop(losses, best):
+                stop = torch.tensor(losses[-1] > best, device="xla")
+                torch_xla.sync()
+                dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+                return stop.item()
+            """,
+        ),
         left_alone(
             """
             import torch
@@ -158,7 +187,12 @@ class UnevenSync(Rule):
         """Yield the lines around each test of the rank that needs them."""
         above: dict[int, tuple[cst.CSTNode, Uneven]] = {}
         below: dict[int, tuple[cst.CSTNode, Uneven]] = {}
-        for hit in UnevenGraphs(facts_of(context)).all():
+        facts = facts_of(context)
+        reads = () if context.portable else [r for r in Pending(facts).reads() if not r.elsewhere]
+        ended = {id(call) for read in reads for call in read.collectives}  # by `collective-sync`
+        for hit in UnevenGraphs(facts).all():
+            if hit.before and not hit.unknown and id(hit.collective) in ended:
+                continue
             sides = [hit.before or hit.unknown, not hit.before]
             places = [_above(hit, context), _below(hit, context)]
             missing = [p is None for p, needed in zip(places, sides, strict=True) if needed]
@@ -192,6 +226,10 @@ class UnevenSync(Rule):
             word for word, needed in (("above", above), ("below", below)) if needed
         )
         message = f"{sync} {where}: some replicas alone compute `{_short(hit)}`"
+        if hit.alone.guard is None:
+            message = (
+                f"{sync} {where}: `{_short(hit)}` may be 0 here and 1 there, constants of the graph"
+            )
         return self.edit(place, replace, message)
 
 
@@ -201,15 +239,15 @@ def _short(hit: Uneven) -> str:
 
 def _left(hit: Uneven) -> str:
     return (
-        f"`{_short(hit)}` is computed on the device in some replicas only, in one graph with a collective, and "
-        "no line below it runs in all replicas: compute it in all of them, or on the host"
+        f"`{_short(hit)}` is computed on the device in some replicas only, in one graph with a collective, "
+        "and no line below it runs in all replicas: compute it in all of them, or on the host"
     )
 
 
 def _statement(hit: Uneven, context: Workspace) -> cst.CSTNode | None:
     """Return the statement around the operation that all replicas come to."""
-    guard: cst.CSTNode = hit.alone.guard
-    if isinstance(guard, cst.FunctionDef):
+    guard: cst.CSTNode | None = hit.alone.guard
+    if guard is None or isinstance(guard, cst.FunctionDef):
         guard = hit.alone.operation
     statement = context.statement_around(guard)
     if isinstance(guard, cst.If | cst.While | cst.Match):

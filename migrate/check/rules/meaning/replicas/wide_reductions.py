@@ -95,7 +95,7 @@ class WideReductions(Hazard):
 
 
         def stop(step, device):
-            done = torch.tensor(1 if step >= 7 else 0, dtype=torch.int32, device=device)
+            done = torch.tensor([step >= 7], dtype=torch.int32, device=device)
             dist.all_reduce(done, op=dist.ReduceOp.MAX)
         """
     )
