@@ -18,6 +18,7 @@ from migrate.reading.accelerators.parts import passed_nodes
 from migrate.reading.calls.kinds import Device, External
 from migrate.reading.calls.passing import passed_by
 from migrate.reading.calls.scopes import Binding, Class, Function, ModuleScope, Scope
+from migrate.reading.replicas.own_values import EQUALIZE
 from migrate.reading.replicas.rank_tests import last_part, parents
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import (
@@ -51,7 +52,6 @@ SAME = re.compile(
 )
 SIZES = frozenset({"hasattr", "isinstance", "len", "sum", "type"})
 MOVES = frozenset({"cuda", "to", "xla"})
-EQUALIZE = frozenset({"all_gather_object", "all_reduce", "broadcast", "broadcast_object_list"})
 DEVICE_TEXT = re.compile(r"(cuda|gpu|xla|npu)\b")
 
 
