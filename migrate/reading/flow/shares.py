@@ -18,9 +18,9 @@ from migrate.reading.accelerators.parts import passed_nodes
 from migrate.reading.calls.kinds import Device, External
 from migrate.reading.calls.passing import passed_by
 from migrate.reading.calls.scopes import Binding, Class, Function, ModuleScope, Scope
-from migrate.reading.replicas.own_values import EQUALIZE
 from migrate.reading.replicas.rank_tests import last_part, parents
 from migrate.reading.values.kind import Kind
+from migrate.reading.values.meetings import EQUALIZE
 from migrate.reading.values.words import (
     GPU_NAME,
     GROUP_VARIABLES,
