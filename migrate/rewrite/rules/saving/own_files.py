@@ -59,8 +59,9 @@ def _changes(value: cst.BaseExpression) -> bool:
     """Whether `value` is the remainder of a number, or an entry of a list: another one in each turn."""
     if isinstance(value, cst.Subscript):
         return True
-    computed = isinstance(value, cst.BinaryOperation)
-    return computed and isinstance(value.operator, cst.Modulo | cst.FloorDivide)
+    if not isinstance(value, cst.BinaryOperation):
+        return False
+    return isinstance(value.operator, cst.Modulo | cst.FloorDivide)
 
 
 def own_files(
@@ -119,10 +120,9 @@ def _is_one_tensor(value: cst.BaseExpression, context: Workspace, depth: int = 4
         return False
     if isinstance(value, cst.Name):
         bound = context.bound_to(value)[1] if depth else None
-        plain = not isinstance(bound, cst.BaseExpression) or isinstance(bound, cst.Name)
-        return plain or _is_one_tensor(
-            cst.ensure_type(bound, cst.BaseExpression), context, depth - 1
-        )
+        if not isinstance(bound, cst.BaseExpression) or isinstance(bound, cst.Name):
+            return True
+        return _is_one_tensor(bound, context, depth - 1)
     if not isinstance(value, cst.Call):
         return True
     if last_part(value.func) in HOLDERS:
