@@ -90,12 +90,15 @@ def test_all_replicas_save_and_one_writes(style: str) -> None:
     ],
 )
 def test_what_cannot_move_is_reported(save: str, said: str) -> None:
+    """The message says what safetensors needs, and nothing of `xm.save`."""
     script = (
         "import safetensors.torch as st\nimport torch.distributed as dist\n\n\n"
         f"def finish(model, args, loss, best):\n    model.cuda()\n    {save}\n"
     )
     done = rewritten(script)
-    assert any(said in note.message for note in done.findings if note.rule == "save")
+    (message,) = (note.message for note in done.findings if note.rule == "save")
+    assert said in message
+    assert "xm.save" not in message
 
 
 @pytest.mark.parametrize(
@@ -114,6 +117,13 @@ def test_copies_on_the_cpu_stay(save: str) -> None:
     done = rewritten(script)
     assert "save_tensors" not in done.data.decode()
     assert [note for note in done.findings if note.rule == "save"] == []
+
+
+def test_a_converter_on_the_host_stays_and_nothing_is_said() -> None:
+    script = "import torch\nfrom safetensors.torch import save_model\n\nsave_model(make(), 'a')\n"
+    done = rewritten(script)
+    assert done.data.decode() == script
+    assert done.findings == ()
 
 
 CHECKS = """

@@ -20,6 +20,7 @@ from migrate.reading.calls.passing import passed_by
 from migrate.reading.calls.scopes import Binding, Class, Function, ModuleScope, Scope
 from migrate.reading.replicas.rank_tests import last_part, parents
 from migrate.reading.values.kind import Kind
+from migrate.reading.values.meetings import EQUALIZE
 from migrate.reading.values.words import (
     GPU_NAME,
     GROUP_VARIABLES,
@@ -51,7 +52,6 @@ SAME = re.compile(
 )
 SIZES = frozenset({"hasattr", "isinstance", "len", "sum", "type"})
 MOVES = frozenset({"cuda", "to", "xla"})
-EQUALIZE = frozenset({"all_gather_object", "all_reduce", "broadcast", "broadcast_object_list"})
 DEVICE_TEXT = re.compile(r"(cuda|gpu|xla|npu)\b")
 
 
@@ -173,6 +173,10 @@ class Shares:
     ) -> Share | None:
         if bound is not None and name in bound:
             return bound[name]
+        if RANK_NAME.fullmatch(name) and not _are_constant(
+            list(self._evaluator.bindings_of(name, scope))
+        ):
+            return self._share(node, scope)
         key = scope, name
         if key in self._under_way or depth > DEEPEST:
             return None
@@ -180,19 +184,15 @@ class Shares:
             return self._names[key]
         self._under_way.add(key)
         try:
-            share = self._named(node, name, scope, bound, depth)
+            share = self._named(name, scope, bound, depth)
         finally:
             self._under_way.discard(key)
         if bound is None and not self._under_way:
             self._names[key] = share
         return share
 
-    def _named(
-        self, node: ast.Name, name: str, scope: Scope, bound: Bound | None, depth: int
-    ) -> Share | None:
+    def _named(self, name: str, scope: Scope, bound: Bound | None, depth: int) -> Share | None:
         bindings = list(self._evaluator.bindings_of(name, scope))
-        if RANK_NAME.fullmatch(name) and not _are_constant(bindings):
-            return self._share(node, scope)
         if self._is_equal(name, scope):
             return None
         for binding in bindings:
@@ -351,7 +351,7 @@ class Shares:
             return self.of(receiver, scope, bound, depth)
         if last[:1].isupper() and not HOLDING.fullmatch(last):
             return None
-        args = [a for a in call.args if not isinstance(a, ast.Starred)]
+        args = list(call.args)
         if last == "enumerate":
             args = args[:1]
         args += [k.value for k in call.keywords if k.arg not in PLACING]

@@ -197,6 +197,8 @@ class Guards:
         """Whether `node` is computed of the index: `rank // 8`, `rank & 1`, `(rank + 1) % 2`."""
         if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, COMPUTES):
             return False
+        if isinstance(node.operator, cst.Add | cst.Subtract) and self.is_index(node.right):
+            return True  # `(i - rank) % world_size`
         return self.is_index(node.left) or self._is_computed(node.left)
 
     def _is_answer(self, name: cst.Name) -> bool:

@@ -21,19 +21,13 @@ from migrate.reading.replicas.pure import leaves, same_everywhere
 from migrate.reading.tree.tree import code, last_part, nodes_of
 from migrate.reading.tree.walk import children
 from migrate.reading.values.collectives import OF_XLA, called
+from migrate.reading.values.meetings import EQUALIZE
 from migrate.reading.values.words import METRIC, READ_METHODS
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
 Condition = cst.If | cst.While | cst.IfExp
-# Collectives after which the first argument is the same on all replicas.
-EQUALIZE = frozenset(
-    {
-        *("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce"),
-        *("broadcast", "broadcast_object_list"),
-    }
-)
 # Functions that nothing else is known of, and by their names make a value the same on all replicas.
 REDUCES = re.compile(
     r".*(all_?reduce|gather|broadcast|synchroni[sz]e).*|(.*_)?(reduce|sync)(_.*)?|compute",

@@ -37,6 +37,13 @@ OBJECTS = {
         "group_src",
     ),
 }
+# Collectives after which the first argument is the same on all replicas.
+EQUALIZE = frozenset(
+    {
+        *("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce"),
+        *("broadcast", "broadcast_object_list"),
+    }
+)
 # Those of torch_xla.core.xla_model.
 OF_XLA = words(
     "all_gather all_reduce all_to_all broadcast_master_param collective_broadcast "

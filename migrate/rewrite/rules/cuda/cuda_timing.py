@@ -168,9 +168,9 @@ class CudaTiming(Rule):
     def _wait(self, node: cst.Call, context: Workspace) -> Edit:
         """Return what becomes of a wait: none is needed where a read or the end of a step has just been."""
         if (event := self._timed_beside(node, context)) is not None:
-            line = context.statement_around(node)
+            wait = context.statement_around(node)
             message = f"{code(node)} goes: the reading of the clock beside it waits (`{event}`)"
-            return self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+            return self.edit(wait, lambda _: cst.RemoveFromParent(), message, consumes=[node])
         line, above = _line_and_above(node, context)
         if line is not None and above is not None and _reads(above):
             message = f"{code(node)} goes: the read above it has waited"

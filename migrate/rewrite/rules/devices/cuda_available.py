@@ -276,7 +276,7 @@ class CudaAvailable(Rule):
             yield from self.report(node, message)
             return
         elif isinstance(above, cst.Assign) and _gives_itself(above, answer):
-            message = f"`{code(above)}` goes: what is left of it assigns `{code(answer)}` to itself"
+            message = f"`{code(above)}` goes: what is left of it assigns a name to itself"
             yield self.edit(above, lambda _: cst.RemoveFromParent(), message, consumes=[above])
             return
         elif isinstance(above, cst.Assign | cst.AnnAssign | cst.Return) or _is_flag(above):

@@ -31,9 +31,11 @@ class TiedWeights(Rule):
     then keeps the parameters themselves, and with them what is shared (measured, also for the models of
     transformers). So for a model whose modules share a weight by `self.head.weight =
     self.embedding.weight`, in this file or in a module that it imports, and for the language models of
-    transformers, most of which share the embedding's weight with the last layer. Where the project loads
-    state dicts, `…(False)` comes after the move: while the switch is on, `load_state_dict` of a model in DDP
-    raises (measured).
+    transformers, most of which share the embedding's weight with the last layer; also where such a
+    model is a part of the module that moves, at any depth (`self.net = GPT2LMHeadModel(config)` in the
+    class of a part, `nn.ModuleList`, a factory, `get_peft_model`). Where the project loads state dicts,
+    `…(False)` comes after the move: while the switch is on, `load_state_dict` of a model in DDP raises
+    (measured).
 
     **Reported.** Such an assignment in a model that is not seen to move, in this file or in an imported one;
     a move of such a model in a file that names no device.

@@ -28,9 +28,40 @@ SIMPLE = cst.Name | cst.Attribute | cst.Call | cst.Subscript
 
 def share_of(call: cst.Call, context: Workspace) -> Share | None:
     """Return what makes the save `call` write other files on each replica; None for other saves."""
-    if context.guards.around(call) is not None:
-        return None  # the replicas that pass the test write, as in the original
-    return context.effects.divides(call)
+    guard = context.guards.around(call)
+    if guard is None:
+        return context.effects.divides(call)
+    if isinstance(guard, cst.If) and _gives_turns(guard.test, context):
+        line = context.position(guard).line
+        return Share(code(guard.test), line, context.source.path.name, by_loop=True)
+    return None  # one replica writes, or a group
+
+
+def _gives_turns(test: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `test` lets each replica pass in some turns: `i % world_size == rank`."""
+    for comparison in nodes_of(test, cst.Comparison):
+        sides = [comparison.left, *(target.comparator for target in comparison.comparisons)]
+        for side in sides:
+            others = [other for other in sides if other is not side]
+            if context.guards.is_index(side) and any(map(_changes, others)):
+                return True
+            if not isinstance(side, cst.BinaryOperation) or not _changes(side):
+                continue
+            summed = side.left
+            if isinstance(summed, cst.BinaryOperation) and any(
+                context.guards.is_index(part) for part in (summed.left, summed.right)
+            ):
+                return True
+    return False
+
+
+def _changes(value: cst.BaseExpression) -> bool:
+    """Whether `value` is the remainder of a number, or an entry of a list: another one in each turn."""
+    if isinstance(value, cst.Subscript):
+        return True
+    if not isinstance(value, cst.BinaryOperation):
+        return False
+    return isinstance(value.operator, cst.Modulo | cst.FloorDivide)
 
 
 def own_files(
@@ -89,10 +120,9 @@ def _is_one_tensor(value: cst.BaseExpression, context: Workspace, depth: int = 4
         return False
     if isinstance(value, cst.Name):
         bound = context.bound_to(value)[1] if depth else None
-        plain = not isinstance(bound, cst.BaseExpression) or isinstance(bound, cst.Name)
-        return plain or _is_one_tensor(
-            cst.ensure_type(bound, cst.BaseExpression), context, depth - 1
-        )
+        if not isinstance(bound, cst.BaseExpression) or isinstance(bound, cst.Name):
+            return True
+        return _is_one_tensor(bound, context, depth - 1)
     if not isinstance(value, cst.Call):
         return True
     if last_part(value.func) in HOLDERS:

@@ -31,6 +31,15 @@ class Save(Rule):
     another test of the rank binds a name (`if rank == 0: folder = make_folder()`, or `self.folder`) is
     computed by the first replica alone, also in a function that moves.
 
+    Where each replica saves files of its own, because a loop goes over its share of the work
+    (`for name in files[rank::world_size]:`, a range that begins at a rank, the batches of a
+    DistributedSampler), `torch.save` stays and what it saves moves to the CPU: `xm.save` would write the
+    files of one replica alone, or wait for replicas that have fewer.
+
+    `save_file` and `save_model` of safetensors become calls of functions that come into the script: all
+    replicas call them, the first one writes. `load_model` becomes one that loads on the host. (safetensors'
+    own `save_model` and `load_model` raise for a model on XLA.)
+
     A call of one's own function that runs the wrapped model (`losses = estimate_loss()`) goes out of the test
     in the same way, where all replicas have what it needs: its forward meets the other replicas. What is done
     with its result stays.
@@ -42,7 +51,8 @@ class Save(Rule):
     or not a test of the rank is around it, unless a collective has made the value equal), under a
     test of a group's rank (`dp_rank == 0`: one file for each of the other groups), under a branch with an
     `else`, in another form of a test (`rank == 0 and torch.save(…)`, `while`, `match`, a decorator), into an
-    open file, of a whole module (`xm.save` moves the tensors of a state dict, not those of a module); what is
+    open file, of a value in such a loop of which it is not seen whether it is a tensor,
+    of a whole module (`xm.save` moves the tensors of a state dict, not those of a module); what is
     saved, where it is computed with side effects or from a name that only some replicas bind; the call of a
     function of another file that saves and does more than that. A way out of a function before its save
     (`if path is None: return`) stays with all replicas; it is reported where some may take it alone.
@@ -165,6 +175,30 @@ class Save(Rule):
                     if rank == 0:
                         path = f"{folder}/{epoch}.pt"
                     xm.save(model.state_dict(), path if rank == 0 else None, global_master=True)
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def extract(model, files, out):
+                rank, count = dist.get_rank(), dist.get_world_size()
+                for name in files[rank::count]:
+                    features = model(torch.load(name, map_location="cpu").to("xla"))
+                    torch.save(features, f"{out}/{name}.pt")
+            """,
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def extract(model, files, out):
+                rank, count = dist.get_rank(), dist.get_world_size()
+                for name in files[rank::count]:
+                    features = model(torch.load(name, map_location="cpu").to("xla"))
+                    torch.save(features.cpu(), f"{out}/{name}.pt")
             """,
         ),
         left_alone(

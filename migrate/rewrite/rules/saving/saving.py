@@ -85,7 +85,7 @@ class Saving:
                 share = share_of(call, self._context)
                 if share is not None:
                     yield from own_files(self._rule, call, share, self._context)
-                else:
+                elif self._context.qualified_name(call.func) not in SAFETENSORS_SAVES:
                     yield from self._rule.report(
                         call,
                         f"if it is on the device: {by_hand(self._context)} on all ranks",
@@ -96,7 +96,8 @@ class Saving:
             if is_of_host(call, self._context) or self._context.launch.before(call):
                 continue
             share = share_of(call, self._context)
-            if share is not None and share.by_loop and not self._context.portable:
+            tested = self._context.guards.around(call) is not None
+            if share is not None and share.by_loop and (tested or not self._context.portable):
                 yield from own_files(self._rule, call, share, self._context)
                 continue
             reason = refused(call, self._context) or self._place(call)
@@ -104,7 +105,7 @@ class Saving:
                 moved.append(call)
                 self._keep_rest(call)
             else:
-                yield from self._rule.report(call, reason)
+                yield from self._rule.report(call, self._words(call, reason))
         yield from self._elsewhere()
         for node, line in evaluations(self._context):
             if self._refusal(node, line) is None:
@@ -114,7 +115,8 @@ class Saving:
         for call in moved:
             guard = self._context.guards.around(call)
             if guard is not None and id(guard) in stuck:
-                yield from self._rule.report(call, f"{stuck[id(guard)]}: {self._by_hand}")
+                reason = f"{stuck[id(guard)]}: {self._by_hand}"
+                yield from self._rule.report(call, self._words(call, reason))
             else:
                 yield self._save(call, guard)
                 if (condition := unseen_condition(call, self._context)) is not None:
@@ -136,6 +138,15 @@ class Saving:
         for key, (function, local) in self._functions.items():
             if key not in stuck:
                 yield from self._kept(function, local, moved)
+
+    def _words(self, call: cst.Call, reason: str) -> str:
+        """Return `reason` in the words of safetensors, where `call` is one of its functions."""
+        if self._context.qualified_name(call.func) not in SAFETENSORS_SAVES:
+            return reason
+        copies = "copies on the CPU, `{name: value.cpu() for name, value in weights.items()}`,"
+        return reason.replace(by_hand(self._context), copies).replace(
+            "must be called", "must be made"
+        )
 
     def _is_for_accelerators(self) -> bool:
         """Whether the script has to do with replicas or devices: else its saves are the caller's affair."""
