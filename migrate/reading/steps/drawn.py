@@ -181,11 +181,13 @@ class Drawn:
 
 
 def is_transform(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `node` is in a module that holds no modules and no parameters, and no module uses it.
+    """Whether `node` is in a module that holds no modules and no parameters, and no step uses it.
 
     Such a module is a transform of the loader as often as a part of the model.
     """
     around = facts.context.class_around(node)
+    if facts.steps.calls_it(facts.context.function_around(node)):
+        return False
     if around is None or not _is_module(around, facts) or _holds_modules(around, facts):
         return False
     name = around.name.value
