@@ -11,11 +11,14 @@ from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.reading.tree.source import parse
 
+IMPORTS = "import torch\nimport torch.distributed as dist\n"
 
-def reported(script: str, code: str) -> list[int]:
-    """Return the lines that `code` is reported at."""
-    source = parse(textwrap.dedent(script).strip().encode() + b"\n", Path("script.py"))
-    return [finding.line for finding in check_source(source, Config(select=(code,)))]
+
+def reported(script: str, code: str, imports: str = IMPORTS) -> list[int]:
+    """Return the lines of a script below `imports` that `code` is reported at."""
+    text = imports + textwrap.dedent(script).strip() + "\n"
+    findings = check_source(parse(text.encode(), Path("script.py")), Config(select=(code,)))
+    return [finding.line - imports.count("\n") for finding in findings]
 
 
 def marked(script: str) -> list[int]:
@@ -42,8 +45,6 @@ OWNERS = {
                     dist.all_reduce(group["flat"])
         """,
     "padded-lists": """
-        import torch, torch.distributed as dist
-
         def step(self):
             for group in self.param_groups:
                 params = group["params"]
@@ -58,8 +59,6 @@ OWNERS = {
                     )
         """,
     "named-parameters": """
-        import torch.distributed as dist
-
         def step(net, rank, world):
             named = sorted(net.named_parameters())
             for name, p in named[rank::world]:  # here
@@ -68,8 +67,6 @@ OWNERS = {
                 dist.broadcast(p, src=i % world)
         """,
     "mine-by-loop": """
-        import torch.distributed as dist
-
         def step(net, rank, world):
             weights = list(net.parameters())
             for k in range(rank, len(weights), world):
@@ -78,8 +75,6 @@ OWNERS = {
             dist.all_reduce(weights[0])
         """,
     "owner-first": """
-        import torch.distributed as dist
-
         def step(net, owners):
             rank = dist.get_rank()
             for p, owner in zip(net.parameters(), owners):
@@ -89,8 +84,6 @@ OWNERS = {
             dist.barrier()
         """,
     "zero-by-hand": """
-        import torch, torch.distributed as dist
-
         def main(model, world):
             rank = dist.get_rank()
             mine = [p for i, p in enumerate(model.parameters()) if i % world == rank]  # here
@@ -99,8 +92,6 @@ OWNERS = {
                 dist.broadcast(p.data, i % world)
         """,
     "flat-shard": """
-        import torch, torch.distributed as dist
-
         def step(model, n):
             rank = dist.get_rank()
             flat = torch.cat([p.grad.flatten() for p in model.parameters()])
@@ -122,8 +113,6 @@ OWNERS = {
 }
 NO_OWNERS = {
     "data": """
-        import torch.distributed as dist
-
         def main(files, rows, rank, world, model):
             mine = files[rank::world]
             for i, row in enumerate(rows):
@@ -132,8 +121,6 @@ NO_OWNERS = {
             dist.all_reduce(model.loss)
         """,
     "first-replica": """
-        import torch.distributed as dist
-
         def main(model, rank):
             for name, p in model.named_parameters():
                 if rank == 0:
@@ -141,8 +128,6 @@ NO_OWNERS = {
                 dist.broadcast(p.data, src=0)
         """,
     "low-rank": """
-        import torch, torch.distributed as dist
-
         class LowRank(torch.optim.Optimizer):
             def step(self):
                 for group in self.param_groups:
@@ -151,10 +136,6 @@ NO_OWNERS = {
                         u, s, v = torch.linalg.svd(p.grad)
                         p.add_(u[:, :rank] @ v[:rank])
                         dist.all_reduce(p)
-        """,
-    "one-process": """
-        def step(net, rank, world):
-            return list(net.parameters())[rank::world]
         """,
 }
 
@@ -169,12 +150,15 @@ def test_what_gives_no_parameter_an_owner_is_not(script: str) -> None:
     assert reported(script, "XLA310") == []
 
 
+def test_a_script_of_one_process_gives_no_owners() -> None:
+    script = "def step(net, rank, world):\n    return list(net.parameters())[rank::world]"
+    assert reported(script, "XLA310", imports="") == []
+
+
 @pytest.mark.parametrize(
     "script",
     [
         """
-        import torch, torch.distributed as dist
-
         def stop(flag, device):
             t = torch.as_tensor([int(flag)], device=device)
             dist.all_reduce(t, dist.ReduceOp.MAX)  # here
@@ -191,8 +175,6 @@ def test_what_gives_no_parameter_an_owner_is_not(script: str) -> None:
                 all_reduce(self.count, op=ReduceOp.MIN)  # here
         """,
         """
-        import torch, torch.distributed as dist
-
         def agree(value, op):
             dist.all_reduce(value, op=dist.ReduceOp.PRODUCT)  # here
 
@@ -201,8 +183,6 @@ def test_what_gives_no_parameter_an_owner_is_not(script: str) -> None:
             agree(value=torch.tensor(n, device=device), op=1)
         """,
         """
-        import torch, torch.distributed as dist
-
         def best(scores):
             dist.reduce(scores.argmax(1), 0, op=dist.ReduceOp.MAX)  # here
             dist.reduce_scatter_tensor(scores, scores.double(), op=dist.ReduceOp.MAX)  # here
@@ -229,8 +209,6 @@ def test_a_reduction_of_64_bits_is_reported_by_what_made_the_tensor(script: str)
 )
 def test_a_reduction_of_32_bits_or_of_what_is_not_known_is_not(line: str) -> None:
     script = f"""
-    import torch, torch.distributed as dist
-
     def stop(flag, device):
         {line}
         dist.all_reduce(t, op=dist.ReduceOp.MAX)
@@ -240,8 +218,6 @@ def test_a_reduction_of_32_bits_or_of_what_is_not_known_is_not(line: str) -> Non
 
 STATES = {
     "isinstance": """
-        import torch
-
         def load(optim, path):
             optim.load_state_dict(torch.load(path))
             for s in optim.state.values():
@@ -250,8 +226,6 @@ STATES = {
                         s[k] = v.cuda()  # here
         """,
     "data": """
-        import torch
-
         def optimizer_to(optim, device):
             for param in optim.state.values():
                 if isinstance(param, torch.Tensor):
@@ -267,8 +241,6 @@ STATES = {
                 o.state[p] = {k: v.to(device) for k, v in entry.items()}  # here
         """,
     "choice-by-type": """
-        import torch
-
         def move(o, device):
             for p in o.state:
                 slots = o.state[p]
@@ -286,7 +258,6 @@ STATES = {
 
 @pytest.mark.parametrize("script", STATES.values(), ids=STATES)
 def test_a_loop_that_moves_the_whole_state_is_reported(script: str) -> None:
-    script = "import torch\n" + textwrap.dedent(script).strip()
     assert reported(script, "XLA209") == marked(script) != []
 
 
@@ -301,8 +272,6 @@ def test_a_loop_that_moves_the_whole_state_is_reported(script: str) -> None:
 )
 def test_a_loop_that_leaves_the_step_is_not(test: str) -> None:
     script = f"""
-    import torch
-
     def load(optim, device):
         for s in optim.state.values():
             for k, v in s.items():
@@ -334,8 +303,6 @@ LOADS = {
                 return F.mse_loss(x, self.centers)  # here
         """,
     "assigned": """
-        import torch
-
         def resume(net, path):
             net = net.to("xla")
             blob = torch.load(path, "cpu")
@@ -345,8 +312,6 @@ LOADS = {
                 p.data = blob[name]  # here
         """,
     "passed": """
-        import torch
-
         def distance(x, mean):
             x = x.to("xla")
             return torch.maximum(x, mean)  # here
@@ -355,8 +320,6 @@ LOADS = {
             return distance(x, torch.load(path, map_location="cpu")["mean"])
         """,
     "pair": """
-        import torch
-
         def read(path, wanted):
             weights = torch.load(path, map_location="cpu")
             more = None
@@ -372,8 +335,6 @@ LOADS = {
             net.load_state_dict(meta, assign=True)
         """,
     "method": """
-        import torch
-
         def main(path, x):
             ema = torch.load(path, map_location="cpu")["ema"]
             x = x.to("xla")
@@ -381,8 +342,6 @@ LOADS = {
             ema.lerp_(x, 0.1)  # here
         """,
     "url": """
-        import torch
-
         def main(url, x):
             table = torch.hub.load_state_dict_from_url(url, map_location="cpu")["table"]
             x = x.to("xla")
@@ -391,8 +350,6 @@ LOADS = {
 }
 FINE = {
     "moved": """
-        import torch
-
         def main(path, x):
             table = torch.load(path, map_location="cpu")["table"]
             table = table.to("xla")
@@ -400,8 +357,6 @@ FINE = {
             return table[x]
         """,
     "whole-module": """
-        import torch
-
         def export(path, x):
             model = torch.load(path, map_location="cpu", weights_only=False)
             model.to("xla")
@@ -410,24 +365,18 @@ FINE = {
             return model(x)
         """,
     "host-data": """
-        import torch
-
         def rows(path):
             data = torch.load(path, map_location="cpu")
             order = torch.randperm(len(data))
             return data[order]
         """,
     "module-first": """
-        import torch
-
         def build(net, path):
             net.load_state_dict(torch.load(path, map_location="cpu"), assign=True)
             net.to("xla")
             return torch.optim.SGD(net.parameters(), 0.1)
         """,
     "parameter-in-module": """
-        import torch
-
         class Net(torch.nn.Module):
             def __init__(self, path):
                 super().__init__()

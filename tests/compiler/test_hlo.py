@@ -6,25 +6,36 @@ import pytest
 
 from migrate.compiler.hlo import Module, place_in
 
-TEXT = r"""HloModule jit_f, is_scheduled=true, input_output_alias={ {0}: (1, {}, may-alias), {2}: (0, {}) }, x
-
-FileNames
-1 "/home/user/net.py"
-2 "/venv/lib/python3.11/site-packages/flax/linen/linear.py"
-
-FunctionNames
-1 "f"
-
-FileLocations
-1 {file_name_id=1 function_name_id=1 line=7 end_line=7 column=0 end_column=0}
-2 {file_name_id=2 function_name_id=1 line=199 end_line=199 column=0 end_column=0}
-
-StackFrames
-1 {file_location_id=1 parent_frame_id=1}
-2 {file_location_id=2 parent_frame_id=2}
+NET, LAYER = "/home/user/net.py", "/venv/lib/python3.11/site-packages/flax/linen/linear.py"
 
 
-%body (p: f32[8]) -> f32[8] {
+def tables(files: dict[str, int], parents: tuple[tuple[int, int], ...]) -> str:
+    """Return the tables of a program that say whose line an instruction is.
+
+    Args:
+        files: the files, with the line in each.
+        parents: for each frame the number of its file, and that of its parent.
+    """
+    numbered = list(enumerate(files.items(), 1))
+    spots = "file_name_id={0} function_name_id=1 line={1} end_line={1} column=0 end_column=0"
+    parts = {
+        "FileNames": [f'{n} "{name}"' for n, (name, _) in numbered],
+        "FunctionNames": ['1 "f"'],
+        "FileLocations": [f"{n} {{{spots.format(n, line)}}}" for n, (_, line) in numbered],
+        "StackFrames": [
+            f"{n} {{file_location_id={file} parent_frame_id={parent}}}"
+            for n, (file, parent) in enumerate(parents, 1)
+        ],
+    }
+    return "".join("\n".join((name, *rows, "\n")) for name, rows in parts.items()) + "\n"
+
+
+TEXT = (
+    """HloModule jit_f, is_scheduled=true, input_output_alias={ {0}: (1, {}, may-alias), {2}: (0, {}) }, x
+
+"""
+    + tables({NET: 7, LAYER: 199}, ((1, 1), (2, 2)))
+    + r"""%body (p: f32[8]) -> f32[8] {
   %p = f32[8]{0:T(128)} parameter(0)
   ROOT %double = f32[8]{0:T(128)} add(%p, %p), metadata={op_name="jit(f)/p[\'a\']" stack_frame_id=2}
 }
@@ -37,10 +48,15 @@ ENTRY %main (a: f32[8], b: f32[8]) -> (f32[8], f32[8], f32[8]) {
   ROOT %out = (f32[8]{0:T(128)}, f32[8]{0:T(128)}, /*index=2*/f32[8]{0:T(128)}) tuple(%loop, %a, %b)
 }
 """
+)
 
 
-def test_instructions_of_the_entry_in_their_order() -> None:
-    module = Module(TEXT)
+@pytest.fixture(scope="module")
+def module() -> Module:
+    return Module(TEXT)
+
+
+def test_instructions_of_the_entry_in_their_order(module: Module) -> None:
     assert list(module.entry) == ["b", "a", "loop", "get", "out"]
     assert [module.entry[name].number for name in ("a", "b", "get")] == [0, 1, 2]
     loop = module.entry["loop"]
@@ -57,8 +73,8 @@ def test_instructions_of_the_entry_in_their_order() -> None:
     assert len(module.root.arrays) == 3
 
 
-def test_what_is_donated() -> None:
-    assert Module(TEXT).aliases == {0: 1, 2: 0}
+def test_what_is_donated(module: Module) -> None:
+    assert module.aliases == {0: 1, 2: 0}
 
 
 def test_a_line_is_the_users_and_shown_as_the_user_knows_it() -> None:
@@ -150,31 +166,17 @@ def test_turns_of_a_loop_are_counted_where_numbers_say_them(
     assert module.trips(module.entry["loop"], module.entry) == turns
 
 
-HOOK = r"""HloModule SyncTensorsGraph, is_scheduled=true
-
-FileNames
-1 "/venv/lib/python3.11/site-packages/torch_xla/core/xla_model.py"
-2 "/home/user/train.py"
-
-FunctionNames
-1 "f"
-
-FileLocations
-1 {file_name_id=1 function_name_id=1 line=450 end_line=450 column=0 end_column=0}
-2 {file_name_id=2 function_name_id=1 line=7 end_line=7 column=0 end_column=0}
-
-StackFrames
-1 {file_location_id=1 parent_frame_id=1}
-2 {file_location_id=2 parent_frame_id=1}
-3 {file_location_id=1 parent_frame_id=3}
-
-
-ENTRY %main (a: f32[8]) -> f32[8] {
+XLA_MODEL = "/venv/lib/python3.11/site-packages/torch_xla/core/xla_model.py"
+HOOK = (
+    "HloModule SyncTensorsGraph, is_scheduled=true\n\n"
+    + tables({XLA_MODEL: 450, "/home/user/train.py": 7}, ((1, 1), (2, 1), (1, 3)))
+    + r"""ENTRY %main (a: f32[8]) -> f32[8] {
   %a = f32[8]{0:T(128)} parameter(0)
   %hook = f32[8]{0:T(128)} negate(%a), metadata={op_name="x" stack_frame_id=1}
   ROOT %own = f32[8]{0:T(128)} negate(%hook), metadata={op_name="x" stack_frame_id=3}
 }
 """
+)
 
 
 def test_a_hook_of_the_backward_pass_is_at_the_line_that_began_it() -> None:

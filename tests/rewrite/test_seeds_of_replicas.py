@@ -77,6 +77,8 @@ def rewritten(folder: Path, before: str, style: str = "native") -> str:
         ("nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1))", ""),
         ("nn.TransformerEncoderLayer(4, 2)", ""),
         ("nn.LSTM(4, 4, 2, dropout=0.5)", ""),
+        ("nn.LSTM(4, 4, 2, True, True, 0.5)", ""),
+        ("nn.MultiheadAttention(4, 2, 0.1)", ""),
     ],
 )
 def test_each_replica_of_a_script_without_a_seed_draws_its_own(
@@ -90,10 +92,36 @@ def test_each_replica_of_a_script_without_a_seed_draws_its_own(
     assert JOINS + comment + OWN in text
 
 
+NAMED = {
+    "another name": ("from torch.nn import Dropout as Thin", "", "Thin(0.1)", ""),
+    "a subclass": ("", "class Thin(nn.Dropout):\n    pass", "Thin(0.1)", ""),
+    "a variable": (
+        "",
+        "def thin(x):\n    mask = torch.empty_like(x)\n    return x * mask.bernoulli_(0.5)",
+        "nn.Linear(4, 4)",
+        " + thin(x)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("imports", "top", "net", "draw"), NAMED.values(), ids=NAMED)
+def test_what_draws_is_known_by_what_it_is(
+    tmp_path: Path, imports: str, top: str, net: str, draw: str
+) -> None:
+    before = script(imports=imports, top=top, net=net, draw=draw)
+    assert OWN in rewritten(tmp_path, before)
+
+
+def test_a_function_of_the_project_called_dropout_draws_nothing(tmp_path: Path) -> None:
+    before = script(top="def dropout(x):\n    return x * 0.5", draw=" + dropout(x)")
+    assert "manual_seed" not in rewritten(tmp_path, before)
+
+
 @pytest.mark.parametrize(
     ("net", "draw"),
     [
         ("nn.Linear(4, 4)", ""),
+        ("nn.LSTM(4, 4, 2, True, True, 0.0)", ""),
         ("nn.Linear(4, 4)", " + torch.randn(8, 4).cuda()"),
         ("nn.Sequential(nn.Linear(4, 4), nn.Dropout(p=0.0))", ""),
     ],

@@ -106,6 +106,8 @@ class Optimizers:
         self._evaluator = analysis.evaluator
         self._objects = objects_of(analysis)
         self._handed_on: dict[ast.Call, tuple[str, str]] = {}  # filled with `_given_both`
+        self._bound_to: dict[tuple[ast.expr, int], list[tuple[ast.expr, Scope]]] = {}
+        self._with_parameters: dict[ast.expr, list[ast.Call]] = {}
 
     def of_file(self, top: ModuleScope, alone: bool) -> FileOptimizers:
         """Return the optimizers of a file; `alone`: where only this file is rewritten."""
@@ -216,17 +218,30 @@ class Optimizers:
                 continue
             seen.add(id(current))
             yield current, at
-            for part in ast.walk(current):
-                if isinstance(part, ast.Name):
-                    for binding in self._evaluator.bindings_of(part.id, at):
-                        if binding.value is not None:
-                            waiting.append((binding.value, binding.scope))
-                        elif binding.kind == "param" and isinstance(binding.scope, Function):
-                            given = self._objects.arguments(binding.scope, binding.name)
-                            waiting += [(a.node, a.scope) for a in given if a.node is not None]
-                elif isinstance(part, ast.Attribute):
-                    members = self._evaluator.members_of(part.value, part.attr, at)
-                    waiting += [(b.value, b.scope) for b in members if b.value is not None]
+            waiting += self._bound(current, at)
+
+    def _bound(self, node: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+        """Return what the names and attributes in `node` are bound to; asked for many times."""
+        key = node, id(scope)
+        if key not in self._bound_to:
+            self._bound_to[key] = [
+                bound for part in ast.walk(node) for bound in self._bound_part(part, scope)
+            ]
+        return self._bound_to[key]
+
+    def _bound_part(self, part: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+        if isinstance(part, ast.Name):
+            for binding in self._evaluator.bindings_of(part.id, scope):
+                if binding.value is not None:
+                    yield binding.value, binding.scope
+                elif binding.kind == "param" and isinstance(binding.scope, Function):
+                    for argument in self._objects.arguments(binding.scope, binding.name):
+                        if argument.node is not None:
+                            yield argument.node, argument.scope
+        elif isinstance(part, ast.Attribute):
+            for member in self._evaluator.members_of(part.value, part.attr, scope):
+                if member.value is not None:
+                    yield member.value, member.scope
 
     def _gives_parameters(self, call: ast.Call, scope: Scope) -> bool:
         return any(True for _ in self._weights(call, scope))
@@ -235,9 +250,18 @@ class Optimizers:
         """Yield the calls of `parameters()` whose results `call` is given."""
         for arg in _arguments(call):
             for node, at in self._behind(arg, scope):
-                for part in ast.walk(node):
-                    if isinstance(part, ast.Call) and _is_parameters(part):
-                        yield part, at
+                for part in self._parameters_in(node):
+                    yield part, at
+
+    def _parameters_in(self, node: ast.expr) -> list[ast.Call]:
+        """Return the calls of `parameters()` in an expression; asked for many times."""
+        if node not in self._with_parameters:
+            self._with_parameters[node] = [
+                part
+                for part in ast.walk(node)
+                if isinstance(part, ast.Call) and _is_parameters(part)
+            ]
+        return self._with_parameters[node]
 
     def _models(self, call: ast.Call, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
         """Yield the modules whose parameters the optimizer `call` is given."""

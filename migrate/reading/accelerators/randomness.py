@@ -19,7 +19,7 @@ from migrate.reading.accelerators.optional_seeds import OptionalSeeds, Site
 from migrate.reading.calls.callers import callers_of, reaching
 from migrate.reading.calls.kinds import External
 from migrate.reading.calls.launching import JOINS, joining_of, launching_of
-from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
+from migrate.reading.calls.scopes import Class, Function, ModuleScope, Region, Scope
 from migrate.reading.catalogue import drawing, torch_cuda, torch_distributed, torch_other
 from migrate.reading.catalogue.entry import names
 from migrate.reading.replicas.rank_tests import last_part
@@ -428,12 +428,15 @@ class Randomness:
 
     def _draws(self, call: ast.Call, scope: Scope) -> bool:
         """Whether a call draws random numbers on the device of a replica, or makes what does."""
-        last = last_part(call.func)
+        last = self._drawer(call, scope)
         keywords = {keyword.arg: keyword.value for keyword in call.keywords}
         if "generator" in keywords:
             return False
         if last in drawing.DROPOUTS:
-            return not _is_zero(_probability(call, keywords))
+            return not _is_zero(_probability(call, last, keywords))
+        place = drawing.DROPOUT_PLACES.get(last)
+        if place is not None and len(call.args) > place:
+            return not _is_zero(call.args[place])
         if last in drawing.DROP_BY_DEFAULT:
             return not _is_zero(keywords.get("dropout"))
         if last in draws.LIKES or last in drawing.SAMPLERS:
@@ -441,17 +444,35 @@ class Randomness:
         if last in drawing.MAKERS and "device" in keywords:
             return not _is_host(keywords["device"])
         if last in draws.FILLS and isinstance(call.func, ast.Attribute):
-            made = call.func.value
-            return (
-                isinstance(made, ast.Call)
-                and last_part(made.func) in drawing.EMPTIES
-                and not _is_host(next((k.value for k in made.keywords if k.arg == "device"), None))
-            )
+            receiver = call.func.value
+            return any(_is_filled(made, made is receiver) for made in self._bound(receiver, scope))
         if any(
             name in keywords and not _is_zero(keywords[name]) for name in ("dropout", "dropout_p")
         ) and self._name(call, scope).startswith("torch.nn."):
             return True
         return last[:1].isalpha() and self._is_library_model(self._name(call, scope))
+
+    def _drawer(self, call: ast.Call, scope: Scope) -> str:
+        """Return the last part of the name of what is called; of a class of the project, of its base.
+
+        A function of the project is none, whatever its name: what it calls is looked at itself.
+        """
+        name = self._name(call, scope)
+        if name:
+            return name.rpartition(".")[2]
+        for value in self._analysis.evaluator.values(call.func, scope):
+            if isinstance(value, Class):
+                bases = self._analysis.evaluator.external_bases(value)
+                lasts = [base.rpartition(".")[2] for base in bases]
+                return next((base for base in lasts if base in drawing.DROPOUTS), "")
+        return "" if self._analysis.running[call].functions else last_part(call.func)
+
+    def _bound(self, node: ast.expr, scope: Scope) -> list[ast.expr]:
+        """Return an expression, or of a variable what it is bound to."""
+        if not isinstance(node, ast.Name):
+            return [node]
+        bindings = self._analysis.evaluator.bindings_of(node.id, scope)
+        return [binding.value for binding in bindings if binding.value is not None]
 
     @staticmethod
     def _is_library_model(name: str) -> bool:
@@ -465,12 +486,30 @@ class Randomness:
         return name.startswith(drawing.LIBRARY_MODELS)
 
 
-def _probability(call: ast.Call, keywords: dict[str | None, ast.expr]) -> ast.expr | None:
+def _probability(
+    call: ast.Call, last: str, keywords: dict[str | None, ast.expr]
+) -> ast.expr | None:
     for name in drawing.PROBABILITIES:
         if name in keywords:
             return keywords[name]
-    is_module = last_part(call.func)[:1].isupper()
+    is_module = last[:1].isupper()
     return call.args[0] if is_module and call.args else None
+
+
+def _is_filled(made: ast.expr, at_once: bool) -> bool:
+    """Whether a tensor that is filled at random is made on the device.
+
+    Args:
+        made: what makes it.
+        at_once: whether it is filled where it is made: a variable without a device is often a weight's
+            first value, on the host.
+    """
+    if not isinstance(made, ast.Call) or last_part(made.func) not in drawing.EMPTIES:
+        return False
+    devices = [keyword.value for keyword in made.keywords if keyword.arg == "device"]
+    last = last_part(made.func)
+    like = last.endswith("_like") or last.startswith("new")
+    return (at_once or like or bool(devices)) and not any(map(_is_host, devices))
 
 
 def _is_zero(node: ast.expr | None) -> bool:

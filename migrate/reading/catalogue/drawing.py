@@ -75,6 +75,14 @@ DROP_BY_DEFAULT = frozenset(
         "TransformerEncoderLayer",
     }
 )
+# How many arguments stand before the probability of those that drop only where one is given.
+DROPOUT_PLACES = {
+    "GRU": 5,
+    "LSTM": 5,
+    "MultiheadAttention": 2,
+    "RNN": 5,
+    "scaled_dot_product_attention": 4,
+}
 PROBABILITIES = ("dropout", "dropout_p", "drop_rate", "drop_path_rate", "p")
 MAKERS = frozenset({"normal", "rand", "randint", "randn", "randperm"})
 SAMPLERS = frozenset({"bernoulli", "multinomial", "poisson", "rsample"})
@@ -123,7 +131,21 @@ GENERATORS = frozenset(
     }
 )
 # Functions that make a tensor which such a method then fills.
-EMPTIES = frozenset({"empty", "empty_like", "new", "new_empty", "new_zeros", "zeros", "zeros_like"})
+EMPTIES = frozenset(
+    {
+        *(
+            "empty",
+            "empty_like",
+            "full_like",
+            "new",
+            "new_empty",
+            "new_full",
+            "new_ones",
+            "new_zeros",
+        ),
+        *("ones_like", "zeros", "zeros_like"),
+    }
+)
 # Models of libraries that drop at random in training: by the beginnings of their names.
 LIBRARY_MODELS = (
     "diffusers.",

@@ -250,9 +250,11 @@ def _draws_numbers(call: cst.Call) -> bool:
 def is_transform(node: cst.CSTNode, facts: Facts) -> bool:
     """Whether `node` is in a transform of the loader, or in a function that only transforms call.
 
-    A module that holds no modules and no parameters, and that no model uses, is a transform as often as a
-    part of a model; so is one that is handed to something as its `transform`.
+    A module that holds no modules and no parameters, and that neither a step nor a model uses, is a transform
+    as often as a part of a model; so is one that is handed to something as its `transform`.
     """
+    if facts.steps.calls_it(facts.context.function_around(node)):
+        return False
     around = facts.context.class_around(node)
     if around is None:
         function = facts.context.function_around(node)

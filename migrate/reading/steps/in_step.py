@@ -52,6 +52,7 @@ class Steps:
         self._trains: set[int] = (
             set()
         )  # of what runs inside of a step, and of the calls: in training
+        self._called: set[int] = set()  # the functions that steps call
         self._followed = 0
         self._asks_training = bool(context.references("training"))
         marked = [block for block in context.all_of(cst.With) if is_step(block, context)]
@@ -140,6 +141,10 @@ class Steps:
             if id(above) in self._inside or id(above) in self._bodies:
                 return self._inside.get(id(above)) or self._bodies.get(id(above), "")
         return ""
+
+    def calls_it(self, function: cst.CSTNode | None) -> bool:
+        """Whether steps of this file or of another one call a function: not a forward that nothing calls."""
+        return id(function) in self._called
 
     def in_mark(self, call: cst.Call) -> bool:
         """Whether a call of the steps, one of `calls`, runs within `with torch_xla.step():`."""
@@ -253,6 +258,7 @@ class Steps:
     ) -> None:
         if marked:
             self._called_in_marks.add(id(function.body))
+        self._called.add(id(function))
         seen = id(function.body) in self._inside
         again = seen and trains and id(function.body) not in self._trains
         if id(function.body) in self._bodies or (seen and not again):

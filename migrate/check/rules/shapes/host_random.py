@@ -110,6 +110,29 @@ class HostRandom(Hazard):
                         print("still training")
             """
         ),
+        example(
+            """
+            import random
+
+            import torch
+
+
+            class Jitter(torch.nn.Module):
+                def forward(self, x):
+                    if random.random() < 0.5:  # XLA113
+                        return x.flip(-1)
+                    return x
+
+
+            def train(model, loader, optimizer):
+                jitter = Jitter()
+                for x, y in loader:
+                    x, y = x.cuda(), y.cuda()
+                    loss = model(jitter(x), y)
+                    loss.backward()
+                    optimizer.step()
+            """
+        ),
     )
     mended = example(
         """

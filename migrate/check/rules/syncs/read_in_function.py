@@ -9,6 +9,8 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
+from migrate.reading.tree.tree import dotted
+from migrate.reading.values.kind import TENSORS
 
 
 class ReadInFunction(Hazard):
@@ -73,6 +75,37 @@ class ReadInFunction(Hazard):
                         show(output, y)
             """
         ),
+        example(
+            """
+            import torch
+
+
+            class Meters:
+                def update(self, **values):
+                    for name, value in values.items():
+                        self.totals[name] += value.item() if torch.is_tensor(value) else value
+
+
+            def train(model, loader, optimizer):
+                meters = Meters()
+                for x, y in loader:
+                    x, y = x.cuda(), y.cuda()
+                    losses = model(x, y)
+                    loss = sum(losses.values())
+                    loss.backward()
+                    optimizer.step()
+                    scaled = {f"{name}_scaled": 2 * value for name, value in losses.items()}
+                    shown = dict(loss=loss, rate=0.1)
+                    filled = {}
+                    filled["loss"] = loss
+                    rates = dict(rate=optimizer.param_groups[0]["lr"])
+                    meters.update(**losses)  # XLA208
+                    meters.update(**scaled)  # XLA208
+                    meters.update(**shown)  # XLA208
+                    meters.update(**filled)  # XLA208
+                    meters.update(**rates)
+            """
+        ),
     )
     mended = example(
         """
@@ -101,7 +134,7 @@ class ReadInFunction(Hazard):
         assert isinstance(node, cst.Call)
         if not facts.context.effects.reads(node) or facts.steps.when(node) is not When.EVERY_STEP:
             return
-        if not any(facts.values.on_device(arg.value) for arg in node.args):
+        if not any(_is_on_device(arg, facts) for arg in node.args):
             return
         if facts.guards.around(node) is not None:
             return  # XLA305 speaks of that
@@ -114,3 +147,22 @@ class ReadInFunction(Hazard):
             )
             yield self.hit(node, message)
             return
+
+
+def _is_on_device(arg: cst.Arg, facts: Facts) -> bool:
+    """Whether an argument is a tensor on the device, or a dictionary of arguments with one in it."""
+    values = facts.values
+    if values.on_device(arg.value):
+        return True
+    if arg.star != "**":
+        return False
+    if values.kind(arg.value) in TENSORS:
+        return True
+    name = arg.value
+    for made in facts.context.bound_values(name) if isinstance(name, cst.Name) else [name]:
+        if isinstance(made, cst.DictComp) and values.on_device(made.value):
+            return True
+        is_dict = isinstance(made, cst.Call) and dotted(made.func) == "dict"
+        if isinstance(made, cst.Call) and is_dict:
+            return any(values.on_device(part.value) for part in made.args)
+    return False
