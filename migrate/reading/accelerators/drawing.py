@@ -86,7 +86,7 @@ def _is_call(
         return True
     if any(name.startswith(("math.", "numpy.")) for name in names):
         return any(map(drawn, call.args))
-    if isinstance(func, ast.Attribute) and func.attr in READS and not names:
+    if isinstance(func, ast.Attribute) and func.attr in READS:
         return drawn(func.value)
     return False
 

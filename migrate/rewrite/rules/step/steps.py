@@ -144,7 +144,7 @@ class Steps:
         if span is None:
             holds = (
                 "`# migrate: step` marks this loop, but nothing in it is seen to work on the device"
-                if self._context.effects.is_marked(loop)
+                if isinstance(loop, Loop) and self._context.effects.is_marked(loop)
                 else "no backward pass in plain sight"
             )
             why = f"{holds}: put the step in `with torch_xla.step():` by hand"
