@@ -152,6 +152,9 @@ class Drawn:
         )
 
     def _is_call(self, call: cst.Call, depth: int) -> bool:
+        script = self._facts.context
+        if script.place(call) in script.calls.drawing:
+            return True  # by a function of whatever file
         name = self._facts.names.of(call.func) or ""
         if name:
             return self._is_library_call(name, call, depth)
@@ -221,8 +224,6 @@ class Drawn:
     def _returns_drawn(self, call: cst.Call, depth: int) -> bool:
         """Whether a function of the script that `call` runs returns such a number."""
         script = self._facts.context
-        if script.place(call) in script.calls.drawing:
-            return True
         for function in script.here(script.run_by(call)):
             if not isinstance(function, cst.FunctionDef):
                 continue
