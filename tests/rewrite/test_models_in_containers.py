@@ -133,6 +133,7 @@ collect(library.make("cuda"), Batches(library.data()))
 """
 
 
+@pytest.mark.parametrize("style", ["native", "portable"])
 @pytest.mark.parametrize(
     ("given", "line", "reported"),
     [
@@ -144,7 +145,8 @@ collect(library.make("cuda"), Batches(library.data()))
     ],
 )
 def test_an_object_of_which_nothing_is_known(
-    tmp_path: Path, given: str, line: str, reported: bool
+    tmp_path: Path, given: str, line: str, reported: bool, style: Style
 ) -> None:
-    _, rules = rewritten(tmp_path, UNKNOWN.replace("GIVEN", given).replace("LINE", line))
+    script = UNKNOWN.replace("GIVEN", given).replace("LINE", line)
+    _, rules = rewritten(tmp_path, script, style)
     assert ("XLA116" in rules) == reported
