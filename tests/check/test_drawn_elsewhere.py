@@ -160,3 +160,61 @@ def test_an_attribute_that_a_method_draws(lines: str, reported: bool) -> None:
     hits = check_source(parse(script.encode(), Path("net.py")), Config())
     line = 1 + script[: script.index(lines)].count("\n")
     assert [hit.line for hit in hits if hit.code == "XLA113"] == [line] * reported
+
+
+SET = {
+    "train.py": """
+        import random
+
+        import torch
+        from net import Net
+
+
+        def main(loader):
+            model = Net(4).cuda()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for x in loader:
+                x = x.cuda()
+                depth = random.randint(1, 4)
+                LINE
+                model(x).mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    """,
+    "net.py": """
+        import torch
+
+
+        class Net(torch.nn.Module):
+            def __init__(self, count):
+                super().__init__()
+                self.blocks = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(count))
+                self.depth = count
+
+            def set_depth(self, depth):
+                self.depth = depth
+
+            def forward(self, x):
+                for at in range(self.depth):
+                    x = self.blocks[at](x)
+                return x
+    """,
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "reported"),
+    [
+        ("model.set_depth(depth)", True),
+        ("model.set_depth(depth=random.choice([1, 2]))", True),
+        ("model.depth = depth", True),
+        ("model.set_depth(4)", False),
+        ("model.depth = len(loader)", False),
+    ],
+)
+def test_an_attribute_that_another_file_draws(tmp_path: Path, line: str, reported: bool) -> None:
+    for name, text in SET.items():
+        (tmp_path / name).write_text(textwrap.dedent(text).lstrip().replace("LINE", line))
+    hits = check_paths([tmp_path], Config()).findings
+    found = [(hit.path.name, hit.line) for hit in hits if hit.code == "XLA113"]
+    assert found == [("net.py", 14)] * reported

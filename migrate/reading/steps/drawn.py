@@ -102,6 +102,10 @@ class Drawn:
         script = self._facts.context
         own = isinstance(node.value, cst.Name) and node.value.value == "self"
         around = script.class_around(node) if own else None
+        if around is not None and (
+            (around.name.value, node.attr.value) in script.calls.drawn_attributes
+        ):
+            return True
         for target, value in script.attributes.get(node.attr.value, ()):
             function = script.function_around(target)
             if function is None or function.name.value in ("__init__", "__post_init__"):
