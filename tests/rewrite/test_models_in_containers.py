@@ -43,6 +43,7 @@ def rewritten(folder: Path, script: str, style: Style = "native") -> tuple[str, 
         ("parts", "out = parts['head'](x)"),
         ("clip_model", "out = clip_model.encode_image(x)"),
         ("model", "out = model.get_image_features(x)"),
+        ("clip", "out = clip.encode_image(x)"),
     ],
 )
 def test_an_evaluation_gets_its_step(tmp_path: Path, style: Style, given: str, lines: str) -> None:
