@@ -145,3 +145,47 @@ def test_a_step_without_steps_in_it_keeps_its_block(tmp_path: Path) -> None:
     files = rewritten(tmp_path, main=MAIN.replace("LINE", "engine.update(x)"), engine=engine)
     assert blocks(files["main"]) == [(8, 'x = x.to("xla")')]
     assert blocks(files["engine"]) == []
+
+
+SHARED = """
+    import torch
+    from tools import timed
+
+
+    class Engine:
+        def __init__(self, model):
+            self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def backward(self, loss):
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+
+
+    def main(loader, others):
+        model = torch.nn.Linear(8, 8).cuda()
+        engine = Engine(model)
+        for count, x in enumerate(loader):
+            x = x.cuda()
+
+            def turn(x, train=True):
+                out = model(x)
+                shown = out.mean().item()
+                loss = out.pow(2).mean()
+                if train:
+                    engine.backward(loss)
+                return loss, shown
+
+            loss, shown = timed(lambda: turn(x))
+            if count % 10 == 0:
+                timed(lambda: turn(x, train=False))
+                for y in others:
+                    timed(lambda: turn(y.cuda(), train=False))
+"""
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+def test_a_function_that_two_loops_run_has_the_block(tmp_path: Path, style: Style) -> None:
+    tools = "def timed(run):\n    return run()\n"
+    files = rewritten(tmp_path, style, main=SHARED, tools=tools)
+    assert blocks(files["main"]) == [(12, "out = model(x)")]

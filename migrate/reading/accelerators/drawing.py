@@ -75,7 +75,7 @@ def drawn_attributes(analysis: Analysis) -> frozenset[tuple[Class, str]]:
         for passed in passed_by(ran, analysis.evaluator):
             place = (passed.to, passed.name)
             if place in asked and _is_drawn(passed.node, ran.scope, analysis, returning):
-                found |= asked[place]  # type: ignore[index]
+                found |= asked[place]
     return frozenset(found)
 
 
