@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from migrate.reading.calls.kinds import External
+from migrate.reading.calls.kinds import External, Instance
+from migrate.reading.calls.passing import passed_by
+from migrate.reading.calls.scopes import Class, Function
 from migrate.reading.catalogue.drawing import HOST_DRAWS, MAKERS, NUMPY_OTHERS
 
 if TYPE_CHECKING:
@@ -17,6 +20,8 @@ DEEPEST = 8
 # Python's functions whose result is random where an argument is.
 PLAIN = frozenset({"int", "float", "bool", "round", "abs", "min", "max", "len", "sum"})
 READS = frozenset({"item", "tolist"})
+# What they set stays as it is for the life of the object.
+MADE_ONCE = frozenset({"__init__", "__post_init__", "setup"})
 
 
 @lru_cache(maxsize=2)
@@ -32,6 +37,45 @@ def drawing_of(analysis: Analysis) -> frozenset[Scope]:
                 continue
             if any(_is_drawn(value, function, analysis, found) for value in function.returns):
                 found.add(function)
+    return frozenset(found)
+
+
+@lru_cache(maxsize=2)
+def drawn_attributes(analysis: Analysis) -> frozenset[tuple[Class, str]]:
+    """Return the attributes, by class and name, that are set to random numbers of the host, more than once.
+
+    Also where the method is handed the number: `model.set_depth(random.randint(1, 4))`, and where another
+    object sets the attribute: `model.depth = random.randint(1, 4)`.
+    """
+    found: set[tuple[Class, str]] = set()
+    asked: dict[tuple[Function, str], set[tuple[Class, str]]] = defaultdict(set)
+    returning = set(drawing_of(analysis))
+    for top in analysis.scopes.values():
+        for made in top.classes:
+            for name, bindings in made.attributes.items():
+                for one in bindings:
+                    method = one.scope
+                    if not isinstance(method, Function) or method.name in MADE_ONCE:
+                        continue
+                    if _is_drawn(one.value, method, analysis, returning):
+                        found.add((made, name))
+                    for part in ast.walk(one.value) if one.value is not None else ():
+                        if isinstance(part, ast.Name) and part.id in method.parameters:
+                            asked[method, part.id].add((made, name))
+        for name, sets in top.assigned.items():
+            for receiver, one in sets:
+                if _is_drawn(one.value, one.scope, analysis, returning):
+                    for value in analysis.evaluator.values(receiver, one.scope):
+                        if isinstance(value, Instance):
+                            found.add((value.of, name))
+    methods = {method for method, _ in asked}
+    for ran in analysis.running.values() if asked else ():
+        if methods.isdisjoint(ran.functions):
+            continue
+        for passed in passed_by(ran, analysis.evaluator):
+            place = (passed.to, passed.name)
+            if place in asked and _is_drawn(passed.node, ran.scope, analysis, returning):
+                found |= asked[place]
     return frozenset(found)
 
 
@@ -86,7 +130,7 @@ def _is_call(
         return True
     if any(name.startswith(("math.", "numpy.")) for name in names):
         return any(map(drawn, call.args))
-    if isinstance(func, ast.Attribute) and func.attr in READS and not names:
+    if isinstance(func, ast.Attribute) and func.attr in READS:
         return drawn(func.value)
     return False
 

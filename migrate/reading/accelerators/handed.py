@@ -23,8 +23,8 @@ OTHERS = re.compile(
 )
 KEEPS = re.compile(r"append|print|prepare|watch|isinstance|len|get_\w+|log\w*|load\w*|restore\w*")
 HANDED_ON = (
-    "`{}`, which the project does not contain, is given an optimizer in every turn of this loop: if it trains, "
-    "write `# migrate: step` above the loop, or see that it ends its steps itself"
+    "`{}`, which the project does not contain, is given an optimizer in every turn of this loop: if it "
+    "trains, write `# migrate: step` above the loop, or see that it ends its steps itself"
 )
 OF_TORCH = ("torch.", "torchvision.", "numpy.", "builtins.")
 

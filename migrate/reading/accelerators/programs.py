@@ -24,6 +24,7 @@ from migrate.reading.project.project import Module
 from migrate.reading.values.words import (
     CALLED_MODEL,
     COMPUTES,
+    COMPUTES_ONLY,
     INDEX_NAME,
     MOVES,
     READ_METHODS,
@@ -293,6 +294,8 @@ def _is_named_model(func: ast.expr) -> bool:
             func = func.value
         return CALLED_MODEL.fullmatch(_called(func).removesuffix("s")) is not None
     if isinstance(func, ast.Attribute) and COMPUTES.fullmatch(func.attr):
+        if COMPUTES_ONLY.fullmatch(func.attr):
+            return True
         return CALLED_MODEL.fullmatch(_called(func.value)) is not None
     return CALLED_MODEL.fullmatch(_called(func)) is not None
 

@@ -16,7 +16,7 @@ from migrate.reading.accelerators.asked import (
     spelled_devices,
 )
 from migrate.reading.accelerators.collating import collating_of
-from migrate.reading.accelerators.drawing import drawing_of
+from migrate.reading.accelerators.drawing import drawing_of, drawn_attributes
 from migrate.reading.accelerators.generators import counting_generators
 from migrate.reading.accelerators.halves import halves_of
 from migrate.reading.accelerators.handed import loops_handing_on
@@ -138,6 +138,7 @@ class ModuleCalls:
         whole_steps: the lines of its functions that hold steps of their own and are run as a part of a step.
         nesting: the calls that run such functions, so that no block of a step goes around them.
         drawing: the calls that run a function that returns a random number of the host.
+        drawn_attributes: the classes of it, by name, and their attributes that are set to such numbers.
         collating: the lines of its functions that make batches, as a `collate_fn`.
         unvalidated: whether the project switches off the checks of torch.distributions.
         unread: whether the file was not read, so that nothing is known of it.
@@ -206,6 +207,7 @@ class ModuleCalls:
     nesting: frozenset[End] = frozenset()
     drawing: frozenset[End] = frozenset()
     collating: frozenset[int] = frozenset()
+    drawn_attributes: frozenset[tuple[str, str]] = frozenset()
     unvalidated: bool = False
 
     @property
@@ -323,6 +325,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         drawing=frozenset(_running(analysis, scope, drawing_of(analysis))),
         collating=frozenset(f.line for f in scope.functions if f in collating_of(analysis)),
         unvalidated=_is_unvalidated(analysis),
+        drawn_attributes=frozenset(
+            (made.name, name) for made, name in drawn_attributes(analysis) if made.top is scope
+        ),
     )
 
 

@@ -101,6 +101,10 @@ class Drawn:
         script = self._facts.context
         own = isinstance(node.value, cst.Name) and node.value.value == "self"
         around = script.class_around(node) if own else None
+        if around is not None and (
+            (around.name.value, node.attr.value) in script.calls.drawn_attributes
+        ):
+            return True
         for target, value in script.attributes.get(node.attr.value, ()):
             function = script.function_around(target)
             if function is None or function.name.value in ("__init__", "__post_init__"):
@@ -151,6 +155,9 @@ class Drawn:
         )
 
     def _is_call(self, call: cst.Call, depth: int) -> bool:
+        script = self._facts.context
+        if script.place(call) in script.calls.drawing:
+            return True  # by a function of whatever file
         name = self._facts.names.of(call.func) or ""
         if name:
             return self._is_library_call(name, call, depth)
@@ -220,8 +227,6 @@ class Drawn:
     def _returns_drawn(self, call: cst.Call, depth: int) -> bool:
         """Whether a function of the script that `call` runs returns such a number."""
         script = self._facts.context
-        if script.place(call) in script.calls.drawing:
-            return True
         for function in script.here(script.run_by(call)):
             if not isinstance(function, cst.FunctionDef):
                 continue

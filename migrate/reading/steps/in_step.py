@@ -155,6 +155,15 @@ class Steps:
         function = self._context.function_around(node)
         return function is not None and id(function.body) in self._called_in_marks
 
+    def in_marked_block(self, node: cst.CSTNode) -> bool:
+        """Whether `node` lies in the block of `with torch_xla.step():`, in the same function."""
+        for above in self._context.ancestors(node):
+            if isinstance(above, cst.FunctionDef):
+                return False
+            if isinstance(above, cst.With) and is_step(above, self._context):
+                return True
+        return False
+
     def _without_gradients(self, function: cst.FunctionDef) -> bool:
         names = (
             decorator.func if isinstance(decorator, cst.Call) else decorator

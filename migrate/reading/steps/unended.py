@@ -348,6 +348,8 @@ def _accelerated(loop: Loop, facts: Facts) -> bool:
     context = facts.context
     if context.moves_to_accelerator or facts.uses_xla or context.calls.run_on_accelerator:
         return True
+    if "shims" in facts.names.roots:
+        return True
     if any(
         (context.qualified_name(a) or "").startswith("torch.cuda.")
         for a in context.all_of(cst.Attribute)

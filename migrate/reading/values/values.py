@@ -278,7 +278,9 @@ class Values:
         if isinstance(of, cst.Name) and of.value in ("self", "cls"):
             return False  # what runs in it decides
         named = v.CALLED_MODEL.fullmatch(last_part(container(of)).removesuffix("s"))
-        return self.kind(of) is Kind.MODEL or named is not None
+        kind = self.kind(of)
+        only = kind is Kind.UNKNOWN and v.COMPUTES_ONLY.fullmatch(func.attr.value)
+        return kind is Kind.MODEL or named is not None or bool(only)
 
     def _is_item_a_model(self, item: cst.Subscript) -> bool:
         """Whether `models["encoder"]` is a module: by what is in the container, else by its name."""

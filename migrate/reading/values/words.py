@@ -131,6 +131,11 @@ CALLED_MODEL = re.compile(rf"{_MODEL}(?:_\w*)?\d*", re.IGNORECASE)
 COMPUTES = re.compile(
     r"(?:encode|embed|extract|forward|predict|decode)(?:_\w+)?|get_\w*(?:features?|embeddings?|logits)"
 )
+# Those that only models have, whatever they are called.
+COMPUTES_ONLY = re.compile(
+    r"encode_(?:image|text|video|audio|frame|prompt)s?|get_(?:image|text|audio|video)_features"
+    r"|forward_features"
+)
 OPTIMIZER = re.compile(r"(?:.*_)?(?:optimizer|optim)", re.IGNORECASE)
 # The classes of torch, by their qualified names.
 TORCH_OPTIMIZER = re.compile(r"torch\.optim\.(?!lr_scheduler|swa_utils)(\w+\.)*[A-Z]\w*")

@@ -8,7 +8,6 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.steps.in_step import is_step
 from migrate.reading.tree.tree import code, nodes, string_value
 
 MEMORY = "out of memory"
@@ -57,6 +56,27 @@ class LateErrors(Hazard):
         ),
         example(
             """
+            import torch_xla
+
+
+            def backward(loss, optimizer):
+                try:  # XLA607
+                    loss.backward()
+                except RuntimeError as error:
+                    if "out of memory" not in str(error):
+                        raise
+                    optimizer.zero_grad()
+
+
+            def train(model, loader, optimizer):
+                for x, y in loader:
+                    with torch_xla.step():
+                        backward(model(x.to("xla"), y.to("xla")), optimizer)
+                        optimizer.step()
+            """
+        ),
+        example(
+            """
             import torch
             import torch_xla
 
@@ -95,10 +115,8 @@ class LateErrors(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one `try` in a step that catches running out of memory."""
         assert isinstance(node, cst.Try)
-        if not any(
-            isinstance(above, cst.With) and is_step(above, facts.context)
-            for above in facts.context.ancestors(node)
-        ):
+        steps = facts.steps
+        if not steps.in_marked_block(node) and not steps.called_in_mark(node):
             return
         if any(_catches_memory(handler, facts) for handler in node.handlers):
             message = (

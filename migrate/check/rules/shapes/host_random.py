@@ -35,7 +35,6 @@ class HostRandom(Hazard):
     name = "host-random"
     severity = Severity.WARNING
     nodes = (cst.If, cst.While, cst.IfExp, cst.For)
-    words = r"rand|normal|bernoulli|uniform_|exponential_|cauchy_|geometric_"
     examples = (
         example(
             """

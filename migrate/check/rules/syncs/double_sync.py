@@ -150,7 +150,7 @@ class DoubleSync(Hazard):
         elif loop is not None and facts.values.kind(loop.iter) is Kind.DEVICE_LOADER:
             message = "MpDeviceLoader and torch_xla.step() both end the graph: one of them goes"
             yield self.hit(node.items[0].item, message)
-        elif facts.steps.called_in_mark(node) or _lies_in_step(node, facts):
+        elif facts.steps.called_in_mark(node) or facts.steps.in_marked_block(node):
             message = (
                 "a step in a step: the inner one ends the graph of the outer one in its "
                 "middle; where a loop trains inside, its turns are the steps, else the outer one is"
@@ -161,22 +161,12 @@ class DoubleSync(Hazard):
         """Yield a sync in a function that a marked step calls."""
         if facts.names.of(call.func) not in SYNCS | {"shims.synchronize"}:
             return
-        if facts.steps.called_in_mark(call) and not _lies_in_step(call, facts):
+        if facts.steps.called_in_mark(call) and not facts.steps.in_marked_block(call):
             message = (
                 "a sync in a function that a step calls: it ends the graph of the step in its middle, and "
                 "what follows is another graph; call it below the step"
             )
             yield self.hit(call, message)
-
-
-def _lies_in_step(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `node` lies in the block of a marked step, in the same function."""
-    for above in facts.context.ancestors(node):
-        if isinstance(above, cst.FunctionDef):
-            return False
-        if isinstance(above, cst.With) and is_step(above, facts.context):
-            return True
-    return False
 
 
 def _is_beside_a_test_of_the_rank(call: cst.Call, facts: Facts) -> bool:

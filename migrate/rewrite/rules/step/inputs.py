@@ -23,6 +23,8 @@ FORWARDS = frozenset({"forward", "__call__"})
 
 def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
     """Return the names of the step's inputs to move to the device, or why that is not known."""
+    if isinstance(step.loop, cst.FunctionDef):
+        return []  # a loop of another file hands it what it has moved
     names = _inputs(step, context)
     part = step.parts[0]
     block = [s.node for s in part.body.statements[part.first : part.last + 1]]
@@ -85,6 +87,7 @@ def _inputs(step: Step, context: Workspace) -> list[str]:
     function = context.parent(step.body.block)
     if not isinstance(function, cst.FunctionDef):
         return list(step.batch)
+    assert not isinstance(step.loop, cst.FunctionDef)
     batch = set(batch_names(step.loop, context))
     found: set[str] = set()
     for call in nodes_of(step.loop.body, cst.Call):

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.calls.scopes import CPU_MARK, MARK
-from migrate.reading.steps.loops import Loop
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap, left_alone, reported, rewritten
 from migrate.rewrite.rules.step.inputs import unmoved_inputs
 from migrate.rewrite.rules.step.steps import Undecided, steps_of
@@ -355,8 +354,7 @@ class Step(Rule):
             if isinstance(found, Undecided):
                 yield from self.report(found.node, found.why)
                 continue
-            # A loop of another file hands a function what it has moved.
-            moved = unmoved_inputs(found, context) if isinstance(found.loop, Loop) else []
+            moved = unmoved_inputs(found, context)
             if isinstance(moved, str):
                 yield from self.report(node, moved)
                 moved = []

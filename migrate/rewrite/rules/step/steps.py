@@ -26,6 +26,10 @@ UNSEEN = (
     "the source does not show whether this loop trains on the accelerator: if it does, write "
     "`# migrate: step` above it, if not, `# migrate: cpu`"
 )
+HOLDS_STEPS = (
+    "a function that this runs has steps of its own, by another loop: put what else the turn trains in "
+    "`with torch_xla.step():` by hand"
+)
 ON_CPU = (
     "`# migrate: cpu` says that this loop runs on the CPU, but line {} moves something to the "
     "accelerator: take the comment away, or leave what it uses on the CPU"
@@ -91,6 +95,44 @@ class Steps:
             ):
                 self._block(function, function.body, given_batches(function))
 
+        self._leave_to_functions()
+
+    def _leave_to_functions(self) -> None:
+        """Take away the steps whose training is in functions that have steps, by another loop.
+
+        `turn(x)` of the training loop, and of a loop over a validation set that calls it in each turn.
+        """
+        steps = [one for found in self._found.values() for one in found if isinstance(one, Step)]
+        blocks = {id(step.body.block): step for step in steps}
+        for loop, found in self._found.items():
+            for step in [one for one in found if isinstance(one, Step)]:
+                others = {key for key in blocks if blocks[key] is not step}
+                statements = [
+                    part.body.statements[i] for part in step.parts for i in part.staying()
+                ]
+                trained = [one.node for one in statements if one.effect]
+                running = [node for node in trained if self._runs_one(node, others)]
+                if running and len(running) == len(trained):
+                    self._found[loop].remove(step)
+                elif running:
+                    self._found[loop].remove(step)
+                    self._undecided(step.loop, running[0], HOLDS_STEPS)
+
+    def _runs_one(self, node: cst.CSTNode, blocks: set[int]) -> bool:
+        """Whether `node` calls a function of the script in which one of `blocks` lies."""
+        seen: set[int] = set()
+        waiting = [node]
+        while waiting:
+            for call in nodes_of(waiting.pop(), cst.Call):
+                for function in self._context.called(call):
+                    if id(function) in seen:
+                        continue
+                    seen.add(id(function))
+                    if any(id(part) in blocks for part in nodes_of(function, cst.IndentedBlock)):
+                        return True
+                    waiting.append(function.body)
+        return False
+
     def of(self, loop: Loop | cst.FunctionDef) -> Sequence[Step | Undecided]:
         """Return the steps of the training loop `loop`, or of a function that is a part of a step."""
         return self._found.get(id(loop), ())
@@ -144,7 +186,7 @@ class Steps:
         if span is None:
             holds = (
                 "`# migrate: step` marks this loop, but nothing in it is seen to work on the device"
-                if self._context.effects.is_marked(loop)
+                if isinstance(loop, Loop) and self._context.effects.is_marked(loop)
                 else "no backward pass in plain sight"
             )
             why = f"{holds}: put the step in `with torch_xla.step():` by hand"

@@ -14,7 +14,7 @@ from migrate.reading.flow.reads import Reads
 from migrate.reading.steps.leaving import may_stop
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
-from migrate.reading.tree.tree import code, nodes
+from migrate.reading.tree.tree import code, nodes, nodes_of
 from migrate.rewrite.rule import Edit, Finding, Run, Wrap
 from migrate.rewrite.rules.step.arrange import Arrangement, feedback
 from migrate.rewrite.rules.step.detached_read import Read, as_read
@@ -144,8 +144,12 @@ class Wrapping:
                     "move it below the block"
                 )
             else:
+                decides = "it decides whether the step trains" if _decides(read, statement) else ""
+                because = why or decides
                 message += (
-                    f" ({why}): each step waits for it" if why else ": move it below the block"
+                    f" ({because}): each step waits for it"
+                    if because
+                    else ": move it below the block"
                 )
             self._findings.append(Finding(self.rule, read, message))
 
@@ -263,3 +267,9 @@ def _lines(block: cst.With) -> list[cst.BaseStatement]:
         elif isinstance(statement, cst.BaseStatement):
             lines.append(statement)
     return lines
+
+
+def _decides(read: cst.CSTNode, statement: Statement) -> bool:
+    """Whether `read` is in the test of a statement that trains: `if norm.isfinite(): optimizer.step()`."""
+    tests = (node.test for node in nodes_of(statement.node, cst.If))
+    return bool(statement.effect) and any(part is read for test in tests for part in nodes(test))

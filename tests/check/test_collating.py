@@ -1,0 +1,111 @@
+"""XLA109: functions that make batches of samples of different lengths."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.check.check import check_source
+from migrate.check.config import Config
+from migrate.check.project import check_paths
+from migrate.reading.tree.source import parse
+
+COLLATE = """
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+
+def collate_fn(batch, longest=128):
+LINES
+"""
+
+
+def severities(lines: str) -> list[str]:
+    script = COLLATE.replace("LINES", textwrap.indent(textwrap.dedent(lines).strip(), "    "))
+    hits = check_source(parse(script.encode(), Path("data.py")), Config())
+    return [hit.severity.value for hit in hits if hit.code == "XLA109"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "return pad_sequence([sample['ids'] for sample in batch], batch_first=True)",
+        "return torch.cat([s.points for s in batch]), [s.points.shape[0] for s in batch]",
+        "return torch.from_numpy(np.concatenate([s for s in batch])), [s.size(0) for s in batch]",
+        "rows, offsets = [], [0]\nfor s in batch:\n    rows.append(s)\n    offsets.append(len(s))\n"
+        "return torch.cat(rows), offsets",
+        "most = max(len(s) for s in batch)\nreturn [F.pad(s, (0, most - len(s))) for s in batch]",
+        "most = max([s.shape[0] for s in batch])\nout = torch.zeros(len(batch), most)\nreturn out",
+        "sizes = [len(s) for s in batch]\nreturn torch.zeros(len(batch), max(sizes))",
+    ],
+)
+def test_batches_of_their_own_length(lines: str) -> None:
+    assert severities(lines) == ["warning"]
+
+
+def test_samples_that_may_be_equally_long() -> None:
+    assert severities("return torch.cat([sample[0] for sample in batch], dim=0)") == ["info"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "return torch.stack([s for s in batch])",
+        "return torch.cat([s.unsqueeze(0) for s in batch])",
+        "return torch.cat([s[None] for s in batch]), len(batch)",
+        "return torch.cat([s[:longest] for s in batch])",
+        "most = math.ceil(max(len(s) for s in batch) / 64) * 64\nreturn torch.zeros(len(batch), most)",
+        "most = max(len(s) for s in batch)\nmost += -most % 64\nreturn torch.zeros(len(batch), most)",
+        "ids = pad_sequence(batch, batch_first=True)\nreturn F.pad(ids, (0, longest - ids.size(1)))",
+        "return max(s['label'] for s in batch)",
+    ],
+)
+def test_batches_of_one_length(lines: str) -> None:
+    assert severities(lines) == []
+
+
+@pytest.mark.parametrize(
+    "handed", ["pack", "functools.partial(pack, scale=2.0)", "Pack(2)", "Pack(2).of"]
+)
+def test_a_function_of_another_file_that_a_loader_is_given(tmp_path: Path, handed: str) -> None:
+    pack = """
+        import torch
+
+
+        def pack(samples, scale=1.0):
+            return torch.cat([s * scale for s in samples]), [len(s) for s in samples]
+
+
+        class Pack:
+            def __init__(self, scale):
+                self.scale = scale
+
+            def of(self, samples):
+                return torch.cat([s for s in samples]), [len(s) for s in samples]
+
+            def __call__(self, samples):
+                return torch.cat([s for s in samples]), [len(s) for s in samples]
+
+
+        def join(samples):
+            return torch.cat([s for s in samples]), [len(s) for s in samples]
+    """
+    main = f"""
+        import functools
+
+        from pack import Pack, pack
+        from torch.utils.data import DataLoader
+
+        loader = DataLoader([], batch_size=4, collate_fn={handed})
+    """
+    (tmp_path / "pack.py").write_text(textwrap.dedent(pack).lstrip())
+    (tmp_path / "main.py").write_text(textwrap.dedent(main).lstrip())
+    hits = check_paths([tmp_path], Config()).findings
+    line = {"Pack(2)": 16, "Pack(2).of": 13}.get(handed, 5)
+    assert [hit.line for hit in hits if hit.code == "XLA109"] == [line]
