@@ -120,7 +120,7 @@ class ModuleCalls:
         training: the calls that run a function in which a loop trains.
         moving: the calls that run a function that moves something to an accelerator.
         models: the names, attributes, items and calls that are modules of torch.
-        imports_ranks: whether it imports a file that asks the environment for the rank when it is read.
+        imports_ranks: whether reading it, or a file that it imports, asks the environment for the rank.
         rivals: the frameworks that running the file imports and that take the TPU for themselves.
         processes: the calls that make a process whose function joins a process group.
         handlers: the calls that set a handler of a signal in the thread of a replica, with what

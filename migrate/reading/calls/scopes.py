@@ -257,7 +257,9 @@ class _Walk:
         function = self._make_function(node.name, node.lineno, node.args, scope)
         function.decorators = node.decorator_list
         self._home(scope, node.name)[node.name].append(Binding("scope", function))
-        self._waiting += [(d, scope, region) for d in node.decorator_list]
+        defaults = (*node.args.defaults, *node.args.kw_defaults)
+        run = (*node.decorator_list, *(default for default in defaults if default is not None))
+        self._waiting += [(part, scope, region) for part in run]
         # Globals first: they say where the other statements bind.
         for statement in reversed(node.body):
             self._waiting.append((statement, function, function.region))

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import libcst as cst
 
+from migrate.reading.replicas.launch import Style
 from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import code, string_value
 from migrate.reading.values.environment import OF_TORCHRUN, needed, sets
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.ranks.started_by_torchrun import decides
 from migrate.rewrite.workspace import Workspace
 
 VARIABLES = frozenset({"MASTER_ADDR", "MASTER_PORT"})
@@ -191,7 +193,8 @@ class RendezvousAddress(Rule):
         if read:
             listed = ", ".join(read)
             yield from self.report(
-                node, f"{listed} is also read: remove both, with xla:// nothing needs it"
+                node,
+                f"{listed} is also read: remove both; an address that is set is where xla:// meets",
             )
             return
         names = {name for _, name in found}
@@ -241,6 +244,8 @@ class RendezvousAddress(Rule):
                 continue
             statement = context.statement_around(string)
             asked = isinstance(statement, cst.If) and "environ" in code(statement.test)
+            if asked and context.launch.style is Style.SPAWN and decides(string, context):
+                return True  # without the variable its replicas take the other branch
             keys = {key for _, key in settings(statement, context)}
             if name not in keys and not asked:
                 return True

@@ -1,0 +1,143 @@
+"""Tests whether torchrun started the program: in a launched replica they would say no."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.reading.tree.source import parse
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options
+from migrate.rewrite.results import Rewrite
+from migrate.rewrite.story import rewrite_source
+
+SCRIPT = """\
+import os
+
+import torch
+import torch.distributed as dist
+
+
+def setup(args):
+    {body}
+
+
+def main(args):
+    setup(args)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).cuda())
+
+
+if __name__ == "__main__":
+    main(type("Options", (), {{}}))
+"""
+ALONE = """{test}:
+        os.environ["RANK"] = "0"
+        os.environ["WORLD_SIZE"] = "1"
+    dist.init_process_group("nccl")"""
+TOGETHER = """{test}:
+        args.rank, args.distributed = int(os.environ["RANK"]), True
+        dist.init_process_group("nccl")
+    else:
+        args.rank, args.distributed = 0, False"""
+
+
+def rewritten(body: str, style: str = "native") -> Rewrite:
+    text = SCRIPT.format(body=body)
+    options = Options(style="portable" if style == "portable" else "native")
+    return rewrite_source(parse(text.encode(), Path("script.py")), options=options)
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('if "MASTER_ADDR" not in os.environ', 'if "RANK" not in os.environ'),
+        ("if not 'MASTER_PORT' in os.environ", "if not 'RANK' in os.environ"),
+        ('if os.environ.get("MASTER_ADDR") is None', 'if os.environ.get("RANK") is None'),
+        ('if not os.getenv("TORCHELASTIC_RUN_ID")', 'if not os.getenv("RANK")'),
+        ("if not dist.is_torchelastic_launched()", 'if "RANK" not in os.environ'),
+        (
+            'if "RANK" not in os.environ or "MASTER_ADDR" not in os.environ',
+            'if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ',
+        ),
+    ],
+)
+def test_a_branch_for_one_process_is_not_taken_in_a_replica(
+    before: str, after: str, style: str
+) -> None:
+    done = rewritten(ALONE.format(test=before), style)
+    assert after in done.data.decode()
+    assert (
+        rewrite_source(parse(done.data, Path("script.py"))).data == done.data or style != "native"
+    )
+
+
+@pytest.mark.parametrize(
+    "test", ['if "MASTER_ADDR" in os.environ', 'if os.environ.get("GROUP_RANK")']
+)
+def test_the_branch_for_replicas_is_taken(test: str) -> None:
+    text = rewritten(TOGETHER.format(test=test)).data.decode()
+    assert "MASTER_ADDR" not in text
+    assert "GROUP_RANK" not in text
+
+
+def test_names_that_are_asked_for_in_turn_are_reported() -> None:
+    test = 'if not all(name in os.environ for name in ("RANK", "MASTER_ADDR"))'
+    done = rewritten(ALONE.format(test=test))
+    assert [note.rule for note in done.findings].count("started-by-torchrun") == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        'if "TORCHELASTIC_RESTART_COUNT" in os.environ:\n        print("again")',
+        'if "MASTER_ADDR" in os.environ:\n        print(os.environ["MASTER_ADDR"])',
+        'print(os.environ.get("MASTER_ADDR", "none"))',
+        'args.host = os.environ["MASTER_ADDR"] if "MASTER_ADDR" in os.environ else "here"',
+    ],
+)
+def test_other_questions_stay(body: str) -> None:
+    done = rewritten(f'{body}\n    dist.init_process_group("nccl")')
+    assert body in done.data.decode()
+    assert not [note for note in done.findings if note.rule == "started-by-torchrun"]
+
+
+def test_in_another_file(tmp_path: Path) -> None:
+    helper = "import os\n\nimport torch.distributed as dist\n\n\ndef setup(args):\n    "
+    (tmp_path / "ranks.py").write_text(
+        helper + ALONE.format(test='if "MASTER_ADDR" not in os.environ') + "\n"
+    )
+    (tmp_path / "train.py").write_text(
+        SCRIPT.format(body="ranks.setup(args)").replace(
+            "import torch\n", "import torch\n\nimport ranks\n", 1
+        )
+    )
+    done = rewrite_folder(tmp_path, options=Options(), processes=1)
+    text = next(file for file in done.files if file.name == Path("ranks.py")).after.decode()
+    assert 'if "RANK" not in os.environ' in text
+
+
+SPAWNING = """\
+import os
+
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def worker(rank):
+    if "MASTER_ADDR" in os.environ:
+        dist.init_process_group("nccl", rank=rank, world_size=2)
+
+
+if __name__ == "__main__":
+    os.environ["MASTER_ADDR"] = "localhost"
+    os.environ["MASTER_PORT"] = "29500"
+    mp.spawn(worker, nprocs=2)
+"""
+
+
+def test_an_address_that_decides_in_processes_of_the_script_is_kept_and_reported() -> None:
+    done = rewrite_source(parse(SPAWNING.encode(), Path("script.py")))
+    assert 'os.environ["MASTER_ADDR"] = "localhost"' in done.data.decode()
+    assert any("MASTER_ADDR is also read" in note.message for note in done.findings)
