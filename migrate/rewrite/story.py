@@ -45,7 +45,7 @@ from migrate.rewrite.workspace import Workspace
 # The rules; those that look at what these have made; what the two enable; a rule that still finds something
 # to change after so many turns does not settle.
 TURNS = 6
-# The groups of hazards that are about CUDA's names: in a script that a framework runs, its finding lists them.
+# The groups of hazards about CUDA's names: in a script that a framework runs, its finding lists the lines.
 OF_CUDA = ("XLA7", "XLA80", "XLA82")
 
 

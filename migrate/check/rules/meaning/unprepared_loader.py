@@ -14,8 +14,8 @@ class UnpreparedLoader(Hazard):
     """A prepared model is given batches of a loader that is not prepared.
 
     **Why.** On several GPUs Accelerate wraps the model in DistributedDataParallel with `device_ids`, which
-    moves the inputs to the GPU. On XLA it wraps nothing, and only a prepared loader moves its batches: the model
-    stops with `Expected XLA tensor`.
+    moves the inputs to the GPU. On XLA it wraps nothing, and only a prepared loader moves its batches: the
+    model stops with `Expected XLA tensor`.
 
     **What to do.** Give the loader to `accelerator.prepare()` too, or move the batch:
     `x = x.to(accelerator.device)`.

@@ -15,8 +15,8 @@ class DrawnWeights(Hazard):
     """Replicas train models with different weights.
 
     **Why.** On GPUs Accelerate and the Trainer of transformers wrap the model in DistributedDataParallel,
-    which gives every rank the weights of rank 0. On XLA they wrap nothing and send nothing. Replicas that seed
-    themselves differently, or not at all, draw different weights. The gradients are averaged, so that the
+    which gives every rank the weights of rank 0. On XLA they wrap nothing and send nothing. Replicas that
+    seed themselves differently, or not at all, draw different weights. The gradients are averaged, so the
     weights stay different: no error, and the model that is saved is the one of rank 0.
 
     **What to do.** Seed all replicas alike before the model is made: `accelerate.utils.set_seed(seed)`. Or
