@@ -250,9 +250,9 @@ def _after(job: _Job, draft: Draft, script: Workspace) -> _Done:
 def _looked_at(job: _Job, draft: Draft, script: Workspace) -> _Done:
     if not draft.settled:
         return _Done(_file(job, draft), draft)
-    if draft.led:
-        return _Done(_file(job, draft))
     facts = facts_of(script)
+    if draft.led:
+        return _Done(_file(job, with_hazards(draft, facts)))
     file = _file(job, with_hazards(draft, facts))
     if job.is_notebook:
         return _Done(file)

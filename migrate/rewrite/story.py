@@ -22,9 +22,15 @@ from migrate.reading.tree.source import (
     read,
     why_unread,
 )
-from migrate.rewrite.left.after import after_rewrite, note_of, run_elsewhere, said_at_origin
+from migrate.rewrite.left.after import (
+    Left,
+    after_rewrite,
+    note_of,
+    run_elsewhere,
+    said_at_origin,
+)
 from migrate.rewrite.left.dead import without_dead
-from migrate.rewrite.left.framework import left_to_framework
+from migrate.rewrite.left.framework import left_to_framework, lines_of_cuda
 from migrate.rewrite.left.net import without_launch, without_step
 from migrate.rewrite.made import applied, impossible, in_order, notes_on, planned
 from migrate.rewrite.options import DEFAULT, Options
@@ -39,6 +45,8 @@ from migrate.rewrite.workspace import Workspace
 # The rules; those that look at what these have made; what the two enable; a rule that still finds something
 # to change after so many turns does not settle.
 TURNS = 6
+# The groups of hazards about CUDA's names: in a script that a framework runs, its finding lists the lines.
+OF_CUDA = ("XLA7", "XLA80", "XLA82")
 
 
 class NotStableError(MigrateError):
@@ -78,6 +86,7 @@ def rewrite_source(
     """
     draft, script = first_turn(source, rules, calls=calls, options=options)
     if draft.led:
+        draft = with_hazards(draft, facts_of(script))
         return Rewrite(source, draft.data, (), draft.findings)
     while not draft.settled:
         if draft.turns == 0:
@@ -110,6 +119,7 @@ class Draft:
         withdrawn: the edits that are not made.
         settled: whether the last of them changed nothing.
         led: whether a framework runs its training, so that it stays as it is.
+        named: the lines of such a script whose words of CUDA the finding of the framework lists.
     """
 
     path: Path
@@ -121,6 +131,7 @@ class Draft:
     turns: int = 1
     settled: bool = True
     led: bool = False
+    named: tuple[int, ...] = ()
     withdrawn: tuple[Withdrawn, ...] = ()
 
 
@@ -151,7 +162,13 @@ def first_turn(
     if rules is None and script.calls.led is not None:
         left = list(left_to_framework(found, script.calls.led))
         return Draft(
-            source.path, source.data, source.data, (), notes_on(found, left), led=True
+            source.path,
+            source.data,
+            source.data,
+            (),
+            notes_on(found, left),
+            led=True,
+            named=tuple(lines_of_cuda(found)),
         ), script
     if rules is None:
         findings += without_step(found)
@@ -335,8 +352,15 @@ def with_hazards(draft: Draft, facts: Facts) -> Draft:
     spoken = [(note.line, note.column, note.rule, note.message) for note in draft.findings]
     spoken += [(line, 1, "tied-weights", "") for line in draft.moved]
     left = after_rewrite(decoded(draft.before, draft.path), facts, spoken)
+    if draft.led:
+        left = tuple(hazard for hazard in left if not _is_named(hazard, draft))
     hazards = map(note_of, left)
     return replace(draft, findings=in_order((*draft.findings, *hazards)))
+
+
+def _is_named(hazard: Left, draft: Draft) -> bool:
+    """Whether the finding of a framework names the line already, or the hazard is a hint about speed."""
+    return hazard.mention or (hazard.line in draft.named and hazard.code.startswith(OF_CUDA))
 
 
 def _in_turns(rules: Sequence[Rule]) -> tuple[list[Rule], list[Rule]]:

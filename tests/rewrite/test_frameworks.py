@@ -85,19 +85,122 @@ pl.Trainer(gpus=8).fit(Net())
     ],
     ids=["accelerate", "many lines", "fabric", "lightning"],
 )
-def test_the_script_stays_with_one_finding(
+def test_the_script_stays_with_one_finding_of_the_framework(
     tmp_path: Path, script: str, says: str, lines: str
 ) -> None:
     path = tmp_path / "train.py"
     path.write_text(script)
     done = rewrite(path)
     assert done.data == path.read_bytes()
-    (finding,) = done.findings
+    (finding,) = [one for one in done.findings if one.rule == "frameworks"]
     assert says in finding.message
     assert "leave the script as it is" in finding.message
     assert lines in finding.message
+    named = [int(line) for line in lines.rpartition("line ")[2].split(", ")]
+    assert not [one for one in done.findings if one.line in named and one is not finding]
     (file,) = rewrite_folder(tmp_path, processes=1).files
-    assert (file.after, len(file.findings)) == (path.read_bytes(), 1)
+    assert (file.after, len(file.findings)) == (path.read_bytes(), len(done.findings))
+
+
+HELPERS = """
+import torch
+
+
+def is_main_process(accelerator):
+    return accelerator.is_main_process
+
+
+def save_on_master(accelerator, *args, **kwargs):
+    if is_main_process(accelerator):
+        torch.save(*args, **kwargs)
+
+
+def save_model(accelerator, model, path):
+    if accelerator.is_main_process:
+        to_save = {"model": model.state_dict()}
+        save_on_master(accelerator, to_save, path)
+"""
+SAVING = """
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+
+import misc
+
+
+def main():
+    accelerator = Accelerator()
+    set_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    for step in range(3):
+        loss = model(torch.ones(2, 4, device=accelerator.device)).mean()
+        accelerator.backward(loss)
+        optimizer.step()
+        misc.{save}(accelerator, {given}, "last.pth")
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("save", "given"),
+    [("save_model", "model"), ("save_on_master", '{"model": model.state_dict()}')],
+)
+def test_a_save_of_one_replica_through_helpers_of_such_a_script_is_reported(
+    tmp_path: Path, save: str, given: str
+) -> None:
+    helpers = HELPERS if save == "save_model" else HELPERS.partition("def save_model")[0]
+    (tmp_path / "misc.py").write_text(helpers)
+    (tmp_path / "train.py").write_text(SAVING.replace("{save}", save).replace("{given}", given))
+    files = {file.name.as_posix(): file for file in rewrite_folder(tmp_path, processes=1).files}
+    findings = [(one.rule, one.line) for one in files["misc.py"].findings]
+    assert ("XLA301", 11) in findings
+    assert not [one for one in files["train.py"].findings if one.rule == "XLA852"]
+
+
+def test_a_save_of_a_plain_value_through_helpers_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "misc.py").write_text(HELPERS.partition("def save_model")[0])
+    text = SAVING.replace("{save}", "save_on_master").replace("{given}", '{"step": step}')
+    (tmp_path / "train.py").write_text(text)
+    for file in rewrite_folder(tmp_path, processes=1).files:
+        assert not [one for one in file.findings if one.rule == "XLA301"]
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("def main():\n    run()\n\n\nif __name__ == '__main__':\n    main()\n", ""),
+        (
+            "def train():\n    run()\n\n\nif __name__ == '__main__':\n    train()\n",
+            "--main_training_function train",
+        ),
+        (
+            "def main(args):\n    run()\n\n\nif __name__ == '__main__':\n    main(parse())\n",
+            "`main` is called without arguments: make `args` in it",
+        ),
+        (
+            "@hydra.main()\ndef main(config):\n    run()\n\n\nif __name__ == '__main__':\n    main()\n",
+            "",
+        ),
+        ("for epoch in range(3):\n    run()\n", "it has no function `main`"),
+        ("class Trainer:\n    def fit(self):\n        run()\n", ""),
+    ],
+    ids=["main", "another name", "arguments", "hydra", "no function", "a part of a program"],
+)
+def test_what_accelerate_launch_lacks_is_in_the_finding(
+    tmp_path: Path, script: str, says: str
+) -> None:
+    path = tmp_path / "train.py"
+    run = "def run():\n    accelerator = Accelerator()\n\n\n"
+    path.write_text(f"import hydra\nfrom accelerate import Accelerator\n\n\n{run}{script}")
+    (finding,) = [one for one in rewrite(path).findings if one.rule == "frameworks"]
+    _, _, after = finding.message.partition("leave the script as it is")
+    assert says in after
+    assert bool(says) == bool(after)
 
 
 def test_a_script_that_only_borrows_from_one_is_rewritten(tmp_path: Path) -> None:

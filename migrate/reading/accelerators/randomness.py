@@ -7,7 +7,7 @@ generator follows nothing and starts every replica at the same seed.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
@@ -113,6 +113,51 @@ class Randomness:
             frozenset(silent),
             frozenset(devices),
             frozenset(loaders),
+        )
+
+    def seeds_of(self, entry: ModuleScope, running: Scope) -> Iterator[Site]:
+        """Yield the calls that seed torch on the host, in the files that a script is made of.
+
+        A library's own function (`accelerate.utils.set_seed`) counts; that of a loader's processes does not.
+
+        Args:
+            entry: the script.
+            running: a scope that is run, even if no call of the project runs it: a launcher may.
+        """
+        for path in self._closure(entry):
+            top = self._analysis.scopes[path]
+            for root, call, scope in self._calls_of(top):
+                if root is top.guard and top is not entry:
+                    continue
+                if isinstance(scope, Function) and (
+                    scope in self._loaders
+                    or (scope is not running and self._is_never_called(scope))
+                ):
+                    continue
+                if self._is_host_seed(call, scope):
+                    yield call, scope
+
+    def scripts_of(self, top: ModuleScope) -> list[ModuleScope]:
+        """Return the scripts that the file is a part of, perhaps itself."""
+        path = top.module.path
+        return [one for one in self._scopes if self._is_script(one) and path in self._closure(one)]
+
+    def is_optional(self, site: Site) -> bool:
+        """Whether a seed is set only where one is given."""
+        return self._optional.is_optional(site)
+
+    def comes_after(self, site: Site, firsts: Iterable[Site]) -> bool:
+        """Whether the call at `site` runs below one of `firsts`."""
+        return self._optional.comes_after(site, firsts)
+
+    def _is_host_seed(self, call: ast.Call, scope: Scope) -> bool:
+        if not self._speaks_of_seeds(scope):
+            return False
+        name = self._name(call, scope)
+        return (
+            name in HOST_SEEDS
+            or (name.startswith("accelerate.") and last_part(call.func) in drawing.SEEDERS)
+            or self._is_library_seed(call, scope)
         )
 
     def _joining(self, top: ModuleScope) -> Iterator[tuple[tuple[int, int], Start]]:

@@ -39,6 +39,8 @@ from migrate.reading.calls.registries import Hidden, registries_of
 from migrate.reading.calls.saves import Saved, saves_of
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.calls.ties import FileTies, ties_of
+from migrate.reading.flow.drawn_weights import drawn_weights
+from migrate.reading.flow.prepared import unprepared_batches
 from migrate.reading.flow.shares import Share, divided_saves
 from migrate.reading.project.project import Module, Project, file_of
 from migrate.reading.replicas.acting import acting_of, meeting_of
@@ -141,6 +143,10 @@ class ModuleCalls:
         drawn_attributes: the classes of it, by name, and their attributes that are set to such numbers.
         collating: the lines of its functions that make batches, as a `collate_fn`.
         unvalidated: whether the project switches off the checks of torch.distributions.
+        unprepared: the calls of models that Accelerate prepared, with a batch of a loader that it did not
+            prepare: the batch, and where its loader is made.
+        drawn_weights: the calls that prepare a model of which each replica draws its own weights, with why.
+        state_saves: the saves of a parameter for which some call passes the state of a model or an optimizer.
         unread: whether the file was not read, so that nothing is known of it.
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
             that could not be read.
@@ -209,6 +215,9 @@ class ModuleCalls:
     collating: frozenset[int] = frozenset()
     drawn_attributes: frozenset[tuple[str, str]] = frozenset()
     unvalidated: bool = False
+    unprepared: Mapping[End, str] = field(default_factory=dict)
+    drawn_weights: Mapping[End, str] = field(default_factory=dict)
+    state_saves: frozenset[End] = frozenset()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -328,7 +337,20 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         drawn_attributes=frozenset(
             (made.name, name) for made, name in drawn_attributes(analysis) if made.top is scope
         ),
+        unprepared=dict(_unprepared(analysis, scope)),
+        drawn_weights={
+            _end(call, scope.module): why for call, why in drawn_weights(analysis, scope)
+        },
+        state_saves=frozenset(
+            _end(call, scope.module) for call in saves_of(analysis).of_state(scope)
+        ),
     )
+
+
+def _unprepared(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, str]]:
+    for call, batch, file, line in unprepared_batches(analysis, top):
+        where = f"line {line}" if file == top.module.path.name else f"{file}:{line}"
+        yield _end(call, top.module), f"`{batch}` comes from the loader of {where}"
 
 
 @lru_cache(maxsize=2)

@@ -41,9 +41,15 @@ class Result:
 
 # What a library makes; of its parts nothing is followed: `x = x.next` would have no end.
 MODULE = Result("torch.nn.Module")
-# A module whose forward takes its inputs to the GPU: DistributedDataParallel with device ids.
+# A module whose forward takes its inputs to the GPU: DistributedDataParallel with device ids, also by the
+# methods of Accelerate that wrap a model in it.
 MOVES_INPUTS = Result("torch.nn.parallel.DistributedDataParallel")
 MODULES = frozenset({MODULE, MOVES_INPUTS})
+PREPARES = frozenset(
+    f"accelerate.{home}Accelerator().{name}"
+    for home in ("", "accelerator.")
+    for name in ("prepare", "prepare_model")
+)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ import libcst as cst
 
 from migrate.reading.calls.callers import callers_of, reaching
 from migrate.reading.calls.kinds import External
-from migrate.reading.calls.scopes import Function, Scope
+from migrate.reading.calls.scopes import Function, ModuleScope, Scope
 from migrate.reading.replicas.pure import bound_with_effects
 from migrate.reading.replicas.rank_tests import (
     first_attributes,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 SAVES = TORCH_SAVES | SAFETENSORS_SAVES | {"shims.save"}
 PARAMETERS = frozenset({"obj", "f", "_use_new_zipfile_serialization"})
+DEEPEST = 6
 OPENS = frozenset({"open", "BytesIO", "NamedTemporaryFile", "BlobFile"})
 
 
@@ -93,6 +94,44 @@ class Saves:
                 where = f"{saver.module.path.name}:{save.lineno}"
                 return Saved(where, function in self.moved)
         return None
+
+    def of_state(self, top: ModuleScope) -> Iterator[ast.Call]:
+        """Yield the saves in functions of a file of what calls pass: the state of a model or an optimizer.
+
+        `def save_on_main(*args): torch.save(*args, **kwargs)`, called with `{"model": model.state_dict()}`.
+        """
+        for function in top.functions:
+            for save in self._own.get(function, ()):
+                saved = save.args[0] if save.args else None
+                if saved is not None and self._is_passed_state(saved, function):
+                    yield save
+
+    def _is_passed_state(self, saved: ast.expr, scope: Scope, depth: int = 0) -> bool:
+        if depth > DEEPEST:
+            return False
+        node = saved.value if isinstance(saved, ast.Starred) else saved
+        if _names_state(node):
+            return depth > 0
+        if not isinstance(node, ast.Name):
+            return False
+        if isinstance(scope, Function):
+            vararg = scope.arguments.vararg
+            position = _position(node.id, scope)
+            if vararg is not None and vararg.arg == node.id:
+                position = len(scope.parameters)
+            if position is not None:
+                return any(
+                    self._is_passed_state(arg, at, depth + 1)
+                    for call, at in callers_of(self._analysis).get(scope, ())
+                    if (arg := _argument(call, node.id, position - scope.is_bound)) is not None
+                )
+        bindings = self._analysis.evaluator.bindings_of(node.id, scope)
+        return any(
+            binding.kind == "value"
+            and binding.value is not None
+            and self._is_passed_state(binding.value, binding.scope, depth + 1)
+            for binding in bindings
+        )
 
     def _reached_by(self, call: ast.Call, function: Function) -> tuple[ast.Call, Function] | None:
         """Return the save that `call` makes by `function`, and where; None where its arguments rule it out.
@@ -149,6 +188,38 @@ class Saves:
                 return None
             tests.append(test)
         return tests
+
+
+def _names_state(node: ast.expr) -> bool:
+    """Whether an expression asks for a `state_dict()`, and takes no copy of it to the host."""
+    asked = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
+    names = {last_part(call.func) for call in asked}
+    return "state_dict" in names and names.isdisjoint(READ_METHODS)
+
+
+def _position(name: str, function: Function) -> int | None:
+    if name in function.parameters:
+        return function.parameters.index(name)
+    return (
+        len(function.parameters)
+        if name in function.bindings and _is_keyword(name, function)
+        else None
+    )
+
+
+def _is_keyword(name: str, function: Function) -> bool:
+    return any(argument.arg == name for argument in function.arguments.kwonlyargs)
+
+
+def _argument(call: ast.Call, name: str, position: int) -> ast.expr | None:
+    """Return what a call passes for a parameter, by its name or its position."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    before = call.args[: position + 1]
+    if len(before) <= position or any(isinstance(arg, ast.Starred) for arg in before[:-1]):
+        return next((arg for arg in before if isinstance(arg, ast.Starred)), None)
+    return before[position]
 
 
 def _is_loaded_on_host(name: str, scope: Scope) -> bool:

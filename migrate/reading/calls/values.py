@@ -19,6 +19,7 @@ from migrate.reading.calls.kinds import (
     MODULES,
     MOVES_INPUTS,
     NOTHING,
+    PREPARES,
     Applied,
     Device,
     External,
@@ -37,7 +38,12 @@ from migrate.reading.calls.kinds import (
 from migrate.reading.calls.scopes import Binding, Class, Function, ModuleScope, Scope, lambda_name
 from migrate.reading.project.project import Project, file_of
 from migrate.reading.replicas.launchers import DDP, DDP_DEVICES
-from migrate.reading.values.words import AUTOGRAD_FUNCTIONS, MODULE_BASE, MODULE_METHODS
+from migrate.reading.values.words import (
+    AUTOGRAD_FUNCTIONS,
+    MODEL,
+    MODULE_BASE,
+    MODULE_METHODS,
+)
 
 DEEPEST = 60
 BUILTINS = frozenset(dir(builtins))
@@ -551,6 +557,7 @@ class Evaluator(Families):
                 found |= result_of(called)
                 if index < len(value.args):  # model, optimizer = amp.initialize(model, optimizer)
                     found |= handed_back(called, self.values(value.args[index], scope))
+                    found |= self._prepared(called, value.args[index], scope)
         return frozenset(found)
 
     def _result(self, call: ast.Call, scope: Scope) -> Values:
@@ -586,7 +593,29 @@ class Evaluator(Families):
                     if call.args:
                         back = handed_back(called, self.values(call.args[0], scope))
                         found |= _bound_to(back, len(call.args) - 1) if _binds(called) else back
+                        if len(call.args) == 1:
+                            found |= self._prepared(called, call.args[0], scope)
         return frozenset(found)
+
+    def _prepared(self, called: External, given: ast.expr, scope: Scope) -> Values:
+        """Return the module that moves its inputs, where Accelerate is given a model to prepare."""
+        is_prepared = called.name in PREPARES and self.is_prepared_model(given, scope)
+        return frozenset([MOVES_INPUTS]) if is_prepared else NOTHING
+
+    def is_prepared_model(self, given: ast.expr, scope: Scope) -> bool:
+        """Whether what Accelerate is given to prepare is a model; by its name where nothing else is known."""
+        values = self.values(given, scope)
+        if not values:
+            spelled = getattr(given, "attr", getattr(given, "id", ""))
+            return MODEL.fullmatch(spelled) is not None
+        return any(
+            value in MODULES
+            or (
+                isinstance(value, Instance)
+                and any(MODULE_BASE.match(base) for base in self.external_bases(value.of))
+            )
+            for value in values
+        )
 
     def _same_module(self, method: ast.Attribute, scope: Scope) -> Iterator[Value]:
         """Yield the modules that `module.to(…)` gives back."""

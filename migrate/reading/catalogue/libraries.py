@@ -24,7 +24,9 @@ LAUNCHERS = (
     *_trains(
         "accelerate",
         "Accelerate runs on TPUs by itself",
-        "`accelerate launch --tpu script.py`, mixed_precision='bf16'; leave the script as it is",
+        "`accelerate launch --tpu script.py` imports the script and calls its `main()`; mixed_precision='no' "
+        "with torch.autocast('xla', dtype=torch.bfloat16) around the forward pass and the loss, since 'bf16' "
+        "makes weights and optimizer state bfloat16 and 'fp16' raises; otherwise leave the script as it is",
     ),
     *_trains(
         "colossalai",
@@ -49,8 +51,9 @@ LAUNCHERS = (
     *_trains(
         "lightning pytorch_lightning",
         "Lightning runs on TPUs by itself",
-        "Trainer(accelerator='tpu', devices='auto', precision='bf16-true'), and so of Fabric; leave the "
-        "script as it is",
+        "Trainer(accelerator='tpu', devices='auto', precision='32-true'), and so of Fabric, with "
+        "torch.autocast('xla', dtype=torch.bfloat16) in the training step: 'bf16-mixed' and '16-mixed' "
+        "raise, 'bf16-true' makes weights and optimizer state bfloat16; otherwise leave the script as it is",
     ),
     # Of these nothing is known but that they start the replicas.
     Entry("composer", WORKS),
@@ -139,8 +142,10 @@ LIBRARIES = (
     *_trains(
         "transformers.Trainer transformers.Seq2SeqTrainer",
         "the Trainer finds a TPU by itself",
-        "call this script's main in torch_xla.launch, bf16=True in place of fp16=True; "
-        "leave the rest as it is",
+        "call this script's main in torch_xla.launch, without fp16=True, which raises, and without "
+        "bf16=True, which makes weights and optimizer state bfloat16: "
+        "torch.autocast('xla', dtype=torch.bfloat16) in compute_loss; seed before the model is made, the "
+        "replicas are not given the same weights; leave the rest as it is",
     ),
     *_trains(
         "ultralytics.utils.torch_utils.autocast",

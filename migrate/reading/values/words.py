@@ -162,7 +162,8 @@ SCHEDULE = re.compile(
 # Of what external calls give only this is followed; every tensor would be too much.
 FOLLOWED = re.compile(
     r"optim|sched|scaler|adam|lamb|deepspeed|graph|fastai|learner"
-    r"|^(?:gym|gymnasium|envpool|procgen|pettingzoo|dm_env|dm_control|minigrid|brax|isaacgym)\.",
+    r"|^(?:gym|gymnasium|envpool|procgen|pettingzoo|dm_env|dm_control|minigrid|brax|isaacgym)\."
+    r"|^accelerate\.(?:accelerator\.)?Accelerator$",
     re.IGNORECASE,
 )
 # What makes an environment, whose `step` trains nothing, by its qualified name.

@@ -7,11 +7,25 @@ from collections.abc import Iterator
 import libcst as cst
 import libcst.matchers as m
 
+from migrate.reading.replicas.launch import Style
+from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.rule import Finding
 from migrate.rewrite.workspace import Workspace
 
 RULE = "frameworks"
+NO_MAIN = (
+    "it has no function `main`: put what trains in one, since the code around it runs once, before the "
+    "replicas start"
+)
+
+
+def lines_of_cuda(found: Plan) -> dict[int, cst.CSTNode]:
+    """Return the lines of such a file that speak of CUDA and that a rule has something to say of."""
+    context = found.context
+    others = [one for one in (*found.edits, *found.findings) if one.rule != RULE]
+    places = {context.position(one.node).line: one.node for one in others}
+    return {line: node for line, node in sorted(places.items()) if _names_cuda(node, context)}
 
 
 def left_to_framework(found: Plan, user: str) -> Iterator[Finding]:
@@ -22,20 +36,64 @@ def left_to_framework(found: Plan, user: str) -> Iterator[Finding]:
         user: the file that calls the framework and uses this one; empty where it does so itself.
     """
     context = found.context
-    others = [one for one in (*found.edits, *found.findings) if one.rule != RULE]
-    places = {context.position(one.node).line: one.node for one in others}
-    cuda = sorted(line for line, node in places.items() if _names_cuda(node, context))
+    cuda = lines_of_cuda(found)
     named = ", ".join(map(str, cuda))  # all of them: nothing else names them
     yours = f"; what it says of CUDA itself is yours to change: line {named}" if cuda else ""
     own = [one for one in found.findings if one.rule == RULE and "leave the script" in one.message]
     if own:
-        yield Finding(RULE, own[0].node, f"{own[0].message}{yours}")
+        launch = _launched(context) if "accelerate launch" in own[0].message else ""
+        yield Finding(RULE, own[0].node, f"{own[0].message}{launch}{yours}")
     elif cuda or not user:
-        place = places[cuda[0]] if cuda else next(iter(context.module.body), context.module)
+        place = next(iter(cuda.values()), next(iter(context.module.body), context.module))
         message = (
             f"a framework runs the training of {user or 'this script'}: this file is left as it is"
         )
         yield Finding(RULE, place, f"{message}{yours}")
+
+
+def _launched(script: Workspace) -> str:
+    """Return what `accelerate launch --tpu` lacks in a script to start it; empty where it lacks nothing.
+
+    It imports the script, calls a function of it in each replica, and passes no arguments.
+    """
+    if script.launch.style is Style.SPAWN:
+        return ""
+    functions = {
+        one.name.value: one for one in script.module.body if isinstance(one, cst.FunctionDef)
+    }
+    guard = script.launch.guard
+    main = functions.get("main")
+    if main is not None:
+        return f"; {_lacks_arguments(main)}" if _lacks_arguments(main) else ""
+    if guard is None:
+        runs = any(isinstance(one, cst.For | cst.While | cst.With) for one in script.module.body)
+        return f"; {NO_MAIN}" if runs else ""  # else a part of a program: another file starts it
+    called = (code(call.func) for call in nodes_of(guard, cst.Call))
+    started = next((functions[name] for name in called if name in functions), None)
+    if started is None:
+        return f"; {NO_MAIN}"
+    name = started.name.value
+    lacks = _lacks_arguments(started)
+    return f"; it has no function `main`: add --main_training_function {name}" + (
+        f"; {lacks}" if lacks else ""
+    )
+
+
+def _lacks_arguments(function: cst.FunctionDef) -> str:
+    """Return that a function takes what nothing passes; empty where it takes nothing."""
+    if function.decorators:
+        return ""  # a decorator may pass it: `@hydra.main()`
+    parameters = function.params
+    names = [
+        one.name.value
+        for one in (*parameters.posonly_params, *parameters.params, *parameters.kwonly_params)
+        if one.default is None
+    ]
+    if not names:
+        return ""
+    name = function.name.value
+    listed = ", ".join(f"`{one}`" for one in names)
+    return f"`{name}` is called without arguments: make {listed} in it, not below `__main__`"
 
 
 def _names_cuda(node: cst.CSTNode, script: Workspace) -> bool:

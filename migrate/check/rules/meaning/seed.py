@@ -17,7 +17,13 @@ from migrate.reading.facts import Facts
 SEEDS = names(*CPU_SEEDS)
 CUDA_SEEDS = names(*torch_cuda.SEEDS)
 XLA_SEEDS = frozenset(
-    {"shims.manual_seed", "torch_xla.core.xla_model.set_rng_state", "torch_xla.manual_seed"}
+    {
+        "accelerate.utils.random.set_seed",
+        "accelerate.utils.set_seed",
+        "shims.manual_seed",
+        "torch_xla.core.xla_model.set_rng_state",
+        "torch_xla.manual_seed",
+    }
 )
 UNSEEDED = (
     "nothing seeds the script, and XLA starts all replicas at the same seed: they draw the same noise and "
@@ -30,7 +36,8 @@ class Seed(Hazard):
 
     **Why.** `torch.manual_seed` does not seed XLA. XLA starts every replica of every run at one and the
     same seed of its own: the seed of the script changes nothing on the device, and where it depends on
-    the rank, all replicas draw the same noise and drop the same elements.
+    the rank, all replicas draw the same noise and drop the same elements. Accelerate, Fabric and Lightning
+    do not change that; `accelerate.utils.set_seed` seeds XLA too.
 
     A script without a seed that draws on the device is found at the call that joins the process group: on
     GPUs each rank draws its own numbers, on XLA all replicas draw the same.
@@ -80,6 +87,32 @@ class Seed(Hazard):
         example(
             """
             import torch
+            from accelerate import Accelerator
+
+
+            def main():
+                accelerator = Accelerator()
+                torch.manual_seed(7 + accelerator.process_index)  # XLA813
+                return torch.randn(4, device=accelerator.device)
+            """
+        ),
+        example(
+            """
+            import torch
+            from accelerate import Accelerator
+            from accelerate.utils import set_seed
+
+
+            def main():
+                accelerator = Accelerator()
+                set_seed(7, device_specific=True)
+                torch.manual_seed(7)
+                return torch.randn(4, device=accelerator.device)
+            """
+        ),
+        example(
+            """
+            import torch
 
             torch.manual_seed(0)
             x = torch.ones(3)
@@ -108,7 +141,8 @@ class Seed(Hazard):
             yield self.hit(node, UNSEEDED, self.severity)
         if name not in SEEDS | CUDA_SEEDS or not facts.called.isdisjoint(XLA_SEEDS):
             return
-        if name in CUDA_SEEDS or facts.context.moves_to_accelerator:
+        is_led = facts.context.calls.led is not None  # the framework moves to the device
+        if name in CUDA_SEEDS or is_led or facts.context.moves_to_accelerator:
             severity = Severity.INFO if only_with_cuda(node, facts) else self.severity
             message = (
                 f"{name} does not seed XLA, which starts every replica at the same seed: "

@@ -71,6 +71,16 @@ class GuardedSave(Hazard):
             def keep(vocabulary, rank):
                 if rank == 0:
                     torch.save(vocabulary, "words.pt")  # XLA301 info
+
+
+            def save_on_main(accelerator, *args, **kwargs):
+                if accelerator.is_main_process:
+                    torch.save(*args, **kwargs)  # XLA301
+
+
+            def checkpoint(accelerator, model, path):
+                state = {"model": model.state_dict()}
+                save_on_main(accelerator, state, path)
             """
         ),
         example(
@@ -121,7 +131,8 @@ class GuardedSave(Hazard):
             mend = "move what it saves to the CPU in all, outside of it"
         message = f"a save in some replicas only (line {line}): {mend}"
         kinds = {facts.values.kind(value) for value in saved}
-        if kinds & PLACED or any(_has_weights(v) for v in saved):
+        of_state = facts.context.place(node) in facts.context.calls.state_saves
+        if kinds & PLACED or of_state or any(_has_weights(v) for v in saved):
             yield self.hit(node, message)
         elif Kind.UNKNOWN in kinds:
             message = f"a save in some replicas only (line {line}): with device tensors, xm.save"
