@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from migrate.errors import MigrateError
-from migrate.reading.accelerators.led import led_of
-from migrate.reading.accelerators.processes import starting_replicas
-from migrate.reading.accelerators.started import is_distributed_training
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.facts import ModuleCalls, calls_of_file
 from migrate.reading.facts import facts_of
 from migrate.reading.notebook.cells import join
 from migrate.reading.notebook.text import SUFFIX, parse_notebook
+from migrate.reading.processes.led import led_of
+from migrate.reading.processes.one_by_one import starting_replicas
+from migrate.reading.processes.started import is_distributed_training
 from migrate.reading.project.progress import Tell, silent
 from migrate.reading.project.project import Project
 from migrate.reading.project.reach import Leaving, entered_by_steps

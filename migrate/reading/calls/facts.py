@@ -16,21 +16,14 @@ from migrate.reading.accelerators.asked import (
     spelled_devices,
 )
 from migrate.reading.accelerators.collating import collating_of
-from migrate.reading.accelerators.drawing import drawing_of, drawn_attributes
 from migrate.reading.accelerators.generators import counting_generators
 from migrate.reading.accelerators.halves import halves_of
 from migrate.reading.accelerators.handed import loops_handing_on
-from migrate.reading.accelerators.led import led_of
 from migrate.reading.accelerators.loading import loaded_parts_of, loading_of
 from migrate.reading.accelerators.nested import nested_of
 from migrate.reading.accelerators.optimizers import FileOptimizers, optimizers_of
-from migrate.reading.accelerators.processes import starting_replicas
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
-from migrate.reading.accelerators.randomness import NO_SEEDING, Seeding, randomness_of
-from migrate.reading.accelerators.rivals import Rival, rivals_of
 from migrate.reading.accelerators.sampling import gradient_free, samplers_of
-from migrate.reading.accelerators.started import is_distributed_training
-from migrate.reading.accelerators.threads import handlers_in_threads
 from migrate.reading.accelerators.unfollowed import unfollowed_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
@@ -39,9 +32,16 @@ from migrate.reading.calls.registries import Hidden, registries_of
 from migrate.reading.calls.saves import Saved, saves_of
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.calls.ties import FileTies, ties_of
+from migrate.reading.draws.drawing import drawing_of, drawn_attributes
+from migrate.reading.draws.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.reading.flow.drawn_weights import drawn_weights
 from migrate.reading.flow.prepared import unprepared_batches
 from migrate.reading.flow.shares import Share, divided_saves
+from migrate.reading.processes.led import led_of
+from migrate.reading.processes.one_by_one import starting_replicas
+from migrate.reading.processes.rivals import Rival, rivals_of
+from migrate.reading.processes.started import is_distributed_training
+from migrate.reading.processes.threads import handlers_in_threads
 from migrate.reading.project.project import Module, Project, file_of
 from migrate.reading.replicas.acting import acting_of, meeting_of
 from migrate.reading.replicas.early_ranks import importing_ranks

@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from migrate.reading.accelerators.optional_seeds import Site
 from migrate.reading.accelerators.parts import passed_nodes
-from migrate.reading.accelerators.randomness import Randomness, randomness_of
 from migrate.reading.calls.kinds import PREPARES, External
 from migrate.reading.calls.scopes import Function, ModuleScope, Scope
 from migrate.reading.catalogue import drawing
+from migrate.reading.draws.optional_seeds import Site
+from migrate.reading.draws.randomness import Randomness, randomness_of
 from migrate.reading.flow.shares import shares_of
 from migrate.reading.replicas.rank_tests import last_part, parents
 

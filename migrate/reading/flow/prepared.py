@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from migrate.reading.accelerators.led import led_of
 from migrate.reading.accelerators.parts import passed_nodes
 from migrate.reading.calls.kinds import MOVES_INPUTS, External
 from migrate.reading.calls.scopes import Binding, Function, ModuleScope, Scope
+from migrate.reading.processes.led import led_of
 from migrate.reading.replicas.rank_tests import last_part
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
-from migrate.reading.accelerators.randomness import Start
 from migrate.reading.catalogue import torch_cuda
 from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_other import CPU_SEEDS
+from migrate.reading.draws.randomness import Start
 from migrate.reading.facts import Facts
 
 SEEDS = names(*CPU_SEEDS)

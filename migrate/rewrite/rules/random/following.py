@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migrate.reading.accelerators.randomness import Start
+from migrate.reading.draws.randomness import Start
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.rule import Edit, Finding, Rule
 from migrate.rewrite.rules.random.seeds import CUDA_SEED, XLA_SEED

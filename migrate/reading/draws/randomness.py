@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from migrate import draws
-from migrate.reading.accelerators.optional_seeds import OptionalSeeds, Site
 from migrate.reading.calls.callers import callers_of, reaching
 from migrate.reading.calls.kinds import External
 from migrate.reading.calls.launching import JOINS, joining_of, launching_of
 from migrate.reading.calls.scopes import Class, Function, ModuleScope, Region, Scope
 from migrate.reading.catalogue import drawing, torch_cuda, torch_distributed, torch_other
 from migrate.reading.catalogue.entry import names
+from migrate.reading.draws.optional_seeds import OptionalSeeds, Site
 from migrate.reading.replicas.rank_tests import last_part
 
 if TYPE_CHECKING:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from migrate.reading.accelerators.reached import (
+from migrate.reading.calls.analysis import Analysis
+from migrate.reading.calls.scopes import ModuleScope
+from migrate.reading.processes.reached import (
     End,
     Import,
     end_of,
@@ -17,8 +19,6 @@ from migrate.reading.accelerators.reached import (
     place_of,
     reached,
 )
-from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.scopes import ModuleScope
 from migrate.reading.project.project import Module
 
 # Packages by the framework whose runtime they start.

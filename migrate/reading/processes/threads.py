@@ -10,7 +10,10 @@ import ast
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from migrate.reading.accelerators.reached import (
+from migrate.reading.calls.analysis import Analysis
+from migrate.reading.calls.kinds import External
+from migrate.reading.calls.scopes import Function, ModuleScope, Scope
+from migrate.reading.processes.reached import (
     End,
     Running,
     calls_of,
@@ -18,9 +21,6 @@ from migrate.reading.accelerators.reached import (
     place_of,
     reached,
 )
-from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.kinds import External
-from migrate.reading.calls.scopes import Function, ModuleScope, Scope
 from migrate.reading.project.project import Module
 from migrate.reading.replicas.launchers import SCRIPT
 from migrate.reading.replicas.rank_tests import last_part

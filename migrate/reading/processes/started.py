@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from migrate.reading.accelerators.processes import starting_replicas
 from migrate.reading.accelerators.programs import programs_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.kinds import External
 from migrate.reading.calls.scopes import ModuleScope, Region
 from migrate.reading.catalogue import libraries, torch_distributed, torch_other
 from migrate.reading.catalogue.entry import names
+from migrate.reading.processes.one_by_one import starting_replicas
 from migrate.reading.replicas.launchers import DDP, LAUNCHERS, SUBMITTERS
 
 MEANS_SEVERAL = names(*torch_distributed.INIT) | DDP | names(*torch_other.SAMPLERS)
