@@ -10,11 +10,8 @@ Each function is followed statement by statement; what it leaves pending counts 
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
 
 import libcst as cst
 
@@ -26,7 +23,6 @@ from migrate.reading.flow.copies import updates_copy
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.steps.in_step import is_step
 from migrate.reading.tree.tree import base_name, bind, code, is_dotted_name, keyword, nodes_of
-from migrate.reading.tree.unwarned import syntax_tree
 from migrate.reading.values.collectives import TENSORS, called, makes_gloo_group
 from migrate.reading.values.words import KEEPING, WAITS
 
@@ -441,8 +437,8 @@ class _Walk:
 
     def _only_waits(self, call: cst.Call) -> bool:
         """Whether the function that `call` runs only has a barrier in it, which ends the graph first."""
-        lines = [(one.path, one.line) for one in self._context.run_by(call)]
-        return bool(lines) and not any(_has_collective(*one) for one in lines)
+        functions = self._context.run_by(call)
+        return bool(functions) and all(one.calls.isdisjoint(TENSORS) for one in functions)
 
     def _meet(self, at: cst.CSTNode) -> None:
         """Note a collective that all replicas come to."""
@@ -575,40 +571,6 @@ def changes_elsewhere(call: cst.Call, facts: Facts) -> bool:
     """Whether `call` runs a function of another file that writes into tensors."""
     here = facts.context.file
     return any(
-        one.path != here and one.line in _writing_lines(one.path)
+        one.path != here and not one.calls.isdisjoint(computing.WRITING)
         for one in facts.context.run_by(call)
     )
-
-
-@lru_cache(maxsize=256)
-def _functions(path: Path) -> Mapping[int, ast.FunctionDef]:
-    try:
-        tree = syntax_tree(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return {}
-    return {one.lineno: one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)}
-
-
-@lru_cache(maxsize=256)
-def _writing_lines(path: Path) -> frozenset[int]:
-    """Return the lines of the functions in the file `path` that write into tensors."""
-    return frozenset(
-        line
-        for line, function in _functions(path).items()
-        if any(name in computing.WRITING for name in _called_names(function))
-    )
-
-
-def _has_collective(path: Path, line: int) -> bool:
-    function = _functions(path).get(line)
-    return function is None or any(name in TENSORS for name in _called_names(function))
-
-
-def _called_names(function: ast.FunctionDef) -> Iterator[str]:
-    for node in ast.walk(function):
-        if isinstance(node, ast.Call):
-            yield (
-                node.func.attr
-                if isinstance(node.func, ast.Attribute)
-                else getattr(node.func, "id", "")
-            )

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import cached_property
 from typing import Any
 
 import libcst as cst
@@ -165,6 +166,22 @@ class Bindings:
                 bound = bind(call, names[is_method + definition.given :])
                 if bound is not None and name in bound:
                     yield bound[name].value
+
+    def callers(self, function: cst.FunctionDef) -> list[tuple[cst.Call, int]]:
+        """Return the calls of the script that run `function`, each with the parameters given before it.
+
+        A call of an object runs its `forward` or `__call__`.
+        """
+        return self._callers.get(id(function), [])
+
+    @cached_property
+    def _callers(self) -> dict[int, list[tuple[cst.Call, int]]]:
+        found: dict[int, list[tuple[cst.Call, int]]] = defaultdict(list)
+        for call in self._context.all_of(cst.Call):
+            for definition in self._context.run_by(call):
+                for function in self._context.here([definition]):
+                    found[id(function)].append((call, definition.given))
+        return found
 
     def _add_assign(self, node: cst.Assign) -> None:
         for target in node.targets:
