@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from migrate.reading.accelerators.parts import passed_nodes
+from migrate.reading.calls.callers import callers_of
 from migrate.reading.calls.kinds import Device, External
 from migrate.reading.calls.passing import passed_by
 from migrate.reading.calls.scopes import Binding, Class, Function, ModuleScope, Scope
@@ -65,6 +66,7 @@ class Share:
         file: the name of its file.
         by_loop: whether a loop goes over a share, so that replicas may take different numbers of turns.
         by_name: whether nothing but the name of a loader says so.
+        mixed: whether other calls of the function around it pass a value that is the same on all replicas.
     """
 
     text: str
@@ -72,6 +74,7 @@ class Share:
     file: str
     by_loop: bool = False
     by_name: bool = False
+    mixed: bool = False
 
 
 Bound = Mapping[str, Share | None]  # what a call passes for the parameters of a function
@@ -423,12 +426,28 @@ def divided_saves(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Ca
     for root in top.all_roots:
         for region in analysis.regions(root):
             for call, scope in region.calls:
-                path = _path(call) if _may_save(call, scope) else None
-                values = analysis.evaluator.values(call.func, scope) if path is not None else ()
+                paths = list(_paths(call, scope, analysis)) if _may_save(call, scope) else []
+                values = analysis.evaluator.values(call.func, scope) if paths else ()
                 if any(isinstance(value, External) and value.name in SAVES for value in values):
-                    share = shares_of(analysis).of(path, scope)
+                    found = [shares_of(analysis).of(path, at) for path, at in paths]
+                    share = next((share for share in found if share is not None), None)
                     if share is not None:
+                        share = replace(share, mixed=None in found)
                         yield call, _in_loops(share, call, scope, analysis)
+
+
+def _paths(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the path of a save, with its scope; of `save(*args, **kwargs)` what the callers pass."""
+    path = _path(call)
+    if not any(isinstance(arg, ast.Starred) for arg in call.args):
+        if path is not None:
+            yield path, scope
+        return
+    if isinstance(scope, Function) and scope.arguments.vararg is not None and not scope.parameters:
+        for caller, at in callers_of(analysis).get(scope, ()):
+            passed = _path(caller)
+            if passed is not None:
+                yield passed, at
 
 
 def _may_save(call: ast.Call, scope: Scope) -> bool:

@@ -10,7 +10,7 @@ Each function is followed statement by statement; what it leaves pending counts 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst

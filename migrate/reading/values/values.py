@@ -684,7 +684,10 @@ class Values:
             return self.by_itself(call) or Kind.HOST
         if kinds == {Kind.HOST} and _of_parts(call):
             return Kind.HOST  # torch.cat([times, torch.zeros(1)])
-        return joined(kinds & TENSORS) if kinds & TENSORS else Kind.UNKNOWN
+        if kinds & TENSORS:
+            return joined(kinds & TENSORS)
+        # They take a tensor and give one, whatever made the argument.
+        return Kind.TENSOR if last in v.ASK_TENSORS and Kind.UNKNOWN in kinds else Kind.UNKNOWN
 
     def _of_method(self, func: cst.Attribute, call: cst.Call) -> Kind:
         method = func.attr.value
