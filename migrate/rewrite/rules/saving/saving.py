@@ -96,7 +96,9 @@ class Saving:
             if is_of_host(call, self._context) or self._context.launch.before(call):
                 continue
             share = share_of(call, self._context)
-            if share is not None and share.by_loop and not self._context.portable:
+            if share is not None and (
+                share.by_error or (share.by_loop and not self._context.portable)
+            ):
                 yield from own_files(self._rule, call, share, self._context)
                 continue
             reason = refused(call, self._context) or self._place(call)
