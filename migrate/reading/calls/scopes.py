@@ -113,12 +113,13 @@ class ModuleScope(Scope):
         """The last parts of the names of all that a function calls, itself or in a function inside of it."""
         found: dict[Scope, set[str]] = defaultdict(set)
         for function in self.functions:
-            waiting, names = [function.region], set()
+            names: set[str] = set()
+            waiting = [function.region]
             while waiting:
                 region = waiting.pop()
                 waiting += region.inner
                 for call, _ in region.calls:
-                    names.add(getattr(call.func, "attr", None) or getattr(call.func, "id", ""))
+                    names.add(str(getattr(call.func, "attr", getattr(call.func, "id", ""))))
             around: Scope | None = function
             while around is not None:
                 found[around] |= names
