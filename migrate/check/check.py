@@ -88,7 +88,8 @@ def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Findi
         start = context.position(hit.node)
         if id(hit.node) in context.for_cuda:
             continue  # a script for shims leaves this to a run on CUDA
-        if not (whole or origin) or silenced(hazard.code, (start.line,), comments):
+        again = facts.steps.knows_more and facts.steps.inside(hit.node)
+        if not (whole or origin or again) or silenced(hazard.code, (start.line,), comments):
             continue
         severity = config.severity(hazard.code, hit.severity)
         one = _finding(path, context, hit, hazard.code, hazard.name, severity)

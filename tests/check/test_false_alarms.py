@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.check.file import check_file
 from migrate.check.finding import Finding
+from migrate.reading.tree.source import parse
 
 HEAD = "import torch\nfrom torch import nn\n"
 SCRIPTS = {
@@ -128,3 +130,46 @@ def test_what_a_loss_reads_is_still_said(tmp_path: Path) -> None:
                 return self.matcher(outputs.exp())
     """
     assert [one.code for one in found(tmp_path, source)] == ["XLA203"]
+
+
+SIZES = """\
+import torch
+
+
+def cut(x, y, size=4):
+    def checked(x, dim):
+        if not isinstance(x, list):
+            x, dim = [x], [dim]
+        n = SIZE
+        return x, dim, n, len(x)
+
+    x, dim, n, count = checked(x, 1)
+    y, _, other, _ = checked(y, 1)
+    assert n == other
+    pad = -n % size
+    x = [torch.nn.functional.pad(x[i], (0, pad)) for i in range(count)]
+    if pad > 0:
+        x = [each[:, :-pad] for each in x]
+    return x[0] * y[0][:, :n]
+
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return cut(x, x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "reported"),
+    [
+        ("x[0].size(dim[0])", False),
+        ("x[0].shape[1]", False),
+        ("len(x[0])", False),
+        ("int(x[0].max().item())", True),
+        ("x[0].max()", True),
+    ],
+)
+def test_sizes_that_a_function_returns_with_a_tensor(size: str, reported: bool) -> None:
+    source = parse(SIZES.replace("SIZE", size).encode(), Path("net.py"))
+    found = {f.code for f in check_source(source, Config()) if f.code in ("XLA107", "XLA110")}
+    assert bool(found) is reported

@@ -80,6 +80,19 @@ def reported(line: str, style: Style | None = None) -> list[str]:
         "x = x.flip(-1) if choice([True, False]) else x",
         "r = np.random.beta(1.0, 1.0); x = x.flip(0) if r < 0.3 else x",
         "for _ in range(rnd.randint(1, 4)): x = x + 1",
+        "if hash('a') % 2: x = x.flip(0)",
+        "import os; x = x.flip(0) if os.getpid() % 2 else x",
+        "import time; x = x.flip(0) if int(time.time()) % 2 else x",
+        "x = rnd.choice([net.a, net.b])(x)",
+        "layer = rnd.choice(net.layers); x = layer(x)",
+        "x = net.layers[rnd.randrange(3)](x)",
+        "x = getattr(net, choice(['a', 'b']))(x)",
+        "for n in {'a', 'b'}: x = net.parts[n](x)",
+        "names = list(set(net.parts.keys()))\n        for n in names: x = net.parts[n](x)",
+        "for layer in rnd.sample(list(net.layers), 3): x = layer(x)",
+        "layers = list(net.layers); rnd.shuffle(layers)\n        for layer in layers: x = layer(x)",
+        "for n in np.random.permutation(['a', 'b']): x = net.parts[n](x)",
+        "x = {n: net.parts[n](x) for n in rnd.sample(list(net.parts.keys()), 2)}['a']",
     ],
 )
 def test_a_branch_by_chance(line: str, style: Style | None) -> None:
@@ -95,6 +108,13 @@ def test_a_branch_by_chance(line: str, style: Style | None) -> None:
         "x = torch.roll(x, rnd.randrange(8))",
         "x = F.interpolate(x, scale_factor=choice([0.5, 1.0]))",
         "x = x ** rnd.uniform(1.0, 2.0)",
+        "s = [32, 48][hash(str(y)) % 2]; x = F.interpolate(x, s)",
+        "x = x[:, : hash((f'{y}', 1)) % 9]",
+        "import scipy.stats; x = x[:, : int(scipy.stats.norm.rvs())]",
+        "x = x[:, : int(net.rate.rvs(1)[0])]",
+        "import uuid; n = uuid.uuid4().int % 7; x = x[:, :n]",
+        "import os; x = x[:, : os.getpid() % 7]",
+        "import time; x = x[:, : int(time.time()) % 3 + 1]",
     ],
 )
 def test_a_position_or_a_size_by_chance(line: str, style: Style | None) -> None:
@@ -111,6 +131,12 @@ def test_a_position_or_a_size_by_chance(line: str, style: Style | None) -> None:
         "x = x[torch.randperm(len(x), device='cuda')]",
         "x = x + torch.randn_like(x)",
         "if x.shape[0] > 4: x = x.flip(-1)",
+        "if hash(3) % 2: x = x.flip(0)",
+        "import time\n        if time.time() > 5: break",
+        "for n in sorted(set(net.parts.keys())): x = net.parts[n](x)",
+        "for n in {1, 2}: x = x + n",
+        "for s in rnd.sample(buffer, 3): x = x + net(s)",
+        "x = net.layers[0](x)",
     ],
 )
 def test_numbers_that_are_data_and_branches_that_compute_nothing(
@@ -153,3 +179,75 @@ def test_layers_left_out_at_random_in_another_file(tmp_path: Path) -> None:
     )
     files = {file.name.name: file for file in rewrite_folder(tmp_path, processes=1).files}
     assert (13, "XLA113") in [(note.line, note.rule) for note in files["net.py"].findings]
+
+
+FORWARDED = """
+import random
+
+import torch
+
+WRAPPER
+
+class Head(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.extra = torch.nn.Linear(4, 4)
+
+    def forward(self, x, use_extra=True):
+        if use_extra:  # here
+            x = x + self.extra(x)
+        return x
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.head = torch.nn.Linear(4, 4), Head()
+
+    def run_head(self, *args, **kwargs):
+        return CALLED(*args, **kwargs)
+
+    def forward(self, x):
+        use = random.random() < 0.5
+        return PASSED
+"""
+WRAPPER = """
+def plainly(off):
+    def wrapper(func):
+        def new_func(*args, **kwargs):
+            return func(*args, **kwargs)
+
+        return new_func
+
+    return wrapper
+"""
+
+
+@pytest.mark.parametrize("called", ["self.head", "plainly(True)(self.head)"])
+@pytest.mark.parametrize(
+    ("passed", "is_drawn"),
+    [
+        ("self.run_head(self.fc(x), use_extra=not use)", True),
+        ("self.run_head(self.fc(x), use)", True),
+        ("self.run_head(self.fc(x), use_extra=True) * use", False),
+        ("self.run_head(self.fc(x))", False),
+    ],
+)
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_draw_that_is_handed_on(
+    tmp_path: Path, called: str, passed: str, is_drawn: bool, elsewhere: bool
+) -> None:
+    text = FORWARDED.replace("CALLED", called).replace("PASSED", passed).lstrip()
+    imported = "from wrapping import plainly\n\n" if elsewhere else WRAPPER
+    (tmp_path / "wrapping.py").write_text(WRAPPER.lstrip())
+    (tmp_path / "net.py").write_text(text.replace("WRAPPER\n", imported))
+    (tmp_path / "train.py").write_text(
+        TRAINING.lstrip()
+        .replace("        LINE\n", "")
+        .replace("net.cuda()", "Model().cuda()")
+        .replace("import torch\n", "import torch\nfrom net import Model\n", 1)
+    )
+    files = {file.name.name: file for file in rewrite_folder(tmp_path, processes=1).files}
+    lines = files["net.py"].before.decode().splitlines()
+    found = [lines[note.line - 1] for note in files["net.py"].findings if note.rule == "XLA113"]
+    assert [line.strip() for line in found] == ["if use_extra:  # here"] * is_drawn

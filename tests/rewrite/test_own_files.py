@@ -212,3 +212,61 @@ def test_a_file_for_each_rank_is_written_by_all_together(tmp_path: Path) -> None
     loop = '    part = args.rank * 2\n    torch.save(model.state_dict(), f"part{part}.pt")\n'
     _, after = rewritten(tmp_path, loop)
     assert 'xm.save(model.state_dict(), f"part{part}.pt", master_only=False)' in after
+
+
+ON_ALL = """\
+import torch
+import torch.distributed as dist
+
+from saving import save_on_all
+
+
+def main(state):
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(dist.get_rank())
+    rank = dist.get_rank()
+    print(torch.ones(2).cuda())
+{calls}
+"""
+SAVING = """\
+import torch
+
+
+def moved(x):
+    return x.cuda()
+
+
+def save_on_all(*args, **kwargs):
+    torch.save(*args, **kwargs)
+"""
+
+
+@pytest.mark.parametrize(
+    ("calls", "option"),
+    [
+        ('    save_on_all(state, f"{rank}.pth")', "master_only=False"),
+        ('    save_on_all(state, f=f"{rank}.pth")', "master_only=False"),
+        ('    save_on_all(state, "last.pth")', "global_master=True"),
+        ('    save_on_all(state, "last.pth")\n    save_on_all(state, f"{rank}.pth")', None),
+    ],
+)
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_save_that_hands_on_all_its_arguments(
+    tmp_path: Path, calls: str, option: str | None, elsewhere: bool
+) -> None:
+    main = ON_ALL.format(calls=calls)
+    if not elsewhere:
+        main = main.replace(
+            "from saving import save_on_all\n", SAVING.partition("import torch\n\n\n")[2]
+        )
+    (tmp_path / "main.py").write_text(main)
+    if elsewhere:
+        (tmp_path / "saving.py").write_text(SAVING)
+    name = "saving.py" if elsewhere else "main.py"
+    done = rewrite_folder(tmp_path, processes=1)
+    file = next(file for file in done.files if file.name == Path(name))
+    if option is None:
+        assert "    torch.save(*args, **kwargs)" in file.after.decode()
+        assert any("on some ways only" in note.message for note in file.findings)
+    else:
+        assert f"xm.save(*args, **kwargs, {option})" in file.after.decode()

@@ -63,12 +63,16 @@ class Definition:
     Args:
         path, line, name: the file, the line of its `def`, its name.
         given: how many of its first parameters the call that runs it does not give, besides `self`.
+        calls: the last parts of the names of what its body calls.
+        returns: whether it returns a value.
     """
 
     path: Path
     line: int
     name: str
     given: int = 0
+    calls: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    returns: bool = field(default=False, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -375,7 +379,15 @@ def _nesting(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
 
 def _definition(function: Function, given: Mapping[Function, int]) -> Definition:
     before = given.get(function, 0)
-    return Definition(function.module.path, function.line, function.name, before)
+    calls = function.top.names_called[function]
+    return Definition(
+        function.module.path,
+        function.line,
+        function.name,
+        before,
+        calls,
+        bool(function.returns),
+    )
 
 
 def _running(analysis: Analysis, top: ModuleScope, functions: Set[Scope]) -> Iterator[End]:

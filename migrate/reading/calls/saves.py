@@ -18,6 +18,7 @@ import libcst as cst
 from migrate.reading.calls.callers import callers_of, reaching
 from migrate.reading.calls.kinds import External
 from migrate.reading.calls.scopes import Function, ModuleScope, Scope
+from migrate.reading.flow.shares import handler_of
 from migrate.reading.replicas.pure import bound_with_effects
 from migrate.reading.replicas.rank_tests import (
     first_attributes,
@@ -75,7 +76,9 @@ class Saves:
         own = self._own = self._own_saves()
         # The save that each function makes, itself or by what it calls, and the function it stands in.
         first = {function: (calls[0], function) for function, calls in own.items()}
-        self._save = reaching(analysis, first)
+        self._save = reaching(
+            analysis, first, lambda call, scope, _: handler_of(call, scope, analysis) is None
+        )
         self.moved: dict[Function, bool] = {}
         for function, calls in own.items():
             tests = self._tests(function)
@@ -88,6 +91,8 @@ class Saves:
         for function in self._analysis.running[call].functions:
             if function not in self._save or function.module is scope.module:
                 continue
+            if handler_of(call, scope, self._analysis) is not None:
+                continue  # an exception may happen in one replica alone
             found = self._reached_by(call, function)
             if found is not None:
                 save, saver = found
@@ -162,7 +167,7 @@ class Saves:
             for function in scope.functions:
                 for region in self._analysis.regions(function.region):
                     for call, at in region.calls:
-                        if self._is_save(call, at):
+                        if self._is_save(call, at) and not handler_of(call, at, self._analysis):
                             found[function].append(call)
         return dict(found)
 

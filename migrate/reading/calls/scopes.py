@@ -108,6 +108,24 @@ class ModuleScope(Scope):
         """Its body and its main guard."""
         return [self.region, self.guard]
 
+    @cached_property
+    def names_called(self) -> dict[Function, frozenset[str]]:
+        """The last parts of the names of all that a function calls, itself or in a function inside of it."""
+        found: dict[Scope, set[str]] = defaultdict(set)
+        for function in self.functions:
+            names: set[str] = set()
+            waiting = [function.region]
+            while waiting:
+                region = waiting.pop()
+                waiting += region.inner
+                for call, _ in region.calls:
+                    names.add(str(getattr(call.func, "attr", getattr(call.func, "id", ""))))
+            around: Scope | None = function
+            while around is not None:
+                found[around] |= names
+                around = around.parent
+        return {function: frozenset(found[function]) for function in self.functions}
+
     @property
     def all_roots(self) -> list[Region]:
         """The same, and the bodies of all its functions."""

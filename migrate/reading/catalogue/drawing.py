@@ -130,6 +130,47 @@ GENERATORS = frozenset(
         "random.SystemRandom",
     }
 )
+# Methods of the distributions of scipy.stats, and of no other object, that draw on the host.
+DISTRIBUTION_DRAWS = frozenset({"rvs"})
+# Functions whose result is another one in every process.
+OF_ONE_PROCESS = frozenset(
+    {
+        "os.getpid",
+        "os.urandom",
+        "secrets.choice",
+        "secrets.randbelow",
+        "secrets.randbits",
+        "threading.get_ident",
+        "uuid.uuid1",
+        "uuid.uuid4",
+    }
+)
+# Clocks: replicas read them at different moments.
+CLOCKS = frozenset(
+    {
+        "datetime.datetime.now",
+        "datetime.datetime.utcnow",
+        "time.monotonic",
+        "time.monotonic_ns",
+        "time.perf_counter",
+        "time.perf_counter_ns",
+        "time.process_time",
+        "time.time",
+        "time.time_ns",
+    }
+)
+# Functions that put a collection into a random order, or choose of it.
+ORDERS = frozenset(
+    {
+        "numpy.random.choice",
+        "numpy.random.permutation",
+        "numpy.random.shuffle",
+        "random.choice",
+        "random.choices",
+        "random.sample",
+        "random.shuffle",
+    }
+)
 # Functions that make a tensor which such a method then fills.
 EMPTIES = frozenset(
     {

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 from migrate.reading.calls.kinds import External, Instance
 from migrate.reading.calls.passing import passed_by
 from migrate.reading.calls.scopes import Class, Function
-from migrate.reading.catalogue.drawing import HOST_DRAWS, MAKERS, NUMPY_OTHERS
+from migrate.reading.catalogue.drawing import (
+    DISTRIBUTION_DRAWS,
+    HOST_DRAWS,
+    MAKERS,
+    NUMPY_OTHERS,
+    OF_ONE_PROCESS,
+)
 
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
@@ -128,6 +134,10 @@ def _is_call(
     names = {v.name for v in analysis.evaluator.values(func, scope) if isinstance(v, External)}
     if any(_draws(name, call) for name in names):
         return True
+    if isinstance(func, ast.Attribute) and func.attr in DISTRIBUTION_DRAWS:
+        return True
+    if isinstance(func, ast.Name) and func.id == "hash" and call.args:
+        return _is_string(call.args[0])
     if any(name.startswith(("math.", "numpy.")) for name in names):
         return any(map(drawn, call.args))
     if isinstance(func, ast.Attribute) and func.attr in READS:
@@ -135,8 +145,22 @@ def _is_call(
     return False
 
 
+def _is_string(node: ast.expr) -> bool:
+    """Whether `node` is written as a string, whose hash is another one in every process."""
+    match node:
+        case ast.JoinedStr() | ast.Constant(value=str()):
+            return True
+        case ast.Call(func=ast.Name(id="str" | "repr")):
+            return True
+        case ast.Tuple(elts=parts):
+            return any(map(_is_string, parts))
+    return False
+
+
 def _draws(name: str, call: ast.Call) -> bool:
     package, _, last = name.rpartition(".")
+    if name in OF_ONE_PROCESS:
+        return True
     if package == "random":
         return last in HOST_DRAWS
     if package == "numpy.random":

@@ -9,11 +9,8 @@ Source: torch_xla 2.9 (measured on two replicas).
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
-from functools import lru_cache
-from pathlib import Path
 
 import libcst as cst
 
@@ -23,7 +20,6 @@ from migrate.reading.facts import Facts
 from migrate.reading.flow.dataflow import VIEWS
 from migrate.reading.flow.reads import ON_THE_HOST, is_log
 from migrate.reading.tree.tree import base_name, bind, code, is_dotted_name, keyword, string_value
-from migrate.reading.tree.unwarned import syntax_tree
 from migrate.reading.tree.walk import children as children
 from migrate.reading.values.collectives import OBJECTS, TENSORS, called, makes_gloo_group
 from migrate.reading.values.words import (
@@ -179,36 +175,15 @@ RETURNED_ELSEWHERE = frozenset(TENSORS) - {"reduce", "gather", "scatter", "broad
 ENDS = frozenset(
     {"item", "tolist", "cpu", "numpy", "sync", "mark_step", "rendezvous", "barrier", "synchronize"}
 )
-WORD = re.compile(rb"\b(%s)\b" % b"|".join(name.encode() for name in sorted(RETURNED_ELSEWHERE)))
 
 
 def makes_a_collective(call: cst.Call, facts: Facts) -> bool:
     """Whether `call` runs a function of another file that returns while a collective is pending."""
     here = facts.context.file
     return any(
-        one.path != here and one.line in _lines(one.path) for one in facts.context.run_by(call)
+        one.path != here
+        and one.returns
+        and not one.calls.isdisjoint(RETURNED_ELSEWHERE)
+        and one.calls.isdisjoint(ENDS)
+        for one in facts.context.run_by(call)
     )
-
-
-@lru_cache(maxsize=256)
-def _lines(path: Path) -> frozenset[int]:
-    """Return the lines of the functions in the file `path` that return a collective's result."""
-    try:
-        data = path.read_bytes()
-        if WORD.search(data) is None:
-            return frozenset()
-        tree = syntax_tree(data)
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return frozenset()
-    functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))
-    return frozenset(one.lineno for one in functions if _leaves_one(one))
-
-
-def _leaves_one(function: ast.FunctionDef) -> bool:
-    called = {
-        node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        for node in ast.walk(function)
-        if isinstance(node, ast.Call)
-    }
-    returns = any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(function))
-    return returns and not called.isdisjoint(RETURNED_ELSEWHERE) and called.isdisjoint(ENDS)

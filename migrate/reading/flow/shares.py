@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from migrate.reading.accelerators.parts import passed_nodes
+from migrate.reading.calls.callers import callers_of
 from migrate.reading.calls.kinds import Device, External
 from migrate.reading.calls.passing import passed_by
 from migrate.reading.calls.scopes import Binding, Class, Function, ModuleScope, Scope
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
 
 DEEPEST = 12
+DEEPEST_HANDLER = 3
 SAVES = SAFETENSORS_SAVES | {"torch.save"}
 ITEMS = (ast.JoinedStr, ast.FormattedValue, ast.Tuple, ast.List, ast.Set, ast.BoolOp, ast.UnaryOp)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
@@ -65,6 +67,8 @@ class Share:
         file: the name of its file.
         by_loop: whether a loop goes over a share, so that replicas may take different numbers of turns.
         by_name: whether nothing but the name of a loader says so.
+        mixed: whether other calls of the function around it pass a value that is the same on all replicas.
+        by_error: whether it is what an exception runs, which may happen in one replica alone.
     """
 
     text: str
@@ -72,6 +76,8 @@ class Share:
     file: str
     by_loop: bool = False
     by_name: bool = False
+    mixed: bool = False
+    by_error: bool = False
 
 
 Bound = Mapping[str, Share | None]  # what a call passes for the parameters of a function
@@ -423,12 +429,55 @@ def divided_saves(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Ca
     for root in top.all_roots:
         for region in analysis.regions(root):
             for call, scope in region.calls:
-                path = _path(call) if _may_save(call, scope) else None
-                values = analysis.evaluator.values(call.func, scope) if path is not None else ()
+                paths = list(_paths(call, scope, analysis)) if _may_save(call, scope) else []
+                values = analysis.evaluator.values(call.func, scope) if paths else ()
                 if any(isinstance(value, External) and value.name in SAVES for value in values):
-                    share = shares_of(analysis).of(path, scope)
+                    error = handler_of(call, scope, analysis)
+                    if error is not None:
+                        yield call, error
+                        continue
+                    found = [shares_of(analysis).of(path, at) for path, at in paths]
+                    share = next((share for share in found if share is not None), None)
                     if share is not None:
+                        share = replace(share, mixed=None in found)
                         yield call, _in_loops(share, call, scope, analysis)
+
+
+def handler_of(call: ast.Call, scope: Scope, analysis: Analysis, depth: int = 0) -> Share | None:
+    """Return what runs `call` in one replica alone: an `except` around it, or around all its callers.
+
+    An interrupt reaches all replicas.
+    """
+    above = parents(scope.module)
+    node = above.get(call)
+    while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, ast.ExceptHandler):
+            kinds = ast.unparse(node.type) if node.type is not None else ""
+            if "KeyboardInterrupt" in kinds or "SystemExit" in kinds:
+                return None
+            text = f"except {kinds}".strip()
+            return Share(text, node.lineno, scope.module.path.name, by_error=True)
+        node = above.get(node)
+    callers = callers_of(analysis).get(scope, ()) if isinstance(scope, Function) else ()
+    found = [
+        handler_of(caller, at, analysis, depth + 1)
+        for caller, at in (callers if depth < DEEPEST_HANDLER else ())
+    ]
+    return found[0] if found and all(share is not None for share in found) else None
+
+
+def _paths(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the path of a save, with its scope; of `save(*args, **kwargs)` what the callers pass."""
+    path = _path(call)
+    if not any(isinstance(arg, ast.Starred) for arg in call.args):
+        if path is not None:
+            yield path, scope
+        return
+    if isinstance(scope, Function) and scope.arguments.vararg is not None and not scope.parameters:
+        for caller, at in callers_of(analysis).get(scope, ()):
+            passed = _path(caller)
+            if passed is not None:
+                yield passed, at
 
 
 def _may_save(call: ast.Call, scope: Scope) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
+from functools import cached_property
 from typing import Any
 
 import libcst as cst
@@ -44,12 +45,15 @@ class Given:
         how: how the name follows from `value`.
         value: the expression; None where there is none.
         loop: the loop of which the name is a target.
+        index, count: which element of a tuple the name is, of how many; a part of one has no index.
     """
 
     place: Place
     how: How
     value: cst.BaseExpression | None = None
     loop: cst.For | None = None
+    index: int | None = None
+    count: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +170,22 @@ class Bindings:
                 if bound is not None and name in bound:
                     yield bound[name].value
 
+    def callers(self, function: cst.FunctionDef) -> list[tuple[cst.Call, int]]:
+        """Return the calls of the script that run `function`, each with the parameters given before it.
+
+        A call of an object runs its `forward` or `__call__`.
+        """
+        return self._callers.get(id(function), [])
+
+    @cached_property
+    def _callers(self) -> dict[int, list[tuple[cst.Call, int]]]:
+        found: dict[int, list[tuple[cst.Call, int]]] = defaultdict(list)
+        for call in self._context.all_of(cst.Call):
+            for definition in self._context.run_by(call):
+                for function in self._context.here([definition]):
+                    found[id(function)].append((call, definition.given))
+        return found
+
     def _add_assign(self, node: cst.Assign) -> None:
         for target in node.targets:
             self._bind(target.target, node.value, node)
@@ -225,10 +245,19 @@ class Bindings:
                 if part is not None:
                     self._bind(element.value, part, node)
                 else:
+                    whole = isinstance(element, cst.Element)
+                    number = index if whole and isinstance(element.value, cst.Name) else None
                     for name in _flat(element.value):
                         self._name(name, How.PART, value, node)
+                        self._number(name, number, len(target.elements))
         else:
             self._name(target, How.VALUE, value, node)
+
+    def _number(self, name: cst.BaseExpression, index: int | None, count: int) -> None:
+        """Note which element of a tuple a name is given."""
+        given = self._given.get(id(name))
+        if given is not None and index is not None:
+            self._given[id(name)] = replace(given, index=index, count=count)
 
     def _taken_apart(
         self, value: cst.BaseExpression, index: int, count: int

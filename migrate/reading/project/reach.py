@@ -49,14 +49,13 @@ def leaving(
         for definition in ran:
             positional = [Kind.UNKNOWN] * definition.given
             loaded: set[int | str] = set()
-            drawn: set[int | str] = set()
+            at, named_drawn = drawn_of(facts).passed(call)
+            drawn = {*(position + definition.given for position in at), *named_drawn}
             for arg in call.args:
                 if arg.star or arg.keyword is not None:
                     break
                 if is_loaded(arg.value, facts):
                     loaded.add(len(positional))
-                if drawn_of(facts).is_drawn(arg.value):
-                    drawn.add(len(positional))
                 positional.append(facts.values.kind(arg.value))
             named = tuple(
                 (arg.keyword.value, facts.values.kind(arg.value))
@@ -67,11 +66,6 @@ def leaving(
                 arg.keyword.value
                 for arg in call.args
                 if arg.keyword is not None and is_loaded(arg.value, facts)
-            )
-            drawn.update(
-                arg.keyword.value
-                for arg in call.args
-                if arg.keyword is not None and drawn_of(facts).is_drawn(arg.value)
             )
             given = Given(tuple(positional), named, frozenset(loaded), frozenset(drawn))
             yield definition, Entry(definition.line, where, (given,), marked, trains)

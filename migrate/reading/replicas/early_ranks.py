@@ -125,7 +125,8 @@ class _Reads:
         run = {id(node) for node in early}
         calls = [(c, at) for c, at in self._calls(scope.region) if id(c) in run]
         return any(self._runs(call, at) or self._asks_by_name(call) for call, at in calls) or any(
-            isinstance(node, ast.Name | ast.Attribute) and self._runs_by_name(node, scope)
+            isinstance(node, ast.Name | ast.Attribute | ast.Call)
+            and self._runs_by_name(node, scope)
             for node in early
             if self.functions
         )
@@ -148,7 +149,7 @@ class _Reads:
                     if keyword.arg == "default_factory":
                         yield from self._analysis.evaluator.values(keyword.value, binding.scope)
 
-    def _runs_by_name(self, node: ast.Name | ast.Attribute, scope: ModuleScope) -> bool:
+    def _runs_by_name(self, node: ast.Name | ast.Attribute | ast.Call, scope: ModuleScope) -> bool:
         """Whether `node` is a property that reads a rank, or a decorator that does."""
         evaluator = self._analysis.evaluator
         if isinstance(node, ast.Attribute):

@@ -9,11 +9,14 @@ import libcst as cst
 
 from migrate.draws import FILLS, LIKES
 from migrate.reading.catalogue.drawing import (
+    CLOCKS,
+    DISTRIBUTION_DRAWS,
     EMPTIES,
     GENERATORS,
     HOST_DRAWS,
     MAKERS,
     NUMPY_OTHERS,
+    OF_ONE_PROCESS,
 )
 from migrate.reading.names.bindings import Given, How
 from migrate.reading.tree.tree import code, keyword, nodes_of
@@ -35,10 +38,19 @@ TRANSFORMS = ("torchvision.transforms.", "torchaudio.transforms.", "kornia.augme
 OF_DATA = frozenset({"choice", "choices", "sample", "permutation", "shuffle"})
 
 
-@lru_cache(maxsize=2)
-def drawn_of(facts: Facts) -> Drawn:
-    """Return the numbers of a script that its host draws at random."""
-    return Drawn(facts)
+# What gives a string, whose hash is another one in every process.
+GIVE_STRINGS = frozenset({"str", "repr", "format", "encode", "join", "basename"})
+
+
+@lru_cache(maxsize=4)
+def drawn_of(facts: Facts, *, clocks: bool = True) -> Drawn:
+    """Return the numbers of a script that its host draws at random.
+
+    Args:
+        facts: the script.
+        clocks: whether the time counts, which replicas read at different moments.
+    """
+    return Drawn(facts, clocks)
 
 
 class Drawn:
@@ -49,10 +61,12 @@ class Drawn:
 
     Args:
         facts: the script.
+        clocks: whether the time counts.
     """
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, clocks: bool = True) -> None:
         self._facts = facts
+        self._others = OF_ONE_PROCESS | CLOCKS if clocks else OF_ONE_PROCESS
         self._has_default = "torch.set_default_device" in facts.called
         self._known: dict[int, bool] = {}
 
@@ -98,6 +112,8 @@ class Drawn:
         """Whether an attribute is drawn again and again: not once, where its object is made."""
         if self._facts.names.of(node) is not None:
             return False
+        if isinstance(node.value, cst.Call) and self.is_drawn(node.value, depth):
+            return True  # uuid.uuid4().int
         script = self._facts.context
         own = isinstance(node.value, cst.Name) and node.value.value == "self"
         around = script.class_around(node) if own else None
@@ -134,9 +150,77 @@ class Drawn:
         passed = self._facts.bindings.passed(function, name.value)
         if any(self.is_drawn(value, depth) for value in passed):
             return True
+        if self._is_forwarded(function, name.value, depth):
+            return True
         line = self._facts.context.position(function).line
         entry = self._facts.entries.get(line)
         return entry is not None and entry.is_drawn(function, name.value)
+
+    def _is_forwarded(self, function: cst.FunctionDef, name: str, depth: int) -> bool:
+        """Whether a call passes a drawn number for the parameter `name`, itself or by `*args`, `**kwargs`."""
+        names = _positional(function)
+        for call, before in self._facts.bindings.callers(function):
+            positions, keywords = self.passed(call, depth)
+            at = names.index(name) - before if name in names else -1
+            if at in positions or name in keywords:
+                return True
+        return False
+
+    def passed(self, call: cst.Call, depth: int = 0) -> tuple[frozenset[int], frozenset[str]]:
+        """Return the positions and the keywords of the drawn numbers that `call` passes.
+
+        What it forwards counts: `f(*args, **kwargs)` passes what the function around it is passed.
+        """
+        positions: set[int] = set()
+        keywords: set[str] = set()
+        at = 0
+        for arg in call.args if depth < DEEPEST else ():
+            if arg.star:
+                taken = self._forwarded(arg.value, depth + 1)
+                if arg.star == "*":
+                    positions |= {at + position for position in taken[0]}
+                keywords |= taken[1] if arg.star == "**" else frozenset()
+            elif arg.keyword is not None:
+                if self.is_drawn(arg.value, depth):
+                    keywords.add(arg.keyword.value)
+            else:
+                if self.is_drawn(arg.value, depth):
+                    positions.add(at)
+                at += 1
+        return frozenset(positions), frozenset(keywords)
+
+    def _forwarded(
+        self, starred: cst.BaseExpression, depth: int
+    ) -> tuple[frozenset[int], frozenset[str]]:
+        """Return what of `*args` and of `**kwargs`, the parameters of a function, is drawn."""
+        positions: set[int] = set()
+        keywords: set[str] = set()
+        if isinstance(starred, cst.Name) and (around := self._catcher(starred)) is not None:
+            names = _positional(around)
+            for call, before in self._facts.bindings.callers(around):
+                given = self.passed(call, depth)
+                first = len(names) - before
+                positions |= {position - first for position in given[0] if position >= first}
+                keywords |= given[1] - {*names}
+            entry = self._facts.entries.get(self._facts.context.position(around).line)
+            for passed in entry.calls if entry is not None else ():
+                for place in passed.drawn:
+                    if isinstance(place, str):
+                        keywords.add(place)
+                    elif place >= len(names):
+                        positions.add(place - len(names))
+        return frozenset(positions), frozenset(keywords)
+
+    def _catcher(self, name: cst.Name) -> cst.FunctionDef | None:
+        """Return the function whose parameter `*args` or `**kwargs` is `name`."""
+        for binding in self._facts.context.bindings(name):
+            function = binding.scope.node
+            if not isinstance(function, cst.FunctionDef):
+                continue
+            catching = (function.params.star_arg, function.params.star_kwarg)
+            if any(binding.node is parameter for parameter in catching):
+                return function
+        return None
 
     def _is_given(self, given: Given, depth: int) -> bool:
         """Whether a name is given a random number: of a loop, an element of random numbers."""
@@ -166,6 +250,8 @@ class Drawn:
         if isinstance(func, cst.Name):
             if func.value in PLAIN:
                 return any(self.is_drawn(arg, depth) for arg in args)
+            if func.value == "hash":
+                return bool(args) and self._may_be_string(args[0])
             return self._returns_drawn(call, depth)
         if isinstance(func, cst.Attribute):
             method, base = func.attr.value, func.value
@@ -173,6 +259,8 @@ class Drawn:
                 return self._is_empty(base)
             if method in READS:
                 return self.is_drawn(base, depth)
+            if method in DISTRIBUTION_DRAWS:
+                return True
             if method in HOST_DRAWS | MAKERS and self._is_generator(base):
                 return True
             return self._returns_drawn(call, depth)
@@ -180,10 +268,14 @@ class Drawn:
 
     def _is_library_call(self, name: str, call: cst.Call, depth: int) -> bool:
         package, _, last = name.rpartition(".")
+        if name in self._others:
+            return True
         if package == "random":
             return last in HOST_DRAWS
         if package == "numpy.random":
             return last not in NUMPY_OTHERS
+        if package.startswith("scipy.stats"):
+            return last in DISTRIBUTION_DRAWS
         if package == "torch" and last in MAKERS:
             return self._is_on_host(call)
         args = [arg.value for arg in call.args]
@@ -191,6 +283,25 @@ class Drawn:
             return bool(args) and isinstance(args[0], cst.Call) and self._is_on_host(args[0])
         if package in ("math", "numpy"):
             return any(self.is_drawn(arg, depth) for arg in args)
+        return False
+
+    def _may_be_string(self, node: cst.BaseExpression, depth: int = 0) -> bool:
+        """Whether `node` is a string, or holds one: Python hashes strings by a seed of the process."""
+        match node:
+            case cst.SimpleString() | cst.FormattedString() | cst.ConcatenatedString():
+                return True
+            case cst.Tuple():
+                parts = (element.value for element in node.elements)
+                return any(self._may_be_string(part, depth) for part in parts)
+            case cst.BinaryOperation():
+                return any(self._may_be_string(s, depth) for s in (node.left, node.right))
+            case cst.Call():
+                last = code(node.func).rpartition(".")[2]
+                return last in GIVE_STRINGS
+            case cst.Name() if depth < DEEPEST:
+                given = self._facts.bindings.reaching(node)
+                values = [one.value for one in given if one.how is not How.ELEMENT]
+                return any(v is not None and self._may_be_string(v, depth + 1) for v in values)
         return False
 
     def _is_on_host(self, call: cst.Call) -> bool:
@@ -240,6 +351,12 @@ class Drawn:
                 if any(self.is_drawn(part, depth) for part in parts):
                     return True
         return False
+
+
+def _positional(function: cst.FunctionDef) -> list[str]:
+    """Return the names of the parameters that take arguments by position, without `self`."""
+    names = [p.name.value for p in (*function.params.posonly_params, *function.params.params)]
+    return names[1:] if names[:1] in (["self"], ["cls"]) else names
 
 
 def _draws_numbers(call: cst.Call) -> bool:

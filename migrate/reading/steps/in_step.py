@@ -75,9 +75,12 @@ class Steps:
             if learns or is_update(function, context):
                 self._take(function.body)
         self._follow()
+        # Whether a step of another file runs one of this file.
+        self.knows_more = False
         for entry in (entries or {}).values():
             entered = context.function_at(entry.line)
             if entered is not None:
+                self.knows_more |= id(entered.body) in self._inside
                 self._enter(entered, entry.origin, entry.marked, entry.trains)
         self._follow()
 
@@ -127,10 +130,14 @@ class Steps:
 
     @cached_property
     def entered(self) -> frozenset[int]:
-        """The ids of the nodes of what steps of other files run, of all below them, and of all above."""
+        """The ids of the nodes of what steps of other files run, of all below them, and of all above.
+
+        Where that is a step of its own, such as a `forward`, all steps of the file count: more is known of
+        what they are given.
+        """
         found: set[int] = set()
         for node in self._context.all_of(cst.FunctionDef):
-            if self.origin(node.body):
+            if self.origin(node.body) or (self.knows_more and self.inside(node.body)):
                 found.update(id(below) for below in nodes(node))
                 found.update(id(above) for above in self._context.ancestors(node))
         return frozenset(found)

@@ -520,6 +520,8 @@ class Values:
         found = self.kind(binding.value)
         if binding.how is How.VALUE:
             return found
+        if binding.how is How.PART and self._is_number_returned(binding):
+            return Kind.HOST
         if binding.how is How.ELEMENT and self._is_of_parameters(binding.value):
             return Kind.ON_DEVICE
         found = held([found])
@@ -533,6 +535,37 @@ class Values:
         if binding.how is How.PART and found in HOLDERS:
             return Kind.UNKNOWN
         return found
+
+    def _is_number_returned(self, binding: Given) -> bool:
+        """Whether a name is a number of the host in each tuple that functions of the script return.
+
+        A number that is read from a tensor is none.
+        """
+        call = binding.value
+        if binding.index is None or not isinstance(call, cst.Call):
+            return False
+        functions = self._context.called(call)
+        returned = [value for f in functions for value in self.bindings.returns.get(id(f), [])]
+        return bool(returned) and all(
+            isinstance(value, cst.Tuple)
+            and len(value.elements) == binding.count
+            and all(isinstance(element, cst.Element) for element in value.elements)
+            and self.kind(value.elements[binding.index].value) is Kind.HOST
+            and not self._is_read_from_tensor(value.elements[binding.index].value)
+            for value in returned
+        )
+
+    def _is_read_from_tensor(self, value: cst.CSTNode, depth: int = 3) -> bool:
+        """Whether `value` is made with `.item()` or alike."""
+        if any(last_part(call.func) in v.READS for call in nodes_of(value, cst.Call)):
+            return True
+        given = (
+            given.value
+            for name in (nodes_of(value, cst.Name) if depth else ())
+            for given in self.bindings.reaching(name)
+            if given.how is How.VALUE
+        )
+        return any(one is not None and self._is_read_from_tensor(one, depth - 1) for one in given)
 
     def _is_of_parameters(self, value: cst.CSTNode | None) -> bool:
         """Whether `value` is `group["params"]` in an optimizer's own class."""
@@ -686,7 +719,10 @@ class Values:
             return self.by_itself(call) or Kind.HOST
         if kinds == {Kind.HOST} and _of_parts(call):
             return Kind.HOST  # torch.cat([times, torch.zeros(1)])
-        return joined(kinds & TENSORS) if kinds & TENSORS else Kind.UNKNOWN
+        if kinds & TENSORS:
+            return joined(kinds & TENSORS)
+        # They take a tensor and give one, whatever made the argument.
+        return Kind.TENSOR if last in v.ASK_TENSORS and Kind.UNKNOWN in kinds else Kind.UNKNOWN
 
     def _of_method(self, func: cst.Attribute, call: cst.Call) -> Kind:
         method = func.attr.value

@@ -233,6 +233,8 @@ BOOLEAN_METHODS = words(
     "bool eq ne gt ge lt le isnan isinf isfinite logical_and logical_or logical_not logical_xor "
     "greater less not_equal"
 )
+# Functions of torch that ask something of each number of a tensor.
+ASK_TENSORS = words("isnan isinf isfinite isposinf isneginf signbit")
 # Annotations of plain values.
 PLAIN_ANNOTATION = re.compile(
     r"^(Optional\[|Union\[)?(typing\.)?(int|float|bool|str|bytes|dict|Dict|Callable|Sequence\[int|"

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.catalogue.drawing import ORDERS
 from migrate.reading.facts import Facts
+from migrate.reading.steps.chances import (
+    is_chosen,
+    is_in_drawn_order,
+    is_set_of_strings,
+    mapping_of,
+)
 from migrate.reading.steps.drawn import drawn_of, is_transform
 from migrate.reading.tree.tree import code, nodes, nodes_of
 from migrate.reading.values.kind import TENSORS
@@ -19,7 +26,9 @@ class HostRandom(Hazard):
     """A random number of the host decides what a step computes on the device.
 
     **Why.** Python takes the branch, so that each outcome is a graph of its own: layers that are skipped at
-    random (LayerDrop), or CutMix for some batches, compile for each combination. Where the replicas draw
+    random (LayerDrop), or CutMix for some batches, compile for each combination. So does the order, or the
+    choice, of the layers and inputs that are computed with; the order of a set of strings and `hash` of a
+    string are others in each process. Where the replicas draw
     differently, they run different graphs, and the next collective of the step hangs on a TPU. On GPUs each
     replica may take its own branch.
 
@@ -34,7 +43,7 @@ class HostRandom(Hazard):
     code = "XLA113"
     name = "host-random"
     severity = Severity.WARNING
-    nodes = (cst.If, cst.While, cst.IfExp, cst.For)
+    nodes = (cst.If, cst.While, cst.IfExp, cst.For, cst.Call)
     examples = (
         example(
             """
@@ -154,11 +163,26 @@ class HostRandom(Hazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one condition, or one loop whose number of turns is drawn."""
-        assert isinstance(node, cst.If | cst.While | cst.IfExp | cst.For)
+        assert isinstance(node, cst.If | cst.While | cst.IfExp | cst.For | cst.Call)
+        if isinstance(node, cst.Call) and not _may_choose(node, facts):
+            return
         if not facts.steps.inside(node) or is_transform(node, facts):
             return
         drawn = drawn_of(facts)
-        if isinstance(node, cst.For):
+        if isinstance(node, cst.Call):
+            yield from self._chosen(node, facts)
+        elif isinstance(node, cst.For) and is_set_of_strings(node.iter, facts):
+            if _computes(node, facts):
+                message = (
+                    f"the order of `{code(node.iter)}`, a set of strings, is another one in each process: "
+                    "sort it; replicas that run different graphs wait for each other for ever"
+                )
+                yield self.hit(node, message)
+        elif isinstance(node, cst.For) and is_in_drawn_order(node.iter, facts):
+            if _runs_elements(node, facts):
+                what = f"what `{code(node.iter)}` gives, or its order, is drawn on the host"
+                yield self.hit(node, f"{what}: each is a graph{SOME}")
+        elif isinstance(node, cst.For):
             turns = node.iter
             counted = isinstance(turns, cst.Call) and code(turns.func) == "range"
             args = turns.args if isinstance(turns, cst.Call) and counted else ()
@@ -167,12 +191,70 @@ class HostRandom(Hazard):
                     f"the number of turns of `{code(turns)}` is drawn on the host: each is a graph"
                 )
                 yield self.hit(node, message + SOME)
-        elif drawn.is_drawn(node.test) and _computes(node, facts):
+        elif _decides(node, facts) and _computes(node, facts):
             message = (
                 f"`{code(node.test)}` is drawn on the host: each outcome is a graph, compiled for itself"
                 f"{SOME}; draw on the device and choose by torch.where"
             )
             yield self.hit(node, message)
+
+    def _chosen(self, call: cst.Call, facts: Facts) -> Iterator[Hit]:
+        """Yield a call of a function, or an order of named parts, that the host draws."""
+        if is_chosen(call.func, facts) and _is_handed_device(call, facts):
+            message = (
+                f"which function `{code(call.func)}` is, is drawn on the host: each is a graph"
+            )
+            yield self.hit(call, message + SOME)
+        elif facts.names.of(call.func) in ORDERS and call.args:
+            of = mapping_of(call.args[0].value, facts)
+            around = facts.context.function_around(call)
+            if of is not None and around is not None and _is_work(around.body, facts):
+                message = (
+                    f"`{code(call)}` draws on the host which parts of `{code(of)}` are computed with, or "
+                    f"in which order: each is a graph{SOME}"
+                )
+                yield self.hit(call, message)
+
+
+def _may_choose(call: cst.Call, facts: Facts) -> bool:
+    """Whether a call is one of something chosen, or of a function that gives an order."""
+    if isinstance(call.func, cst.Subscript | cst.Call):
+        return True
+    if isinstance(call.func, cst.Name) and facts.names.of(call.func) is None:
+        values = (given.value for given in facts.bindings.given(call.func))
+        return any(isinstance(value, cst.Subscript | cst.Call) for value in values)
+    return facts.names.of(call.func) in ORDERS
+
+
+def _is_handed_device(call: cst.Call, facts: Facts) -> bool:
+    return any(facts.values.kind(arg.value) in TENSORS for arg in call.args)
+
+
+def _runs_elements(loop: cst.For, facts: Facts) -> bool:
+    """Whether a loop runs the elements that it goes over, or what they are names of, on the device."""
+    names = {name.value for name in nodes_of(loop.target, cst.Name)}
+    for call in nodes_of(loop.body, cst.Call):
+        function = call.func
+        by_name = isinstance(function, cst.Name) and function.value == "getattr"
+        asked = nodes_of(call.args[1], cst.Name) if by_name and len(call.args) > 1 else ()
+        if any(name.value in names for name in asked):
+            return True
+        if not _is_handed_device(call, facts):
+            continue
+        if isinstance(function, cst.Name) and function.value in names:
+            return True
+        if isinstance(function, cst.Subscript) and any(
+            name.value in names for part in function.slice for name in nodes_of(part, cst.Name)
+        ):
+            return True
+    return False
+
+
+def _decides(node: cst.If | cst.While | cst.IfExp, facts: Facts) -> bool:
+    """Whether the test is drawn; a limit of time that only ends a loop is not."""
+    branches = [node.body, *([node.orelse] if isinstance(node, cst.If) and node.orelse else [])]
+    clocks = isinstance(node, cst.IfExp) or not any(map(_leaves, branches))
+    return drawn_of(facts, clocks=clocks).is_drawn(node.test)
 
 
 def _computes(node: cst.If | cst.While | cst.IfExp | cst.For, facts: Facts) -> bool:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.reading.replicas.for_cuda import needs_cuda
 from migrate.reading.steps.leaving import never_reached
-from migrate.reading.tree.tree import code, nodes, nodes_of
+from migrate.reading.tree.tree import code, nodes, nodes_of, string_value
 from migrate.reading.values.devices import is_move, names_cuda
 from migrate.rewrite.edits.branch import body_of
 from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
@@ -326,13 +326,20 @@ class CudaAvailable(Rule):
         if not isinstance(answer, bool):
             yield self._test(test, answer, context)
             return
-        gone = node.orelse if answer else node.body
+        gone = [test, node.orelse if answer else node.body]
+        left = node.body if answer else node.orelse
+        # The type of the device, whoever asks for it.
+        is_type = string_value(node.body) == "cuda" and string_value(node.orelse) == "cpu"
+        own = context.string("xla", like=left) if is_type and not context.portable else None
+        if own is not None:
+            gone.append(left)
 
         def replace(updated: cst.IfExp) -> cst.BaseExpression:
-            return parenthesised(updated.body if answer else updated.orelse, updated)
+            taken = updated.body if answer else updated.orelse
+            return parenthesised(taken if own is None else own, updated)
 
-        message = f"`{code(node)}` is decided: {code(node.body if answer else node.orelse)}"
-        yield self.edit(node, replace, message, consumes=[test, gone])
+        message = f"`{code(node)}` is decided: {code(left if own is None else own)}"
+        yield self.edit(node, replace, message, consumes=gone)
 
     def _assert(
         self, node: cst.Assert, test: cst.BaseExpression, answer: Answer, context: Workspace

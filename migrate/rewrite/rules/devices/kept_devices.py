@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import libcst as cst
 
-from migrate.reading.tree.tree import string_value
+from migrate.reading.tree.tree import bind, string_value
 from migrate.reading.values.devices import DEVICE, Kind, is_option, names_cuda
 from migrate.reading.values.words import DEVICE_NAME, words
 from migrate.rewrite.workspace import Workspace
@@ -74,6 +74,8 @@ def _is_a_string(value: cst.BaseExpression, context: Workspace) -> bool:
     for above in context.ancestors(value):
         if isinstance(above, cst.Call):
             named = context.qualified_name(above.func)
+            if named is None and any(_taken_as_string(value, above, context)):
+                return True
             return named in DEVICE or is_option(above) or (named is None and _is_str(above))
         if isinstance(above, cst.DictElement | cst.Return):
             return names_cuda(value)
@@ -86,6 +88,20 @@ def _is_a_string(value: cst.BaseExpression, context: Workspace) -> bool:
         if isinstance(above, cst.BaseStatement):
             return False
     return False
+
+
+def _taken_as_string(
+    value: cst.BaseExpression, call: cst.Call, context: Workspace
+) -> Iterator[bool]:
+    """Yield, for each function that `call` runs, whether it takes its argument `value` for a string."""
+    for function in context.called(call):
+        names = {
+            p.name.value: p.name for p in (*function.params.params, *function.params.kwonly_params)
+        }
+        names.pop("self", None)
+        for name, arg in (bind(call, list(names)) or {}).items():
+            if arg.value is value:
+                yield used_as_string(names[name], context)
 
 
 def _is_str(call: cst.Call) -> bool:

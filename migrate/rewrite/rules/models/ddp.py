@@ -328,7 +328,10 @@ def _moves_to_a_named_device(context: Workspace) -> bool:
 
 
 def _is_made_here(module: cst.Arg | None, context: Workspace) -> bool:
-    """Whether the script itself makes the model; one that it is given its caller has moved."""
+    """Whether the script itself makes the model, and no function that moves to an accelerator does.
+
+    A model that the script is given its caller has moved.
+    """
     value = module.value if module is not None else None
     if not isinstance(value, cst.Name | cst.Attribute):
         return value is not None
@@ -342,4 +345,8 @@ def _is_made_here(module: cst.Arg | None, context: Workspace) -> bool:
         for one in bound
         if isinstance(one, cst.Call) and context.qualified_name(one.func) in DDP
     ]
+    given = context.values.bindings.given(value) if isinstance(value, cst.Name) else []
+    made = (*bound, *(one.value for one in given))  # `model, average = create(args)` too
+    if any(isinstance(one, cst.Call) and context.effects.moves(one) for one in made):
+        return False
     return any(one not in wraps and not isinstance(one, cst.Param | cst.Name) for one in bound)

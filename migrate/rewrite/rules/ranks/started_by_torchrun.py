@@ -162,8 +162,10 @@ class StartedByTorchrun(Rule):
     def _asks_for_rank(self, call: cst.Call, context: Workspace) -> Edit:
         quote, module = context.quote, context.imports.require("os")
         above = context.parent(call)
-        is_not = isinstance(above, cst.UnaryOperation) and isinstance(above.operator, cst.Not)
-        place = above if is_not else call
+        place: cst.CSTNode = call
+        if isinstance(above, cst.UnaryOperation) and isinstance(above.operator, cst.Not):
+            place = above
+        is_not = place is not call
         text = f"{quote}RANK{quote} {'not ' * is_not}in {module}.environ"
         if isinstance(context.parent(place), cst.UnaryOperation | cst.Comparison):
             text = f"({text})"

@@ -28,9 +28,12 @@ SIMPLE = cst.Name | cst.Attribute | cst.Call | cst.Subscript
 
 def share_of(call: cst.Call, context: Workspace) -> Share | None:
     """Return what makes the save `call` write other files on each replica; None for other saves."""
+    share = context.effects.divides(call)
+    if share is not None and share.by_error:
+        return share
     guard = context.guards.around(call)
     if guard is None:
-        return context.effects.divides(call)
+        return share
     if isinstance(guard, cst.If) and _gives_turns(guard.test, context):
         line = context.position(guard).line
         return Share(code(guard.test), line, context.source.path.name, by_loop=True)
@@ -76,7 +79,10 @@ def own_files(
         context: the script.
     """
     saved = (arguments(call, context) or {}).get("obj")
-    divided = f"each replica saves files of its own: `{share.text}` ({share.file}:{share.line}) divides them"
+    place = f"`{share.text}` ({share.file}:{share.line})"
+    divided = f"each replica saves files of its own: {place} divides them"
+    if share.by_error:
+        divided = f"{place} may run in one replica alone, which saves for itself"
     tensors = _tensors(saved.value, context) if saved is not None else None
     if tensors is None:
         what = f"`{code(saved.value)}`" if saved is not None else "what is saved"

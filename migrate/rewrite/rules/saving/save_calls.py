@@ -35,6 +35,9 @@ def refused(call: cst.Call, context: Workspace) -> str | None:
         return "safetensors with arguments that cannot be read"
     if bound is None:
         stars = all(arg.star for arg in call.args)
+        share = context.effects.divides(call) if context.guards.around(call) is None else None
+        if share is not None and share.mixed:
+            return _at_times(context)
         return None if stars and call.args else "torch.save with arguments that cannot be read"
     if "pickle_module" in bound or "pickle_protocol" in bound:
         return (
@@ -47,11 +50,7 @@ def refused(call: cst.Call, context: Workspace) -> str | None:
             f"{by_hand(context)}, or give it the path"
         )
     if names_replica_at_times(call, context):
-        return (
-            "the path has the rank in it on some ways only, or what another file makes of the rank: "
-            f"{by_hand(context)} where one replica writes, "
-            "a save of its own with `master_only=False` where each does"
-        )
+        return _at_times(context)
     if context.qualified_name(call.func) in SAFETENSORS_SAVES:
         if names_replica(call, context) or context.effects.divides(call) is not None:
             return (
@@ -66,6 +65,14 @@ def refused(call: cst.Call, context: Workspace) -> str | None:
                 f"save its state_dict() with {by_hand(context)} on all ranks"
             )
     return None
+
+
+def _at_times(context: Workspace) -> str:
+    return (
+        "the path has the rank in it on some ways only, or what another file makes of the rank: "
+        f"{by_hand(context)} where one replica writes, "
+        "a save of its own with `master_only=False` where each does"
+    )
 
 
 def as_xla_save(name: str, option: tuple[str, str] | None) -> Callable[[cst.Call], cst.Call]:

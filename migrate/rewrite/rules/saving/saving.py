@@ -97,7 +97,9 @@ class Saving:
                 continue
             share = share_of(call, self._context)
             tested = self._context.guards.around(call) is not None
-            if share is not None and share.by_loop and (tested or not self._context.portable):
+            if share is not None and (
+                share.by_error or (share.by_loop and (tested or not self._context.portable))
+            ):
                 yield from own_files(self._rule, call, share, self._context)
                 continue
             reason = refused(call, self._context) or self._place(call)

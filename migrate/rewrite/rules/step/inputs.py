@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.steps.loops import batch_names
 from migrate.reading.tree.tree import base_name, bind, nodes_of, parameters_of, targets
-from migrate.reading.values.devices import moves
+from migrate.reading.values.devices import is_move, moves
 from migrate.reading.values.kind import LOADERS, Kind
 from migrate.rewrite.rules.step.steps import Step
 
@@ -54,6 +54,8 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
     loop = context.parent(step.body.block)
     sources = list(_made_of(loop, context))
     if any(_is_no_model(move, context) for source in sources for move in moves(source, context)):
+        return []
+    if _yields_moved(loop, context):
         return []
     listed = ", ".join(unmoved)
     converted = any(
@@ -155,6 +157,30 @@ def _comes_moved(loop: cst.CSTNode | None, context: Workspace) -> bool:
             waiting += (one.value for one in bindings.given(name) if one.value is not None)
             waiting += passed_for(name, context)
     return False
+
+
+def _yields_moved(loop: cst.CSTNode | None, context: Workspace) -> bool:
+    """Whether a loop goes over a generator of the script that moves all that it yields to the device."""
+    if not isinstance(loop, cst.For):
+        return False
+    yields = [
+        node.value
+        for call in nodes_of(loop.iter, cst.Call)
+        for function in context.called(call)
+        for node in nodes_of(function.body, cst.Yield)
+    ]
+    return bool(yields) and all(_is_moved(value, context) for value in yields)
+
+
+def _is_moved(value: cst.CSTNode | None, context: Workspace) -> bool:
+    """Whether what is yielded is, or has last been bound to, the result of a move to the device."""
+    if isinstance(value, cst.Name):
+        given = context.values.bindings.reaching(value)
+        return bool(given) and all(_is_moved(one.value, context) for one in given)
+    if not isinstance(value, cst.BaseExpression):
+        return False
+    calls = nodes_of(value, cst.Call)
+    return any(context.effects.moves(call) or is_move(call, context) for call in calls)
 
 
 def _given(

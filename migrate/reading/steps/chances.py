@@ -1,0 +1,114 @@
+"""Functions that the host chooses at random, and collections whose order is another one in each process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.catalogue.drawing import ORDERS
+from migrate.reading.names.bindings import How
+from migrate.reading.steps.drawn import drawn_of
+from migrate.reading.tree.tree import code, nodes_of
+
+if TYPE_CHECKING:
+    from migrate.reading.facts import Facts
+
+# Views of a mapping.
+VIEWS = frozenset({"items", "keys", "values"})
+DEEPEST = 4
+
+
+def is_chosen(function: cst.BaseExpression, facts: Facts, depth: int = 0) -> bool:
+    """Whether which function this is, is drawn: `layers[i]`, `choice(layers)`, `getattr(self, name)`."""
+    if isinstance(function, cst.Name) and depth < DEEPEST:
+        given = facts.bindings.reaching(function)
+        return any(
+            one.how is How.VALUE
+            and one.value is not None
+            and is_chosen(one.value, facts, depth + 1)
+            for one in given
+        )
+    drawn = drawn_of(facts)
+    if isinstance(function, cst.Subscript):
+        indices = (part.slice for part in function.slice)
+        return any(isinstance(i, cst.Index) and drawn.is_drawn(i.value) for i in indices)
+    if not isinstance(function, cst.Call):
+        return False
+    if isinstance(function.func, cst.Name) and function.func.value == "getattr":
+        return len(function.args) > 1 and drawn.is_drawn(function.args[1].value)
+    return facts.names.of(function.func) in ORDERS
+
+
+def is_in_drawn_order(turns: cst.BaseExpression, facts: Facts, depth: int = 0) -> bool:
+    """Whether a loop goes over what the host has chosen, or put into an order, at random."""
+    if isinstance(turns, cst.Name) and depth < DEEPEST:
+        around = facts.context.function_around(turns) or facts.context.module
+        shuffled = any(
+            (facts.names.of(call.func) or "").endswith("random.shuffle")
+            and bool(call.args)
+            and code(call.args[0].value) == turns.value
+            for call in nodes_of(around, cst.Call)
+        )
+        given = facts.bindings.reaching(turns)
+        return shuffled or any(
+            one.how is How.VALUE
+            and one.value is not None
+            and is_in_drawn_order(one.value, facts, depth + 1)
+            for one in given
+        )
+    if not isinstance(turns, cst.Call):
+        return False
+    if isinstance(turns.func, cst.Name) and turns.func.value in (
+        "list",
+        "tuple",
+        "enumerate",
+        "zip",
+    ):
+        return any(is_in_drawn_order(arg.value, facts, depth) for arg in turns.args)
+    return facts.names.of(turns.func) in ORDERS
+
+
+def mapping_of(
+    value: cst.BaseExpression, facts: Facts, depth: int = 0
+) -> cst.BaseExpression | None:
+    """Return the mapping whose items, keys or values a collection holds, in whatever order."""
+    if isinstance(value, cst.Name) and depth < DEEPEST:
+        found = (
+            mapping_of(one.value, facts, depth + 1)
+            for one in facts.bindings.reaching(value)
+            if one.value is not None and one.how is How.VALUE
+        )
+        return next((of for of in found if of is not None), None)
+    if not isinstance(value, cst.Call):
+        return None
+    if isinstance(value.func, cst.Attribute) and value.func.attr.value in VIEWS:
+        return value.func.value if not value.args else None
+    wraps = isinstance(value.func, cst.Name) and value.func.value in ("list", "tuple", "sorted")
+    return mapping_of(value.args[0].value, facts, depth) if wraps and value.args else None
+
+
+def is_set_of_strings(turns: cst.BaseExpression, facts: Facts, depth: int = 0) -> bool:
+    """Whether what a loop goes over is a set of strings, which has another order in each process."""
+    if isinstance(turns, cst.Name) and depth < DEEPEST:
+        given = facts.bindings.reaching(turns)
+        return any(
+            one.how is How.VALUE
+            and one.value is not None
+            and is_set_of_strings(one.value, facts, depth + 1)
+            for one in given
+        )
+    if isinstance(turns, cst.Set):
+        return any(isinstance(one.value, cst.SimpleString) for one in turns.elements)
+    if isinstance(turns, cst.BinaryOperation):
+        return any(is_set_of_strings(s, facts, depth) for s in (turns.left, turns.right))
+    if not isinstance(turns, cst.Call) or not isinstance(turns.func, cst.Name) or not turns.args:
+        return False
+    of = turns.args[0].value
+    if turns.func.value in ("list", "tuple", "enumerate", "reversed", "iter"):
+        return is_set_of_strings(of, facts, depth)
+    if turns.func.value not in ("set", "frozenset"):
+        return False
+    if isinstance(of, cst.List | cst.Tuple):
+        return any(isinstance(one.value, cst.SimpleString) for one in of.elements)
+    return mapping_of(of, facts) is not None

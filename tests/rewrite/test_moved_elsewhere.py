@@ -1,0 +1,81 @@
+"""Models and batches that another function, or another file, moves to the device: no finding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.rewrite.folder import rewrite_folder
+
+TRAIN = """\
+import torch
+import torch.distributed as dist
+
+from builders import create
+from engine import train
+
+
+def main(args, loader):
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(dist.get_rank())
+    model, average = create(args)
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    train(model, loader, torch.optim.SGD(model.parameters(), lr=0.1))
+"""
+BUILDERS = """\
+import torch
+
+
+def create(args):
+    model = torch.nn.Linear(4, 1)
+    MOVE
+    return model, {n: p.clone().detach() for n, p in model.named_parameters()}
+"""
+ENGINE = """\
+import torch
+
+
+def moved(batch, device):
+    return {k: v.to(device, non_blocking=True) for k, v in batch.items()}
+
+
+def each(loader):
+    for batch in loader:
+        YIELD
+
+
+def train(model, loader, optimizer):
+    for step, batch in enumerate(each(loader)):
+        loss = model(batch["x"]).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def findings(folder: Path, move: str, yields: str) -> list[tuple[str, str]]:
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "builders.py").write_text(BUILDERS.replace("MOVE", move))
+    (folder / "engine.py").write_text(ENGINE.replace("YIELD", yields))
+    done = rewrite_folder(folder, processes=1)
+    notes = [(file.name.name, note.rule) for file in done.files for note in file.findings]
+    return [note for note in notes if note[1] in ("ddp", "step")]
+
+
+YIELDS = (
+    'batch = moved(batch, torch.device("cuda"))\n        yield batch',
+    'yield moved(batch, "cuda")',
+    "yield {k: v.cuda() for k, v in batch.items()}",
+)
+
+
+@pytest.mark.parametrize("yields", YIELDS)
+@pytest.mark.parametrize("move", ["model.cuda()", 'model = model.to("cuda")'])
+def test_a_move_in_another_function(tmp_path: Path, move: str, yields: str) -> None:
+    assert findings(tmp_path, move, yields) == []
+
+
+def test_no_move_is_reported(tmp_path: Path) -> None:
+    assert ("train.py", "ddp") in findings(tmp_path, "pass", YIELDS[0])
+    assert ("engine.py", "step") in findings(tmp_path, "model.cuda()", "yield batch")
