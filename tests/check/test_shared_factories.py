@@ -38,8 +38,22 @@ def main(args):
 LATE = UNMOVED.replace("return create", "made = create") + '    net.to("cuda")\n    return made\n'
 
 
+SHARDED = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from factory import create_optimizer
+
+
+def main(args):
+    model = FSDP(torch.nn.Linear(4, 1), device_id=torch.cuda.current_device())
+    return create_optimizer(args, model)
+"""
+
+
 @pytest.mark.parametrize(
-    ("other", "reported"), [(UNMOVED, False), (LATE, True)], ids=["no move", "a late move"]
+    ("other", "reported"),
+    [(UNMOVED, False), (LATE, True), (SHARDED, False)],
+    ids=["no move", "a late move", "sharded"],
 )
 def test_a_shared_factory_is_judged_by_the_model_of_each_program(
     tmp_path: Path, other: str, reported: bool

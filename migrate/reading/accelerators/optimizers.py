@@ -37,6 +37,7 @@ from migrate.reading.values.words import (
 TORCH_FUNCTION = re.compile(r"torch\.(nn\.functional\.|linalg\.|special\.|fft\.)?[a-z_]\w*")
 SWITCH = "torch.__future__.set_swap_module_params_on_conversion"
 SCHEDULES = re.compile(r"torch\.optim\.lr_scheduler\.")
+SHARDS = ".FullyShardedDataParallel"
 LOADS = b".load_state_dict("
 # Calls that give the parameters of a module.
 PARAMETERS = frozenset({"parameters", "named_parameters"})
@@ -364,6 +365,10 @@ class Optimizers:
             moved = self._objects.origin(call.func.value, scope, stack, end(call))
             if moved.covers(goal):
                 return True
+        if self._shards_on_device(call, scope):
+            moved = self._objects.origin(call.args[0], scope, stack, end(call))
+            if moved.covers(goal):
+                return True
         if depth >= DEEPEST:
             return False
         inner = (*stack, (call, scope))[-4:]
@@ -373,6 +378,13 @@ class Optimizers:
             if function in self._moving
             for one, at in self._calls(function)
         )
+
+    def _shards_on_device(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether a call shards a model and moves it: `FSDP(model, device_id=…)`."""
+        if not call.args or all(keyword.arg != "device_id" for keyword in call.keywords):
+            return False
+        values = self._evaluator.values(call.func, scope)
+        return any(isinstance(v, External) and v.name.endswith(SHARDS) for v in values)
 
     @cached_property
     def _moving(self) -> set[Scope]:
