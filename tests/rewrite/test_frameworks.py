@@ -263,3 +263,27 @@ def test_names_imported_from_modules_of_cuda_are_reported_in_what_stays(tmp_path
     (finding,) = files["loss.py"].findings
     assert finding.line == 6
     assert "line 6" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("script", "true", "false"),
+    [
+        (ACCELERATE, "mixed_precision='no'", "mixed_precision='bf16'"),
+        (LIGHTNING, "precision='32-true'", "precision='bf16-true'"),
+        (
+            "from transformers import Trainer\n\nTrainer(None).train()\n",
+            "without bf16=True, which makes weights and optimizer state bfloat16",
+            "bf16=True in place",
+        ),
+        ("from composer import Trainer\n\nTrainer().fit()\n", "needs torch before 2.7.1", "tpu"),
+    ],
+    ids=["accelerate", "lightning", "transformers", "composer"],
+)
+def test_no_framework_is_advised_what_makes_its_weights_bfloat16(
+    tmp_path: Path, script: str, true: str, false: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(script)
+    (finding,) = [one for one in rewrite(path).findings if one.rule == "frameworks"]
+    assert true in finding.message
+    assert false not in finding.message

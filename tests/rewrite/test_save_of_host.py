@@ -74,3 +74,37 @@ def test_what_another_file_hands_over_is_looked_at() -> None:
     script = "import torch\n\n\ndef keep(state, path):\n    torch.save(state, path)\n"
     done = rewrite_source(parse(script.encode(), Path("keep.py")))
     assert ["if it is on the device" in f.message for f in done.findings] == [True]
+
+
+BUFFER = """\
+import io
+
+import torch
+import torch.distributed as dist
+
+
+def load_ema(ema, checkpoint):
+    buffer = io.BytesIO()
+    torch.save(checkpoint, buffer)
+    ema.load(buffer)
+
+
+def resume(args, model, ema):
+    dist.init_process_group("nccl")
+    model.cuda()
+    if args.resume.startswith("https"):
+        checkpoint = torch.hub.load_state_dict_from_url(args.resume, map_location="cpu")
+    else:
+        checkpoint = torch.load(args.resume, map_location=PLACE)
+    load_ema(ema, {"ema": checkpoint["ema"]})
+"""
+
+
+@pytest.mark.parametrize(("place", "reported"), [('"cpu"', False), ("args.device", True)])
+def test_what_callers_pass_from_a_checkpoint_on_the_host_may_go_into_a_buffer(
+    place: str, reported: bool
+) -> None:
+    script = BUFFER.replace("PLACE", place).encode()
+    done = rewrite_source(parse(script, Path("script.py")))
+    assert bool([one for one in done.findings if one.rule == "save"]) is reported
+    assert b"torch.save(checkpoint, buffer)" in done.data

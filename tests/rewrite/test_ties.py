@@ -265,3 +265,46 @@ def test_check_of_a_script_alone_names_the_move(flow: str, tmp_path: Path) -> No
     found = [one for one in check_context(Script(read(script)), Config()) if one.code == "XLA818"]
     assert [one.line for one in found] == [7]
     assert "model.py:" in found[0].message
+
+
+SHARED = """
+import torch
+
+
+class Embedding(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kind = {made}
+
+
+class Language(torch.nn.Module):
+    def __init__(self, names):
+        super().__init__()
+        self.first = torch.nn.ModuleDict({{name: Embedding() for name in names}})
+        self.second = torch.nn.ModuleDict({{name: Embedding() for name in names}})
+        self.token = torch.nn.Parameter(torch.zeros(8, 4))
+        self.head = torch.nn.Linear(4, 8)
+        self.share(names)
+
+    def share(self, names):
+        for name in names:
+            {tie}
+"""
+OF_PARTS = "self.second[name].kind = self.first[name].kind"
+
+
+@pytest.mark.parametrize(
+    ("made", "tie", "kept"),
+    [
+        ("torch.nn.Parameter(torch.zeros(1, 4))", OF_PARTS, True),
+        ("torch.nn.Parameter(torch.ones(4)) if torch.rand(1) else None", OF_PARTS, True),
+        ("'plain'", OF_PARTS, False),
+        ("'plain'", "self.head.weight = self.token", True),
+        ("'plain'", "self.head.name = self.name", False),
+    ],
+)
+def test_a_parameter_of_any_name_that_modules_share_stays_shared(
+    made: str, tie: str, kept: bool, tmp_path: Path
+) -> None:
+    done = rewrite(project(tmp_path, SHARED.format(made=made, tie=tie), TRAIN))
+    assert (SWAP in done.data.decode()) is kept

@@ -37,6 +37,7 @@ from migrate.reading.values.words import (
 TORCH_FUNCTION = re.compile(r"torch\.(nn\.functional\.|linalg\.|special\.|fft\.)?[a-z_]\w*")
 SWITCH = "torch.__future__.set_swap_module_params_on_conversion"
 SCHEDULES = re.compile(r"torch\.optim\.lr_scheduler\.")
+SHARDS = ".FullyShardedDataParallel"
 LOADS = b".load_state_dict("
 # Calls that give the parameters of a module.
 PARAMETERS = frozenset({"parameters", "named_parameters"})
@@ -54,6 +55,7 @@ OF_MODULES = frozenset(
 )
 BUILDS = ("__init__", "__post_init__", "setup")
 DEEPEST = 6  # calls down to a move, and up to the callers of a function
+MOST_GOALS = 8  # ways to an optimizer that are told apart
 EXPRESSIONS = 40  # that are gone through for the class of an optimizer, or for its model
 
 Position = tuple[int, int]
@@ -299,13 +301,16 @@ class Optimizers:
             models = list(self._models(call, scope))
             for model, at in models:
                 goal = self._goal(model, at, call, scope, ())
-                if goal.moved or self._has_moved(call, scope, model, at, (), frozenset()):
+                unmoved = [] if goal.moved else self._unmoved(call, scope, model, at)
+                if not unmoved:
                     continue
                 settled = False
+                goals = unmoved if len(unmoved) <= MOST_GOALS else [goal]
                 late |= {
                     one: to
                     for one, to in self._moves
-                    if one not in self._of_tensors and self._moves_later(one, to, goal)
+                    if one not in self._of_tensors
+                    and any(self._moves_later(one, to, goal) for goal in goals)
                 }
             kept = {one for one, at in late.items() if self._is_kept(one, at, call, scope)}
             if late and kept == late.keys():
@@ -330,35 +335,40 @@ class Optimizers:
         moved = self._objects.origin(move.func.value, scope, (), end(move))
         return moved.touches(goal)
 
-    def _has_moved(
+    def _unmoved(
         self,
         call: ast.Call,
         scope: Scope,
         model: ast.expr,
         at: Scope,
-        stack: tuple[Call, ...],
-        seen: frozenset[Scope],
-    ) -> bool:
-        """Whether the model has moved before the call that `stack` begins with, on every way to it."""
+        stack: tuple[Call, ...] = (),
+        seen: frozenset[Scope] = frozenset(),
+    ) -> list[Origin]:
+        """Return the model on each way to the call that `stack` begins with on which it has not moved.
+
+        Two programs that share a function which makes the optimizer each have a model of their own.
+        """
         maker = call
         here, around = stack[0] if stack else (maker, scope)
         goal = self._goal(model, at, maker, scope, stack)
         if goal.moved or self._moved_in(around, end(here), goal, stack[1:]):
-            return True
+            return []
         if not isinstance(around, Function) or around in seen or len(stack) > DEEPEST:
-            return False
+            return [goal]
         if around.owner is not None and around.name not in BUILDS:
             for name in BUILDS:
                 built = self._evaluator.method(around.owner, name)
                 if built is not None and self._moved_in(built, None, goal, ()):
-                    return True
+                    return []
         callers = [
             one for one in callers_of(self._analysis).get(around, ()) if one[1] is not around
         ]
-        return bool(callers) and all(
-            self._has_moved(call, scope, model, at, (one, *stack), seen | {around})
-            for one in callers
-        )
+        found: list[Origin] = [] if callers else [goal]
+        for one in callers:
+            found += self._unmoved(call, scope, model, at, (one, *stack), seen | {around})
+            if len(found) > MOST_GOALS:
+                break
+        return found
 
     def _moved_in(
         self, scope: Scope, until: Position | None, goal: Origin, stack: tuple[Call, ...]
@@ -379,6 +389,10 @@ class Optimizers:
             moved = self._objects.origin(call.func.value, scope, stack, end(call))
             if moved.covers(goal):
                 return True
+        if self._shards_on_device(call, scope):
+            moved = self._objects.origin(call.args[0], scope, stack, end(call))
+            if moved.covers(goal):
+                return True
         if depth >= DEEPEST:
             return False
         inner = (*stack, (call, scope))[-4:]
@@ -388,6 +402,13 @@ class Optimizers:
             if function in self._moving
             for one, at in self._calls(function)
         )
+
+    def _shards_on_device(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether a call shards a model and moves it: `FSDP(model, device_id=…)`."""
+        if not call.args or all(keyword.arg != "device_id" for keyword in call.keywords):
+            return False
+        values = self._evaluator.values(call.func, scope)
+        return any(isinstance(v, External) and v.name.endswith(SHARDS) for v in values)
 
     @cached_property
     def _moving(self) -> set[Scope]:

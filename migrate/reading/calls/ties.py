@@ -26,7 +26,8 @@ End = tuple[int, int]
 
 LOADS = b".load_state_dict("
 SWAPS = b"set_swap_module_params_on_conversion(True)"
-WRITES_A_WEIGHT = re.compile(rb"\.(weight|bias)\s*=[^=]")
+# Parameters of the layers of torch, by which one layer is given what another has.
+OF_LAYERS = frozenset({"bias", "weight"})
 # Most of these share the weight of the embedding with the last layer (measured with transformers 5.23:
 # GPT-2, BERT, T5, Llama with `tie_word_embeddings`).
 LANGUAGE_MODEL = re.compile(
@@ -103,7 +104,10 @@ class Ties:
         self._swapped, self._loads = (
             any(word in data for data in datas.values()) for word in (SWAPS, LOADS)
         )
-        for path in sorted(path for path, data in datas.items() if WRITES_A_WEIGHT.search(data)):
+        self._names = OF_LAYERS | _parameters(analysis)
+        words = "|".join(map(re.escape, sorted(self._names)))
+        writes = re.compile(rf"\.({words})\s*=[^=]".encode())
+        for path in sorted(path for path, data in datas.items() if writes.search(data)):
             self._find_ties(analysis.scopes[path])
         self._callees: dict[Function, set[Function]] = {}
         self._runs: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
@@ -203,10 +207,31 @@ class Ties:
             node, scope = waiting.pop()
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 scope = functions.get((node.lineno, node.name), scope)
-            if isinstance(node, ast.Assign) and _is_tie(node, scope):
+            if isinstance(node, ast.Assign) and _is_tie(node, scope, self._names):
+                if not self._may_be_parameter(node.value, scope):
+                    continue
                 tie = Tie(top.module.path, node.lineno, ast.unparse(node))
                 self._own[scope].append((tie, _root(node.targets[0])))
             waiting += [(child, scope) for child in ast.iter_child_nodes(node)]
+
+    def _may_be_parameter(self, given: ast.expr, scope: Scope) -> bool:
+        """Whether `given` is a parameter of a module, or the class that has it is not known."""
+        if not isinstance(given, ast.Attribute) or given.attr in OF_LAYERS:
+            return True
+        evaluator = self._analysis.evaluator
+        values = evaluator.values(given.value, scope)
+        owners = {value.of for value in values if isinstance(value, Instance)}
+        own = class_around(scope) if ast.unparse(given.value) == "self" else None
+        if own is not None:
+            owners = {own}
+        bindings = [
+            binding
+            for owner in owners
+            for one in evaluator.ancestors(owner)
+            for binding in one.attributes.get(given.attr, ())
+        ]
+        made = (_makes_parameter(b.value, b.scope, self._analysis) for b in bindings)
+        return not owners or not bindings or any(made)
 
     def _follow(self) -> None:
         analysis = self._analysis
@@ -301,17 +326,48 @@ def ties_of(analysis: Analysis) -> Ties:
     return Ties(analysis)
 
 
-def _is_tie(node: ast.Assign, scope: Scope) -> bool:
-    """Whether `node` lets a module have the weight of another, as far as is plain to see."""
+def _parameters(analysis: Analysis) -> frozenset[str]:
+    """Return the names of the attributes that classes of the project make parameters: `self.scale`."""
+    return frozenset(
+        name
+        for top in analysis.scopes.values()
+        for made in top.classes
+        for name, bindings in made.attributes.items()
+        if any(_makes_parameter(b.value, b.scope, analysis) for b in bindings)
+    )
+
+
+def _makes_parameter(node: ast.expr | None, scope: Scope, analysis: Analysis) -> bool:
+    match node:
+        case ast.IfExp(body=body, orelse=orelse):
+            return any(_makes_parameter(one, scope, analysis) for one in (body, orelse))
+        case ast.Call(func=ast.Name(id="Parameter") | ast.Attribute(attr="Parameter") as made):
+            values = analysis.evaluator.values(made, scope)
+            return any(isinstance(v, External) and v.name.startswith("torch.") for v in values)
+    return False
+
+
+def _is_tie(node: ast.Assign, scope: Scope, names: frozenset[str]) -> bool:
+    """Whether `node` lets a module have the weight of another, as far as is plain to see.
+
+    Args:
+        node: the assignment.
+        scope: where it stands.
+        names: what parameters of modules are called.
+    """
     *_, target = node.targets
-    if not (isinstance(target, ast.Attribute) and target.attr in ("weight", "bias")):
+    if not (isinstance(target, ast.Attribute) and target.attr in names):
         return False
     given = node.value
     named = isinstance(scope, Function) and TIES.search(scope.name) is not None
     if not (_is_part(target.value) or (named and isinstance(target.value, ast.Name))):
         return False
-    if isinstance(given, ast.Attribute) and given.attr == target.attr:
-        return _is_part(given.value) or (named and isinstance(given.value, ast.Name))
+    if isinstance(given, ast.Attribute) and given.attr in names:
+        if given.attr != target.attr and {given.attr, target.attr} <= OF_LAYERS:
+            return False
+        of_name = isinstance(given.value, ast.Name)
+        own = given.attr not in OF_LAYERS and ast.unparse(given.value) == "self"
+        return _is_part(given.value) or own or (named and of_name)
     if not (isinstance(given, ast.Name) and isinstance(scope, Function)):
         return False
     in_class = class_around(scope) is not None

@@ -20,6 +20,7 @@ from migrate.reading.calls.kinds import (
     MOVES_INPUTS,
     NOTHING,
     PREPARES,
+    UNKNOWN,
     Applied,
     Device,
     External,
@@ -604,7 +605,7 @@ class Evaluator(Families):
 
     def is_prepared_model(self, given: ast.expr, scope: Scope) -> bool:
         """Whether what Accelerate is given to prepare is a model; by its name where nothing else is known."""
-        values = self.values(given, scope)
+        values = self.values(given, scope) - {UNKNOWN}
         if not values:
             spelled = getattr(given, "attr", getattr(given, "id", ""))
             return MODEL.fullmatch(spelled) is not None

@@ -55,8 +55,13 @@ LAUNCHERS = (
         "torch.autocast('xla', dtype=torch.bfloat16) in the training step: 'bf16-mixed' and '16-mixed' "
         "raise, 'bf16-true' makes weights and optimizer state bfloat16; otherwise leave the script as it is",
     ),
-    # Of these nothing is known but that they start the replicas.
-    Entry("composer", WORKS),
+    *_trains(
+        "composer",
+        "Composer 0.32 needs torch before 2.7.1, and torch_xla 2.9 needs torch 2.9",
+        "a loop of your own with DistributedDataParallel on the 'xla' process group",
+        "XLA411",
+    ),
+    # Nothing is known of it but that it starts the replicas.
     Entry("ray", WORKS),
 )
 # Of these what runs the training, and the classes that it trains: a script that uses one stays as it is.

@@ -7,6 +7,7 @@ generator follows nothing and starts every replica at the same seed.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -130,8 +131,7 @@ class Randomness:
                 if root is top.guard and top is not entry:
                     continue
                 if isinstance(scope, Function) and (
-                    scope in self._loaders
-                    or (scope is not running and self._is_never_called(scope))
+                    scope in self._loaders or (scope is not running and self._is_unused(scope))
                 ):
                     continue
                 if self._is_host_seed(call, scope):
@@ -228,6 +228,20 @@ class Randomness:
         word = function.name.encode()
         mentions = sum(one.module.data.count(word) for one in self._scopes)
         return function not in callers_of(self._analysis) and mentions == 1
+
+    def _is_unused(self, function: Function) -> bool:
+        """Whether the project at most imports a function."""
+        if function.owner is not None or function.decorators:
+            return False
+        if function in callers_of(self._analysis):
+            return False
+        mention = re.compile(rf"\b{re.escape(function.name)}\b")
+        return not any(
+            mention.search(line) and not line.lstrip().startswith(("def ", "from ", "import "))
+            for one in self._scopes
+            if function.name.encode() in one.module.data
+            for line in one.module.lines
+        )
 
     @cached_property
     def _optional(self) -> OptionalSeeds:

@@ -135,11 +135,19 @@ class _Weights:
         given = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "seed")]
         for value in given:
             share = shares_of(self._analysis).of(value, scope)
-            if share is not None:
+            if share is not None and not self._is_default(share.text, scope):
                 return f"is another on each replica ({share.text})"
             if self._is_by_chance(value, scope):
                 return f"is another in each process ({ast.unparse(value)})"
         return ""
+
+    def _is_default(self, text: str, scope: Scope) -> bool:
+        """Whether `text` is a parameter that no call passes: `rank=0` of `fix(seed, rank=0)`."""
+        if not isinstance(scope, Function) or text not in scope.declared:
+            return False
+        default, _ = scope.declared[text]
+        passed = passed_nodes(self._analysis).get((scope, text))
+        return isinstance(default, ast.Constant) and not passed
 
     def _is_by_chance(self, node: ast.AST, scope: Scope, depth: int = 0) -> bool:
         for part in ast.walk(node):

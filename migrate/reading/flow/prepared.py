@@ -20,11 +20,12 @@ from migrate.reading.replicas.rank_tests import last_part
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
 
-DEEPEST = 8
+DEEPEST = 24
 LOADER = re.compile(r"(torch|torchdata)\.(\w+\.)*\w*DataLoader$")
 MOVING = frozenset({"cuda", "send_to_device", "to", "to_device"})
 # What yields the batches of its first argument; of `zip`, those of each.
 WRAPPERS = frozenset({"chain", "enumerate", "islice", "iter", "next", "tqdm", "trange", "zip"})
+OF_CONTAINERS = frozenset({"get", "items", "pop", "values"})
 Made = tuple[ast.Call, Scope]
 
 
@@ -71,6 +72,8 @@ class _Loaders:
         self._analysis = analysis
         self._evaluator = analysis.evaluator
         self._passed = passed_nodes(analysis)
+        self._generators: dict[Function, bool] = {}
+        self._under_way: set[tuple[int, int]] = set()
 
     def of_batch(self, name: ast.Name, scope: Scope, depth: int = 0) -> Made | None:
         """Return the unprepared loader that `name` is a batch of, or a part of one; else None.
@@ -120,8 +123,16 @@ class _Loaders:
 
     def _loader(self, node: ast.expr, scope: Scope, depth: int) -> Made | None:
         """Return what makes the loader `node`, where nothing gives it to Accelerate."""
-        if depth > DEEPEST:
+        key = id(node), id(scope)
+        if depth > DEEPEST or key in self._under_way:
             return None
+        self._under_way.add(key)
+        try:
+            return self._made_by(node, scope, depth)
+        finally:
+            self._under_way.discard(key)
+
+    def _made_by(self, node: ast.expr, scope: Scope, depth: int) -> Made | None:
         match node:
             case ast.Call():
                 return self._called(node, scope, depth)
@@ -131,6 +142,8 @@ class _Loaders:
                 bindings = list(self._evaluator.members_of(of, name, scope))
             case ast.Subscript(value=of):
                 return self._loader(of, scope, depth + 1)
+            case ast.DictComp(value=part) | ast.ListComp(elt=part) | ast.GeneratorExp(elt=part):
+                return self._loader(part, scope, depth + 1)
             case ast.Dict(values=parts) | ast.List(elts=parts) | ast.Tuple(elts=parts):
                 made = (self._loader(part, scope, depth + 1) for part in parts)
                 return next((one for one in made if one is not None), None)
@@ -169,10 +182,14 @@ class _Loaders:
     ) -> Made | None:
         if self._is_loader(call, scope):
             return call, scope
-        if last_part(call.func) in WRAPPERS:
-            made = (self._loader(arg, scope, depth + 1) for arg in call.args)
+        if isinstance(call.func, ast.Attribute) and call.func.attr in OF_CONTAINERS:
+            return self._loader(call.func.value, scope, depth + 1)
+        functions = self._functions(call)
+        if last_part(call.func) in WRAPPERS or any(map(self._hands_on, functions)):
+            given = [*call.args, *(keyword.value for keyword in call.keywords)]
+            made = (self._loader(arg, scope, depth + 1) for arg in given)
             return next((one for one in made if one is not None), None)
-        for function in self._functions(call):
+        for function in functions:
             for value in function.returns:
                 part = value
                 if index is not None and isinstance(value, ast.Tuple) and index < len(value.elts):
@@ -180,6 +197,22 @@ class _Loaders:
                 if (one := self._loader(part, function, depth + 1)) is not None:
                     return one
         return None
+
+    def _hands_on(self, function: Function) -> bool:
+        """Whether a function is a generator that moves nothing: `MetricLogger.log_every`."""
+        if function not in self._generators:
+            nodes = [
+                node
+                for around in function.module.nodes
+                if isinstance(around, ast.FunctionDef)
+                and (around.name, around.lineno) == (function.name, function.line)
+                for node in ast.walk(around)
+            ]
+            yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes)
+            self._generators[function] = yields and not any(
+                isinstance(node, ast.Call) and last_part(node.func) in MOVING for node in nodes
+            )
+        return self._generators[function]
 
     def _is_loader(self, call: ast.Call, scope: Scope) -> bool:
         values = self._evaluator.values(call.func, scope)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import bind
-from migrate.reading.values.host import is_on_the_cpu
+from migrate.reading.names.bindings import passed_for
+from migrate.reading.tree.tree import bind, keyword, last_part, string_value
+from migrate.reading.values.host import is_on_the_cpu, items_put
 from migrate.reading.values.words import READ_METHODS, SAFETENSORS_SAVES
 
 if TYPE_CHECKING:
@@ -58,4 +59,36 @@ def is_of_host(call: cst.Call, context: Script) -> bool:
         if inner.func.attr.value in READ_METHODS:
             return True  # also of what holds tensors: `model.cpu().state_dict()`
         inner = inner.func.value
-    return is_on_the_cpu(value, context)
+    return is_on_the_cpu(value, context) or _is_passed_loaded(value, context)
+
+
+def _is_passed_loaded(value: cst.BaseExpression, context: Script) -> bool:
+    """Whether `value` is a parameter for which every call passes what was loaded on the CPU."""
+    passed = passed_for(value, context) if isinstance(value, cst.Name) else []
+    return bool(passed) and all(_is_loaded(one, context) for one in passed)
+
+
+def _is_loaded(value: cst.BaseExpression, context: Script) -> bool:
+    """Whether `value` is a checkpoint that was loaded on the CPU, a part of one, or a dict of parts."""
+    if isinstance(value, cst.Dict):
+        parts = [one.value for one in value.elements if isinstance(one, cst.DictElement)]
+        return len(parts) == len(value.elements) and all(_is_loaded(p, context) for p in parts)
+    while isinstance(value, cst.Subscript):
+        value = value.value
+    if not isinstance(value, cst.Name):
+        return False
+    owner, _ = context.bound_to(value)
+    inside = owner if isinstance(owner, cst.FunctionDef) else context.module
+    made = context.bound_values(value)
+    loaded = all(
+        isinstance(one, cst.Call) and (is_on_the_cpu(one, context) or _downloads(one))
+        for one in made
+    )
+    return bool(made) and loaded and next(items_put(value.value, inside), None) is None
+
+
+def _downloads(call: cst.Call) -> bool:
+    """Whether `call` is `load_state_dict_from_url(url, map_location="cpu")`."""
+    place = keyword(call, "map_location")
+    of_hub = last_part(call.func) in ("load_state_dict_from_url", "load_url")
+    return of_hub and place is not None and string_value(place.value) == "cpu"

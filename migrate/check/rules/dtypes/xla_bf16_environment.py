@@ -122,8 +122,8 @@ class XlaBf16Environment(Hazard):
                 yield self.hit(
                     call,
                     "Accelerate's bf16 sets XLA_USE_BF16 on a TPU and runs no autocast: weights and "
-                    "optimizer state are bfloat16: mixed_precision='no', torch.autocast('xla', dtype=torch.bfloat16) "
-                    "around the forward pass and the loss",
+                    "optimizer state are bfloat16: mixed_precision='no', and around the forward pass and the "
+                    "loss torch.autocast('xla', dtype=torch.bfloat16)",
                 )
         elif name in ARGUMENTS:
             option = keyword(call, "bf16")

@@ -11,8 +11,8 @@ class Frameworks(ImportHazard):
     """A framework that starts, shards or reduces by itself is imported.
 
     **Why.** DeepSpeed, Horovod, FairScale, ColossalAI and Megatron own the training step, and have no
-    XLA backend that is kept up. (Lightning, Accelerate and the Hugging Face Trainer have a switch for
-    TPUs of their own.)
+    XLA backend that is kept up. Composer has one, for versions of torch before that of torch_xla 2.9.
+    (Lightning, Accelerate and the Hugging Face Trainer have a switch for TPUs of their own.)
 
     **What to do.** Plain `DistributedDataParallel`, or `XlaFullyShardedDataParallel` where the model
     does not fit.
@@ -27,6 +27,7 @@ class Frameworks(ImportHazard):
             """
             import deepspeed  # XLA411
             import horovod.torch as hvd  # XLA411
+            from composer import Trainer  # XLA411
             """
         ),
         example(

@@ -54,6 +54,36 @@ class WeightTie(Hazard):
             import torch
 
 
+            class Embedding(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.kind = torch.nn.Parameter(torch.zeros(1, 4))
+
+
+            class Model(torch.nn.Module):
+                def __init__(self, names):
+                    super().__init__()
+                    self.first = torch.nn.ModuleDict({name: Embedding() for name in names})
+                    self.second = torch.nn.ModuleDict({name: Embedding() for name in names})
+                    self.token = torch.nn.Parameter(torch.zeros(8, 4))
+                    self.head = torch.nn.Linear(4, 8)
+                    self.head.weight = self.token  # XLA818
+                    for name in names:
+                        self.second[name].kind = self.first[name].kind  # XLA818
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            class Kind:
+                def __init__(self, other):
+                    self.kind = "plain"
+                    self.other = other
+                    self.other.kind = other.first.kind
+
+
             class Language(torch.nn.Module):
                 def __init__(self, weight):
                     super().__init__()
@@ -130,7 +160,11 @@ class WeightTie(Hazard):
         if "torch" not in facts.names.roots:
             return
         target, value = node.targets[0].target, node.value
-        if _is_weight(target) and _is_weight(value) and not self._moved_above(target, facts):
+        line = facts.context.position(node).line
+        is_tie = (
+            line in ties.lost or line in ties.kept or (_is_weight(target) and _is_weight(value))
+        )
+        if is_tie and not self._moved_above(target, facts):
             message = f"the tie of {code(target)} is lost by .to('xla'): {MEND}"
             yield self.hit(node, message)
 

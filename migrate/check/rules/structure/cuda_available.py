@@ -16,6 +16,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import code
 
 COUNTED = names(*COUNTS)
+INERT = "finds no GPU on a TPU host; what depends on it here is not needed on a TPU"
 
 
 class CudaAvailable(NamedHazard):
@@ -94,7 +95,10 @@ class CudaAvailable(NamedHazard):
         for hit in super().find(node, facts):
             inert = guards_cuda_only(node, facts) if counts else goes_well(node, facts)
             inert = inert or only_with_cuda(node, facts) or _skips(node, facts)
-            yield replace(hit, severity=Severity.INFO) if inert else hit
+            if inert:
+                message = f"{facts.names.of(node)}: {INERT}"
+                hit = replace(hit, severity=Severity.INFO, message=message)
+            yield hit
 
 
 def _skips(node: cst.CSTNode, facts: Facts) -> bool:
