@@ -18,7 +18,6 @@ from migrate.reading.accelerators.asked import (
 from migrate.reading.accelerators.collating import collating_of
 from migrate.reading.accelerators.generators import counting_generators
 from migrate.reading.accelerators.halves import halves_of
-from migrate.reading.accelerators.handed import loops_handing_on
 from migrate.reading.accelerators.loading import loaded_parts_of, loading_of
 from migrate.reading.accelerators.nested import nested_of
 from migrate.reading.accelerators.optimizers import FileOptimizers, optimizers_of
@@ -499,7 +498,7 @@ def _unused_marks(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
 
 def _open_loops(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
     """Return the lines of the loops that may train, and what to do about each."""
-    found = dict(loops_handing_on(analysis, scope)) | dict(unfollowed_of(analysis, scope))
+    found = dict(unfollowed_of(analysis, scope))
     found |= halves_of(analysis, scope)
     found |= {one.line: _by_hand(one) for one in registries_of(analysis).loops(scope)}
     said = {line for line, moved in _on_cpu(analysis, scope) if not moved}
