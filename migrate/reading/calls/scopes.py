@@ -97,6 +97,8 @@ class ModuleScope(Scope):
     classes: list[Class] = field(default_factory=list)
     stars: list[Binding] = field(default_factory=list)
     compared: list[tuple[ast.Compare, Scope]] = field(default_factory=list)
+    # Names, attributes, items and calls whose truth decides something, and subjects of `match`.
+    tested: list[tuple[ast.expr, Scope]] = field(default_factory=list)
     # `args.device = value`, `options["device"] = value`: the receiver and the value, by the name.
     assigned: dict[str, list[tuple[ast.expr, Binding]]] = field(
         default_factory=lambda: defaultdict(list)
@@ -193,6 +195,28 @@ def scopes_of(module: Module) -> ModuleScope:
     return _Walk(module).top
 
 
+def _tested(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield what `node` tests for its truth, apart from operators, and the subject of a `match`."""
+    match node:
+        case ast.If() | ast.While() | ast.IfExp() | ast.Assert():
+            parts = [node.test]
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            parts = [operand]
+        case ast.BoolOp(values=parts):
+            pass
+        case ast.Call(func=ast.Name(id="bool"), args=[part]):
+            parts = [part]
+        case ast.Match(subject=subject):
+            parts = [subject]
+        case ast.comprehension(ifs=parts):
+            pass
+        case _:
+            return
+    yield from (
+        part for part in parts if isinstance(part, ast.Name | ast.Attribute | ast.Subscript | ast.Call)
+    )
+
+
 class _Walk:
     def __init__(self, module: Module) -> None:
         self.top = ModuleScope(module, None, module.path.stem)
@@ -211,6 +235,7 @@ class _Walk:
         self.top.unused_marks = sorted(marks - at_loops)
 
     def _visit(self, node: ast.AST, scope: Scope, region: Region) -> None:
+        self.top.tested.extend((part, scope) for part in _tested(node))
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._function(node, scope, region)

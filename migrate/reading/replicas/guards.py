@@ -162,7 +162,9 @@ class Guards:
                 return False  # whether the variable is set: "0" holds, too
             if code(test.func) == "bool" and len(test.args) == 1:
                 return self.asks(test.args[0].value)
-            return self._is_call_for_rank(test) or self._is_call_for_first(test)
+            if self._is_call_for_rank(test) or self._is_call_for_first(test):
+                return True
+            return self._is_answer(test)
         if isinstance(test, cst.Name | cst.Attribute):
             last = last_part(test)
             if (
@@ -172,9 +174,7 @@ class Guards:
                 or self._context.ranks.is_rank(test)
             ):
                 return True
-            if isinstance(test, cst.Name) and self._is_answer(test):
-                return True
-            return self._value_asks(test)
+            return self._is_answer(test) or self._value_asks(test)
         return False
 
     def is_index(self, node: cst.BaseExpression) -> bool:
@@ -201,24 +201,30 @@ class Guards:
             return True  # `(i - rank) % world_size`
         return self.is_index(node.left) or self._is_computed(node.left)
 
-    def _is_answer(self, name: cst.Name) -> bool:
-        """Whether `name` is the index that a function of the project returns: `me = place()`."""
-        given = self._context.bound_values(name)
+    def _is_answer(self, node: cst.Name | cst.Attribute | cst.Call) -> bool:
+        """Whether `node` is the index that a function of the project returns: `me = place()`."""
+        if self._context.values.device(node) is not Kind.INDEX:
+            return False
+        if isinstance(node, cst.Call):
+            return bool(self._context.run_by(node))
+        given = self._given_to(node)
         return bool(given) and all(
-            isinstance(value, cst.Call)
-            and bool(self._context.run_by(value))
-            and self._context.values.device(value) is Kind.INDEX
-            for value in given
+            isinstance(value, cst.Call) and bool(self._context.run_by(value)) for value in given
         )
+
+    def _given_to(self, node: cst.Name | cst.Attribute) -> list[cst.CSTNode | None]:
+        """Return what the script assigns to a name, or to an attribute of `self`."""
+        if isinstance(node, cst.Name):
+            return list(self._context.bound_values(node))
+        if is_attribute_of_self(node):
+            return [value for _, value in self._context.attributes.get(node.attr.value, ())]
+        return []
 
     def _is_sum(self, node: cst.BaseExpression) -> bool:
         """Whether all that a name is given is the index and something more: `node * 8 + local_rank`."""
-        if isinstance(node, cst.Name):
-            given = list(self._context.bound_values(node))
-        elif is_attribute_of_self(node):
-            given = [value for _, value in self._context.attributes.get(node.attr.value, ())]
-        else:
+        if not isinstance(node, cst.Name | cst.Attribute):
             return False
+        given = self._given_to(node)
         return bool(given) and all(
             isinstance(value, cst.BinaryOperation)
             and isinstance(value.operator, cst.Add)
