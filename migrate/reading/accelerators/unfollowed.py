@@ -131,7 +131,7 @@ def _is_model(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
 
 
 def _is_unseen(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
-    """Whether a call runs a function that the source does not show, of a library or a name that is unknown."""
+    """Whether a call runs a function that the source does not show: of a library or of unknown origin."""
     if analysis.running[call].functions or is_module(call.func, scope, analysis):
         return False
     if isinstance(call.func, ast.Name) and hasattr(builtins, call.func.id):

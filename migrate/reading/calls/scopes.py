@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -213,7 +213,9 @@ def _tested(node: ast.AST) -> Iterator[ast.expr]:
         case _:
             return
     yield from (
-        part for part in parts if isinstance(part, ast.Name | ast.Attribute | ast.Subscript | ast.Call)
+        part
+        for part in parts
+        if isinstance(part, ast.Name | ast.Attribute | ast.Subscript | ast.Call)
     )
 
 
