@@ -103,3 +103,67 @@ def test_the_truth_of_another_number_is_none(tmp_path: Path, test: str) -> None:
     done = rewrite_folder(tmp_path, processes=1)
     (main,) = [file for file in done.files if file.name.name == "main.py"]
     assert [note.rule for note in main.findings if note.rule in ("XLA302", "save")] == []
+
+
+MANAGER = """
+    import contextlib
+
+    import torch.distributed as dist
+
+
+    @contextlib.contextmanager
+    def one_only():
+        yield dist.get_rank() {operator} 0
+        dist.barrier()
+"""
+MANAGED = """
+    import torch
+    import torch.distributed as dist
+    from managers import one_only
+
+
+    def run(model, total):
+        with one_only() as chosen:
+            if {chosen}:
+                dist.all_reduce(total)
+        with one_only() as chosen:
+            if {chosen}:
+                torch.save(model.state_dict(), "model.pt")
+
+
+    dist.init_process_group("nccl")
+    run(torch.nn.Linear(3, 3).cuda(), torch.ones(3).cuda())
+"""
+
+
+@pytest.mark.parametrize("split", [True, False], ids=["two files", "one file"])
+def test_what_a_context_manager_yields_is_a_test_of_the_rank(tmp_path: Path, split: bool) -> None:
+    manager = dedent(MANAGER.format(operator="==")).lstrip()
+    script = dedent(MANAGED.format(chosen="chosen")).lstrip()
+    if split:
+        (tmp_path / "managers.py").write_text(manager)
+    else:
+        script = manager + script.replace("from managers import one_only\n", "")
+    (tmp_path / "main.py").write_text(script)
+    files = rewrite_folder(tmp_path, processes=1).files
+    (main,) = [file for file in files if file.name.name == "main.py"]
+    assert [note.rule for note in main.findings if note.rule != "barrier"] == ["XLA302"]
+    assert "as chosen:\n        xm.save(" in main.after.decode()
+
+
+def test_a_context_manager_of_one_file_that_leaves_one_replica_out(tmp_path: Path) -> None:
+    manager = dedent(MANAGER.format(operator="!=")).lstrip()
+    script = dedent(MANAGED.format(chosen="not chosen")).lstrip()
+    script = manager + script.replace("from managers import one_only\n", "")
+    (tmp_path / "main.py").write_text(script)
+    (main,) = rewrite_folder(tmp_path, processes=1).files
+    assert "XLA302" in [note.rule for note in main.findings]
+
+
+def test_a_context_manager_that_yields_something_else_is_no_test(tmp_path: Path) -> None:
+    manager = dedent(MANAGER).replace("dist.get_rank() {operator} 0", "dist.is_nccl_available()")
+    (tmp_path / "managers.py").write_text(manager.lstrip())
+    (tmp_path / "main.py").write_text(dedent(MANAGED.format(chosen="chosen")).lstrip())
+    files = rewrite_folder(tmp_path, processes=1).files
+    (main,) = [file for file in files if file.name.name == "main.py"]
+    assert "XLA302" not in [note.rule for note in main.findings]

@@ -137,6 +137,7 @@ class Function(Scope):
         default_factory=lambda: ast.arguments([], [], None, [], [], None, [])
     )
     returns: list[ast.expr] = field(default_factory=list)
+    yields: list[ast.expr] = field(default_factory=list)
     elsewhere: dict[str, Scope] = field(default_factory=dict)  # names declared global or nonlocal
 
     @property
@@ -272,6 +273,8 @@ class _Walk:
                 self._import(node, scope, region)
             case ast.Return(value=ast.expr() as value) if isinstance(scope, Function):
                 scope.returns.append(value)
+            case ast.Yield(value=ast.expr() as value) if isinstance(scope, Function):
+                scope.yields.append(value)
             case ast.Global() | ast.Nonlocal() if isinstance(scope, Function):
                 outer = self.top if isinstance(node, ast.Global) else scope.parent
                 scope.elsewhere.update(dict.fromkeys(node.names, outer or self.top))

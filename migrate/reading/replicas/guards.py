@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 Guard = cst.If | cst.FunctionDef | cst.IfExp | cst.BooleanOperation | cst.While | cst.Match
 
 ENVIRONMENT = frozenset({"os.environ.get", "os.getenv"})
+# What makes a context manager of a function that yields the value of `with … as value`.
+MANAGERS = frozenset({"contextmanager", "asynccontextmanager"})
 PROPERTIES = frozenset({"property", "cached_property"})
 # `step % rank` and `rank * width` are rather of a matrix.
 # Methods that modules, optimizers and schedulers of torch have: a call is of the script's class only where
@@ -255,8 +257,10 @@ class Guards:
         if id(function) in self._under_way:
             return False
         self._under_way.add(id(function))
-        returned = [r.value for r in nodes_of(function.body, cst.Return) if r.value is not None]
-        found = any(map(self._tells, returned))
+        results = nodes_of(function.body, cst.Return)
+        if any(last_part(d.decorator) in MANAGERS for d in function.decorators):
+            results = nodes_of(function.body, cst.Yield)
+        found = any(self._tells(result.value) for result in results if result.value is not None)
         self._under_way.discard(id(function))
         return found
 
@@ -291,7 +295,17 @@ class Guards:
             last = name.attr.value
             asked = any(self._tells(value) for _, value in self._context.attributes.get(last, ()))
             return asked or last in self._context.calls.first or self._is_property(name)
-        return any(map(self._tells, self._context.bound_values(name)))
+        return any(map(self._tells, self._context.bound_values(name))) or any(
+            map(self._is_call_for_first, self._managers(name))
+        )
+
+    def _managers(self, name: cst.Name) -> Iterator[cst.Call]:
+        """Yield the context managers that give `name` its value: `with main_only() as name:`."""
+        for binding in self._context.bindings(name):
+            target = self._context.parent(binding.node)
+            item = self._context.parent(target) if isinstance(target, cst.AsName) else None
+            if isinstance(item, cst.WithItem) and isinstance(item.item, cst.Call):
+                yield item.item
 
     def _is_property(self, name: cst.Attribute) -> bool:
         """Whether `name` is a property of a class of the script that asks for the rank."""
