@@ -216,6 +216,26 @@ def run_function(body: str, style: Literal["native", "portable"] = "native") -> 
                 continue
             print(torch.cuda.get_device_properties(index))
         """,
+        """
+        available = torch.cuda.is_available()
+        if not available:
+            return 0
+        return torch.cuda.mem_get_info()[0]
+        """,
+        """
+        usable = torch.cuda.is_available()
+        if usable:
+            return torch.cuda.get_device_capability()
+        return None
+        """,
+        """
+        ok = torch.cuda.is_available()
+        return torch.cuda.get_device_properties(rank).total_memory if ok else 0
+        """,
+        """
+        ok = torch.cuda.is_available()
+        return ok and torch.cuda.get_device_capability()[0] >= 9
+        """,
         "return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 9",
         "return not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] < 8",
     ],
@@ -257,6 +277,18 @@ def test_a_function_that_goes_on_only_with_cuda_keeps_its_guard(
         if not torch.cuda.is_available():
             return
         torch.cuda.synchronize()
+        """,
+        """
+        available = torch.cuda.is_available()
+        if not available:
+            return 0
+        return torch.cuda.device_count()
+        """,
+        """
+        available = torch.cuda.is_available()
+        if available:
+            print(torch.cuda.get_device_name(0))
+        return model.cuda() if available else model
         """,
     ],
 )

@@ -179,5 +179,7 @@ def test_a_wait_in_a_function_that_a_step_calls(tmp_path: Path, call: str) -> No
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(text).lstrip())
     done = rewrite_folder(tmp_path, processes=1)
     (timing,) = [file for file in done.files if file.name.name == "timing.py"]
-    if b"sync" in timing.after:
-        assert [note.rule for note in timing.findings] == ["XLA206"]
+    assert b"    torch_xla.sync(wait=True)\n" in timing.after
+    (note,) = timing.findings
+    assert (note.rule, note.line) == ("XLA206", 5)
+    assert "called from main.py:11" in note.message

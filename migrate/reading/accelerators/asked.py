@@ -40,6 +40,11 @@ def devices_of(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr,
                 kind = kind_of(evaluator.values(part, scope))
                 if kind is not Kind.UNKNOWN:
                     yield part, kind
+    for node, scope in top.tested:
+        # Whether there is a device at all is another question than which replica this is.
+        if id(node) not in seen and kind_of(evaluator.values(node, scope)) is Kind.INDEX:
+            seen.add(id(node))
+            yield node, Kind.INDEX
 
 
 def is_module(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:

@@ -1,7 +1,7 @@
-"""Loops that may train through a function that the source does not show.
+"""Calls of functions that the source does not show, and the loops that may train through one.
 
-`from engine import backward`, where no file of the project is `engine`: the loop runs the model, and hands
-its optimizer to what cannot be followed.
+`from engine import backward`, where no file of the project is `engine`: the loop hands its optimizer, or its
+training, to what cannot be followed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,18 @@ from migrate.reading.values.words import (
     TRAINS_NOTHING,
 )
 
-# What they do is known.
+# Packages whose functions are known not to train.
 KNOWN = {"torch", "torchvision", "torchaudio", "torch_xla", "shims", "numpy", "builtins"}
 CLEARS = "zero_grad"
+BY_HAND = (
+    "`{}` may train, and no file of the project shows what it does: if one turn of this loop is one "
+    "training step, write `# migrate: step` above it, or put the calls that train in "
+    "`with torch_xla.step():` by hand; if the function runs many steps, it must end each of them itself"
+)
 
 
 def unfollowed_of(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, str]]:
-    """Yield the line of each such loop of a file, and what to do about it."""
+    """Yield the line of each loop of a file that may train through such a function, and what to do."""
     for scope in (top, *top.functions):
         for root in scope.roots:
             for region in _loops(analysis, root):
@@ -40,19 +45,28 @@ def unfollowed_of(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, s
                 if call is None or programs_of(analysis).on_accelerator(scope, region) is False:
                     continue
                 assert region.loop is not None
-                yield region.loop.lineno, _by_hand(call)
+                yield region.loop.lineno, BY_HAND.format(ast.unparse(call.func))
 
 
-def _by_hand(call: ast.Call) -> str:
-    return (
-        f"`{ast.unparse(call.func)}` may train, and no file of the project shows what it does: if one turn "
-        "of this loop is one training step, write `# migrate: step` above it, or put the calls that train "
-        "in `with torch_xla.step():` by hand"
+def is_outside(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    """Whether a call runs a function of a library of which nothing is known."""
+    if analysis.running[call].functions:
+        return False
+    values = analysis.evaluator.values(call.func, scope)
+    names = [value.name for value in values if isinstance(value, External)]
+    roots = {name.partition(".")[0] for name in names}
+    return bool(roots) and not any(
+        root in KNOWN or root in sys.stdlib_module_names for root in roots
     )
 
 
+def arguments(call: ast.Call) -> list[ast.expr]:
+    """Return all arguments of a call."""
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
 def _loops(analysis: Analysis, region: Region) -> Iterator[Region]:
-    """Yield the innermost loops in `region` that no step loop holds, and that hold none."""
+    """Yield the loops in `region` that no step loop holds, and that hold none."""
     for inner in region.inner:
         if inner in analysis.step_loops or inner in analysis.captured:
             continue
@@ -66,27 +80,37 @@ def _loops(analysis: Analysis, region: Region) -> Iterator[Region]:
 
 
 def _trains_unseen(analysis: Analysis, region: Region) -> ast.Call | None:
-    """Return the call of a loop that is handed an optimizer and cannot be followed, where the loop may train.
+    """Return the call of a loop that cannot be followed and may train.
 
-    The loop clears gradients or runs a model, or hands the model or the data on with the optimizer, and
-    nothing in it is seen to run a backward pass or a step.
+    Its name says that it trains; or it is given an optimizer, nothing else in the loop is seen to train, and,
+    where only a name says that it is an optimizer, the loop clears gradients, runs a model, or gives the
+    call the model or the data too.
     """
-    calls = [pair for one in _flat(region) for pair in one.calls]
-    if any(analysis.effect(call) for call, _ in calls):
+    if any(analysis.effect(call) for part in analysis.regions(region) for call, _ in part.calls):
+        return None
+    calls = [pair for part in _flat(region) for pair in part.calls]
+    unseen = [
+        (call, at)
+        for call, at in calls
+        if not TRAINS_NOTHING.fullmatch(last_part(call.func)) and _is_unseen(call, at, analysis)
+    ]
+    for call, _ in unseen:
+        if HIDDEN_TRAINING.fullmatch(last_part(call.func)):
+            return call
+    training = programs_of(analysis).training
+    if any(not training.isdisjoint(analysis.running[call].functions) for call, _ in calls):
         return None
     trains = any(
         last_part(call.func) == CLEARS or _is_model(call.func, at, analysis) for call, at in calls
     )
-    for call, at in calls:
-        if HIDDEN_TRAINING.fullmatch(last_part(call.func)) and _is_unknown(call, at, analysis):
-            return call
-        if not _is_unknown(call, at, analysis) or TRAINS_NOTHING.fullmatch(last_part(call.func)):
-            continue
-        given = (*call.args, *(keyword.value for keyword in call.keywords))
-        if any(_is_optimizer(value, at, analysis) for value in given) and (
+    for call, at in unseen:
+        given = arguments(call)
+        optimizers = {_is_optimizer(value, at, analysis) for value in given}
+        named = None in optimizers and (
             trains
             or any(LOADER.search(last_part(one)) or _is_model(one, at, analysis) for one in given)
-        ):
+        )
+        if True in optimizers or named:
             return call
     return None
 
@@ -106,8 +130,8 @@ def _is_model(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
     return is_module(node, scope, analysis) or (unknown and named)
 
 
-def _is_unknown(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
-    """Whether a call runs a function that the source does not show, and that is of no known library."""
+def _is_unseen(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    """Whether a call runs a function that the source does not show: of a library or of unknown origin."""
     if analysis.running[call].functions or is_module(call.func, scope, analysis):
         return False
     if isinstance(call.func, ast.Name) and hasattr(builtins, call.func.id):
@@ -118,18 +142,13 @@ def _is_unknown(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
             isinstance(call.func, ast.Name)
             or HIDDEN_TRAINING.fullmatch(last_part(call.func)) is not None
         )
-    for value in values:
-        if not isinstance(value, External):
-            return False
-        root = value.name.partition(".")[0]
-        if root in KNOWN or root in sys.stdlib_module_names:
-            return False
-    return True
+    return is_outside(call, scope, analysis)
 
 
-def _is_optimizer(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
+def _is_optimizer(node: ast.expr, scope: Scope, analysis: Analysis) -> bool | None:
+    """Whether `node` is an optimizer; None where only its name says so."""
     values = analysis.evaluator.values(node, scope)
     known = {is_optimizer_value(value, analysis.evaluator) for value in values} - {None}
     if known:
         return True in known
-    return OPTIMIZER.fullmatch(last_part(node)) is not None
+    return None if OPTIMIZER.fullmatch(last_part(node)) else False

@@ -16,9 +16,9 @@ from migrate.reading.accelerators.asked import (
     spelled_devices,
 )
 from migrate.reading.accelerators.collating import collating_of
+from migrate.reading.accelerators.feeding import feeding_of
 from migrate.reading.accelerators.generators import counting_generators
 from migrate.reading.accelerators.halves import halves_of
-from migrate.reading.accelerators.handed import loops_handing_on
 from migrate.reading.accelerators.loading import loaded_parts_of, loading_of
 from migrate.reading.accelerators.nested import nested_of
 from migrate.reading.accelerators.optimizers import FileOptimizers, optimizers_of
@@ -143,6 +143,7 @@ class ModuleCalls:
         seeding: what the file has to do with the seeds of the devices.
         whole_steps: the lines of its functions that hold steps of their own and are run as a part of a step.
         nesting: the calls that run such functions, so that no block of a step goes around them.
+        feeding: the lines of its functions that run within training steps only, for their loss.
         drawing: the calls that run a function that returns a random number of the host.
         drawn_attributes: the classes of it, by name, and their attributes that are set to such numbers.
         collating: the lines of its functions that make batches, as a `collate_fn`.
@@ -215,6 +216,7 @@ class ModuleCalls:
     divided_saves: Mapping[End, Share] = field(default_factory=dict)
     whole_steps: frozenset[int] = frozenset()
     nesting: frozenset[End] = frozenset()
+    feeding: frozenset[int] = frozenset()
     drawing: frozenset[End] = frozenset()
     collating: frozenset[int] = frozenset()
     drawn_attributes: frozenset[tuple[str, str]] = frozenset()
@@ -335,6 +337,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         divided_saves=dict(_divided_saves(analysis, scope)),
         whole_steps=frozenset() if alone else _whole_steps(analysis, scope),
         nesting=frozenset() if alone else frozenset(_nesting(analysis, scope)),
+        feeding=frozenset(f.line for f in scope.functions if f in feeding_of(analysis)),
         drawing=frozenset(_running(analysis, scope, drawing_of(analysis))),
         collating=frozenset(f.line for f in scope.functions if f in collating_of(analysis)),
         unvalidated=_is_unvalidated(analysis),
@@ -511,7 +514,7 @@ def _unused_marks(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
 
 def _open_loops(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
     """Return the lines of the loops that may train, and what to do about each."""
-    found = dict(loops_handing_on(analysis, scope)) | dict(unfollowed_of(analysis, scope))
+    found = dict(unfollowed_of(analysis, scope))
     found |= halves_of(analysis, scope)
     found |= {one.line: _by_hand(one) for one in registries_of(analysis).loops(scope)}
     said = {line for line, moved in _on_cpu(analysis, scope) if not moved}

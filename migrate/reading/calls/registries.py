@@ -20,17 +20,14 @@ from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import BOTH, Effect
 from migrate.reading.calls.kinds import UNKNOWN
 from migrate.reading.calls.scopes import Class, Function, ModuleScope, Region, Scope
+from migrate.reading.values.words import HIDDEN_TRAINING
 
 REGISTERS = re.compile(r"^register|_register$|^registered$", re.IGNORECASE)
 # Functions that make an object of a class that a string names.
 MAKES_BY_NAME = re.compile(
     r"by_name$|^instantiate|^build_from|from_cfg$|^import_(class|object|string)|^load_obj|^locate$"
 )
-# What a method of an object of an unknown class is called that trains.
-TRAINS = re.compile(
-    r"^(optimi[sz]e_param|train_(step|batch|iter)|training_step|run_step|fit_(batch|step))"
-)
-# What it may be called where the loop itself does the other half: `loss.accumulate_gradients()`.
+# What a method may be called where the loop itself does the other half: `loss.accumulate_gradients()`.
 HALF = re.compile("backward|grad|loss|optimi|step|train")
 # How a name is bound that may stand for any class: assigned, gone through by a loop.
 VARIABLE = frozenset({"value", "item", "element"})
@@ -137,7 +134,7 @@ class Registries:
                 for _, hidden in methods:
                     known |= hidden
                 yield _Open(call, known, tuple(made.name for made, _ in methods))
-            elif TRAINS.search(method) and self._made_by_name(call.func, scope):
+            elif HIDDEN_TRAINING.fullmatch(method) and self._made_by_name(call.func, scope):
                 yield _Open(call, BOTH, ())
             elif effect and HALF.search(method) and self._made_by_name(call.func, scope):
                 yield _Open(call, BOTH & ~effect, ())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -97,6 +97,8 @@ class ModuleScope(Scope):
     classes: list[Class] = field(default_factory=list)
     stars: list[Binding] = field(default_factory=list)
     compared: list[tuple[ast.Compare, Scope]] = field(default_factory=list)
+    # Names, attributes, items and calls whose truth decides something, and subjects of `match`.
+    tested: list[tuple[ast.expr, Scope]] = field(default_factory=list)
     # `args.device = value`, `options["device"] = value`: the receiver and the value, by the name.
     assigned: dict[str, list[tuple[ast.expr, Binding]]] = field(
         default_factory=lambda: defaultdict(list)
@@ -153,6 +155,7 @@ class Function(Scope):
         default_factory=lambda: ast.arguments([], [], None, [], [], None, [])
     )
     returns: list[ast.expr] = field(default_factory=list)
+    yields: list[ast.expr] = field(default_factory=list)
     elsewhere: dict[str, Scope] = field(default_factory=dict)  # names declared global or nonlocal
 
     @property
@@ -211,6 +214,30 @@ def scopes_of(module: Module) -> ModuleScope:
     return _Walk(module).top
 
 
+def _tested(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield what `node` tests for its truth, apart from operators, and the subject of a `match`."""
+    match node:
+        case ast.If() | ast.While() | ast.IfExp() | ast.Assert():
+            parts = [node.test]
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            parts = [operand]
+        case ast.BoolOp(values=parts):
+            pass
+        case ast.Call(func=ast.Name(id="bool"), args=[part]):
+            parts = [part]
+        case ast.Match(subject=subject):
+            parts = [subject]
+        case ast.comprehension(ifs=parts):
+            pass
+        case _:
+            return
+    yield from (
+        part
+        for part in parts
+        if isinstance(part, ast.Name | ast.Attribute | ast.Subscript | ast.Call)
+    )
+
+
 class _Walk:
     def __init__(self, module: Module) -> None:
         self.top = ModuleScope(module, None, module.path.stem)
@@ -229,6 +256,7 @@ class _Walk:
         self.top.unused_marks = sorted(marks - at_loops)
 
     def _visit(self, node: ast.AST, scope: Scope, region: Region) -> None:
+        self.top.tested.extend((part, scope) for part in _tested(node))
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._function(node, scope, region)
@@ -263,6 +291,8 @@ class _Walk:
                 self._import(node, scope, region)
             case ast.Return(value=ast.expr() as value) if isinstance(scope, Function):
                 scope.returns.append(value)
+            case ast.Yield(value=ast.expr() as value) if isinstance(scope, Function):
+                scope.yields.append(value)
             case ast.Global() | ast.Nonlocal() if isinstance(scope, Function):
                 outer = self.top if isinstance(node, ast.Global) else scope.parent
                 scope.elsewhere.update(dict.fromkeys(node.names, outer or self.top))

@@ -62,13 +62,21 @@ def guarded(context: Parsed) -> frozenset[int]:
     return frozenset(found)
 
 
-def _only_where_available(call: cst.Call, context: Parsed) -> Iterator[cst.CSTNode]:
+def _only_where_available(call: cst.Call | cst.Name, context: Parsed) -> Iterator[cst.CSTNode]:
     """Yield the question `call` and what runs only where there is CUDA, where that needs CUDA.
 
     `return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 9`, and a function that
-    goes on behind `if not torch.cuda.is_available(): return False`.
+    goes on behind `if not torch.cuda.is_available(): return False`; also by way of a variable, which is
+    used for nothing else: `available = torch.cuda.is_available()`.
     """
     above = context.parent(call)
+    if isinstance(above, cst.Assign) and isinstance(call, cst.Call):
+        targets = [one.target for one in above.targets]
+        guarded = [*_behind_uses(targets[0], context)] if len(targets) == 1 else []
+        if guarded:
+            yield call
+            yield from guarded
+        return
     if isinstance(above, cst.BooleanOperation) and isinstance(above.operator, cst.And):
         if above.left is call and needs_cuda(above.right, context):
             yield above
@@ -100,6 +108,26 @@ def _only_where_available(call: cst.Call, context: Parsed) -> Iterator[cst.CSTNo
     if needs_cuda(behind, context) or _imports_kernels(behind):
         yield either
         yield from rest
+
+
+def _behind_uses(target: cst.CSTNode, context: Parsed) -> Iterator[cst.CSTNode]:
+    """Yield what the uses of the variable `target` guard, where each of them guards what needs CUDA."""
+    if not isinstance(target, cst.Name) or len(context.bindings(target)) != 1:
+        return
+    owner, _ = context.bound_to(target)
+    found: list[cst.CSTNode] = []
+    for use in context.references(target.value):
+        if use is target or context.bound_to(use)[0] is not owner:
+            continue
+        guarded = [*_only_where_available(use, context)]
+        whole = _all_of(use, context)
+        above = context.parent(whole)
+        if isinstance(above, cst.If | cst.IfExp) and above.test is whole:
+            guarded = [above.body] if needs_cuda(above.body, context) else []
+        if not guarded:
+            return
+        found += guarded
+    yield from found
 
 
 def _imports_kernels(block: cst.IndentedBlock) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 Guard = cst.If | cst.FunctionDef | cst.IfExp | cst.BooleanOperation | cst.While | cst.Match
 
 ENVIRONMENT = frozenset({"os.environ.get", "os.getenv"})
+# What makes a context manager of a function that yields the value of `with … as value`.
+MANAGERS = frozenset({"contextmanager", "asynccontextmanager"})
 PROPERTIES = frozenset({"property", "cached_property"})
 # `step % rank` and `rank * width` are rather of a matrix.
 # Methods that modules, optimizers and schedulers of torch have: a call is of the script's class only where
@@ -162,7 +164,9 @@ class Guards:
                 return False  # whether the variable is set: "0" holds, too
             if code(test.func) == "bool" and len(test.args) == 1:
                 return self.asks(test.args[0].value)
-            return self._is_call_for_rank(test) or self._is_call_for_first(test)
+            if self._is_call_for_rank(test) or self._is_call_for_first(test):
+                return True
+            return self._is_answer(test)
         if isinstance(test, cst.Name | cst.Attribute):
             last = last_part(test)
             if (
@@ -172,9 +176,7 @@ class Guards:
                 or self._context.ranks.is_rank(test)
             ):
                 return True
-            if isinstance(test, cst.Name) and self._is_answer(test):
-                return True
-            return self._value_asks(test)
+            return self._is_answer(test) or self._value_asks(test)
         return False
 
     def is_index(self, node: cst.BaseExpression) -> bool:
@@ -201,24 +203,30 @@ class Guards:
             return True  # `(i - rank) % world_size`
         return self.is_index(node.left) or self._is_computed(node.left)
 
-    def _is_answer(self, name: cst.Name) -> bool:
-        """Whether `name` is the index that a function of the project returns: `me = place()`."""
-        given = self._context.bound_values(name)
+    def _is_answer(self, node: cst.Name | cst.Attribute | cst.Call) -> bool:
+        """Whether `node` is the index that a function of the project returns: `me = place()`."""
+        if self._context.values.device(node) is not Kind.INDEX:
+            return False
+        if isinstance(node, cst.Call):
+            return bool(self._context.run_by(node))
+        given = self._given_to(node)
         return bool(given) and all(
-            isinstance(value, cst.Call)
-            and bool(self._context.run_by(value))
-            and self._context.values.device(value) is Kind.INDEX
-            for value in given
+            isinstance(value, cst.Call) and bool(self._context.run_by(value)) for value in given
         )
+
+    def _given_to(self, node: cst.Name | cst.Attribute) -> list[cst.CSTNode | None]:
+        """Return what the script assigns to a name, or to an attribute of `self`."""
+        if isinstance(node, cst.Name):
+            return list(self._context.bound_values(node))
+        if is_attribute_of_self(node):
+            return [value for _, value in self._context.attributes.get(node.attr.value, ())]
+        return []
 
     def _is_sum(self, node: cst.BaseExpression) -> bool:
         """Whether all that a name is given is the index and something more: `node * 8 + local_rank`."""
-        if isinstance(node, cst.Name):
-            given = list(self._context.bound_values(node))
-        elif is_attribute_of_self(node):
-            given = [value for _, value in self._context.attributes.get(node.attr.value, ())]
-        else:
+        if not isinstance(node, cst.Name | cst.Attribute):
             return False
+        given = self._given_to(node)
         return bool(given) and all(
             isinstance(value, cst.BinaryOperation)
             and isinstance(value.operator, cst.Add)
@@ -249,8 +257,10 @@ class Guards:
         if id(function) in self._under_way:
             return False
         self._under_way.add(id(function))
-        returned = [r.value for r in nodes_of(function.body, cst.Return) if r.value is not None]
-        found = any(map(self._tells, returned))
+        results = nodes_of(function.body, cst.Return)
+        if any(last_part(d.decorator) in MANAGERS for d in function.decorators):
+            results = nodes_of(function.body, cst.Yield)
+        found = any(self._tells(result.value) for result in results if result.value is not None)
         self._under_way.discard(id(function))
         return found
 
@@ -285,7 +295,17 @@ class Guards:
             last = name.attr.value
             asked = any(self._tells(value) for _, value in self._context.attributes.get(last, ()))
             return asked or last in self._context.calls.first or self._is_property(name)
-        return any(map(self._tells, self._context.bound_values(name)))
+        return any(map(self._tells, self._context.bound_values(name))) or any(
+            map(self._is_call_for_first, self._managers(name))
+        )
+
+    def _managers(self, name: cst.Name) -> Iterator[cst.Call]:
+        """Yield the context managers that give `name` its value: `with main_only() as name:`."""
+        for binding in self._context.bindings(name):
+            target = self._context.parent(binding.node)
+            item = self._context.parent(target) if isinstance(target, cst.AsName) else None
+            if isinstance(item, cst.WithItem) and isinstance(item.item, cst.Call):
+                yield item.item
 
     def _is_property(self, name: cst.Attribute) -> bool:
         """Whether `name` is a property of a class of the script that asks for the rank."""

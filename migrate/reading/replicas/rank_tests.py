@@ -66,18 +66,23 @@ def first_attributes(analysis: Analysis) -> frozenset[str]:
 
 @lru_cache(maxsize=2)
 def first_functions(analysis: Analysis) -> frozenset[Function]:
-    """Return the functions of a project whose result says whether this is the first replica."""
+    """Return the functions of a project whose result says whether this is the first replica.
+
+    Of a context manager that is what it yields: `with main_only() as chosen:`.
+    """
     return frozenset(
         function
         for scope in analysis.scopes.values()
         for function in scope.functions
-        if function.returns and _says_first(function, analysis)
+        if (function.returns or function.yields) and _says_first(function, analysis)
     )
 
 
 def _says_first(function: Function, analysis: Analysis) -> bool:
     """Whether `function` returns the outcome of such a test, and True where there is one replica only."""
-    tests = [value for value in function.returns if not _is_true(value)]
+    is_manager = function.is_a("contextmanager", "asynccontextmanager")
+    results = function.yields if is_manager else function.returns
+    tests = [value for value in results if not _is_true(value)]
     return bool(tests) and all(_asks(value, function, analysis) for value in tests)
 
 

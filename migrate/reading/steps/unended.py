@@ -108,6 +108,11 @@ def _stands_alone(loop: Loop, facts: Facts) -> bool:
     if effects.on_cpu(loop) == 0 or facts.steps.trains(loop):
         return False
     function = facts.context.function_around(loop)
+    if (
+        function is not None
+        and facts.context.position(function.name).line in facts.context.calls.feeding
+    ):
+        return False
     free = function is not None and _is_decorated(function, facts)
     return free or not is_forward(function, facts.context)
 

@@ -214,11 +214,21 @@ EVALUATION = re.compile(
 # Functions and methods of which the source shows nothing and that train; and those that are given an
 # optimizer and do not.
 HIDDEN_TRAINING = re.compile(
-    r"train_?(step|batch|iter\w*|one_\w+|epoch)|training_step|optimi[sz]e(_\w+)?"
+    r"train_?(step|batch|iter|one_|epoch)\w*|training_step\w*|optimi[sz]e(_\w+)?|run_step\w*"
+    r"|fit_(batch|step)\w*"
 )
 TRAINS_NOTHING = re.compile(
-    r"(?!.*train)(.*_)?(save|load|log|checkpoint|ckpt|resume|restore|sched|adjust|lr|learning_rate|decay|eval"
-    r"|valid|test|print|show|wandb).*",
+    r"(?!.*train)((.*_)?(save|load|log|checkpoint|ckpt|resume|restore|sched|adjust|anneal|warm_?up|lr"
+    r"|learning_rate|decay|eval|valid|test|print|show|wandb).*|.*(_save|schedul\w*)|append|prepare|watch"
+    r"|get_\w+)",
+    re.IGNORECASE,
+)
+# A parameter that is no optimizer, where nothing is known of it but its name.
+NO_OPTIMIZER = re.compile(
+    r"args?|arguments|batch|cfg|config|criterion|data|dataset|datasets|dev|device|dir|epoch|file|gpu|h?params"
+    r"|hyp|images?|inputs?|iteration|labels?|local_rank|log|logger|loss|loss_fn|metrics?|mode|name|options?"
+    r"|opts|path|prefix|rank|sched|scheduler|size|split|step|tag|targets?|tokenizer|vocab|world_size|writer"
+    r"|x|y|.*(_(args|cfg|config|data|dir|file|fn|id|ids|loader|loss|name|path|rank|size|step|steps))",
     re.IGNORECASE,
 )
 # Methods by which a copy of the weights follows the model: `ema.update()`, `average.step(model)`.

@@ -302,6 +302,8 @@ def _in_a_model(loop: Loop, context: Workspace) -> bool:
 def _in_a_step(loop: Loop, context: Workspace) -> bool:
     """Whether the loop lies in the part of a training loop that gets a step, or in what that calls."""
     function = context.function_around(loop)
+    if function is not None and context.position(function.name).line in context.calls.feeding:
+        return True
     above = {id(node) for node in context.ancestors(loop)}
     for part in steps_of(context).parts():
         for index in part.staying():

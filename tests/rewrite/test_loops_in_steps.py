@@ -1,0 +1,96 @@
+"""Loops without gradients in functions that a training step runs for its loss."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options, Style
+
+LABELS = """
+import torch
+
+
+@torch.no_grad()
+def targets(model, views):
+    model.eval()
+    outs = []
+    for view in views:
+        view = view.cuda()
+        out = model(view).softmax(1)
+        outs.append(out)
+    return torch.stack(outs).mean(0)
+"""
+TRAIN = """
+import torch
+{imported}
+
+def main(loader, views):
+    model, teacher = torch.nn.Linear(8, 8).cuda(), torch.nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    {before}
+    for x in loader:
+        x = x.cuda()
+        {lines}
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+FEEDS = [
+    "wanted = targets(teacher, views)\nloss = (model(x) - wanted).mean()",
+    "loss = (model(x) - targets(teacher, views)).mean()",
+    "wanted = targets(teacher, views)\nwanted = wanted * 2\nloss = (model(x) - wanted).mean()",
+    "apart = x - targets(teacher, views)\nloss = model(x).mean()\nloss += apart.mean()",
+]
+
+
+def rewritten(
+    folder: Path, lines: str, before: str = "", style: Style = "native", split: bool = True
+) -> tuple[str, list[str]]:
+    """Return the file with the function, and the rules of what is said of the whole."""
+    train = TRAIN.format(
+        imported="from labels import targets\n" if split else "",
+        before=before or "pass",
+        lines=textwrap.indent(lines, " " * 8).lstrip(),
+    )
+    if split:
+        (folder / "labels.py").write_text(LABELS.lstrip())
+        (folder / "train.py").write_text(train.lstrip())
+    else:
+        (folder / "labels.py").write_text((LABELS + train).lstrip())
+    done = rewrite_folder(folder, options=Options(style=style), processes=1)
+    (labels,) = [file for file in done.files if file.name.name == "labels.py"]
+    return labels.after.decode(), [note.rule for file in done.files for note in file.findings]
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+@pytest.mark.parametrize("split", [True, False], ids=["two files", "one file"])
+@pytest.mark.parametrize("lines", FEEDS)
+def test_a_loop_that_the_loss_needs_is_a_part_of_the_step(
+    tmp_path: Path, lines: str, split: bool, style: Style
+) -> None:
+    """It got a step of its own, within the step, and XLA206 was reported of what had been written."""
+    text, rules = rewritten(tmp_path, lines, style=style, split=split)
+    assert ".step():" not in text.partition("def main")[0]
+    assert not {"XLA116", "XLA206"}.intersection(rules)
+
+
+@pytest.mark.parametrize(
+    ("lines", "before"),
+    [
+        ("loss = model(x).mean()", "wanted = targets(teacher, views)"),
+        ("loss = (model(x) - wanted).mean()", "wanted = targets(teacher, views)"),
+        (
+            "loss = (model(x) - targets(teacher, views)).mean()",
+            "print(targets(teacher, views).shape)",
+        ),
+    ],
+)
+def test_a_loop_that_runs_elsewhere_too_keeps_its_steps(
+    tmp_path: Path, lines: str, before: str
+) -> None:
+    text, _ = rewritten(tmp_path, lines, before)
+    assert "        with torch_xla.step():\n" in text
