@@ -50,7 +50,8 @@ def leaving(
             positional = [Kind.UNKNOWN] * definition.given
             loaded: set[int | str] = set()
             at, named_drawn = drawn_of(facts).passed(call)
-            drawn = {*(position + definition.given for position in at), *named_drawn}
+            drawn: set[int | str] = {position + definition.given for position in at}
+            drawn |= named_drawn
             for arg in call.args:
                 if arg.star or arg.keyword is not None:
                     break

@@ -194,9 +194,11 @@ class StepNumber(Hazard):
         called = name[6:] if name.startswith("torch.") else method(node)
         if called in RESIZED:
             if facts.values.is_tensor(node.args[0].value if node.args else None):
-                plain = [arg for arg in node.args if arg.keyword is None and not arg.star]
+                by_position = [arg for arg in node.args if arg.keyword is None and not arg.star]
                 for at, word in enumerate(("size", "scale_factor"), 1):
-                    resized = keyword(node, word) or (plain[at] if at < len(plain) else None)
+                    resized = keyword(node, word)
+                    if resized is None and at < len(by_position):
+                        resized = by_position[at]
                     if resized is not None and counters.changes(resized.value):
                         yield self._said(node, resized.value, f"`{word}`", counters)
             return
