@@ -109,3 +109,43 @@ def test_a_function_of_another_file_that_a_loader_is_given(tmp_path: Path, hande
     hits = check_paths([tmp_path], Config()).findings
     line = {"Pack(2)": 16, "Pack(2).of": 13}.get(handed, 5)
     assert [hit.line for hit in hits if hit.code == "XLA109"] == [line]
+
+
+CALLED = """
+    import torch
+
+
+    def NAME(samples):
+        return torch.cat([s for s in samples]), [len(s) for s in samples]
+"""
+
+
+@pytest.mark.parametrize(
+    ("main", "reported"),
+    [
+        ("def load(ds):\n    return DataLoader(ds, collate_fn=lambda s: NAME(s))", True),
+        ("def collate(samples):\n    return NAME(samples)", True),
+        ("def main(model):\n    return Trainer(model, data_collator=NAME)", True),
+        ("def merge(parts):\n    return NAME(parts)", False),
+        ("rows = NAME([torch.ones(3), torch.ones(4)])", False),
+    ],
+)
+@pytest.mark.parametrize("name", ["join", "collate_results"])
+def test_what_calls_a_function_decides_before_its_name(
+    tmp_path: Path, main: str, reported: bool, name: str
+) -> None:
+    head = (
+        "import torch\nfrom torch.utils.data import DataLoader\nfrom transformers import Trainer\n"
+        f"from pack import {name}\n\n\n"
+    )
+    (tmp_path / "pack.py").write_text(textwrap.dedent(CALLED).lstrip().replace("NAME", name))
+    (tmp_path / "main.py").write_text(head + main.replace("NAME", name) + "\n")
+    hits = check_paths([tmp_path], Config()).findings
+    assert [hit.line for hit in hits if hit.code == "XLA109"] == [5] * reported
+
+
+@pytest.mark.parametrize(("name", "reported"), [("join", False), ("collate_results", True)])
+def test_the_name_decides_where_nothing_is_seen_to_call_it(name: str, reported: bool) -> None:
+    script = textwrap.dedent(CALLED).lstrip().replace("NAME", name)
+    hits = check_source(parse(script.encode(), Path("data.py")), Config())
+    assert [hit.line for hit in hits if hit.code == "XLA109"] == [5] * reported

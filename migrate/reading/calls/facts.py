@@ -27,6 +27,7 @@ from migrate.reading.accelerators.sampling import gradient_free, samplers_of
 from migrate.reading.accelerators.unfollowed import unfollowed_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
+from migrate.reading.calls.kinds import External
 from migrate.reading.calls.launching import joining_of, launching_of
 from migrate.reading.calls.registries import Hidden, registries_of
 from migrate.reading.calls.saves import Saved, saves_of
@@ -146,6 +147,8 @@ class ModuleCalls:
         feeding: the lines of its functions that run within training steps only, for their loss.
         drawing: the calls that run a function that returns a random number of the host.
         drawn_attributes: the classes of it, by name, and their attributes that are set to such numbers.
+        of_libraries: the calls of parameters and attributes for which all callers give a library's function
+            that is no module.
         collating: the lines of its functions that make batches, as a `collate_fn`.
         unvalidated: whether the project switches off the checks of torch.distributions.
         unprepared: the calls of models that Accelerate prepared, with a batch of a loader that it did not
@@ -218,6 +221,7 @@ class ModuleCalls:
     nesting: frozenset[End] = frozenset()
     feeding: frozenset[int] = frozenset()
     drawing: frozenset[End] = frozenset()
+    of_libraries: frozenset[End] = frozenset()
     collating: frozenset[int] = frozenset()
     drawn_attributes: frozenset[tuple[str, str]] = frozenset()
     unvalidated: bool = False
@@ -339,6 +343,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         nesting=frozenset() if alone else frozenset(_nesting(analysis, scope)),
         feeding=frozenset(f.line for f in scope.functions if f in feeding_of(analysis)),
         drawing=frozenset(_running(analysis, scope, drawing_of(analysis))),
+        of_libraries=frozenset(_of_libraries(analysis, scope)),
         collating=frozenset(f.line for f in scope.functions if f in collating_of(analysis)),
         unvalidated=_is_unvalidated(analysis),
         drawn_attributes=frozenset(
@@ -358,6 +363,21 @@ def _unprepared(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, str
     for call, batch, file, line in unprepared_batches(analysis, top):
         where = f"line {line}" if file == top.module.path.name else f"{file}:{line}"
         yield _end(call, top.module), f"`{batch}` comes from the loader of {where}"
+
+
+def _of_libraries(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
+    for region in _regions(analysis, top):
+        for call, scope in region.calls:
+            named = call.func
+            while isinstance(named, ast.Attribute):
+                named = named.value
+            if not isinstance(scope, Function) or not isinstance(named, ast.Name):
+                continue
+            if named.id not in scope.parameters:
+                continue
+            values = analysis.evaluator.values(call.func, scope)
+            if values and all(isinstance(value, External) for value in values):
+                yield _end(call, top.module)
 
 
 @lru_cache(maxsize=2)

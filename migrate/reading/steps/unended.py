@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from migrate.reading.flow.reads import Reads
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.in_step import is_step
 from migrate.reading.steps.loops import Loop
-from migrate.reading.tree.tree import code, is_attribute_of_self, nodes_of, targets
+from migrate.reading.tree.tree import code, container, is_attribute_of_self, nodes_of, targets
 from migrate.reading.tree.walk import children
 from migrate.reading.values.device_values import DeviceValues
 from migrate.reading.values.kind import LOADERS, Kind
@@ -20,6 +19,7 @@ from migrate.reading.values.values import is_forward
 from migrate.reading.values.words import (
     CALLED_MODEL,
     NO_GRADIENTS,
+    OF_HOST,
     READ_METHODS,
     RUNS_PENDING,
     STEPS,
@@ -28,16 +28,11 @@ from migrate.reading.values.words import (
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
+    from migrate.reading.script import Script
 
 FEW = 4  # turns that one graph may well hold
 DEEPEST = 4
 AROUND = frozenset({"reversed", "tqdm", "trange", "list", "iter", "enumerate"})
-# What is called so works on data of the host, or is no model.
-OF_HOST = re.compile(
-    r"loss|criterion|metric|transform|token|callback|log|writer|print|save|load|read|open|parse|collate"
-    r"|hook|path|plot|(^|_)(fn|func|function|key|cb|f)$",
-    re.IGNORECASE,
-)
 ENDS = STEPS | WAITS | RUNS_PENDING
 
 
@@ -192,6 +187,21 @@ def _is_given(call: cst.Call, block: cst.CSTNode, facts: Facts) -> bool:
     return not given.isdisjoint(_carried(loop))
 
 
+def is_unknown_callee(call: cst.Call, context: Script) -> bool:
+    """Whether what is called is a parameter or an attribute of `self`, and nothing is known of it."""
+    func = container(call.func)
+    if isinstance(func, cst.Name):
+        function = context.function_around(call)
+        parameters = function.params if function is not None else cst.Parameters()
+        every = (*parameters.posonly_params, *parameters.params, *parameters.kwonly_params)
+        is_open = func.value in {parameter.name.value for parameter in every}
+    else:
+        is_open = is_attribute_of_self(func)
+    if not is_open or context.run_by(call) or context.place(call) in context.calls.of_libraries:
+        return False
+    return context.values.kind(call.func) is Kind.UNKNOWN
+
+
 def _takes_batch(call: cst.Call, block: cst.CSTNode, facts: Facts) -> bool:
     """Whether something of which nothing is known is called with what the loop goes over.
 
@@ -203,10 +213,10 @@ def _takes_batch(call: cst.Call, block: cst.CSTNode, facts: Facts) -> bool:
     if not isinstance(loop, cst.For) or not isinstance(func, cst.Name | cst.Attribute):
         return False
     if isinstance(func, cst.Name):
-        open_ = func.value in _parameters(block, facts)
+        is_open = func.value in _parameters(block, facts)
     else:
-        open_ = is_attribute_of_self(func) and not facts.values.given_to(func)
-    if not open_ or facts.context.run_by(call) or facts.values.kind(func) is not Kind.UNKNOWN:
+        is_open = not facts.values.given_to(func)
+    if not is_open or not is_unknown_callee(call, facts.context):
         return False
     if OF_HOST.search(code(func).rpartition(".")[2]):
         return False

@@ -223,6 +223,14 @@ TRAINS_NOTHING = re.compile(
     r"|get_\w+)",
     re.IGNORECASE,
 )
+# Functions that work on data of the host, or are no models, where nothing but their name is known.
+OF_HOST = re.compile(
+    r"loss|criterion|metric|transform|token|callback|log|writer|print|save|load|read|open|parse|collate"
+    r"|hook|path|plot|(^|_)(fn|func|function|key|cb|f)$",
+    re.IGNORECASE,
+)
+# Functions that make a batch of samples, where no call of them and no loader that is given them is seen.
+COLLATES = re.compile(r"collat(e|or)", re.IGNORECASE)
 # A parameter that is no optimizer, where nothing is known of it but its name.
 NO_OPTIMIZER = re.compile(
     r"args?|arguments|batch|cfg|config|criterion|data|dataset|datasets|dev|device|dir|epoch|file|gpu|h?params"

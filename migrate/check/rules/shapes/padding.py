@@ -17,8 +17,6 @@ COLLATORS = (
     "DataCollatorForTokenClassification",
     "DataCollatorForSeq2Seq",
 )
-# What a function that makes batches is called, where nobody is seen to hand it to a loader.
-COLLATES = re.compile(r"collat(e|or)", re.IGNORECASE)
 JOINS = frozenset(
     {
         *(f"torch.{name}" for name in ("cat", "concat", "concatenate", "hstack", "vstack")),
@@ -212,15 +210,12 @@ class Padding(Hazard):
 
 
 def collating_function(node: cst.CSTNode, facts: Facts) -> cst.FunctionDef | None:
-    """Return the function around `node` that makes a batch of samples: a `collate_fn`, or called so."""
+    """Return the function around `node` that makes a batch of samples, as a `collate_fn`."""
     function = facts.context.function_around(node)
     if not isinstance(function, cst.FunctionDef):
         return None
-    if facts.context.position(function).line in facts.context.calls.collating:
-        return function
-    around = facts.context.class_around(function)
-    owner = around.name.value if around is not None and function.name.value == "__call__" else ""
-    return function if COLLATES.search(owner or function.name.value) else None
+    line = facts.context.position(function.name).line
+    return function if line in facts.context.calls.collating else None
 
 
 def _pads_on(function: cst.FunctionDef, facts: Facts) -> bool:

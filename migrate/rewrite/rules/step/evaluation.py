@@ -14,9 +14,9 @@ from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.loops import Loop, batch_names, has_sync, numbers_of_host
 from migrate.reading.steps.outside import Outside
-from migrate.reading.tree.tree import code, container, is_attribute_of_self, nodes, nodes_of
+from migrate.reading.steps.unended import is_unknown_callee
+from migrate.reading.tree.tree import code, nodes, nodes_of
 from migrate.reading.values.devices import is_move, moves
-from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import CALLED_MODEL, MOVES, NO_GRADIENTS
 from migrate.rewrite.rules.step.arrange import Arrangement, arrange, head
 from migrate.rewrite.rules.step.detached_read import Read, as_read
@@ -223,13 +223,7 @@ def _takes_batch(call: cst.Call, context: Script) -> bool:
     A parameter that no caller fills, or an attribute that nothing sets: on the accelerator it computes,
     whatever it is.
     """
-    func = container(call.func)
-    function = context.function_around(call)
-    if isinstance(func, cst.Name):
-        unknown = function is not None and func.value in _parameters(function)
-    else:
-        unknown = is_attribute_of_self(func)
-    if not unknown or context.run_by(call) or context.values.kind(call.func) is not Kind.UNKNOWN:
+    if not is_unknown_callee(call, context):
         return False
     loop = next((a for a in context.ancestors(call) if isinstance(a, cst.For)), None)
     if loop is None:
@@ -246,12 +240,6 @@ def _takes_batch(call: cst.Call, context: Script) -> bool:
         or (isinstance(arg.value, cst.Call) and is_move(arg.value, context))
         for arg in call.args
     )
-
-
-def _parameters(function: cst.FunctionDef) -> set[str]:
-    parameters = function.params
-    every = (*parameters.posonly_params, *parameters.params, *parameters.kwonly_params)
-    return {one.name.value for one in every}
 
 
 @lru_cache(maxsize=2)
