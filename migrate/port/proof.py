@@ -12,7 +12,7 @@ import numpy as np
 
 from converters.errors import ConversionError
 from migrate.parity.compare import compare_sides
-from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.errors import NoGradientsError, ParityError
 from migrate.parity.ground.options import Options, SideOptions
 from migrate.parity.ground.results import Parity
 from migrate.parity.ground.settings import Settings
@@ -20,7 +20,7 @@ from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.parity.sides import frames
 from migrate.parity.sides.start import started, workplace
 from migrate.parity.sides.target import Target
-from migrate.port.results import Case
+from migrate.port.results import GRADIENTS, Case
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
@@ -40,6 +40,7 @@ class Asked:
         inputs: what is fed; empty: it is not made, `skipped` says why.
         precision: of float32 matmuls on both sides.
         layers: whether each layer is compared, not only the outputs.
+        gradients: whether the gradients of parameters and floating inputs are compared.
         skipped: see `Case`.
     """
 
@@ -47,13 +48,15 @@ class Asked:
     inputs: tuple[Arrays, ...]
     precision: str = "highest"
     layers: bool = True
+    gradients: bool = False
     skipped: str = ""
 
 
 def asked(
     inputs: InputSet, arguments: Sequence[Any], takes: Callable[[Arrays], bool]
 ) -> Iterator[Asked]:
-    """What is compared: the inputs as given, in float32 and in a TPU's precision, and other shapes of them.
+    """Yield the comparisons: the inputs as given, in float32 and in a TPU's precision, their gradients, and
+    other shapes of them.
 
     Args:
         inputs: as given.
@@ -65,6 +68,7 @@ def asked(
     given = [{**inputs[number], **fixed} for number in range(inputs.count)]
     yield Asked("float32", tuple(given))
     few = _alike(given)[:_FEW]
+    yield Asked(GRADIENTS, few, layers=False, gradients=True)
     yield Asked(_NAMED["default"], few, precision="default")
     for name, axes in free_axes(arguments, given[0]).items():
         argument, axis = axes[0]
@@ -186,10 +190,14 @@ def proven(
                 inputs=(str(written.folder),),
                 count=written.count,
                 layers=case.layers,
+                gradients=case.gradients,
             )
             shapes = described(case.inputs[0])
             try:
                 found = compare_sides(a, b, how, place, lambda _: None)
+            except NoGradientsError:
+                done.append(Case(case.name, shapes, None, skipped="its outputs have no gradients"))
+                continue
             except (ParityError, ConversionError) as error:
                 done.append(Case(case.name, shapes, None, _line(error, folder, shown)))
                 break  # what does not run once runs no second time

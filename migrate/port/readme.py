@@ -140,9 +140,17 @@ def _row(case: Case) -> str:
         return f"| {case.name} | | | | not tried: {case.skipped} |"
     if case.parity is None:
         return f"| {case.name} | {case.inputs} | | | **could not be compared**: {case.error} |"
-    worst = "" if case.worst is None else f"{case.worst:.1e}"
-    verdict = case.parity.verdict.value if case.matches else f"**{case.parity.sentence}**"
+    worst = worst_text(case)
+    verdict = case.verdict if case.matches else f"**{case.sentence}**"
     return f"| {case.name} | {case.inputs} | {worst} | {layers_text(case)} | {verdict} |"
+
+
+def worst_text(case: Case) -> str:
+    """The relative L2 of the worst output, or of the worst gradient with its name."""
+    if case.worst_gradient is not None:
+        name, distance = case.worst_gradient
+        return f"{distance:.1e} (gradient of {name})"
+    return "" if case.worst is None else f"{case.worst:.1e}"
 
 
 def layers_text(case: Case) -> str:

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from migrate.parity.ground.results import LayerResult, Parity
+from migrate.parity.ground.results import Check, LayerResult, Parity, Verdict
+from migrate.parity.tasks.gradients import ALL_PARAMETERS
+
+# The name of the comparison of gradients, and of its section.
+GRADIENTS = "gradients"
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,8 @@ class Case:
         inputs: the shapes: "input_ids int64[2,64]".
         parity: the comparison; None: it could not be made, `error` says why.
         error: one line; "" otherwise.
-        skipped: why it was not tried: the original itself does not take such inputs; "" otherwise.
+        skipped: why it was not tried: the original itself does not take such inputs, or has no gradients;
+            "" otherwise.
     """
 
     name: str
@@ -33,23 +38,65 @@ class Case:
         return bool(self.skipped) or (self.parity is not None and self.parity.matches)
 
     @property
+    def verdict(self) -> str:
+        """The verdict in a few words."""
+        if self.skipped:
+            return f"not tried: {self.skipped}"
+        if self.parity is None:
+            return "could not be compared"
+        return "differs" if self._wrong_gradients() else self.parity.verdict.value
+
+    @property
+    def sentence(self) -> str:
+        """The verdict for a reader, with what differs; "" where nothing was compared."""
+        if self.parity is None:
+            return ""
+        wrong = self._wrong_gradients()
+        if not wrong:
+            return self.parity.sentence
+        worst = max(wrong, key=lambda check: check.b or 0.0)
+        return (
+            f"differs: the gradient of {_weight(worst.name)} is {worst.b:.1e} from float64's, "
+            f"where {worst.limit:.1e} is allowed; gradients that differ: {len(wrong)}"
+        )
+
+    @property
     def worst(self) -> float | None:
         """Relative L2 of the worst output against float64."""
-        if self.parity is None:
-            return None
-        found = [
-            check.b
-            for section in self.parity.sections
-            if section.name == "outputs"
-            for check in section.checks
-            if check.b is not None
-        ]
-        return max(found, default=None)
+        return max(self._measured("outputs").values(), default=None)
+
+    @property
+    def worst_gradient(self) -> tuple[str, float] | None:
+        """The parameter or input whose gradient is the worst, and its relative L2 against float64."""
+        found = self._measured(GRADIENTS)
+        name = max(found, key=lambda one: found[one], default=None)
+        return None if name is None else (_weight(name), found[name])
+
+    def _wrong_gradients(self) -> list[Check]:
+        """The rows of gradients that failed, where nothing else did."""
+        if self.parity is None or self.parity.verdict is not Verdict.PARTLY:
+            return []
+        return [check for check in self._rows(GRADIENTS) if not check.passed]
+
+    def _measured(self, section: str) -> dict[str, float]:
+        """The rows of a section by name, each with the relative L2 of the port."""
+        return {check.name: check.b for check in self._rows(section) if check.b is not None}
+
+    def _rows(self, name: str) -> list[Check]:
+        """The rows of a section, without those of several parameters together."""
+        sections = () if self.parity is None else self.parity.sections
+        rows = [check for one in sections if one.name == name for check in one.checks]
+        return [check for check in rows if check.name != ALL_PARAMETERS]
 
     @property
     def first(self) -> LayerResult | None:
         """The first module that parts."""
         return None if self.parity is None else self.parity.first
+
+
+def _weight(row: str) -> str:
+    """The parameter or input that a row of gradients is about: "fc.weight", "input x"."""
+    return row.removeprefix("gradient ").removeprefix("of ")
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ def test_a_port_is_written_and_proven(run: Run, tmp_path: Path) -> None:
     proof = {case["name"]: case for case in said["proof"]}
     assert set(proof) == {
         "float32",
+        "gradients",
         "the precision of a TPU, emulated",
         "batch 1",
         "batch 3",

@@ -27,13 +27,15 @@ def test_every_free_size_has_another_and_the_batch_is_1_once(tmp_path: Path) -> 
     cases = list(asked(made(tmp_path), ARGUMENTS, lambda _: True))
     assert shapes(cases) == {
         "float32": (2, 8),
+        "gradients": (2, 8),
         "the precision of a TPU, emulated": (2, 8),
         "batch 1": (1, 8),
         "batch 3": (3, 8),
         "length 7": (2, 7),
     }
-    assert [one.layers for one in cases] == [True, True, False, False, False]
-    assert [one.precision for one in cases][:2] == ["highest", "default"]
+    assert [one.layers for one in cases] == [True, False, True, False, False, False]
+    assert [one.precision for one in cases][:3] == ["highest", "highest", "default"]
+    assert [one.name for one in cases if one.gradients] == ["gradients"]
 
 
 def test_a_size_that_the_original_does_not_take_is_another_or_said(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def test_an_odd_model_is_ported_and_proven(odd: tuple[Path, dict[str, Any]]) -> 
     _, report = odd
     assert {case["name"]: case["verdict"] for case in report["proof"]} == {
         "float32": "match",
+        "gradients": "match",
         "the precision of a TPU, emulated": "match",
         "batch 1": "match",
         "batch 3": "match",
@@ -119,3 +120,81 @@ def test_a_model_without_sizes_is_made_of_an_empty_configuration(tmp_path: Path)
     done = ported(PLAIN, "Plain", "x=float32[2,3,9]", tmp_path)
     assert done.exit_code == 0, done.output
     assert "config: PlainConfig" in (tmp_path / "ported/plain/modeling.py").read_text()
+
+
+# A straight-through estimator by `detach`; another one by a gradient of its own, which no recording shows.
+STRAIGHT = """
+import torch
+from torch import nn
+
+
+class Rounded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.enc = nn.Linear(6, 5)
+        self.dec = nn.Linear(5, 4)
+
+    def forward(self, x):
+        z = 3 * self.enc(x)
+        return self.dec(self.rounded(z))
+
+    def rounded(self, z):
+        return z + (torch.round(z) - z).detach()
+
+
+class Round(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, z):
+        return torch.round(z)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Hidden(Rounded):
+    def rounded(self, z):
+        return Round.apply(z)
+
+
+class Chosen(Rounded):
+    def rounded(self, z):
+        return z
+
+    def forward(self, x):
+        return super().forward(x).argmax(-1)
+"""
+
+
+def proof(done: Result) -> dict[str, dict[str, Any]]:
+    return {case["name"]: case for case in json.loads(done.stdout)["proof"]}
+
+
+def test_gradients_are_part_of_the_proof(tmp_path: Path) -> None:
+    done = ported(STRAIGHT, "Rounded", "x=float32[2,6]", tmp_path, "--json")
+    assert done.exit_code == 0, done.output
+    case = proof(done)["gradients"]
+    assert case["verdict"] == "match"
+    assert case["worst_gradient"]["relative_l2"] < 1e-6
+    folder = tmp_path / "ported/rounded"
+    assert "jax.lax.stop_gradient(jnp.round(z) - z)" in (folder / "modeling.py").read_text()
+    lines = (folder / "README.md").read_text().splitlines()
+    (row,) = [line for line in lines if line.startswith("| gradients |")]
+    assert f"(gradient of {case['worst_gradient']['name']})" in row
+
+
+def test_a_gradient_that_is_lost_is_exit_code_1_and_named(tmp_path: Path) -> None:
+    done = ported(STRAIGHT, "Hidden", "x=float32[2,6]", tmp_path, "--json")
+    assert done.exit_code == 1, done.output
+    cases = proof(done)
+    assert cases["float32"]["verdict"] == "match"
+    assert cases["gradients"]["verdict"] == "differs"
+    assert cases["gradients"]["worst_gradient"]["relative_l2"] == pytest.approx(1)
+    page = (tmp_path / "ported/hidden/README.md").read_text()
+    assert "**differs: the gradient of " in page
+
+
+def test_a_model_whose_outputs_have_no_gradients_says_so(tmp_path: Path) -> None:
+    done = ported(STRAIGHT, "Chosen", "x=float32[2,6]", tmp_path, "--json")
+    assert done.exit_code == 0, done.output
+    assert proof(done)["gradients"]["skipped"] == "its outputs have no gradients"

@@ -26,6 +26,7 @@ from converters.graph.ir import (
     size_of,
     uses,
 )
+from converters.graph.recording.gradients import stops
 from converters.graph.recording.known import Known
 from converters.graph.recording.libraries import own_files
 from converters.graph.recording.nodes import frames_of, name_of, needed
@@ -33,6 +34,8 @@ from converters.graph.recording.shared import first_names
 from converters.graph.recording.simplify import same_as
 from converters.graph.recording.trace import MARK, GraphError, Leaf, Trace
 
+# An operator that is the tensor itself without its gradient.
+STOP = "aten.detach.default"
 # What says nothing of the values: checks of torch's, and arithmetic of sizes, which their symbols hold.
 _DROPPED = re.compile(
     r"aten\._assert|aten\.sym_|_operator\.|aten\._check|math\.|torch\.sym|aten\.sym_constrain"
@@ -82,9 +85,12 @@ class _Group:
         self._placeholders()
         root = _Open("")
         wanted = needed(program.graph)
+        stopped = stops(program)
         for node in program.graph.nodes:
             if node.op == "call_function" and node in wanted:
                 self._node(node, root)
+                if node in stopped:
+                    self._stop(node, root)
         outputs = self._outputs(root)
         closed = _close(root)
         return Graph(
@@ -170,6 +176,23 @@ class _Group:
         self.values[node] = Ref(outs[0]) if single else tuple(Ref(one) for one in outs)
         at.computed[again] = self.values[node]
         at.items.append(Op(name, arguments, named, outs, single, frames))
+
+    def _stop(self, node: fx.Node, root: _Open) -> None:
+        """Pass no gradient on through what a node gives; what a call gives is stopped by its caller."""
+        at = self._open(node, root)
+        result = name_of(node.target) == MARK and str(node.args[1]).startswith(f"out|{at.path}|")
+        if result and at.above is not None:
+            at = at.above
+        value = self._seen(self.values.get(node), at)
+        if not isinstance(value, Ref | Held):
+            return  # several tensors, each of which is a node of its own; or what is known
+        frames = self._frames(node)
+        again = (STOP, str(value), frames[:-1])
+        if again not in at.computed:
+            number = self._new(node)
+            at.computed[again] = Ref(number)
+            at.items.append(Op(STOP, (value,), {}, (number,), True, frames))
+        self.values[node] = at.computed[again]
 
     def _frames(self, node: fx.Node) -> tuple[Frame, ...]:
         """The lines that a node was recorded in, without those of libraries that are not the model."""

@@ -36,6 +36,7 @@ from converters.graph.recording.detours import (
     unaware,
     values_known,
 )
+from converters.graph.recording.gradients import gradients_followed
 from converters.graph.recording.nodes import (
     frames_of,
     numbers_read,
@@ -288,7 +289,7 @@ def _export(
         # Its search for the best order of a product of three asks for every size, which would fix them.
         torch.backends.opt_einsum.flags(enabled=False),
         _all_frames(),
-        torch.no_grad(),
+        gradients_followed(module),
         warnings.catch_warnings(),
         redirect_stderr(io.StringIO()),  # where torch.export prints what it has when it fails
         _unlogged(),

@@ -555,7 +555,7 @@ class _Writer:
             own: ast.expr = ast.Attribute(ast.Name("self", ast.Load()), attribute, ast.Load())
             return Tensor(shape, dtype, found.turned(own) if found else own)
         if value.key.startswith(self.prefix) and (layer := self.drafter.layer(owner)):
-            access = layer.weight(self.access(owner), name)
+            access = layer.weight(self.access(owner), name, self.drafter.settings)
             if access is not None:
                 return Tensor(shape, dtype, access)
         if value.key.startswith(self.prefix):

@@ -92,13 +92,17 @@ class Layer:
         keywords = [ast.keyword(name, as_code(value)) for name, value in options.items()]
         return ast.Call(layer, [given], keywords)
 
-    def weight(self, layer: ast.expr, name: str) -> ast.expr | None:
+    def weight(self, layer: ast.expr, name: str, settings: Settings) -> ast.expr | None:
         """The torch tensor `name` of the layer, as an expression; None if it is not one array of Flax's."""
         found = weight_of(self.module, name)
         if found is None:
             return None
         if found.linen == "embedding":
             return found.turned(ast.Attribute(layer, "embedding", ast.Load()))
+        sides = self._input_sides(settings)
+        if found.collection == "params" and sides:
+            held = call("weights_of", layer, 1, *sides)
+            return found.turned(code("{held}[{name}]", held=held, name=found.linen))
         return found.turned(
             code(
                 "{layer}.variables[{collection}][{name}]",
@@ -107,6 +111,24 @@ class Layer:
                 name=found.linen,
             )
         )
+
+    def _input_sides(self, settings: Settings) -> tuple[Any, ...]:
+        """Sides of an input for one item, in Flax's order; () where the layer's type does not say them."""
+        if self.ours is not None or self.flax.before or self.flax.options:
+            return ()
+        module: Any = self.module
+        match module:
+            case torch.nn.Linear():
+                return (settings.of_layer(module, "in_features", module.in_features),)
+            case torch.nn.Conv1d() | torch.nn.Conv2d() | torch.nn.Conv3d():
+                pairs = zip(module.kernel_size, module.dilation, strict=True)
+                sides = (1 + (side - 1) * step for side, step in pairs)
+                return (*sides, settings.of_layer(module, "in_channels", module.in_channels))
+            case torch.nn.LayerNorm() | torch.nn.RMSNorm():
+                return tuple(module.normalized_shape)
+            case torch.nn.GroupNorm():
+                return (settings.of_layer(module, "num_channels", module.num_channels),)
+        return ()
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,7 @@ _ELEMENTWISE = {
     "to",
     "floor",
     "round",
+    "detach",
 }
 _REDUCTIONS = {"mean", "sum", "amax", "amin"}
 

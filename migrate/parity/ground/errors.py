@@ -54,6 +54,15 @@ class InputsError(ParityError):
     """
 
 
+class NoGradientsError(ParityError):
+    """The models have no gradients to compare.
+
+    Cause: no output of both is floating.
+
+    Remedy: leave `--gradients` out.
+    """
+
+
 class DumpError(ParityError):
     """A recorded dump cannot be read.
 

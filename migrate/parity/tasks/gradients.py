@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.errors import NoGradientsError
 from migrate.parity.ground.results import Check, Section
 from migrate.parity.judge.bootstrap import ratio
 from migrate.parity.judge.profiles import Profile
@@ -31,6 +31,7 @@ from migrate.parity.tasks.outputs import compared_outputs, output, positions
 from migrate.parity.tasks.party import Parties, Party
 
 Array = np.ndarray[Any, Any]
+ALL_PARAMETERS = "all parameters"  # the row of all of them together
 VANISHING = 1e-6  # of the norm of all gradients; `migrate prove` has the same
 # XLA adds bfloat16 in bfloat16, torch in float32: the gradient of a bias, a sum over all positions, was 1e-2
 # to 9e-2 off on XLA's CPU in correct models; that of an input 4e-2, by ReLUs a rounding away from zero.
@@ -106,7 +107,8 @@ def compare_gradients(parties: Parties) -> Section:
     """Compute the gradients of all parties and compare them with the truth's.
 
     Raises:
-        ParityError: the model has no floating output, or a side cannot be differentiated.
+        NoGradientsError: the models have no floating output in common.
+        ParityError: a side cannot be differentiated.
     """
     folders = {party.name: _gradients(parties, party) for party in parties.all()}
     truth = folders[parties.truth.name]
@@ -126,7 +128,7 @@ def write_cotangents(parties: Parties, party: Party, folder: Path) -> None:
 
     paths = compared_outputs(parties)
     if not paths:
-        raise ParityError(
+        raise NoGradientsError(
             "gradients: the models have no floating output in common", "leave --gradients out"
         )
     folder.mkdir(parents=True, exist_ok=True)
@@ -208,6 +210,7 @@ def _inputs(found: Found, party: Party, number: int, mine: Any, exact: Any) -> N
     for key in sorted(known - have):
         if exact.get_tensor(key).any():
             found.missing.add(key)
+    found.surplus.update(key for key in have - known if mine.get_tensor(key).any())
     for key in sorted(known & have):
         truth, array = exact.get_tensor(key), mine.get_tensor(key)
         if key.removeprefix("inputs/") in party.settings.transposed:
@@ -226,9 +229,7 @@ def _section(parties: Parties, found: dict[str, Found]) -> Section:
     names = dict.fromkeys(name for _, one in sides for name in (*one.distances, *one.missing))
     limit = parties.profile.gradient.value * math.sqrt(max(parties.operations, 1))
     totals = [one.total() for _, one in sides]
-    checks = [
-        _row(parties, "all parameters", totals, emulated.total() if emulated else None, limit)
-    ]
+    checks = [_row(parties, ALL_PARAMETERS, totals, emulated.total() if emulated else None, limit)]
     scale = max((one.size for one in totals), default=0.0)
     for name in names:
         distances = [one.distances.get(name) for _, one in sides]
@@ -306,6 +307,8 @@ def _notes(parties: Parties, found: dict[str, Found]) -> tuple[str, ...]:
             notes.append(
                 f"{party.name}: not compared, computed from other weights: {', '.join(odd)}"
             )
+    if not any(one.distances for one in found.values()):
+        notes.append("no output depends on a parameter or a floating input by a gradient")
     if parties.emulated is not None:
         total = found[parties.emulated.name].total()
         notes.append(f"the emulated run: {_over(total.error, total.size):.1e} over all parameters")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -69,18 +70,11 @@ def missing_table(missing: Sequence[Any]) -> Table:
 def _cases(cases: Sequence[Case]) -> Table:
     from rich.text import Text
 
-    from migrate.port.readme import layers_text
+    from migrate.port.readme import layers_text, worst_text
 
     table = plain_table("compared", "inputs", "outputs", "layers", "verdict")
     for case in cases:
-        if case.skipped:
-            said = f"not tried: {case.skipped}"
-        elif case.parity is None:
-            said = "could not be compared"
-        else:
-            said = case.parity.verdict.value
-        worst = "" if case.worst is None else f"{case.worst:.1e}"
-        row = (case.name, case.inputs, worst, layers_text(case), said)
+        row = (case.name, case.inputs, worst_text(case), layers_text(case), case.verdict)
         table.add_row(*(Text(text) for text in row))
     return table
 
@@ -92,7 +86,7 @@ def _parting(cases: Sequence[Case]) -> list[str]:
         return []
     if case.parity is None:
         return ["", f"{case.name}: {case.error}"]
-    said = ["", f"{case.name}: {case.parity.sentence}"]
+    said = ["", f"{case.name}: {case.sentence}"]
     if case.first is not None:
         port = "" if case.first.b is None else f" (called at {case.first.b.called})"
         said.append(f"the first module that parts: {case.first.name or 'the model'}{port}")
@@ -136,13 +130,21 @@ def _missing(missing: Sequence[Any]) -> list[dict[str, str]]:
     ]
 
 
+def _gradient(case: Case) -> dict[str, Any] | None:
+    if case.worst_gradient is None:
+        return None
+    name, distance = case.worst_gradient
+    return {"name": name, "relative_l2": distance if math.isfinite(distance) else None}
+
+
 def _case(case: Case) -> dict[str, Any]:
     return {
         "name": case.name,
         "inputs": case.inputs,
         "matches": case.matches,
-        "verdict": None if case.parity is None else case.parity.verdict.value,
+        "verdict": None if case.parity is None else case.verdict,
         "relative_l2": case.worst,
+        "worst_gradient": _gradient(case),
         "first": None if case.first is None else case.first.name,
         "error": case.error,
         "skipped": case.skipped,

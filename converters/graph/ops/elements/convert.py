@@ -136,23 +136,31 @@ def view_dtype(x: Any, dtype: torch.dtype) -> ast.expr:
 @op(
     "aten.clone.default",
     "aten.contiguous.default",
-    "aten.detach.default",
     "aten.alias.default",
     "aten.lift_fresh_copy.default",
     "aten.lift_fresh.default",
     "aten.lift.default",
     "aten.alias_copy.default",
-    "aten.detach_copy.default",
     "aten.resolve_conj.default",
     "aten.resolve_neg.default",
     samples=(
-        sample(real(2, 3), gradient=False, why="detach has none"),
+        sample(real(2, 3), gradient=False, why="torch has none of some"),
         sample(real(), gradient=False, why="as above"),
     ),
 )
 def identity(x: Any) -> ast.expr:
     """The tensor itself."""
     return code("{x}", x=x)
+
+
+@op(
+    "aten.detach.default",
+    "aten.detach_copy.default",
+    samples=(sample(real(2, 3)), sample(real())),
+)
+def detach(x: Any) -> ast.expr:
+    """`jax.lax.stop_gradient`."""
+    return call("jax.lax.stop_gradient", x)
 
 
 @op(

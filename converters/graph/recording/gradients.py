@@ -1,0 +1,160 @@
+"""Where the original stops gradients: `detach`, `.data`, `torch.no_grad`, `torch.inference_mode`.
+
+While a model is recorded, each node of the graph is labelled with whether torch would follow it (`FOLLOWED`).
+The label survives the passes of `torch.export`; `stops` reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export.graph_signature import InputKind
+
+from converters.graph.recording.nodes import name_of
+
+# The key of the label among a node's `meta["custom"]`, which `torch.export` hands on to what a node becomes.
+FOLLOWED = "tpu_migrate_gradient_followed"
+_DETACHED = {"aten.detach.default", "aten.detach_.default", "aten.detach_copy.default"}
+# Results have the dtype of an argument but none of its values, or no gradient anywhere.
+_NO_GRADIENT = {
+    f"aten.{name}"
+    for name in (
+        *("zeros_like.default", "ones_like.default", "empty_like.default", "full_like.default"),
+        *("new_zeros.default", "new_ones.default", "new_empty.default", "new_full.default"),
+        *("rand_like.default", "randn_like.default", "sign.default", "sgn.default"),
+        *("floor.default", "ceil.default", "round.default", "trunc.default", "fix.default"),
+        *("round.decimals", "heaviside.default"),
+    )
+}
+
+
+@contextmanager
+def gradients_followed(module: torch.nn.Module) -> Iterator[None]:
+    """Record with gradients on, as they are in training, so that it shows where the model turns them off.
+
+    Parameters require none meanwhile: a model may then change them in place, as it may where gradients are
+    off, and torch chooses the same operators. `torch.export` would make a graph of its own of each region
+    without gradients, which no longer shows the calls of modules; its nodes are labelled instead.
+    """
+    from torch._export.passes import replace_set_grad_with_hop_pass as regions
+
+    def labelled(graph_module: fx.GraphModule, signature: Any) -> tuple[fx.GraphModule, Any]:
+        _label(graph_module)
+        return graph_module, signature
+
+    before = regions.replace_set_grad_with_hop_pass
+    required = [one for one in module.parameters() if one.requires_grad]
+    regions.replace_set_grad_with_hop_pass = labelled
+    try:
+        with torch.enable_grad(), _inference_is_no_grad():
+            for one in required:
+                one.requires_grad_(False)
+            yield
+    finally:
+        regions.replace_set_grad_with_hop_pass = before
+        for one in required:
+            one.requires_grad_(True)
+
+
+@contextmanager
+def _inference_is_no_grad() -> Iterator[None]:
+    """`torch.inference_mode` leaves no trace in a recording; `torch.set_grad_enabled` does."""
+    cls: Any = torch.inference_mode
+    enter, leave = cls.__enter__, cls.__exit__
+    previous: list[bool] = []
+
+    def entered(self: Any) -> None:
+        previous.append(torch.is_grad_enabled())
+        torch.set_grad_enabled(not self.mode)
+
+    def left(self: Any, *raised: Any) -> None:
+        torch.set_grad_enabled(previous.pop())
+
+    cls.__enter__, cls.__exit__ = entered, left
+    try:
+        yield
+    finally:
+        cls.__enter__, cls.__exit__ = enter, leave
+
+
+def _label(graph_module: fx.GraphModule) -> None:
+    """Label the nodes, and take out the switches between them."""
+    graph, followed = graph_module.graph, True
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        if node.target is torch._C._set_grad_enabled:
+            followed = bool(node.args[0])
+            graph.erase_node(node)
+            continue
+        name = name_of(node.target)
+        if (
+            name == "aten.detach_.default"
+        ):  # no trace is left of it where changes in place are taken out
+            node.target = torch.ops.aten.detach.default
+        if not followed or name in _DETACHED:
+            node.meta["custom"] = {**(node.meta.get("custom") or {}), FOLLOWED: False}
+    graph_module.recompile()
+
+
+def stops(program: torch.export.ExportedProgram) -> set[fx.Node]:
+    """The nodes whose values pass no gradient in torch, and would in JAX.
+
+    They are floating, depend on a parameter or a floating input, and are used where gradients are followed.
+    What is integer, computed of constants, or used for a comparison only has no gradient anyway.
+    """
+    nodes = list(program.graph.nodes)
+    live = _live(nodes)
+    depends = _sources(program)
+    passing = set(depends)  # what depends on these by a way that is not stopped
+    found: set[fx.Node] = set()
+    for node in nodes:
+        if node.op != "call_function" or not _floats(node) or name_of(node.target) in _NO_GRADIENT:
+            continue
+        if any(one in depends for one in node.all_input_nodes):
+            depends.add(node)
+        # A second `detach` stays too: turns of a loop that begins with one are alike then.
+        sources = depends if name_of(node.target) in _DETACHED else passing
+        if not any(one in sources for one in node.all_input_nodes):
+            continue
+        if not _followed(node) and any(_followed(one) and one in live for one in node.users):
+            found.add(node)
+        elif any(one in passing for one in node.all_input_nodes):
+            passing.add(node)
+    return found
+
+
+def _sources(program: torch.export.ExportedProgram) -> set[fx.Node]:
+    """The floating parameters and inputs."""
+    kinds = (InputKind.PARAMETER, InputKind.USER_INPUT)
+    names = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind in kinds}
+    return {one for one in program.graph.nodes if one.name in names and _floats(one)}
+
+
+def _live(nodes: list[fx.Node]) -> set[fx.Node]:
+    """The nodes that a gradient of an output reaches, and the output itself."""
+    live: set[fx.Node] = set()
+    for node in reversed(nodes):
+        passes = _floats(node) and name_of(node.target) not in _NO_GRADIENT
+        if node.op == "output" or (passes and any(one in live for one in node.users)):
+            live.add(node)
+    return live
+
+
+def _followed(node: fx.Node) -> bool:
+    """Whether torch follows what a node does."""
+    return bool((node.meta.get("custom") or {}).get(FOLLOWED, True))
+
+
+def _floats(node: fx.Node) -> bool:
+    """Whether a node gives a tensor that has gradients, or several of which one does."""
+    value = node.meta.get("val")
+    parts = value if isinstance(value, list | tuple) else [value]
+    return any(
+        isinstance(one, torch.Tensor) and (one.is_floating_point() or one.is_complex())
+        for one in parts
+    )
