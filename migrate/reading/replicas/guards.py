@@ -257,10 +257,12 @@ class Guards:
         if id(function) in self._under_way:
             return False
         self._under_way.add(id(function))
-        results = nodes_of(function.body, cst.Return)
-        if any(last_part(d.decorator) in MANAGERS for d in function.decorators):
-            results = nodes_of(function.body, cst.Yield)
-        found = any(self._tells(result.value) for result in results if result.value is not None)
+        managed = any(last_part(d.decorator) in MANAGERS for d in function.decorators)
+        results = (
+            nodes_of(function.body, cst.Yield) if managed else nodes_of(function.body, cst.Return)
+        )
+        values = [result.value for result in results]
+        found = any(self._tells(v) for v in values if isinstance(v, cst.BaseExpression))
         self._under_way.discard(id(function))
         return found
 
