@@ -257,10 +257,10 @@ class Guards:
         if id(function) in self._under_way:
             return False
         self._under_way.add(id(function))
-        results = nodes_of(function.body, cst.Return)
+        results: list[cst.CSTNode | None] = [r.value for r in nodes_of(function.body, cst.Return)]
         if any(last_part(d.decorator) in MANAGERS for d in function.decorators):
-            results = nodes_of(function.body, cst.Yield)
-        found = any(self._tells(result.value) for result in results if result.value is not None)
+            results = [y.value for y in nodes_of(function.body, cst.Yield)]
+        found = any(map(self._tells, results))
         self._under_way.discard(id(function))
         return found
 
