@@ -174,3 +174,47 @@ def test_a_validation_by_a_method_of_another_file_is_reported(tmp_path: Path) ->
     assert reported(tmp_path, train=TRAIN, trainer=TRAINER) == [("train", 10)]
     reads = TRAINER.replace(".mean())", ".mean().item())")
     assert reported(tmp_path, train=TRAIN, trainer=reads) == []
+
+
+CALLS = """
+import torch
+
+
+@torch.no_grad()
+def collect(NAME, loader):
+    outs = []
+    for x in loader:
+        outs.append(NAME(x))
+    return outs
+"""
+GIVES = """
+import json
+
+import networks
+import torch
+import torch_xla
+from calls import collect
+
+model = torch.nn.Linear(8, 8).to("xla")
+collect(GIVEN, [torch.ones(4, 8).to("xla") for _ in range(9)])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("fn", "model", True),
+        ("transform", "torch.jit.script(model)", True),
+        ("key", "torch.nn.Linear(8, 8).to('xla')", True),
+        ("apply", "json.dumps", False),
+        ("net_a", "torch.nn.functional.relu", False),
+        ("apply", "undefined", True),
+        ("apply", "networks.resnet", True),
+        ("key", "undefined", False),
+    ],
+)
+def test_what_callers_give_decides_before_the_name(
+    tmp_path: Path, name: str, given: str, expected: bool
+) -> None:
+    calls, main = CALLS.replace("NAME", name), GIVES.replace("GIVEN", given)
+    assert reported(tmp_path, calls=calls, main=main) == [("calls", 7)] * expected

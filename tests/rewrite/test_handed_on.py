@@ -116,3 +116,47 @@ def test_a_mark_says_that_it_trains(tmp_path: Path) -> None:
     script = LOOP.replace("for x in loader:", "for x in loader:  # migrate: step")
     script = script.replace("LINE", "library.train_one(model, o, x)")
     assert said(tmp_path, script) == []
+
+
+WRAPPED = """
+with torch.enable_grad():
+            library.train_one(model, o, x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "lines"),
+    [
+        (WRAPPED.strip(), [6]),  # in a block of the loop
+        ("for part in x.split(2):\n            library.train_one(model, o, part)", [8]),
+        ("model(x).mean().backward()\n        library.update(model, o)\n        o.step()", []),
+        ("library.warmup(o)", []),
+        ("library.get_last_lr(o)", []),
+        ("library.run_step(model, x)", [6]),
+        ("print(o, model(x))", []),
+    ],
+)
+def test_no_loop_is_reported_twice_or_left_out(tmp_path: Path, line: str, lines: list[int]) -> None:
+    assert said(tmp_path, LOOP.replace("LINE", line)) == [("step", number) for number in lines]
+
+
+def test_an_epoch_whose_training_is_seen_is_not_reported(tmp_path: Path) -> None:
+    script = """
+        import library
+        import torch
+
+
+        def train(model, o, loader):
+            for x in loader:
+                model(x.cuda()).mean().backward()
+                o.step()
+
+
+        def main(loader):
+            model = torch.nn.Linear(8, 8).cuda()
+            o = torch.optim.SGD(model.parameters(), lr=0.1)
+            for epoch in range(3):
+                train(model, o, loader)
+                library.summarise(model, o)
+    """
+    assert said(tmp_path, script) == []

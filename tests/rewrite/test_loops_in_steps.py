@@ -94,3 +94,51 @@ def test_a_loop_that_runs_elsewhere_too_keeps_its_steps(
 ) -> None:
     text, _ = rewritten(tmp_path, lines, before)
     assert "        with torch_xla.step():\n" in text
+
+
+STEP = """
+import torch
+
+
+@torch.no_grad()
+def targets(model, views):
+    outs = []
+    for view in views:
+        view = view.cuda()
+        out = model(view).softmax(1)
+        outs.append(out)
+    return torch.stack(outs).mean(0)
+
+
+def train_step(model, teacher, optimizer, x, views, number):
+    x = x.cuda()
+    loss = LOSS
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if number % 100 == 0:
+        SHOW
+
+
+def main(loader, views):
+    model, teacher = torch.nn.Linear(8, 8).cuda(), torch.nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number, x in enumerate(loader):
+        train_step(model, teacher, optimizer, x, views, number)
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "show", "own"),
+    [
+        ("(model(x) - targets(teacher, views)).mean()", "print(number)", False),
+        ("model(x).mean()", "print(targets(model, views).shape)", True),
+    ],
+)
+def test_a_function_that_is_the_whole_step(tmp_path: Path, loss: str, show: str, own: bool) -> None:
+    """An evaluation in it is none that the loss needs."""
+    script = STEP.lstrip().replace("LOSS", loss).replace("SHOW", show)
+    (tmp_path / "train.py").write_text(script)
+    (file,) = rewrite_folder(tmp_path, processes=1).files
+    head = file.after.decode().partition("def train_step")[0]
+    assert (".step():" in head) is own

@@ -25,7 +25,7 @@ BLOCK = (*FUNCTION, *LOOP, ast.Module)
 @lru_cache(maxsize=2)
 def feeding_of(analysis: Analysis) -> frozenset[Function]:
     """Return the functions of a project that nothing but the computation of a step's loss calls."""
-    feeding = frozenset(_feeding_calls(analysis))
+    feeding = frozenset(call for call in _feeding_calls(analysis) if not analysis.effect(call))
     called = [f for call in feeding for f in analysis.running[call].functions]
     found = set(closure(called, lambda function: _run_by(function, analysis)))
     callers = callers_of(analysis) if found else {}
@@ -39,7 +39,10 @@ def feeding_of(analysis: Analysis) -> frozenset[Function]:
 
 
 def _feeding_calls(analysis: Analysis) -> Iterator[ast.Call]:
-    """Yield the calls in step loops, and in what these run, whose results a backward pass starts from."""
+    """Yield the calls in step loops, and in what these run, that give a call what it trains with.
+
+    A call that runs a backward pass may be among them.
+    """
     seen: set[Region] = set()
     waiting = list(analysis.step_loops)
     while waiting:

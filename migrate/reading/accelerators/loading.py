@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Set
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from migrate.reading.calls.callers import returning
 from migrate.reading.values.words import OF_CHECKPOINTS, words
 
 if TYPE_CHECKING:
@@ -20,21 +22,15 @@ DEEPEST = 8
 @lru_cache(maxsize=2)
 def loading_of(analysis: Analysis) -> frozenset[Scope]:
     """Return the functions of a project that return what a checkpoint holds, where torch.load put it."""
-    functions = [f for scope in analysis.scopes.values() for f in scope.functions if f.returns]
-    found: set[Scope] = set()
-    before = -1
-    while before < len(found):
-        before = len(found)
-        for function in functions:
-            if any(_is_loaded(value, function, analysis, found) for value in function.returns):
-                found.add(function)
-    return frozenset(found)
+    return returning(
+        analysis, lambda value, function, found: _is_loaded(value, function, analysis, found)
+    )
 
 
 @lru_cache(maxsize=2)
 def loaded_parts_of(analysis: Analysis) -> dict[Scope, frozenset[int]]:
     """Return the functions that return a tuple with parts of a checkpoint, and where these are in it."""
-    loading = set(loading_of(analysis))
+    loading = loading_of(analysis)
     parts: dict[Scope, frozenset[int]] = {}
     for scope in analysis.scopes.values():
         for function in scope.functions:
@@ -51,7 +47,7 @@ def loaded_parts_of(analysis: Analysis) -> dict[Scope, frozenset[int]]:
 
 
 def _is_loaded(
-    node: ast.expr | None, scope: Scope, analysis: Analysis, found: set[Scope], depth: int = 0
+    node: ast.expr | None, scope: Scope, analysis: Analysis, found: Set[Scope], depth: int = 0
 ) -> bool:
     if depth > DEEPEST:
         return False

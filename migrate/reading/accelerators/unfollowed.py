@@ -54,10 +54,13 @@ def is_outside(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
         return False
     values = analysis.evaluator.values(call.func, scope)
     names = [value.name for value in values if isinstance(value, External)]
-    roots = {name.partition(".")[0] for name in names}
-    return bool(roots) and not any(
-        root in KNOWN or root in sys.stdlib_module_names for root in roots
-    )
+    return bool(names) and not any(map(is_of_known_package, names))
+
+
+def is_of_known_package(name: str) -> bool:
+    """Whether a dotted name is of torch, numpy, Python or another package whose functions are known."""
+    root = name.partition(".")[0]
+    return root in KNOWN or root in sys.stdlib_module_names
 
 
 def arguments(call: ast.Call) -> list[ast.expr]:

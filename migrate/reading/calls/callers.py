@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -27,6 +27,27 @@ def callers_of(analysis: Analysis) -> Callers:
                 for function in analysis.running[call].functions:
                     found[function].append((call, scope))
     return dict(found)
+
+
+def returning(
+    analysis: Analysis, is_such: Callable[[ast.expr, Function, Set[Scope]], bool]
+) -> frozenset[Scope]:
+    """Return the functions of a project that return something, also by way of other functions.
+
+    Args:
+        analysis: the project.
+        is_such: whether an expression of a function is such a value, where the functions known so far are.
+    """
+    functions = [f for scope in analysis.scopes.values() for f in scope.functions if f.returns]
+    found: set[Scope] = set()
+    while new := [
+        function
+        for function in functions
+        if function not in found
+        and any(is_such(value, function, found) for value in function.returns)
+    ]:
+        found.update(new)
+    return frozenset(found)
 
 
 def reaching(

@@ -24,7 +24,7 @@ from migrate.reading.accelerators.nested import nested_of
 from migrate.reading.accelerators.optimizers import FileOptimizers, optimizers_of
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
 from migrate.reading.accelerators.sampling import gradient_free, samplers_of
-from migrate.reading.accelerators.unfollowed import unfollowed_of
+from migrate.reading.accelerators.unfollowed import is_of_known_package, unfollowed_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.kinds import External
@@ -147,8 +147,8 @@ class ModuleCalls:
         feeding: the lines of its functions that run within training steps only, for their loss.
         drawing: the calls that run a function that returns a random number of the host.
         drawn_attributes: the classes of it, by name, and their attributes that are set to such numbers.
-        of_libraries: the calls of parameters and attributes for which all callers give a library's function
-            that is no module.
+        of_libraries: the calls of parameters and attributes for which all callers give a function of torch,
+            numpy or Python.
         collating: the lines of its functions that make batches, as a `collate_fn`.
         unvalidated: whether the project switches off the checks of torch.distributions.
         unprepared: the calls of models that Accelerate prepared, with a batch of a loader that it did not
@@ -376,7 +376,9 @@ def _of_libraries(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
             if named.id not in scope.parameters:
                 continue
             values = analysis.evaluator.values(call.func, scope)
-            if values and all(isinstance(value, External) for value in values):
+            if values and all(
+                isinstance(value, External) and is_of_known_package(value.name) for value in values
+            ):
                 yield _end(call, top.module)
 
 

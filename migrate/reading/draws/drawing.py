@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from collections.abc import Set
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from migrate.reading.calls.callers import returning
 from migrate.reading.calls.kinds import External, Instance
 from migrate.reading.calls.passing import passed_by
 from migrate.reading.calls.scopes import Class, Function
@@ -33,17 +35,9 @@ MADE_ONCE = frozenset({"__init__", "__post_init__", "setup"})
 @lru_cache(maxsize=2)
 def drawing_of(analysis: Analysis) -> frozenset[Scope]:
     """Return the functions of a project that return a random number of the host, or one made of it."""
-    functions = [f for scope in analysis.scopes.values() for f in scope.functions if f.returns]
-    found: set[Scope] = set()
-    before = -1
-    while before < len(found):
-        before = len(found)
-        for function in functions:
-            if function in found:
-                continue
-            if any(_is_drawn(value, function, analysis, found) for value in function.returns):
-                found.add(function)
-    return frozenset(found)
+    return returning(
+        analysis, lambda value, function, found: _is_drawn(value, function, analysis, found)
+    )
 
 
 @lru_cache(maxsize=2)
@@ -55,7 +49,7 @@ def drawn_attributes(analysis: Analysis) -> frozenset[tuple[Class, str]]:
     """
     found: set[tuple[Class, str]] = set()
     asked: dict[tuple[Function, str], set[tuple[Class, str]]] = defaultdict(set)
-    returning = set(drawing_of(analysis))
+    drawing = drawing_of(analysis)
     for top in analysis.scopes.values():
         for made in top.classes:
             for name, bindings in made.attributes.items():
@@ -63,14 +57,14 @@ def drawn_attributes(analysis: Analysis) -> frozenset[tuple[Class, str]]:
                     method = one.scope
                     if not isinstance(method, Function) or method.name in MADE_ONCE:
                         continue
-                    if _is_drawn(one.value, method, analysis, returning):
+                    if _is_drawn(one.value, method, analysis, drawing):
                         found.add((made, name))
                     for part in ast.walk(one.value) if one.value is not None else ():
                         if isinstance(part, ast.Name) and part.id in method.parameters:
                             asked[method, part.id].add((made, name))
         for name, sets in top.assigned.items():
             for receiver, one in sets:
-                if _is_drawn(one.value, one.scope, analysis, returning):
+                if _is_drawn(one.value, one.scope, analysis, drawing):
                     for value in analysis.evaluator.values(receiver, one.scope):
                         if isinstance(value, Instance):
                             found.add((value.of, name))
@@ -80,13 +74,13 @@ def drawn_attributes(analysis: Analysis) -> frozenset[tuple[Class, str]]:
             continue
         for passed in passed_by(ran, analysis.evaluator):
             place = (passed.to, passed.name)
-            if place in asked and _is_drawn(passed.node, ran.scope, analysis, returning):
+            if place in asked and _is_drawn(passed.node, ran.scope, analysis, drawing):
                 found |= asked[place]
     return frozenset(found)
 
 
 def _is_drawn(
-    node: ast.expr | None, scope: Scope, analysis: Analysis, found: set[Scope], depth: int = 0
+    node: ast.expr | None, scope: Scope, analysis: Analysis, found: Set[Scope], depth: int = 0
 ) -> bool:
     if depth > DEEPEST:
         return False
@@ -120,7 +114,7 @@ def _is_drawn(
 
 
 def _is_call(
-    call: ast.Call, scope: Scope, analysis: Analysis, found: set[Scope], depth: int
+    call: ast.Call, scope: Scope, analysis: Analysis, found: Set[Scope], depth: int
 ) -> bool:
     def drawn(value: ast.expr) -> bool:
         return _is_drawn(value, scope, analysis, found, depth + 1)

@@ -257,12 +257,10 @@ class Guards:
         if id(function) in self._under_way:
             return False
         self._under_way.add(id(function))
-        managed = any(last_part(d.decorator) in MANAGERS for d in function.decorators)
-        results = (
-            nodes_of(function.body, cst.Yield) if managed else nodes_of(function.body, cst.Return)
-        )
-        values = [result.value for result in results]
-        found = any(self._tells(v) for v in values if isinstance(v, cst.BaseExpression))
+        results: list[cst.CSTNode | None] = [r.value for r in nodes_of(function.body, cst.Return)]
+        if any(last_part(d.decorator) in MANAGERS for d in function.decorators):
+            results = [y.value for y in nodes_of(function.body, cst.Yield)]
+        found = any(map(self._tells, results))
         self._under_way.discard(id(function))
         return found
 

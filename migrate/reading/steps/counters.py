@@ -113,9 +113,8 @@ class Counters:
 
     def _has_steps(self, loop: Loop) -> bool:
         script = self._script
-        for above in script.ancestors(loop):
-            if isinstance(above, cst.With) and is_step(above, script):
-                return False  # unrolled in the graph of that step
+        if self._facts.steps.in_marked_block(loop):
+            return False  # unrolled in the graph of that step
         if any(is_step(block, script) for block in nodes_of(loop.body, cst.With)):
             return True
         inner = nodes_of(loop, cst.For | cst.While)  # type: ignore[arg-type]

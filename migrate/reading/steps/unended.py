@@ -149,6 +149,8 @@ def _own_calls(node: cst.CSTNode, facts: Facts) -> Iterator[cst.Call]:
 
 
 def _is_model(call: cst.Call, facts: Facts) -> bool:
+    if facts.context.place(call) in facts.context.calls.of_libraries:
+        return False
     named = code(call.func).removesuffix(".forward").rpartition(".")[2]
     if "criterion" in named or "loss" in named:
         return False

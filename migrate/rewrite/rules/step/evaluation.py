@@ -207,6 +207,8 @@ def _models(node: cst.CSTNode, context: Script) -> Iterator[tuple[cst.Call, bool
         if not parts or not call.args or "criterion" in parts[-1] or "loss" in parts[-1]:
             continue
         of = (id(context.function_around(call)), ".".join(parts))
+        if context.place(call) in context.calls.of_libraries:
+            continue
         named = CALLED_MODEL.fullmatch(parts[-1]) or of in told
         if (
             named

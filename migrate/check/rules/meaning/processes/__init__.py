@@ -1,0 +1,1 @@
+"""What runs beside training in one process: handlers of signals, other frameworks (XLA84x)."""
