@@ -23,6 +23,7 @@ from migrate.port.readme import readme_text
 from migrate.port.results import Case, Ported
 from migrate.port.texts import TEST_INPUTS, convert_text, package_text, test_text
 from migrate.port.texts import Original as Way
+from migrate.port.unused import unused_paths
 from migrate.port.weights import PARAMS, Weights, stirred, write_weights
 from migrate.versions import installed
 
@@ -172,13 +173,17 @@ def _written(
     """Write everything but the README into the place, which will be the folder."""
     sources = {"modeling.py": made.modeling, "config.py": made.config}
     what = f"{made.model_class} in Flax"
-    sources["__init__.py"] = package_text(made.model_class, made.config_class, what)
+    shapes = {
+        one: (array.shape, _narrow(array.dtype.name)) for one, array in given.inputs[0].items()
+    }
+    names = (made.model_class, made.config_class, what, shapes)
+    sources["__init__.py"] = package_text(*names)
     example = _example(given)
     weights = write_weights(original.module, name, made.constants, example, place, work)
     spec = original.target.spec
     if weights.state is not None:
         sources["convert.py"] = convert_text(
-            made.model_class, spec, weights.by_mapping, bool(made.constants)
+            made.model_class, made.config_class, spec, weights.by_mapping, bool(made.constants)
         )
     way = Way(
         spec,
@@ -191,9 +196,16 @@ def _written(
     for file, text in sources.items():
         _require_python(file, text)
         (place / file).write_text(text)
+    if unused := unused_paths(place):
+        (place / "__init__.py").write_text(package_text(*names, unused))
     write_inputs(work / "test", [given.inputs[0]])
     (place / TEST_INPUTS).write_bytes((work / "test" / "000.safetensors").read_bytes())
     return weights
+
+
+def _narrow(dtype: str) -> str:
+    """The dtype as JAX has it by default, with 32 bits."""
+    return dtype.replace("64", "32")
 
 
 def _example(given: Given) -> tuple[tuple[int, ...], ...] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 
@@ -10,58 +11,139 @@ TEST_INPUTS = "test_inputs.safetensors"
 LIMIT = 1e-5  # relative L2 of outputs in float32; the goal of every port
 
 
-def package_text(model: str, config: str, what: str) -> str:
-    """`__init__.py`: the names, the model with its sizes, the weights."""
-    return _text(f'''\
-        """{what}: see README.md."""
+def package_text(
+    model: str,
+    config: str,
+    what: str,
+    inputs: Mapping[str, tuple[tuple[int, ...], str]],
+    unused: Sequence[str] = (),
+) -> str:
+    """`__init__.py`: the names, the model with its sizes, the weights.
 
-        from pathlib import Path
-        from typing import Any
-
-        from .config import {config}
-        from .modeling import {model}
-
-        __all__ = {sorted([model, config, "build", "load_params"])!r}
-
-        PARAMS = Path(__file__).with_name("params.safetensors")
-
-
-        def build() -> {model}:
-            """The model, with the sizes of the original."""
-            return {model}({config}())
-
-
-        def load_params(file: Path = PARAMS) -> dict[str, Any]:
-            """The variables in a file that convert.py wrote: `{{"params": ...}}`."""
-            from safetensors.flax import load_file
-
-            variables: dict[str, Any] = {{}}
-            for path, array in load_file(file).items():
-                *above, name = path.split("/")
-                node = variables
-                for step in above:
-                    node = node.setdefault(step, {{}})
-                node[name] = array
-            return variables
-        ''')
+    Args:
+        model: the model's class.
+        config: the class of its sizes.
+        what: the model, in words.
+        inputs: shape and dtype of each input of the recording.
+        unused: paths of weights that the original has and its forward does not read.
+    """
+    shapes = "".join(
+        f'    "{name}": jax.ShapeDtypeStruct({shape!r}, "{dtype}"),\n'
+        for name, (shape, dtype) in inputs.items()
+    )
+    text = _PACKAGE.replace("MODEL", model).replace("CONFIG", config).replace("WHAT", what)
+    names = sorted([model, config, "build", "load_params", "require_params"])
+    apart = "".join(f"    {path!r},\n" for path in unused)
+    text = text.replace("NAMES", repr(names)).replace("SHAPES\n", shapes)
+    return text.replace("UNUSED_PATHS", f"frozenset([\n{apart}])" if apart else "frozenset()")
 
 
-def convert_text(model: str, original: str, by_mapping: bool, constants: bool) -> str:
+_PACKAGE = '''\
+"""WHAT: see README.md."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from .config import CONFIG
+from .modeling import MODEL
+
+__all__ = NAMES
+
+PARAMS = Path(__file__).with_name("params.safetensors")
+# Inputs of the recording: `init` is traced with their shapes to see which arrays the model has.
+INPUTS = {
+SHAPES
+}
+# Arrays of the original that its forward does not read; numbers of layers are left out.
+UNUSED: frozenset[str] = UNUSED_PATHS
+
+
+def build() -> MODEL:
+    """The model, with the sizes of the original."""
+    return MODEL(CONFIG())
+
+
+def load_params(
+    file: Path = PARAMS, config: CONFIG | None = None, **inputs: Any
+) -> dict[str, Any]:
+    """The variables in a file that convert.py wrote: `{"params": ...}`.
+
+    Args:
+        file: the file.
+        config: of a model of another size.
+        inputs: examples of those that have other shapes at that size.
+
+    Raises:
+        ValueError: arrays are missing, or the model has no place for some.
+    """
+    from safetensors.flax import load_file
+
+    arrays = load_file(file)
+    require_params(arrays, config, str(file), **inputs)
+    variables: dict[str, Any] = {}
+    for path, array in arrays.items():
+        *above, name = path.split("/")
+        node = variables
+        for step in above:
+            node = node.setdefault(step, {})
+        node[name] = array
+    return variables
+
+
+def model_paths(config: CONFIG | None = None, **inputs: Any) -> set[str]:
+    """The paths of all arrays that the model has: "params/head/kernel"."""
+    model = MODEL(CONFIG() if config is None else config)
+    made = jax.eval_shape(model.init, jax.random.key(0), **{**INPUTS, **inputs})
+    leaves = jax.tree_util.tree_leaves_with_path(made)
+    return {"/".join(str(step.key) for step in path) for path, _ in leaves}
+
+
+def require_params(
+    paths: Iterable[str], config: CONFIG | None = None, file: str = "", **inputs: Any
+) -> None:
+    """Raise ValueError where arrays are missing, or the model has no place for some."""
+    try:
+        wanted, found = model_paths(config, **inputs), set(paths)
+    except NotImplementedError:
+        return  # an operator is still to be written: no array can be used yet
+    surplus = {path for path in found - wanted if re.sub(r"_\\d+", "_#", path) not in UNUSED}
+    said = [
+        f"{what} {', '.join(sorted(group)[:5])}{f' and {len(group) - 5} more' * (len(group) > 5)}"
+        for what, group in (("lacks", wanted - found), ("has no place for", surplus))
+        if group
+    ]
+    if said:
+        whose = f"{file}: " if file else ""
+        raise ValueError(f"{whose}MODEL {' and '.join(said)}; give the config of its size")
+'''
+
+
+def convert_text(model: str, config: str, original: str, by_mapping: bool, constants: bool) -> str:
     """`convert.py`: another checkpoint of the architecture."""
     how = 'mapping=HERE / "mapping.yaml"' if by_mapping else "model=ORIGINAL"
-    extra = ', extra=load_file(HERE / "constants.safetensors")' if constants else ""
+    extra = ", extra=constants" if constants else ""
+    paths = ", *constants" if constants else ""
     lines = [
         f'"""A checkpoint of the original in torch becomes the variables of {model}.',
         "",
-        "    python convert.py CHECKPOINT OUTPUT.safetensors",
+        "    python convert.py CHECKPOINT OUTPUT.safetensors [--size FIELD=VALUE]",
         "",
-        "Needs tpu-migrate, which checks that every key of the checkpoint has its place.",
+        "Needs tpu-migrate, which checks that every key of the checkpoint has its place; the model, that it",
+        "has all its arrays and no others.",
         '"""',
         "",
         "import argparse",
+        "import ast",
+        "import importlib.util",
+        "import sys",
         "from pathlib import Path",
+        "from typing import Any",
         "",
-        "from converters import ConversionError, convert",
+        "from converters import ConversionError, convert, plan",
         *(["from safetensors.numpy import load_file"] if constants else []),
         "",
         "HERE = Path(__file__).parent",
@@ -75,15 +157,40 @@ def convert_text(model: str, original: str, by_mapping: bool, constants: bool) -
         ),
         "",
         "",
+        "def package() -> Any:",
+        '    """The package of this folder, wherever it lies."""',
+        "    spec = importlib.util.spec_from_file_location(",
+        '        HERE.name, HERE / "__init__.py", submodule_search_locations=[str(HERE)]',
+        "    )",
+        "    assert spec is not None",
+        "    assert spec.loader is not None",
+        "    found = importlib.util.module_from_spec(spec)",
+        "    sys.modules[HERE.name] = found",
+        "    spec.loader.exec_module(found)",
+        "    return found",
+        "",
+        "",
+        "def size(text: str) -> tuple[str, Any]:",
+        '    """A field of the config and its value: `depth=3`."""',
+        '    name, _, value = text.partition("=")',
+        "    return name, ast.literal_eval(value)",
+        "",
+        "",
         "def main() -> None:",
         '    """Convert what the command line names."""',
         "    parser = argparse.ArgumentParser(description=__doc__)",
         '    parser.add_argument("checkpoint", type=Path)',
         '    parser.add_argument("output", type=Path)',
+        '    more = {"metavar": "FIELD=VALUE", "help": "Set a size that differs from config.py."}',
+        '    parser.add_argument("--size", type=size, action="append", default=[], **more)',
         "    given = parser.parse_args()",
+        *(['    constants = load_file(HERE / "constants.safetensors")'] if constants else []),
         "    try:",
+        f"        paths = [leaf.path for leaf in plan(given.checkpoint, {how}).leaves]",
+        "        port = package()",
+        f"        port.require_params([*paths{paths}], port.{config}(**dict(given.size)))",
         f"        done = convert(given.checkpoint, {how}, output=given.output{extra})",
-        "    except ConversionError as error:",
+        "    except (ConversionError, ValueError, TypeError) as error:",
         "        parser.error(str(error))",
         '    print(f"{done.output}: {done.parameters:,} parameters")',
         "",

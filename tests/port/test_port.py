@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -79,9 +80,29 @@ def _converts(folder: Path, scratch: Path) -> None:
     state = net.Net().state_dict()
     state |= {key.replace("s.0.", "s.2."): one for key, one in state.items()}
     torch.save({f"module.{key}": one for key, one in state.items()}, scratch / "other.pt")
-    command = [sys.executable, "convert.py", scratch / "other.pt", scratch / "other.safetensors"]
+    command: list[Any] = [
+        sys.executable,
+        "convert.py",
+        scratch / "other.pt",
+        scratch / "other.safetensors",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    refused = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+    assert refused.returncode == 2
+    assert "Net has no place for params/blocks_2/down/bias, " in refused.stderr.splitlines()[-1]
+    assert not (scratch / "other.safetensors").exists()
+    command += ["--size", "depth=3"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True, env=environment)
+    code = (
+        "import net, sys; from pathlib import Path; file = Path(sys.argv[1]); "
+        "net.load_params(file, net.NetConfig(depth=3)); net.load_params(); net.load_params(file)"
+    )
+    command = [sys.executable, "-c", code, scratch / "other.safetensors"]
+    done = subprocess.run(
+        command, cwd=folder.parent, capture_output=True, text=True, env=environment
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"ValueError: {scratch / 'other.safetensors'}: Net has no place for ")
     from converters import load_pytree
 
     params = load_pytree(scratch / "other.safetensors")["params"]

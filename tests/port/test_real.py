@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from migrate.cli import commands
 
@@ -198,3 +201,114 @@ def test_a_model_whose_outputs_have_no_gradients_says_so(tmp_path: Path) -> None
     done = ported(STRAIGHT, "Chosen", "x=float32[2,6]", tmp_path, "--json")
     assert done.exit_code == 0, done.output
     assert proof(done)["gradients"]["skipped"] == "its outputs have no gradients"
+
+
+# A head that the forward does not use, in each of the layers of a list; a table that no checkpoint has.
+SPARE = """
+import torch
+from torch import nn
+
+
+class Layer(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.fc = nn.Linear(dim, dim)
+        self.spare = nn.Linear(dim, 2)
+
+    def forward(self, x):
+        return x + self.fc(x)
+
+
+class Spare(nn.Module):
+    def __init__(self, dim=6, depth=2):
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(dim) for _ in range(depth)])
+        self.register_buffer("table", torch.tensor([3.0, 1.0, 4.0, 1.0, 5.0, 9.0]), persistent=False)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x * self.table
+"""
+LOADED = """
+import sys
+from pathlib import Path
+
+import jax
+import spare
+
+variables = spare.load_params(Path(sys.argv[1]), spare.SpareConfig(**eval(sys.argv[2])))
+jax.jit(spare.build().apply)(variables, x=jax.numpy.ones((2, 6)))
+"""
+
+
+@pytest.fixture(scope="module")
+def spare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("spare")
+    done = ported(SPARE, "Spare", "x=float32[2,6]", folder, "--no-proof")
+    assert done.exit_code == 0, done.output
+    return folder / "ported" / "spare"
+
+
+def load(file: Path, folder: Path, sizes: str = "{}") -> str:
+    """Load a file into the port, and run it; the last line of what it raises."""
+    command = [sys.executable, "-c", LOADED, str(file), sizes]
+    done = subprocess.run(command, cwd=folder.parent, capture_output=True, text=True, check=False)
+    return done.stderr.strip().rpartition("\n")[2]
+
+
+def test_weights_that_the_forward_does_not_use_are_no_surplus(spare: Path) -> None:
+    assert (
+        'frozenset(\n    [\n        "params/layers_#/spare/bias",'
+        in (spare / "__init__.py").read_text()
+    )
+    assert load(spare / "params.safetensors", spare) == ""
+
+
+def test_arrays_that_are_missing_are_refused_by_name(spare: Path) -> None:
+    arrays = load_file(spare / "params.safetensors")
+    less = {name: one for name, one in arrays.items() if not name.startswith("buffers/")}
+    save_file(less, spare / "less.safetensors")
+    said = load(spare / "less.safetensors", spare)
+    assert f"{spare / 'less.safetensors'}: Spare lacks buffers/table" in said
+
+
+def test_arrays_that_the_model_has_no_place_for_are_refused_by_name(spare: Path) -> None:
+    arrays = load_file(spare / "params.safetensors")
+    more = {name.replace("layers_1", "layers_2"): one for name, one in arrays.items()} | arrays
+    save_file(more, spare / "more.safetensors")
+    said = load(spare / "more.safetensors", spare)
+    assert "Spare has no place for params/layers_2/fc/bias, params/layers_2/fc/kernel;" in said
+    assert load(spare / "more.safetensors", spare, "{'depth': 3}") == ""
+
+
+def test_its_own_checkpoint_through_its_own_convert(spare: Path) -> None:
+    script = "import net, torch; torch.save(net.Spare(depth={}).state_dict(), '{}.pt')"
+    for depth in (2, 3):
+        code = script.format(depth, depth)
+        subprocess.run([sys.executable, "-c", code], cwd=spare.parents[1], check=True)
+    assert _convert(spare, "2.pt") == ""
+    assert load(spare / "made.safetensors", spare) == ""
+    assert _convert(spare, "3.pt").endswith(
+        "Spare has no place for params/layers_2/fc/bias, params/layers_2/fc/kernel; give the config "
+        "of its size"
+    )
+    assert _convert(spare, "3.pt", "--size", "depth=3") == ""
+    assert load(spare / "made.safetensors", spare, "{'depth': 3}") == ""
+    assert "lacks params/layers_2/fc/bias" in _convert(spare, "2.pt", "--size", "depth=3")
+    assert "wrong" in _convert(spare, "2.pt", "--size", "wrong=3")
+
+
+def _convert(folder: Path, checkpoint: str, *more: str) -> str:
+    """Run convert.py; the last line of what it says where it refuses."""
+    output = folder / "made.safetensors"
+    output.unlink(missing_ok=True)
+    source = folder.parents[1] / checkpoint
+    command = [sys.executable, "convert.py", str(source), str(output), *more]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode in (0, 2), done.stderr
+    assert output.exists() == (done.returncode == 0)
+    return done.stderr.strip().rpartition("\n")[2]

@@ -28,7 +28,9 @@ def port(tmp_path: Path) -> Path:
     folder.mkdir()
     work.mkdir()
     write_weights(Places(), "places", {}, None, folder, work)
-    (folder / "convert.py").write_text(convert_text("Places", "net.py:Places", True, False))
+    (folder / "convert.py").write_text(
+        convert_text("Places", "PlacesConfig", "net.py:Places", True, False)
+    )
     return folder
 
 
