@@ -102,6 +102,14 @@ def _reordered(order: Any, width: int, tensor: torch.Tensor) -> torch.Tensor:
     return heads[:, order(width)].reshape(tensor.shape)
 
 
+def _linear() -> nn.Module:
+    return nn.Linear(24, 32)
+
+
+def _embedding() -> nn.Module:
+    return nn.Embedding(40, 24)
+
+
 def _updated(twin: nn.Module) -> nn.Module:
     weight = twin.get_parameter("weight")
     rows, columns = weight.shape
@@ -127,8 +135,8 @@ class LowRankUpdate(Pattern):
     name = "low-rank-update"
     rank = 3
     examples = (
-        Example(lambda: nn.Linear(24, 32), _updated, normal(4, 20, 24), "a matrix of low rank"),
-        Example(lambda: nn.Embedding(40, 24), _updated, _tokens, "a matrix of low rank"),
+        Example(_linear, _updated, normal(4, 20, 24), "a matrix of low rank"),
+        Example(_embedding, _updated, _tokens, "a matrix of low rank"),
     )
 
     def variants(self, scene: Scene) -> Iterable[Variant]:

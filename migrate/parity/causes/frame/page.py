@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable
@@ -60,6 +61,8 @@ def _source(made: Callable[..., Any], causes: Iterable[type[Pattern]]) -> str:
     The modules of an example are private to their file and, where several causes of it have such, named
     after theirs (`_EpsPlaceTruth`, `_norm_eps_truth`): the page has their bare names.
     """
+    if isinstance(made, functools.partial):  # what it is given stands in the name of the cause
+        made = made.func
     if made.__name__ == "<lambda>":
         named = [made.__globals__.get(name) for name in made.__code__.co_names]
         made = next(
