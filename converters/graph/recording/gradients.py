@@ -92,9 +92,8 @@ def _label(graph_module: fx.GraphModule) -> None:
             graph.erase_node(node)
             continue
         name = name_of(node.target)
-        if (
-            name == "aten.detach_.default"
-        ):  # no trace is left of it where changes in place are taken out
+        # No trace is left of it where changes in place are taken out; `torch.tensor` has one too.
+        if name == "aten.detach_.default" and _floats(node):
             node.target = torch.ops.aten.detach.default
         if not followed or name in _DETACHED:
             node.meta["custom"] = {**(node.meta.get("custom") or {}), FOLLOWED: False}
