@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from .config import MambaForCausalLMConfig
+
+
+def weights_of(layer: Any, *shape: int) -> Any:
+    """The parameters of a layer that is not called here: `init` makes them by a call of this shape."""
+    if layer.is_initializing() and "params" not in layer.variables:
+        layer(jnp.zeros(shape))
+    return layer.variables["params"]
 
 
 def causal_conv1d_fn(
@@ -117,16 +126,22 @@ class MambaMixer(nn.Module):
         A = -jnp.exp(self.A_log)
         hidden_states_B_C, gate = jnp.split(projected_states, 2, axis=1)
         hidden_states_B_C_2 = (
-            self.conv1d.variables["params"]["kernel"].transpose((2, 1, 0)).squeeze(1)
+            weights_of(self.conv1d, 1, 4, self.config.intermediate_size)["kernel"]
+            .transpose((2, 1, 0))
+            .squeeze(1)
         )
         hidden_states_B_C = causal_conv1d_fn(
-            hidden_states_B_C_2, self.conv1d.variables["params"]["bias"], hidden_states_B_C
+            hidden_states_B_C_2,
+            weights_of(self.conv1d, 1, 4, self.config.intermediate_size)["bias"],
+            hidden_states_B_C,
         )
         # 3. SSM transformation
         hidden_states_B_C = hidden_states_B_C.swapaxes(1, 2)
         time_step = self.x_proj(hidden_states_B_C)
         time_step, B, C = jnp.split(time_step, [5, 11], axis=-1)
-        time_step = self.dt_proj.variables["params"]["kernel"].T @ time_step.swapaxes(1, 2)
+        time_step = weights_of(self.dt_proj, 1, self.config.time_step_rank)[
+            "kernel"
+        ].T @ time_step.swapaxes(1, 2)
         scan_result = hidden_states_B_C.swapaxes(1, 2)
         scan_output = scan_result
         scan_result = B.swapaxes(1, 2)
@@ -136,7 +151,7 @@ class MambaMixer(nn.Module):
             A,
             self.D,
             gate,
-            self.dt_proj.variables["params"]["bias"],
+            weights_of(self.dt_proj, 1, self.config.time_step_rank)["bias"],
             scan_result,
             scan_result_2,
             scan_output,
