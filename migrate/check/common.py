@@ -12,8 +12,15 @@ from migrate.check.hazard import Hazard, Hit, Severity
 from migrate.check.only_cuda import only_with_cuda
 from migrate.reading.catalogue import catalogue
 from migrate.reading.facts import Facts
+from migrate.reading.names.bindings import passed_for
 from migrate.reading.steps.in_step import When
-from migrate.reading.tree.tree import compared_with_type, keyword
+from migrate.reading.tree.tree import (
+    code,
+    compared_with_type,
+    is_attribute_of_self,
+    keyword,
+    string_value,
+)
 from migrate.reading.values.collectives import makes_gloo_group
 
 
@@ -125,3 +132,51 @@ def placed(
     elif facts.values.on_device(value):
         every = when is When.EVERY_STEP and facts.guards.around(node) is None
         yield hazard.hit(node, message, hazard.severity if every else Severity.INFO)
+
+
+def option(call: cst.Call, name: str, facts: Facts) -> cst.BaseExpression | None:
+    """Return what `call` passes by the keyword `name`, also in a dictionary: `**options`."""
+    arg = keyword(call, name)
+    if arg is not None:
+        return arg.value
+    for starred in call.args:
+        if starred.star != "**":
+            continue
+        holder = starred.value
+        named = isinstance(holder, cst.Name | cst.Attribute)
+        for value in facts.values.given_to(holder) if named else [holder]:  # type: ignore[arg-type]
+            entry = _entry(value, name)
+            if entry is not None:
+                return entry
+    return None
+
+
+def _entry(holder: cst.BaseExpression, name: str) -> cst.BaseExpression | None:
+    """Return the value of the key `name` in the dictionary that `holder` writes."""
+    if isinstance(holder, cst.Dict):
+        for element in holder.elements:
+            if isinstance(element, cst.DictElement) and string_value(element.key) == name:
+                return element.value
+    if isinstance(holder, cst.Call) and code(holder.func) == "dict":
+        arg = keyword(holder, name)
+        return arg.value if arg is not None else None
+    return None
+
+
+def truth(node: cst.BaseExpression, facts: Facts, depth: int = 4) -> bool | None:
+    """Return whether `node` is true; None where that depends on who runs the script or calls the function."""
+    if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not):
+        inner = truth(node.expression, facts, depth)
+        return None if inner is None else not inner
+    if code(node) in ("True", "1"):
+        return True
+    if code(node) in ("False", "0", "None"):
+        return False
+    values: list[cst.BaseExpression] = []
+    if isinstance(node, cst.Name):
+        is_parameter = facts.bindings.parameter(node) is not None
+        values = passed_for(node, facts.context) if is_parameter else facts.values.given_to(node)
+    elif isinstance(node, cst.Attribute) and is_attribute_of_self(node):
+        values = facts.values.given_to(node)
+    truths = {truth(value, facts, depth - 1) for value in values if depth}
+    return truths.pop() if len(truths) == 1 else None

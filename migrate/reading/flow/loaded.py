@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.names.bindings import How
-from migrate.reading.tree.tree import is_none, keyword, nodes_of
+from migrate.reading.names.bindings import How, passed_for
+from migrate.reading.tree.tree import code, is_none, keyword, nodes_of, string_value
 from migrate.reading.values.devices import LOADERS
 from migrate.reading.values.words import OF_CHECKPOINTS, words
 
@@ -24,6 +24,8 @@ def is_loaded(node: cst.CSTNode | None, facts: Facts, depth: int = 0) -> bool:
     if node is None or depth > DEEPEST:
         return False
     if isinstance(node, cst.Subscript):
+        if _is_saved_number(node, facts):
+            return False
         return _is_loaded_part(node, facts) or is_loaded(node.value, facts, depth + 1)
     if isinstance(node, cst.IfExp):
         return any(is_loaded(side, facts, depth + 1) for side in (node.body, node.orelse))
@@ -61,6 +63,8 @@ def _is_loading_call(call: cst.Call, facts: Facts, depth: int) -> bool:
         to_dtype = (facts.names.of(call.args[0].value) or "").startswith("torch.")
         stays = to_dtype or facts.context.values.is_surely_cpu(call.args[0].value)
         return stays and is_loaded(func.value, facts, depth + 1)
+    if func.attr.value in ("get", "pop") and _gets_number(call, facts):
+        return False
     return func.attr.value in OF_CHECKPOINTS and is_loaded(func.value, facts, depth + 1)
 
 
@@ -75,8 +79,65 @@ def _is_used_as_module(name: cst.Name, facts: Facts) -> bool:
     return False
 
 
+def _is_number(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether `node` is a number of Python, or a name that is given one or counts: `step += 1`."""
+    if isinstance(node, cst.UnaryOperation):
+        return _is_number(node.expression, facts)
+    if isinstance(node, cst.BaseNumber):
+        return True
+    if isinstance(node, cst.Call):
+        return code(node.func) in ("int", "float", "len") or code(node.func).endswith(".item")
+    if not isinstance(node, cst.Name):
+        return False
+    passed = passed_for(node, facts.context)
+    if passed and all(isinstance(value, cst.BaseNumber) for value in passed):
+        return True
+    values = facts.values.given_to(node)
+    added = [
+        above.value
+        for mention in facts.context.mentions(node)
+        for above in [facts.context.parent(mention)]
+        if isinstance(above, cst.AugAssign) and above.target is mention
+    ]
+    if any(isinstance(value, cst.Integer) for value in added):
+        return True
+    starts = any(isinstance(value, cst.BaseNumber) for value in values)
+    return starts and all(isinstance(value, cst.BaseNumber) for value in added)
+
+
+def _gets_number(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call` is `state.get("step", 0)`, or gets an entry that is saved as a number."""
+    key = string_value(call.args[0].value) if call.args else None
+    if len(call.args) > 1 and _is_number(call.args[1].value, facts):
+        return True
+    return key is not None and _is_key_of_number(key, facts)
+
+
+def _is_saved_number(node: cst.Subscript, facts: Facts) -> bool:
+    """Whether the script writes a number under the key of `node` wherever it builds a dictionary with it."""
+    index = node.slice[0].slice if len(node.slice) == 1 else None
+    key = string_value(index.value) if isinstance(index, cst.Index) else None
+    return key is not None and _is_key_of_number(key, facts)
+
+
+def _is_key_of_number(key: str, facts: Facts) -> bool:
+    elements = [
+        element.value
+        for element in facts.context.all_of(cst.DictElement)
+        if string_value(element.key) == key
+    ]
+    elements += [
+        arg.value
+        for call in facts.calls
+        if code(call.func) == "dict"
+        for arg in [keyword(call, key)]
+        if arg is not None
+    ]
+    return bool(elements) and all(_is_number(value, facts) for value in elements)
+
+
 def _is_loaded_name(name: cst.Name, facts: Facts, depth: int) -> bool:
-    if _is_used_as_module(name, facts):
+    if _is_used_as_module(name, facts) or _is_number(name, facts):
         return False
     parameter = facts.bindings.parameter(name)
     if parameter is not None:

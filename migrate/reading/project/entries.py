@@ -18,12 +18,14 @@ class Given:
         positional, named: the kinds of the arguments.
         loaded: the positions and names of those that a checkpoint holds, on the host.
         drawn: the positions and names of those that are random numbers of the host.
+        numbers: the positions and names of those that are plainly numbers of Python.
     """
 
     positional: tuple[Kind, ...] = ()
     named: tuple[tuple[str, Kind], ...] = ()
     loaded: frozenset[int | str] = frozenset()
     drawn: frozenset[int | str] = frozenset()
+    numbers: frozenset[int | str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,16 @@ class Entry:
             if name in names and names.index(name) < len(given.positional):
                 yield given.positional[names.index(name)]
             yield from (kind for key, kind in given.named if key == name)
+
+    def numbers(self, function: cst.FunctionDef, name: str) -> list[bool]:
+        """Return of each call that passes something for the parameter `name` whether it is a number."""
+        names = _positions(function)
+        at = names.index(name) if name in names else len(names)
+        return [
+            _is_among(given.numbers, function, name)
+            for given in self.calls
+            if at < len(given.positional) or any(key == name for key, _ in given.named)
+        ]
 
     def is_loaded(self, function: cst.FunctionDef, name: str) -> bool:
         """Whether a call passes a part of a checkpoint, on the host, for the parameter `name`."""

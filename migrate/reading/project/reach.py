@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import libcst as cst
+
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.facts import Definition, ModuleCalls
 from migrate.reading.calls.scopes import Function, ModuleScope, Region
@@ -68,8 +70,23 @@ def leaving(
                 for arg in call.args
                 if arg.keyword is not None and is_loaded(arg.value, facts)
             )
-            given = Given(tuple(positional), named, frozenset(loaded), frozenset(drawn))
+            given = Given(
+                tuple(positional),
+                named,
+                frozenset(loaded),
+                frozenset(drawn),
+                frozenset(_numbers(call, definition.given, facts)),
+            )
             yield definition, Entry(definition.line, where, (given,), marked, trains)
+
+
+def _numbers(call: cst.Call, before: int, facts: Facts) -> Iterator[int | str]:
+    """Yield the positions and names of the arguments that are plainly numbers of Python."""
+    for index, arg in enumerate(call.args):
+        if arg.star:
+            return
+        if facts.values.is_number(arg.value):
+            yield arg.keyword.value if arg.keyword is not None else index + before
 
 
 def reached(

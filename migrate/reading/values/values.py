@@ -22,6 +22,7 @@ from migrate.reading.names.parsed import Parsed
 from migrate.reading.project.entries import Entry
 from migrate.reading.replicas.ranks import Ranks
 from migrate.reading.tree.tree import (
+    bind,
     code,
     container,
     dotted,
@@ -600,6 +601,8 @@ class Values:
         used = self.bindings.used.get((id(function), name), set())
         if forward and (used & v.IN_A_FORWARD):
             return Kind.ON_DEVICE
+        if self.is_given_numbers(function, name):
+            return Kind.HOST
         if forward and parameter.default is None and not v.NUMBER.search(name):
             return Kind.ON_DEVICE
         kinds = {self.kind(value) for value in self.bindings.passed(function, name)}
@@ -608,6 +611,74 @@ class Values:
         if kinds & PLACED:
             return joined(kinds)
         return Kind.TENSOR if used & v.ONLY_TENSORS else Kind.UNKNOWN
+
+    def is_given_numbers(self, function: cst.FunctionDef, name: str, depth: int = 4) -> bool:
+        """Whether every known call of `function` passes a number of Python for the parameter `name`."""
+        if depth <= 0:
+            return False
+        names = [parameter.name.value for parameter in function.params.params]
+        is_method = names[:1] == ["self"]
+        passed = []
+        for call, before in self.bindings.callers(function):
+            bound = bind(call, names[is_method + before :])
+            if bound is None:
+                return False
+            if name in bound:
+                passed.append(self.is_number(bound[name].value, depth))
+        entry = self._entries.get(self._context.position(function.name).line)
+        if entry is not None:
+            passed += entry.numbers(function, name)
+        return bool(passed) and all(passed)
+
+    def is_number(self, node: cst.CSTNode | None, depth: int = 4) -> bool:
+        """Whether `node` is plainly a number of Python: a literal, a size, a counter, computed of these."""
+        if isinstance(node, cst.BaseNumber):
+            return True
+        if isinstance(node, cst.Name) and node.value in ("True", "False"):
+            return True
+        if isinstance(node, cst.Name):
+            return depth > 0 and self._is_number_name(node, depth - 1)
+        if isinstance(node, cst.UnaryOperation):
+            return self.is_number(node.expression, depth)
+        if isinstance(node, cst.BinaryOperation):
+            return self.is_number(node.left, depth) and self.is_number(node.right, depth)
+        if isinstance(node, cst.IfExp):
+            return self.is_number(node.body, depth) and self.is_number(node.orelse, depth)
+        if isinstance(node, cst.Attribute):
+            if is_attribute_of_self(node) and depth:
+                assigned = self._assigned(node)
+                return bool(assigned) and all(self.is_number(v, depth - 1) for v in assigned)
+            return node.attr.value == "ndim"
+        if isinstance(node, cst.Subscript):
+            return _is_shape(node.value)
+        if isinstance(node, cst.Call):
+            if isinstance(node.func, cst.Name):
+                # `int` of a tensor gives a number too, but reading it is reported where it is read.
+                return node.func.value in v.MAKES_NUMBER and not self._context.bindings(node.func)
+            return last_part(node.func) in ("dim", "numel") or (
+                last_part(node.func) == "size" and bool(node.args)
+            )
+        return False
+
+    def _is_number_name(self, node: cst.Name, depth: int) -> bool:
+        parameter = self.bindings.parameter(node)
+        if parameter is not None and len(self._context.bindings(node)) == 1:
+            return self.is_given_numbers(parameter[0], parameter[1].name.value, depth)
+        reaching = self.bindings.reaching(node)
+        return bool(reaching) and all(
+            given.how is How.COUNTER
+            or (given.how is How.VALUE and self.is_number(given.value, depth))
+            or (given.how is How.ADDED and self.is_number(given.value, depth))
+            or (given.how is How.PART and self._is_part_number(given, depth))
+            for given in reaching
+        )
+
+    def _is_part_number(self, given: Given, depth: int) -> bool:
+        """Whether a name of `h, w = x.shape[-2:]`, or of `h, w = h // 2, w // 2`, is a number."""
+        value = given.value
+        if isinstance(value, cst.Tuple | cst.List):
+            return all(self.is_number(element.value, depth) for element in value.elements)
+        return _is_shape(value.value if isinstance(value, cst.Subscript) else value)
 
     def _is_given_gradients(self, function: cst.FunctionDef, name: str) -> bool:
         """Whether `name` is a gradient that the backward pass of a torch.autograd.Function is given."""
@@ -916,6 +987,13 @@ def device_argument(call: cst.Call) -> cst.Arg | None:
         return named
     first = call.args[0] if call.args else None
     return first if first is not None and first.keyword is None and not first.star else None
+
+
+def _is_shape(node: cst.CSTNode | None) -> bool:
+    """Whether `node` is `x.shape` or `x.size()`."""
+    if isinstance(node, cst.Call):
+        return last_part(node.func) == "size" and not node.args
+    return isinstance(node, cst.Attribute) and node.attr.value == "shape"
 
 
 def is_option(call: cst.Call) -> bool:

@@ -109,6 +109,8 @@ HOST_ROOTS = words(
 HANDING_ON = re.compile(
     r"copy\.(copy|deepcopy)|functools\.reduce|itertools\.\w+|random\.(choices?|sample)|typing\.cast"
 )
+# Builtins that give a number.
+MAKES_NUMBER = words("bool float int len round")
 HOST_BUILTINS = words(
     "int float bool str len range repr isinstance hasattr callable type id hash ord chr open input print "
     "round format issubclass"

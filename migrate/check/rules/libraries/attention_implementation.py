@@ -7,11 +7,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.common import truth
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
 from migrate.check.work import Work
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, last_part, nodes_of, string_value
+from migrate.reading.tree.tree import last_part, nodes_of, string_value
 
 NAMED = re.compile(r"_?attn_implementation(_internal)?")
 KERNEL = re.compile(
@@ -71,7 +72,7 @@ class AttentionImplementation(Hazard):
         assert isinstance(node, cst.Arg | cst.Assign | cst.DictElement)
         name = _name(node)
         switch = name in SWITCHES and "transformers" in facts.names.roots
-        if switch and code(node.value) == "True":
+        if switch and truth(node.value, facts):
             message = f"{name}=True takes CUDA kernels: leave it out, {ADVICE}"
         elif NAMED.fullmatch(name) and (kernel := _kernel(node.value, facts)):
             message = f"{name} {kernel!r} is a CUDA kernel: {ADVICE}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.common import truth
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.catalogue.foreach import TAKES_FOREACH, foreach_of
 from migrate.reading.facts import Facts
@@ -71,6 +72,10 @@ class ForeachClip(Hazard):
                 torch.nn.utils.get_total_norm(parameters, foreach=True)  # XLA812
                 walk(parameters, foreach=True)
                 return torch.optim.SGD(parameters, foreach=True)
+
+
+            def clip_so(model, foreach):
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=foreach)  # XLA812 warning
             """
         ),
     )
@@ -88,9 +93,15 @@ class ForeachClip(Hazard):
         """Yield one call."""
         assert isinstance(node, cst.Call)
         foreach = foreach_of(node, facts.context)
-        if foreach is None or code(foreach.value) != "True":
-            return
+        is_true = truth(foreach.value, facts) if foreach is not None else False
         name = facts.names.of(node.func) or ""
+        if foreach is None or is_true is False:
+            return
+        if is_true is None:
+            if name in TAKES_FOREACH:
+                message = f"foreach=True raises on XLA, and `{code(foreach.value)}` may be true: leave it out"
+                yield self.hit(node, message, Severity.WARNING)
+            return
         if name in TAKES_FOREACH:
             yield self.hit(node, "foreach=True raises on XLA: leave it out")
         elif not name.startswith("torch.") and _uses_it(node, facts):

@@ -17,7 +17,7 @@ class AsStrided(Hazard):
     **Why.** A tensor on XLA has no strides: torch_xla makes a gather with an index for every element, which
     on a TPU is slow, and wrong for tensors whose memory the script lays out itself.
 
-    **What to do.** `unfold`, `view`, `permute` or slices.
+    **What to do.** `view`, `permute`, or slices that are stacked (`unfold` runs on the CPU).
     """
 
     code = "XLA603"
@@ -59,7 +59,7 @@ class AsStrided(Hazard):
 
         class Windows(torch.nn.Module):
             def forward(self, x):
-                return x.unfold(0, 2, 1)
+                return torch.stack((x[:-1], x[1:]), 1)
         """
     )
 
@@ -70,6 +70,8 @@ class AsStrided(Hazard):
         called = name == "torch.as_strided"
         asked = method(node) in ("as_strided", "as_strided_") and name is None
         if called or (asked and facts.values.is_tensor(receiver(node))):
-            message = "as_strided becomes a gather of every element: unfold, view or slices"
+            message = (
+                "as_strided becomes a gather of every element: view, or slices that are stacked"
+            )
             value = node.args[0].value if name and node.args else receiver(node)
             yield from placed(self, node, value, message, facts)

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.common import truth
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, keyword
+from migrate.reading.tree.tree import keyword
 from migrate.reading.values.devices import pins
 from migrate.reading.values.pinned import makes_tensor
 
@@ -75,7 +76,7 @@ class PinnedMemory(Hazard):
         """Yield one loader or tensor."""
         assert isinstance(node, cst.Call)
         arg = keyword(node, "pin_memory")
-        pinned = arg.value if arg is not None and code(arg.value) == "True" else None
+        pinned = arg.value if arg is not None and truth(arg.value, facts) else None
         if pinned is not None and not makes_tensor(node, facts.context):
             yield self.hit(
                 pinned, "pin_memory=True: there is no pinned memory on a TPU host, leave it out"

@@ -8,28 +8,37 @@ import libcst as cst
 
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.catalogue import cpu_operators as cpu
 from migrate.reading.facts import Facts
 from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import keyword, string_value
+from migrate.reading.tree.tree import bind, code, keyword, string_value
 
-FALLBACKS = frozenset({"bincount", "multinomial", "histc", "combinations", "complex"})
-# Functions of torch.nn.functional and torch.linalg, and the losses that call them.
-OF_FUNCTIONAL = frozenset({"ctc_loss", "grid_sample"})
-OF_LINALG = frozenset({"cholesky", "cholesky_ex", "det", "inv", "qr"})
-CTC = "torch.nn.CTCLoss"
+ADAPTIVE = frozenset(f"AdaptiveAvgPool{rank}d" for rank in (1, 2, 3))
+POOLS = frozenset(f"adaptive_avg_pool{rank}d" for rank in (1, 2, 3))
+MODULE_PACKAGES = ("torch.nn", "torch.nn.modules")
+SEQUENTIAL = ("torch.nn.Sequential", "torch.nn.ModuleList")
+# Makes its result of numbers.
+WITHOUT_INPUT = frozenset({"tril_indices", "triu_indices"})
+RANKS = ("1d", "2d", "3d")
 
 
 class CpuFallback(Hazard):
     """An operation inside the step runs on the CPU.
 
-    **Why.** torch_xla 2.9 has no lowering of `multinomial`, `bincount`, `histc`, `combinations`, `complex`,
-    `ctc_loss`, `grid_sample`, bicubic `interpolate`, `torch.fft` and of `qr`, `cholesky`, `det` and `inv` of
-    `torch.linalg`: it cuts the graph, fetches the inputs, computes on the CPU and sends the result back, in
-    the backward pass once more. `one_hot` without `num_classes` reads the greatest class.
+    **Why.** torch_xla 2.9 has no lowering of some operators: `multinomial`, `bincount`, `median`, `nansum`,
+    `searchsorted`, `unfold` and `fold`, `ctc_loss`, `grid_sample`, `huber_loss`, `embedding_bag`,
+    `weight_norm`, `lgamma`, `torch.fft`, most of `torch.linalg`, … It cuts the graph, fetches the inputs,
+    computes on the CPU and sends the result back, in the backward pass once more. Of `glu` and `cdist` only
+    the gradient runs there. `interpolate` has a lowering of 2-D `nearest` and `bilinear` only (without
+    `antialias=True`), an adaptive average pooling only where the output divides the input, and `one_hot`
+    without `num_classes` reads the greatest class.
 
-    **What to do.** `one_hot`: pass `num_classes`. `interpolate`: `mode="bilinear"`. `multinomial` of one
-    sample: add Gumbel noise to the logits and take `argmax`. `bincount`:
-    `zeros(n).scatter_add(0, index, ones)`. Else compute it in the data loader, or after the step.
+    **What to do.** `one_hot`: pass `num_classes`. `interpolate`: `mode="bilinear"`; 3-D `nearest` by a whole
+    factor: `repeat_interleave` of each axis by a number. `multinomial` of one sample: add Gumbel noise to
+    the logits and take `argmax`. `bincount`: `zeros(n).scatter_add(0, index, ones)`. `glu`:
+    `a, b = x.chunk(2, dim)` and `a * b.sigmoid()`. `huber_loss`: `smooth_l1_loss` with `beta=delta`, times
+    delta. `unfold`: a convolution, or slices that are stacked. Else compute it in the data loader, or after
+    the step.
 
     Source: torch_xla 2.9, counters `aten::…` of `torch_xla.debug.metrics`, measured.
     """
@@ -39,7 +48,21 @@ class CpuFallback(Hazard):
     severity = Severity.WARNING
     nodes = (cst.Call,)
     words = spelled(
-        FALLBACKS | OF_FUNCTIONAL | OF_LINALG | {"CTCLoss", "bicubic", "fft", "one_hot"}
+        cpu.TENSOR_OPERATORS
+        | cpu.TORCH_FUNCTIONS
+        | cpu.TENSOR_METHODS
+        | cpu.FUNCTIONAL
+        | cpu.LINALG
+        | cpu.SPECIAL
+        | {
+            *cpu.MODULES,
+            "weight_norm",
+            "interpolate",
+            "Upsample",
+            "adaptive_avg_pool",
+            "AdaptiveAvgPool",
+        }
+        | {"fft", "one_hot"}
     )
     examples = (
         example(
@@ -92,8 +115,51 @@ class CpuFallback(Hazard):
         ),
         example(
             """
+            import torch
+            import torch.nn.functional as F
+            from torch import nn
+
+
+            class Net(nn.Module):
+                def __init__(self, mode="trilinear"):
+                    super().__init__()
+                    self.mode = mode
+                    self.conv = nn.Conv3d(2, 2, 3)
+                    self.flat = nn.Conv2d(2, 2, 3)
+                    self.up = nn.Upsample(scale_factor=2, mode="trilinear")
+                    self.gates = nn.Sequential(nn.Linear(4, 4), nn.GLU())  # XLA111
+                    self.normed = nn.utils.weight_norm(nn.Linear(4, 4))  # XLA111
+
+                def forward(self, x):
+                    x = F.unfold(x, 3).sum() + F.fold(x, 4, 2).sum()  # XLA111 # XLA111
+                    v = self.up(self.conv(x))  # XLA111
+                    v = F.interpolate(v, scale_factor=(1, 2, 2))  # XLA111
+                    v = F.interpolate(v, None, 2, self.mode)  # XLA111
+                    v = F.interpolate(v, size=4, mode="bilinear", antialias=True)  # XLA111
+                    w = self.conv(x)
+                    w = F.interpolate(w, scale_factor=2)  # XLA111
+                    u = F.interpolate(self.flat(x), scale_factor=2)
+                    u = F.adaptive_avg_pool2d(u, 1) + F.adaptive_avg_pool2d(u, (1, None))
+                    u = F.adaptive_avg_pool2d(u, 3)  # XLA111 info
+                    return self.gates(self.normed(u)).nanmedian() + x.unfold(1, 2, 2).sum()  # XLA111 # XLA111
+            """
+        ),
+        example(
+            """
             import numpy as np
             import torch
+            from torch import nn
+            from layers import GLU, unfold
+
+
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.gates, self.pool = nn.Sequential(GLU()), nn.AdaptiveAvgPool2d(1)
+                    self.up = nn.Upsample(scale_factor=2, mode="bilinear")
+
+                def forward(self, x, mode):
+                    return self.gates(self.pool(self.up(unfold(x))).mean(1)), torch.tril_indices(3, 3)
 
 
             def weights(labels):
@@ -115,38 +181,54 @@ class CpuFallback(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one call inside a step."""
+        """Yield one call inside a step, or one layer that is built into a model."""
         assert isinstance(node, cst.Call)
         if not facts.steps.inside(node):
+            operator = _layer(node, facts)
+            if operator:
+                message = (
+                    f"{operator} runs on the CPU: at every call of this layer the graph is cut"
+                )
+                yield self.hit(node, message)
             return
         name = facts.names.of(node.func) or ""
         if name:
-            last = _function(name, node)
+            operator = _function(name, node, facts)
             used = any(facts.values.is_tensor(arg.value) for arg in node.args)
+            used = used or (operator in WITHOUT_INPUT and keyword(node, "device") is not None)
         else:
-            last, used = _method(node, facts)
-        if not last or not used:
+            operator, used = _method(node, facts)
+        if not operator or not used:
             return
-        if last == "one_hot":
+        severity = None
+        if operator == "one_hot":
             message = "one_hot without num_classes reads the greatest class: the graph is cut; num_classes=…"
+        elif operator.startswith("adaptive average"):
+            message = f"{operator} runs on the CPU where a size of the input is no multiple of the output's"
+            severity = Severity.INFO
+        elif operator in cpu.ONLY_BACKWARD:
+            message = f"the gradient of {operator} runs on the CPU: the backward pass is cut there"
         else:
-            message = f"{last} runs on the CPU: the graph is cut and the inputs are fetched"
-        yield self.hit(node, message)
+            message = f"{operator} runs on the CPU: the graph is cut and the inputs are fetched"
+        yield self.hit(node, message, severity)
 
 
-def _function(name: str, call: cst.Call) -> str:
+def _function(name: str, call: cst.Call, facts: Facts) -> str:
     """Return what a call of the function `name` runs on the CPU; nothing where it runs on the device."""
     package, _, last = name.rpartition(".")
-    if package == "torch" and last in FALLBACKS:
-        return last
+    if package == "torch":
+        return last if last in cpu.TENSOR_OPERATORS | cpu.TORCH_FUNCTIONS else ""
     if package == "torch.nn.functional":
-        if last == "one_hot" and len(call.args) == 1:
-            return last
-        if last == "interpolate":
-            mode = keyword(call, "mode")
-            return "bicubic interpolation" if mode and string_value(mode.value) == "bicubic" else ""
-        return last if last in OF_FUNCTIONAL else ""
-    if package == "torch.linalg" and last in OF_LINALG:
+        if last == "one_hot":
+            return last if len(call.args) == 1 else ""
+        if last in ("interpolate", "upsample"):
+            return _interpolation(call, cpu.INTERPOLATE, call, facts)
+        if last in POOLS:
+            return _pooling(call, 1, facts)
+        return last if last in cpu.FUNCTIONAL else ""
+    if package == "torch.linalg" and last in cpu.LINALG:
+        return name
+    if package == "torch.special" and last in cpu.SPECIAL:
         return name
     is_transform = package == "torch.fft" and "fft" in last and last[-4:] not in ("freq", "hift")
     return name if is_transform else ""
@@ -154,15 +236,132 @@ def _function(name: str, call: cst.Call) -> str:
 
 def _method(call: cst.Call, facts: Facts) -> tuple[str, bool]:
     """Return what a method, or a module that the script keeps, runs on the CPU, and whether of a tensor."""
-    if _is_ctc(call.func, facts):
-        return "ctc_loss", any(facts.values.is_tensor(arg.value) for arg in call.args)
+    for made in _made(call.func, facts):
+        operator = _module(made, call, facts)
+        if operator:
+            return operator, any(facts.values.is_tensor(arg.value) for arg in call.args)
     last = method(call)
-    return (last, facts.values.is_tensor(receiver(call))) if last in FALLBACKS else ("", False)
+    if last in cpu.TENSOR_OPERATORS | cpu.TENSOR_METHODS:
+        return last, facts.values.is_tensor(receiver(call))
+    return "", False
 
 
-def _is_ctc(func: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `func` is a `CTCLoss` that the script makes."""
-    if not isinstance(func, cst.Name | cst.Attribute):
-        return False
-    made = facts.values.given_to(func)
-    return any(isinstance(v, cst.Call) and facts.names.of(v.func) == CTC for v in made)
+def _made(node: cst.BaseExpression, facts: Facts) -> list[cst.Call]:
+    """Return the calls that make what the script keeps under the name or attribute `node`."""
+    if not isinstance(node, cst.Name | cst.Attribute):
+        return []
+    return [value for value in facts.values.given_to(node) if isinstance(value, cst.Call)]
+
+
+def _module(made: cst.Call, call: cst.Call | None, facts: Facts) -> str:
+    """Return what the module that `made` makes runs on the CPU when `call` calls it."""
+    package, _, kind = (facts.names.of(made.func) or "").rpartition(".")
+    if package not in MODULE_PACKAGES:
+        return ""
+    if kind == "Upsample":
+        return _interpolation(made, cpu.UPSAMPLE, call, facts)
+    if kind in ADAPTIVE:
+        return _pooling(made, 0, facts)
+    return cpu.MODULES.get(kind, "")
+
+
+def _layer(node: cst.Call, facts: Facts) -> str:
+    """Return what a layer runs on the CPU that no call names: a part of a Sequential, weight_norm."""
+    name = facts.names.of(node.func) or ""
+    if name in cpu.WEIGHT_NORMS:
+        return cpu.WEIGHT_NORMS[name] if _runs_in_step(node, facts) else ""
+    parent = facts.context.parent(node)
+    holder = facts.context.parent(parent) if isinstance(parent, cst.Arg) else None
+    if not isinstance(holder, cst.Call) or facts.names.of(holder.func) not in SEQUENTIAL:
+        return ""
+    operator = _module(node, None, facts)
+    if operator.startswith("adaptive average"):
+        return ""
+    return operator if operator and _runs_in_step(node, facts) else ""
+
+
+def _runs_in_step(node: cst.Call, facts: Facts) -> bool:
+    """Whether a step runs the class around `node`; where no class is around it, a model is built there."""
+    around = facts.context.class_around(node)
+    if around is None:
+        return True
+    methods = [part for part in around.body.body if isinstance(part, cst.FunctionDef)]
+    forward = [part for part in methods if part.name.value == "forward"]
+    return any(facts.steps.inside(part) for f in forward for part in f.body.body)
+
+
+def _interpolation(
+    node: cst.Call, parameters: tuple[str, ...], call: cst.Call | None, facts: Facts
+) -> str:
+    """Return which interpolation `node` runs, or makes a layer of, that has no lowering."""
+    smooth = keyword(node, "antialias")
+    plain = [arg for arg in node.args if arg is not smooth]
+    bound = bind(node.with_changes(args=plain), parameters) or {}
+    if smooth is not None and code(smooth.value) != "False":
+        return "interpolation with antialias=True"
+    modes = _texts(bound["mode"].value, facts) if "mode" in bound else {"nearest"}
+    outside = sorted(modes & cpu.MODES)
+    if outside:
+        return f"{outside[0]} interpolation"
+    if "nearest" not in modes:
+        return ""
+    sizes = [bound[name].value for name in ("size", "scale_factor") if name in bound]
+    ranks = {rank for size in sizes for rank in [_length(size, facts)] if rank}
+    if not ranks and call is not None and call.args:
+        ranks = _rank(call.args[0].value, facts)
+    rank = next((rank for rank in (3, 1) if rank in ranks), 0)
+    return f"{rank}-D nearest interpolation" if rank else ""
+
+
+def _texts(node: cst.BaseExpression, facts: Facts, depth: int = 3) -> set[str]:
+    """Return the strings that `node` may be."""
+    text = string_value(node)
+    if text is not None:
+        return {text}
+    if isinstance(node, cst.IfExp):
+        parts: list[cst.BaseExpression] = [node.body, node.orelse]
+    elif isinstance(node, cst.Name | cst.Attribute) and depth:
+        parts = facts.values.given_to(node)
+    else:
+        parts = []
+    return {text for part in parts for text in _texts(part, facts, depth - 1)}
+
+
+def _length(node: cst.BaseExpression, facts: Facts) -> int:
+    """Return the number of elements of the tuple that `node` is; 0 where it is none to read."""
+    values = [node]
+    if isinstance(node, cst.Name | cst.Attribute):
+        values = facts.values.given_to(node)
+    lengths = {len(v.elements) if isinstance(v, cst.Tuple | cst.List) else 0 for v in values}
+    return lengths.pop() if len(lengths) == 1 else 0
+
+
+def _rank(node: cst.BaseExpression, facts: Facts, depth: int = 4) -> set[int]:
+    """Return the ranks, without batch and channels, of what the layer gives that made `node`."""
+    if isinstance(node, cst.Name) and depth:
+        reaching = facts.bindings.reaching(node)
+        values = [given.value for given in reaching if given.value is not None]
+        return {rank for value in values for rank in _rank(value, facts, depth - 1)}
+    if not isinstance(node, cst.Call):
+        return set()
+    kinds = [(facts.names.of(made.func) or "") for made in _made(node.func, facts)]
+    return {
+        int(kind[-2]) for kind in kinds if kind.startswith("torch.nn.") and kind.endswith(RANKS)
+    }
+
+
+def _pooling(node: cst.Call, position: int, facts: Facts) -> str:
+    """Return the adaptive average pooling that `node` runs or makes, unless it is to one element."""
+    arg = keyword(node, "output_size")
+    plain = [arg for arg in node.args if arg.keyword is None]
+    arg = arg or (plain[position] if len(plain) > position else None)
+    if arg is None:
+        return ""
+    value = arg.value
+    parts = (
+        [e.value for e in value.elements] if isinstance(value, cst.Tuple | cst.List) else [value]
+    )
+    numbers = [code(part) for part in parts]
+    if all(number in ("1", "None") or not number.isdecimal() for number in numbers):
+        return ""
+    return f"adaptive average pooling to {code(value)}"

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.common import option, truth
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, keyword
+from migrate.reading.tree.tree import code
 
 WRAPPERS = frozenset(
     {
@@ -52,14 +53,39 @@ class UnusedParameters(Hazard):
         ),
         example(
             """
+            import argparse
+
+            import torch_xla
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--find-unused", action="store_true")
+            args = parser.parse_args()
+            LOOK = True
+
+
+            def wrap(model, unused=False):
+                options = {"find_unused_parameters": args.find_unused}  # XLA212
+                first = DDP(model.to("xla"), find_unused_parameters=args.find_unused)  # XLA212
+                second = DDP(model.to("xla"), find_unused_parameters=LOOK)  # XLA212
+                third = DDP(model.to("xla"), find_unused_parameters=unused)  # XLA212
+                return DDP(first.module, **options), second, third
+            """
+        ),
+        example(
+            """
             import torch_xla
             from torch.nn.parallel import DistributedDataParallel as DDP
 
 
+            LOOK = False
+
+
             def wrap(model, args):
+                plain = DDP(model.to("xla"), find_unused_parameters=LOOK)
                 frozen = DDP(model.to("xla"), find_unused_parameters=False)
                 static = DDP(model.to("xla"), find_unused_parameters=True, static_graph=True)
-                return frozen, static
+                return plain, frozen, static
             """
         ),
     )
@@ -80,12 +106,14 @@ class UnusedParameters(Hazard):
         assert isinstance(node, cst.Call)
         if facts.names.of(node.func) not in WRAPPERS:
             return
-        looks, static = keyword(node, "find_unused_parameters"), keyword(node, "static_graph")
-        if looks is None or code(looks.value) != "True":
+        looks = option(node, "find_unused_parameters", facts)
+        static = option(node, "static_graph", facts)
+        if looks is None or (is_true := truth(looks, facts)) is False:
             return
-        if static is None or code(static.value) == "False":
+        if static is None or truth(static, facts) is False:
+            where = "find_unused_parameters=True" if is_true else f"where `{code(looks)}` is true"
             message = (
-                "find_unused_parameters=True: where a parameter gets no gradient, every backward pass reads "
+                f"{where}: where a parameter gets no gradient, every backward pass reads "
                 "the device; leave it out where all are used, or freeze the others"
             )
             yield self.hit(looks, message)

@@ -1,4 +1,4 @@
-"""Distributions of torch that look at their parameters."""
+"""Functions of libraries that check the values of their arguments: distributions, normalization."""
 
 from __future__ import annotations
 
@@ -17,6 +17,28 @@ PACKAGE = "torch.distributions."
 # What is no distribution with parameters of its own.
 OTHERS = frozenset({"Independent", "TransformedDistribution", "Distribution", "ExponentialFamily"})
 MODULES = ("constraints", "constraint_registry", "kl", "transforms", "utils")
+# Check that no standard deviation is zero; those of torchvision.transforms.v2 and of kornia do not.
+NORMALIZES = frozenset(
+    {
+        "torchvision.transforms.Normalize",
+        "torchvision.transforms.transforms.Normalize",
+    }
+)
+HOLDS_TRANSFORMS = frozenset(
+    {
+        "torch.nn.Sequential",
+        "torchvision.transforms.Compose",
+        "torchvision.transforms.transforms.Compose",
+    }
+)
+CHECKS = {
+    "torchvision.transforms.functional.normalize": "asks whether `std` holds a zero",
+    "torch.nn.functional.gaussian_nll_loss": "asks whether `var` is negative",
+}
+INSTEAD = {
+    "torchvision.transforms.functional.normalize": "`(x - mean) / std` with buffers, or transforms.v2",
+    "torch.nn.functional.gaussian_nll_loss": "write the loss: `0.5 * (var.log() + (x - y) ** 2 / var)`",
+}
 VALIDATING = frozenset({"log_prob", "cdf", "icdf"})
 OFF = "pass validate_args=False, or call torch.distributions.Distribution.set_default_validate_args(False)"
 
@@ -27,13 +49,17 @@ class ValidatedDistribution(Hazard):
     **Why.** `torch.distributions` validates by default: making `Normal(mean, std)` asks whether each
     parameter is in its range, and `log_prob(x)` whether `x` is. On XLA each question is a read of the
     device: the graph is cut, and the host waits. On a GPU it waits as well, but for one small kernel.
+    `torchvision.transforms.Normalize` of a tensor on the device asks at each call whether `std` holds a zero,
+    and `gaussian_nll_loss` whether a variance is negative.
 
     **What to do.** `validate_args=False`, or once at the start of the program
     `torch.distributions.Distribution.set_default_validate_args(False)`. A parameter out of range then gives
-    NaN, and no exception.
+    NaN, and no exception. Instead of `Normalize`: the one of `torchvision.transforms.v2`, or
+    `(x - mean) / std` with `mean` and `std` as buffers.
 
     Source: torch 2.9, torch_xla 2.9 (measured, reads of the device: `Normal(mean, std)` two,
-    `Categorical(logits=…)` one, `MultivariateNormal` seven, `log_prob` one more; none without validation).
+    `Categorical(logits=…)` one, `MultivariateNormal` seven, `log_prob` one more; none without validation);
+    torchvision 0.24, `transforms/_functional_tensor.py`.
     """
 
     code = "XLA211"
@@ -72,6 +98,35 @@ class ValidatedDistribution(Hazard):
                     loss = (model(x) * noise_level(len(x), x.device)).mean()
                     loss.backward()
                     optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch.nn.functional as F
+            import torchvision.transforms.functional as TF
+            from torchvision import transforms
+            from torchvision.transforms import v2
+
+            SCALE = transforms.Normalize([0.5], [0.5])
+
+
+            class Net(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.ready = transforms.Compose([transforms.Resize(8), transforms.Normalize(0.5, 0.5)])
+                    self.fast = v2.Normalize([0.5], [0.5])
+
+                def forward(self, x, y):
+                    scale = transforms.Normalize(mean=[0.5], std=[0.2])
+                    x = scale(x / 255.0)  # XLA211
+                    x = self.ready(x) + SCALE(x)  # XLA211 # XLA211
+                    x = TF.normalize(x, [0.5], [0.5])  # XLA211
+                    return F.gaussian_nll_loss(self.fast(x), y, x.exp())  # XLA211
+
+
+            def rows(images):
+                return [SCALE(image) for image in images]
             """
         ),
         example(
@@ -123,12 +178,16 @@ class ValidatedDistribution(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one distribution, or one question about a value."""
         assert isinstance(node, cst.Call)
-        if facts.context.calls.unvalidated:
-            return
         when = facts.steps.when(node)
         if when not in (When.STEP, When.EVERY_STEP):
             return
         severity = None if when is When.STEP else Severity.INFO
+        check = _check(node, facts)
+        if check and any(_is_tensor(arg.value, facts) for arg in node.args):
+            message = f"`{code(node.func)}` {CHECKS[check]}: a read of the device; {INSTEAD[check]}"
+            yield self.hit(node, message, severity)
+        if facts.context.calls.unvalidated:
+            return
         if is_distribution(node, facts):
             if any(_is_tensor(arg.value, facts) for arg in node.args):
                 message = (
@@ -145,6 +204,34 @@ class ValidatedDistribution(Hazard):
                     f"`{code(node.func)}` checks the value it is given: a read of the device; {OFF}"
                 )
                 yield self.hit(node, message, severity)
+
+
+def _check(call: cst.Call, facts: Facts) -> str:
+    """Return the function that checks values and that `call` runs, itself or by a transform; else nothing."""
+    name = facts.names.of(call.func) or ""
+    if name in CHECKS:
+        return name
+    if _normalizes(call.func, facts):
+        return "torchvision.transforms.functional.normalize"
+    makers = _made(call.func, facts) if isinstance(call.func, cst.Name | cst.Attribute) else []
+    kinds = {facts.names.of(made.func) for made in makers if isinstance(made, cst.Call)}
+    return "torch.nn.functional.gaussian_nll_loss" if "torch.nn.GaussianNLLLoss" in kinds else ""
+
+
+def _normalizes(node: cst.BaseExpression, facts: Facts, depth: int = 4) -> bool:
+    """Whether `node` is a transform of torchvision that normalizes, or a sequence that holds one."""
+    if isinstance(node, cst.Call):
+        name = facts.names.of(node.func)
+        if name in NORMALIZES:
+            return True
+        parts = [arg.value for arg in node.args] if name in HOLDS_TRANSFORMS else []
+    elif isinstance(node, cst.List | cst.Tuple):
+        parts = [element.value for element in node.elements]
+    elif isinstance(node, cst.Name | cst.Attribute):
+        parts = _made(node, facts) or facts.values.given_to(node)
+    else:
+        parts = []
+    return depth > 0 and any(_normalizes(part, facts, depth - 1) for part in parts)
 
 
 def is_distribution(node: cst.CSTNode, facts: Facts) -> bool:

@@ -16,6 +16,7 @@ from migrate.rewrite.edits.branch import body_of
 from migrate.rewrite.edits.nodes import with_args, without
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.indirect_launch import indirect_launch
+from migrate.rewrite.rules.launch.joined_spawn import Joined, joined_at_once
 from migrate.rewrite.rules.launch.world_size import WorldSize
 from migrate.rewrite.workspace import Workspace
 
@@ -49,8 +50,11 @@ class MpSpawn(Rule):
     in the same way, with the calls of it and each worker that they pass. Code that only counts the devices
     before the launch, or checks their number (`assert n_gpus >= 2`), goes.
 
+    `mp.spawn(…, join=False)` that is joined in the same expression or in the next statement
+    (`context.join()`, `while not context.join(): pass`) waits as a launch does: the join goes.
+
     **Reported.** A queue, a lock or a value of multiprocessing among the arguments, which the launch cannot
-    pickle; a spawn that does not wait (`join=False`), a call with `*args` or `**kwargs`, a script
+    pickle; a spawn that does not wait at once (`join=False`), a call with `*args` or `**kwargs`, a script
     built on `torch.distributed.rpc`; a lambda or nested worker, and a launch without a `__main__` guard
     (rewritten all the same); a world size that is passed to a worker whose definition is not in
     the script; other uses of the script's own number of processes, such as
@@ -175,6 +179,57 @@ class MpSpawn(Rule):
                 torch_xla.launch(worker, start_method="fork")
             """,
         ),
+        rewritten(
+            """
+            import torch.multiprocessing as mp
+
+
+            def worker(rank):
+                pass
+
+
+            if __name__ == "__main__":
+                context = mp.spawn(worker, nprocs=2, join=False)
+                # All of them
+                context.join()
+                mp.spawn(worker, nprocs=2, join=False).join()
+                processes = mp.spawn(worker, nprocs=2, join=False)
+                while not processes.join():
+                    pass
+                print("done")
+            """,
+            """
+            import torch_xla
+
+
+            def worker(rank):
+                pass
+
+
+            if __name__ == "__main__":
+                torch_xla.launch(worker)
+                # All of them
+                torch_xla.launch(worker)
+                torch_xla.launch(worker)
+                print("done")
+            """,
+        ),
+        reported(
+            """
+            import torch.multiprocessing as mp
+
+
+            def worker(rank):
+                pass
+
+
+            if __name__ == '__main__':
+                context = mp.spawn(worker, nprocs=2, join=False)
+                print("waiting")
+                context.join()
+            """,
+            "join=False",
+        ),
         reported(
             """
             import torch.multiprocessing as mp
@@ -263,11 +318,14 @@ class MpSpawn(Rule):
                 node, "RPC has no equivalent on XLA: its processes stay as they are"
             )
             return
-        if "join" in bound and code(bound["join"].value) != "True":
+        joined = joined_at_once(node, context) if "join" in bound else None
+        if "join" in bound and code(bound["join"].value) != "True" and joined is None:
             launch = context.vocabulary.say("launch")
             message = f"{launch} always waits for its replicas: join=False has no equivalent"
             yield from self.report(node, message)
             return
+        if joined is not None:
+            yield from self._without_join(joined)
         yield from self._not_launchable(node, bound["fn"].value, context)
         for value in elements(bound["args"]) if "args" in bound else ():
             if _is_inherited(value.value, context):
@@ -302,6 +360,26 @@ class MpSpawn(Rule):
                 lambda updated: body_of(updated, updated.body),
                 f"`if {code(test.test)}` goes: one device is launched as many are",
                 consumes=[test.test, instead],
+            )
+
+    def _without_join(self, joined: Joined) -> Iterator[Edit]:
+        """Yield the removal of a join: a launch waits for its replicas."""
+        message = "a launch waits for its replicas: .join() goes"
+        if joined.chained is not None:
+            name = cst.ensure_type(joined.chained.func, cst.Attribute).attr
+            yield self.edit(joined.chained, _joined_itself, message, consumes=[name])
+        if joined.assign is not None and joined.line is not None:
+            yield self.edit(
+                joined.assign,
+                lambda updated: cst.Expr(updated.value, semicolon=updated.semicolon),
+                f"`{joined.spelled}` goes: a launch returns nothing",
+                consumes=[joined.assign.targets[0]],
+            )
+            yield self.edit(
+                joined.line,
+                lambda _: cst.RemoveFromParent(),
+                message,
+                consumes=[joined.line],
             )
 
     def _not_launchable(
@@ -366,6 +444,11 @@ class MpSpawn(Rule):
             consumed.append(dropped)
         message = f"{code(node.func)} → {context.vocabulary.say('launch')}"
         return self.edit(node, replace, message, consumes=consumed)
+
+
+def _joined_itself(updated: cst.Call) -> cst.BaseExpression:
+    """Return the launch of `launch(…).join()`."""
+    return cst.ensure_type(updated.func, cst.Attribute).value
 
 
 def _is_inherited(value: cst.BaseExpression, context: Workspace) -> bool:

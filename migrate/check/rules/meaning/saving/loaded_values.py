@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.common import truth
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.flow.loaded import is_loaded
@@ -177,16 +178,16 @@ class LoadedValues(Hazard):
         last = func.attr.value if isinstance(func, cst.Attribute) else ""
         if isinstance(func, cst.Attribute) and last == "load_state_dict":
             assign = keyword(call, "assign")
-            on = assign is not None and code(assign.value) == "True"
+            on = truth(assign.value, facts) if assign is not None else False
             first = keyword(call, "state_dict") or (call.args[0] if call.args else None)
-            if not on or first is None or not isinstance(func, cst.Attribute):
+            if on is False or first is None:
                 return
             if is_loaded(first.value, facts) and not _moves_later(call, func.value, facts):
                 message = (
                     "assign=True makes the tensors of the checkpoint, on the host, the parameters: leave "
                     "it out, or move the model after it, before its optimizer is made"
                 )
-                yield self.hit(call, message)
+                yield self.hit(call, message, None if on else Severity.WARNING)
             return
         if last in COPIES:
             return

@@ -1,0 +1,98 @@
+"""A parameter of a module that every call gives a number of Python is no tensor."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from migrate.check.check import check_source
+from migrate.check.config import Config
+from migrate.check.project import check_paths
+from migrate.reading.tree.source import parse
+
+PARTS = """
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+
+    class Head(nn.Module):
+        def forward(self, x, patch_h, patch_w):
+            return F.interpolate(x, (int(patch_h * 14), int(patch_w * 14)), mode="bilinear")
+
+
+    class Critic(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 1)
+
+        def forward(self, x, turn, step):
+            if turn == 0 and step > 3:
+                return -self.layer(x).mean()
+            return self.layer(x).mean()
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, 3, 14, 14), Head()
+
+        def forward(self, x):
+            {sizes}
+            return self.head{forward}(self.conv(x), patch_h, patch_w)
+"""
+TRAIN = """
+    def main():
+        model, critic = Net().to("xla"), Critic().to("xla")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            x = torch.randn(1, 3, 28, 28).to("xla")
+            if step % 2:
+                loss = critic(model(x), {turn}, step)
+            else:
+                loss = critic(model(x), 0, step=step)
+            loss.backward()
+            optimizer.step()
+
+
+    if __name__ == "__main__":
+        main()
+"""
+SIZES = [
+    "h, w = x.shape[-2:]; patch_h, patch_w = h // 14, w // 14",
+    "_, _, patch_h, patch_w = x.size()",
+    "patch_h = patch_w = x.size(2) // 14",
+    "patch_h, patch_w = x.shape[2], len(x)",
+]
+
+
+def codes(sizes: str, forward: str = "", turn: str = "1") -> set[str]:
+    text = textwrap.dedent(PARTS).format(sizes=sizes, forward=forward)
+    text += "\n\n" + textwrap.dedent(TRAIN).format(turn=turn)
+    findings = check_source(parse(text.encode(), Path("s.py")), Config())
+    return {finding.code for finding in findings} & {"XLA110", "XLA202"}
+
+
+@pytest.mark.parametrize("forward", ["", ".forward"])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_sizes_and_literals_are_no_tensors(sizes: str, forward: str) -> None:
+    assert not codes(sizes, forward)
+
+
+def test_a_tensor_of_one_call_is_reported() -> None:
+    assert codes(SIZES[0], turn="x.mean()") == {"XLA110"}
+    assert codes("patch_h, patch_w = x.sum(), x.mean()") == {"XLA202"}
+
+
+@pytest.mark.parametrize(("turn", "expected"), [("1", set()), ("x.mean()", {"XLA110"})])
+def test_calls_of_another_file_count(tmp_path: Path, turn: str, expected: set[str]) -> None:
+    folder = tmp_path / "p"
+    folder.mkdir()
+    parts = textwrap.dedent(PARTS).format(sizes=SIZES[0], forward="")
+    (folder / "parts.py").write_text(parts)
+    train = "import torch\nfrom parts import Critic, Net\n\n\n" + textwrap.dedent(TRAIN)
+    (folder / "train.py").write_text(train.format(turn=turn))
+    found = {finding.code for finding in check_paths([folder], Config()).findings}
+    assert found & {"XLA110", "XLA202"} == expected
