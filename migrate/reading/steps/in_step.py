@@ -52,7 +52,8 @@ class Steps:
         self._trains: set[int] = (
             set()
         )  # of what runs inside of a step, and of the calls: in training
-        self._called: set[int] = set()  # the functions that steps call
+        self._edges: list[tuple[cst.Call, cst.FunctionDef]] = []  # the calls, and what they run
+        self._entered: list[cst.FunctionDef] = []  # the functions that steps of other files call
         self._followed = 0
         self._asks_training = bool(context.references("training"))
         marked = [block for block in context.all_of(cst.With) if is_step(block, context)]
@@ -70,9 +71,12 @@ class Steps:
             if id(loop) not in in_marks:
                 self._take_steps(loop.body, batch_names(loop, self._context))
         for function in context.all_of(cst.FunctionDef):
+            if is_update(function, context):
+                self._take(function.body)
+        self._of_steps = {id(call) for call, _ in self.calls}  # not of a forward that nothing calls
+        for function in context.all_of(cst.FunctionDef):
             # Of what nothing is learned from only that is in a step which a step calls.
-            learns = is_forward(function, context) and not self._without_gradients(function)
-            if learns or is_update(function, context):
+            if is_forward(function, context) and not self._without_gradients(function):
                 self._take(function.body)
         self._follow()
         # Whether a step of another file runs one of this file.
@@ -81,6 +85,7 @@ class Steps:
             entered = context.function_at(entry.line)
             if entered is not None:
                 self.knows_more |= id(entered.body) in self._inside
+                self._entered.append(entered)
                 self._enter(entered, entry.origin, entry.marked, entry.trains)
         self._follow()
 
@@ -152,6 +157,23 @@ class Steps:
     def calls_it(self, function: cst.CSTNode | None) -> bool:
         """Whether steps of this file or of another one call a function: not a forward that nothing calls."""
         return id(function) in self._called
+
+    @cached_property
+    def _called(self) -> frozenset[int]:
+        """The ids of the functions that steps call, themselves or by others."""
+        called = {id(function) for function in self._entered}
+        pending = self._edges
+        while True:
+            later = []
+            for call, callee in pending:
+                around = self._context.function_around(call)
+                if id(call) in self._of_steps or id(around) in called:
+                    called.add(id(callee))
+                else:
+                    later.append((call, callee))
+            if len(later) == len(pending):
+                return frozenset(called)
+            pending = later
 
     def in_mark(self, call: cst.Call) -> bool:
         """Whether a call of the steps, one of `calls`, runs within `with torch_xla.step():`."""
@@ -267,6 +289,7 @@ class Steps:
             self._followed += 1
             ran = (*self._context.run_by(call), *self._context.run_later(call))
             for callee in self._context.here(ran):
+                self._edges.append((call, callee))
                 self._enter(callee, origin, self.in_mark(call), self.in_training(call))
 
     def _enter(
@@ -274,7 +297,6 @@ class Steps:
     ) -> None:
         if marked:
             self._called_in_marks.add(id(function.body))
-        self._called.add(id(function))
         seen = id(function.body) in self._inside
         again = seen and trains and id(function.body) not in self._trains
         if id(function.body) in self._bodies or (seen and not again):

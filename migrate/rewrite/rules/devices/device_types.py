@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
@@ -15,13 +15,17 @@ from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewr
 from migrate.rewrite.rules.devices.gpu_conditions import is_asked
 from migrate.rewrite.workspace import Workspace
 
+# What takes the type of a device, not a device, also by `device=`.
+OF_TYPES = frozenset({"GradScaler", "autocast"})
+
 
 class DeviceTypes(Rule):
     """Ask whether a device is XLA where the script asks whether it is CUDA.
 
     **What it does.** `device.type == 'cuda'`, `'cuda' in device`, `device.startswith('cuda')`,
-    `device_type in ('cuda', 'cpu')`, and the same of `args.device`, ask for `'xla'`. `x.is_cuda` becomes
-    `x.device.type == 'xla'` where it decides whether something is moved.
+    `device_type in ('cuda', 'cpu')`, and the same of `args.device`, ask for `'xla'`, and the type that is
+    chosen by the answer is `'xla'` too: `torch.autocast('cuda' if 'cuda' in device else 'cpu')`.
+    `x.is_cuda` becomes `x.device.type == 'xla'` where it decides whether something is moved.
     `x.type() == 'torch.cuda.HalfTensor'` becomes `x.dtype == torch.float16`.
 
     **Left alone.** Comparisons with `'cpu'`: an XLA device is not one. Questions whose answer another
@@ -41,6 +45,8 @@ class DeviceTypes(Rule):
             import torch
 
             device = 'cuda'
+            region = torch.autocast(device_type='cuda' if 'cuda' in device else 'cpu', dtype=torch.float16)
+            other = torch.autocast('cpu' if not device.startswith('cuda') else 'cuda', enabled=False)
             device_type = 'cuda' if 'cuda' in device else 'cpu'
             assert device_type in ['cuda', 'mps', 'cpu']
             if device_type == 'cuda' or device.startswith('cuda'):
@@ -65,6 +71,8 @@ class DeviceTypes(Rule):
             import torch_xla
 
             device = 'xla'
+            region = torch.autocast(device_type='xla' if 'xla' in device else 'cpu', dtype=torch.bfloat16)
+            other = torch.autocast('cpu' if not device.startswith('xla') else 'xla', enabled=False)
             device_type = 'xla' if 'xla' in device else 'cpu'
             assert device_type in ['xla', 'mps', 'cpu']
             if device_type == 'xla' or device.startswith('xla'):
@@ -146,6 +154,7 @@ class DeviceTypes(Rule):
                     if context.portable
                     else self._literal(prefix, context)
                 )
+                yield from self._chosen(node, context)
         elif isinstance(node, cst.Attribute) and node.attr.value == "is_cuda":
             yield from self._is_cuda(node, context)
 
@@ -182,11 +191,14 @@ class DeviceTypes(Rule):
                         if context.portable
                         else self._literal(literal, context)
                     )
+                    yield from self._chosen(node, context)
                 elif isinstance(asked, cst.Attribute) and asked.attr.value == "type":
                     yield from self._kernel(node)
         among = isinstance(operator, cst.In | cst.NotIn) and _is_device(node.left, context)
         if among and isinstance(right, cst.List | cst.Tuple | cst.Set):
             yield from self._one_of(right, context)
+            if any(string_value(element.value) == "cuda" for element in right.elements):
+                yield from self._chosen(node, context)
 
     def _one_of(
         self, types: cst.List | cst.Tuple | cst.Set, context: Workspace
@@ -198,6 +210,21 @@ class DeviceTypes(Rule):
         for value in named:
             if string_value(value) == "cuda":
                 yield self._own_type(value, context)
+
+    def _chosen(self, test: cst.BaseExpression, context: Workspace) -> Iterable[Edit]:
+        """Yield the edits of the types that a choice by `test` takes: `'cuda' if … else 'cpu'`."""
+        condition: cst.BaseExpression = test
+        above = context.parent(condition)
+        while isinstance(above, cst.BooleanOperation | cst.UnaryOperation):
+            condition, above = above, context.parent(above)
+        if isinstance(above, cst.IfExp) and above.test is condition:
+            chosen = [above.body, above.orelse]
+            first = next(_questions(condition, context), test)
+            if first is not test or _is_moved_to(above, context):
+                return
+            for value in chosen:
+                if string_value(value) == "cuda":
+                    yield self._own_type(value, context)
 
     def _own_type(self, literal: cst.BaseExpression, context: Workspace) -> Edit:
         if not context.portable:
@@ -299,6 +326,36 @@ class DeviceTypes(Rule):
     def _literal(self, literal: cst.BaseExpression, context: Workspace) -> Edit:
         xla = context.string("xla", like=literal)
         return self.edit(literal, lambda _: xla, f"{code(literal)} → 'xla'", consumes=[literal])
+
+
+def _questions(condition: cst.BaseExpression, context: Workspace) -> Iterator[cst.BaseExpression]:
+    """Yield the questions about the type of the script's device in a condition, in their order."""
+    if isinstance(condition, cst.BooleanOperation):
+        yield from _questions(condition.left, context)
+        yield from _questions(condition.right, context)
+    elif isinstance(condition, cst.UnaryOperation):
+        yield from _questions(condition.expression, context)
+    elif isinstance(condition, cst.Comparison):
+        sides = (condition.left, *(target.comparator for target in condition.comparisons))
+        if any(_is_device(side, context) for side in sides):
+            yield condition
+    elif (
+        isinstance(condition, cst.Call)
+        and isinstance(condition.func, cst.Attribute)
+        and _is_device(condition.func.value, context)
+    ):
+        yield condition
+
+
+def _is_moved_to(choice: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether a choice is the device of a tensor or a module, which another rule edits."""
+    arg = context.parent(choice)
+    call = context.parent(arg) if isinstance(arg, cst.Arg) else None
+    if not isinstance(call, cst.Call):
+        return False
+    named = arg.keyword.value if isinstance(arg, cst.Arg) and arg.keyword is not None else ""
+    typed = (context.qualified_name(call.func) or "").rpartition(".")[2] in OF_TYPES
+    return not typed and (named == "device" or is_move(call, context))
 
 
 def _opposite(operator: cst.BaseCompOp) -> cst.BaseCompOp:
