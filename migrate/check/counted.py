@@ -16,6 +16,11 @@ SHOWN = 5
 _NAME = re.compile(r"^[\w.]+: ")
 _TEST_FOLDERS = frozenset({"test", "tests"})
 _TEST_FILE = re.compile(r"test_.*|.*_test|conftest")
+# What a file of tests holds: functions and classes of tests, or what tests are written with.
+_OF_TESTS = re.compile(
+    rb"^\s*(?:(?:async\s+)?def test|class Test|(?:import|from) (?:pytest|unittest)\b)", re.MULTILINE
+)
+_MAIN = re.compile(rb"^if __name__ ==", re.MULTILINE)
 
 
 def without_repetition(findings: Iterable[Finding]) -> list[Finding]:
@@ -45,7 +50,8 @@ def _place(finding: Finding) -> tuple[int, int, int, str]:
 def is_test(path: Path, named: Sequence[Path]) -> bool:
     """Whether a file is one of a project's tests, below a folder that the user named.
 
-    A file that the user named is checked like any other, and so are all files of a folder of tests.
+    A file that the user named is checked like any other, and so are all files of a folder of tests. A script
+    that is run and holds no test is none, whatever its name: `run_test.py` with a `__main__` guard.
 
     Args:
         path: the file.
@@ -57,10 +63,20 @@ def is_test(path: Path, named: Sequence[Path]) -> bool:
         if path.is_relative_to(folder):
             if not _TEST_FOLDERS.isdisjoint(folder.resolve().parts[-1:]):
                 return False
-            return _is_test(path.relative_to(folder))
-    return _is_test(PurePath(path.name))
+            return _is_test(path, path.relative_to(folder))
+    return _is_test(path, PurePath(path.name))
 
 
-def _is_test(path: PurePath) -> bool:
-    in_folder = not _TEST_FOLDERS.isdisjoint(path.parts[:-1])
-    return in_folder or _TEST_FILE.fullmatch(path.stem) is not None
+def _is_test(path: Path, below: PurePath) -> bool:
+    if not _TEST_FOLDERS.isdisjoint(below.parts[:-1]):
+        return True
+    return _TEST_FILE.fullmatch(below.stem) is not None and not _is_plain_script(path)
+
+
+def _is_plain_script(path: Path) -> bool:
+    """Whether `path` is a script that is run, and holds no test."""
+    try:
+        text = path.read_bytes()
+    except OSError:
+        return False
+    return _MAIN.search(text) is not None and _OF_TESTS.search(text) is None

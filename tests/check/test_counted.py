@@ -68,3 +68,32 @@ def test_the_findings_of_a_rewrite_are_not_repeated_either(tmp_path: Path) -> No
     found = [line for line in shown if "/a.py:" in line and "distribute_tensor" in line]
     assert len(found) == 1
     assert "20 times in this file: 4, 5, 6, 7, 8, …" in found[0]
+
+
+MAIN = "\n\nif __name__ == '__main__':\n    f()\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("vae_var_test.py", READ + MAIN, False),
+        ("test_speed.py", READ + MAIN, False),
+        ("model_test.py", READ, True),
+        (
+            "test_model.py",
+            READ.replace("def f", "def test_f") + MAIN.replace("f()", "test_f()"),
+            True,
+        ),
+        ("test_case.py", "import unittest\n" + READ + MAIN.replace("f()", "unittest.main()"), True),
+        ("tests/run.py", READ + MAIN, True),
+    ],
+)
+def test_a_script_that_is_run_and_holds_no_test(
+    tmp_path: Path, name: str, text: str, expected: bool
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    checked = check_paths([tmp_path], Config())
+    assert bool(checked.in_tests) == expected
+    assert bool(checked.findings) != expected

@@ -59,11 +59,21 @@ def is_read(node: cst.CSTNode, context: Parsed) -> bool:
     """Whether the literal `node` names a variable whose value, or existence, is asked for."""
     found = access(node, context)
     if isinstance(found, cst.Subscript):
-        return not isinstance(context.parent(found), cst.AssignTarget | cst.Del)
+        return not _is_target(found, context)
     if isinstance(found, cst.Call):
         name = context.qualified_name(found.func) or ""
         return not name.endswith((".setdefault", ".putenv"))
     return found is not None
+
+
+def _is_target(node: cst.CSTNode, context: Parsed) -> bool:
+    """Whether a statement assigns to `node`, or deletes it: alone, or among others in a tuple."""
+    above = context.parent(node)
+    while isinstance(above, cst.Element | cst.Tuple | cst.List | cst.StarredElement):
+        node, above = above, context.parent(above)
+    if isinstance(above, cst.For):
+        return above.target is node
+    return isinstance(above, cst.AssignTarget | cst.Del)
 
 
 SETTING = (cst.Call, cst.SimpleString, cst.ConcatenatedString)

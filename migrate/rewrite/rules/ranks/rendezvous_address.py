@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import libcst as cst
 
@@ -84,6 +84,27 @@ class RendezvousAddress(Rule):
                 os.environ |= {
                     "OMP_NUM_THREADS": "1",
                 }
+            """,
+        ),
+        rewritten(
+            """
+            import os
+
+
+            def setup(port):
+                os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", str(port)
+                os.environ["MASTER_ADDR"], os.environ["OMP_NUM_THREADS"] = "localhost", "1"  # one
+                (os.environ["MASTER_PORT"], start, stop) = ("1", 1, 2)
+                return start, stop
+            """,
+            """
+            import os
+
+
+            def setup(port):
+                os.environ["OMP_NUM_THREADS"] = "1"  # one
+                (start, stop) = (1, 2)
+                return start, stop
             """,
         ),
         left_alone(
@@ -203,8 +224,15 @@ class RendezvousAddress(Rule):
             yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
             return
         for holder in {id(h): h for h in (context.parent(e) for e, _ in found)}.values():
-            assert isinstance(holder, cst.Dict | cst.Call)
             gone = [entry for entry, _ in found if context.parent(entry) is holder]
+            if isinstance(holder, cst.Tuple | cst.List):
+                places = [i for i, e in enumerate(holder.elements) if any(e is g for g in gone)]
+                above = context.parent(holder)
+                assign = context.parent(above) if above is not None else None
+                assert isinstance(assign, cst.Assign)
+                yield self.edit(assign, _without_targets(places), message, consumes=gone)
+                continue
+            assert isinstance(holder, cst.Dict | cst.Call)
             yield self.edit(holder, _without(holder, gone), message, consumes=gone)
 
     def _only_sets(self, line: cst.CSTNode, context: Workspace) -> frozenset[str]:
@@ -212,10 +240,11 @@ class RendezvousAddress(Rule):
         found = settings(line, context)
         holders = {id(holder): holder for holder in (context.parent(e) for e, _ in found)}
         whole = all(
-            len(holder.elements if isinstance(holder, cst.Dict) else holder.args)
+            len(holder.args if isinstance(holder, cst.Call) else holder.elements)
             == sum(context.parent(entry) is holder for entry, _ in found)
             for holder in holders.values()
-            if isinstance(holder, cst.Dict | cst.Call) and _updates(holder, context)
+            if isinstance(holder, cst.Tuple | cst.List)
+            or (isinstance(holder, cst.Dict | cst.Call) and _updates(holder, context))
         )
         return frozenset(name for _, name in found) if whole else frozenset()
 
@@ -261,6 +290,7 @@ def settings(line: cst.CSTNode, context: Workspace) -> list[tuple[cst.CSTNode, s
     if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
         target = statement.targets[0].target
         found.append((target, _subscripted(target, context)))
+        found.extend(_in_tuple(statement, context))
     elif isinstance(statement, cst.AugAssign):  # os.environ |= {…}
         if context.qualified_name(statement.target) == "os.environ":
             found.extend(_entries(statement.value))
@@ -276,6 +306,42 @@ def settings(line: cst.CSTNode, context: Workspace) -> list[tuple[cst.CSTNode, s
                 elif not arg.star:
                     found.extend(_entries(arg.value))
     return [(node, name) for node, name in found if name in VARIABLES]
+
+
+def _in_tuple(
+    statement: cst.Assign, context: Workspace
+) -> Iterator[tuple[cst.CSTNode, str | None]]:
+    """Yield the variables that `os.environ["A"], os.environ["B"] = "a", "b"` sets, each by its target."""
+    target, value = statement.targets[0].target, statement.value
+    if not isinstance(target, cst.Tuple | cst.List) or not isinstance(value, cst.Tuple | cst.List):
+        return
+    if len(target.elements) != len(value.elements):
+        return
+    if any(isinstance(e, cst.StarredElement) for e in (*target.elements, *value.elements)):
+        return
+    for element in target.elements:
+        yield element, _subscripted(element.value, context)
+
+
+def _without_targets(gone: Sequence[int]) -> Callable[..., cst.CSTNode]:
+    """Return the edit that takes targets, and what they are given, out of `a, b, c = x, y, z`."""
+
+    def kept(side: cst.BaseExpression) -> cst.BaseExpression:
+        assert isinstance(side, cst.Tuple | cst.List)
+        elements = [e for index, e in enumerate(side.elements) if index not in gone]
+        if len(elements) == 1:
+            return elements[0].value
+        elements[-1] = elements[-1].with_changes(comma=side.elements[-1].comma)
+        return side.with_changes(elements=elements)
+
+    def replace(updated: cst.Assign) -> cst.CSTNode:
+        target = updated.targets[0]
+        left = kept(target.target)
+        assert isinstance(left, cst.BaseAssignTargetExpression)
+        targets = [target.with_changes(target=left)]
+        return updated.with_changes(targets=targets, value=kept(updated.value))
+
+    return replace
 
 
 def _entries(value: cst.BaseExpression) -> list[tuple[cst.CSTNode, str | None]]:
