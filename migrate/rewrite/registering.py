@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from migrate.reading.replicas.launch import is_guard
-from migrate.reading.tree.tree import dotted
+from migrate.reading.tree.tree import dotted, string_value
 from migrate.rewrite.rule import Edit, Wrap
 from migrate.rewrite.workspace import Workspace
 
@@ -22,7 +22,7 @@ def register(edits: Sequence[Edit | Wrap], context: Workspace) -> list[Edit]:
     imports torch in its functions only, the programs that use it may import neither: torch_xla is then
     imported where torch is, or at the head where that line may not have run.
     """
-    named = [edit.node for edit in edits if isinstance(edit, Edit) and edit.rule in NAMING]
+    named = [edit.node for edit in edits if isinstance(edit, Edit) and _names_device(edit)]
     if not named or context.portable:
         return []
     local = _local_imports(named, context)
@@ -33,6 +33,13 @@ def register(edits: Sequence[Edit | Wrap], context: Workspace) -> list[Edit]:
     if local or _is_program(named, context):
         context.imports.register_xla()
     return []
+
+
+def _names_device(edit: Edit) -> bool:
+    """Whether an edit writes the XLA device: also as the type that a decided choice of CUDA comes to."""
+    if edit.rule == "cuda-available" and isinstance(edit.node, cst.IfExp):
+        return string_value(edit.node.body) == "cuda"
+    return edit.rule in NAMING
 
 
 def _is_program(named: Sequence[cst.CSTNode], context: Workspace) -> bool:

@@ -37,8 +37,8 @@ class HostPlace:
         """The CUDA device that the program has this tensor on; None: on the host."""
         try:
             known = self._known.get(tensor.untyped_storage()._cdata)
-        except (NotImplementedError, RuntimeError):
-            # Sparse tensors and functorch's wrappers have no storage.
+        except (NotImplementedError, RuntimeError, ValueError):
+            # Sparse tensors, functorch's wrappers and weights of lazy layers have no storage.
             return None
         return None if known is None else known[1]
 
@@ -50,7 +50,7 @@ class HostPlace:
         """Remember that this tensor is on a CUDA device."""
         try:
             storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):
+        except (NotImplementedError, RuntimeError, ValueError):
             return
         self.mark_storage(storage, ordinal)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy
 from torch.utils.data import DataLoader
 
 from shims.patches import tensors
@@ -31,6 +32,8 @@ def patches(devices: Devices) -> Iterator[Patch]:
         module: torch.nn.Module, ordinal: int | None, dtype: torch.dtype | None = None
     ) -> torch.nn.Module:
         def move(tensor: torch.Tensor) -> torch.Tensor:
+            if is_lazy(tensor):
+                return tensor
             wanted = dtype if tensor.is_floating_point() or tensor.is_complex() else None
             moved = tensor.to(place.target, wanted)
             if place.ordinal(tensor) != ordinal:
@@ -38,7 +41,19 @@ def patches(devices: Devices) -> Iterator[Patch]:
             place.mark(moved, ordinal or 0)
             return moved
 
+        for part in _moved_lazy(module, torch.device("cuda", ordinal or 0), dtype):
+            marked_once(part, ordinal or 0)
         return module._apply(move)
+
+    def marked_once(part: torch.nn.Module, ordinal: int) -> None:
+        """Mark the weights of a lazy layer when its first forward has made them."""
+
+        def mark(part: torch.nn.Module, _: Any) -> None:
+            handle.remove()
+            for weight in (*part.parameters(recurse=False), *part.buffers(recurse=False)):
+                place.mark(weight, ordinal)
+
+        handle = part.register_forward_pre_hook(mark)
 
     def cuda(module: torch.nn.Module, device: Any = None) -> torch.nn.Module:
         return moved_to(module, devices.index(device))
@@ -84,3 +99,27 @@ def patches(devices: Devices) -> Iterator[Patch]:
         lambda: devices.default or get_default_device(),
         "what set_default_device was given",
     )
+
+
+def _moved_lazy(
+    module: torch.nn.Module, device: torch.device, dtype: torch.dtype | None
+) -> Iterator[torch.nn.Module]:
+    """Have the lazy layers of a module make their weights on `device`, as after a move to CUDA; yield them.
+
+    A move to XLA, which replaces the weights, would make some of no elements of them.
+    """
+    for part in module.modules():
+        lazy = False
+        for name, weight in part._parameters.items():
+            if isinstance(weight, UninitializedParameter):
+                kind = dtype or weight.data.dtype
+                made: Any = UninitializedParameter
+                part._parameters[name] = made(weight.requires_grad, device, kind)
+                lazy = True
+        for name, buffer in part._buffers.items():
+            if isinstance(buffer, UninitializedBuffer):
+                kind = dtype or buffer.data.dtype
+                part._buffers[name] = UninitializedBuffer(buffer.requires_grad, device, kind)
+                lazy = True
+        if lazy:
+            yield part
