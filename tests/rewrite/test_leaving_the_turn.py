@@ -103,6 +103,29 @@ def test_what_leaves_above_the_read_parts_no_step() -> None:
     assert text.count("torch_xla.step()") == 1
 
 
+def test_an_evaluation_ends_its_step_above_what_leaves_the_turn() -> None:
+    source = """
+import torch
+
+
+@torch.no_grad()
+def validate(model, other, loader):
+    model.cuda().eval()
+    seen, total = [], 0
+    for turn, x in enumerate(loader):
+        x = x.cuda()
+        first = model(x).mean().item()
+        seen.append(first)
+        if turn == 3:
+            continue
+        total += other(x).mean().item()
+    return total, seen
+"""
+    text = rewrite_source(parse(source.encode(), Path("train.py"))).data.decode()
+    kept = "        seen.append(first)\n        if turn == 3:\n            continue\n"
+    assert f"        first = first.item()\n{kept}" in text
+
+
 def test_the_sum_counts_every_turn_as_before(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("""
