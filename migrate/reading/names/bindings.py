@@ -12,7 +12,7 @@ from typing import Any
 import libcst as cst
 
 from migrate.reading.names.parsed import Parsed
-from migrate.reading.tree.tree import bind, last_part, string_value
+from migrate.reading.tree.tree import bind, is_attribute_of_self, last_part, string_value
 
 Owner = cst.FunctionDef | cst.Module
 Place = tuple[int, int]
@@ -91,9 +91,20 @@ class Bindings:
         nodes = (binding.node for binding in self._context.bindings(name))
         return [self._given[id(node)] for node in nodes if id(node) in self._given]
 
-    def put_into(self, name: cst.Name) -> list[Put]:
-        """Return what the function around `name` puts into it: `name[key] = x`, `name.append(x)`."""
-        return self._put.get((id(self.owner(name)), name.value), [])
+    def put_into(self, name: cst.Name | cst.Attribute) -> list[Put]:
+        """Return what the function around `name` puts into it: `name[key] = x`, `name.append(x)`.
+
+        For an attribute of `self`, what the class does.
+        """
+        return self._put.get(self._holder(name) or (0, ""), [])
+
+    def _holder(self, node: cst.CSTNode | None) -> tuple[int, str] | None:
+        """Return the owner of the container `node` and its name; None for what is neither of the two."""
+        if isinstance(node, cst.Name):
+            return id(self.owner(node)), node.value
+        if node is not None and is_attribute_of_self(node):
+            return id(self._context.class_around(node)), f"self.{node.attr.value}"
+        return None
 
     def nearest(self, name: cst.Name) -> Given | None:
         """Return what `name` is given at the last place above it; None where that is not plain to see."""
@@ -190,10 +201,11 @@ class Bindings:
         for target in node.targets:
             self._bind(target.target, node.value, node)
             into = target.target
-            if isinstance(into, cst.Subscript) and isinstance(into.value, cst.Name):
+            holder = self._holder(into.value) if isinstance(into, cst.Subscript) else None
+            if isinstance(into, cst.Subscript) and holder is not None:
                 index = into.slice[0].slice if len(into.slice) == 1 else None
                 key = string_value(index.value) if isinstance(index, cst.Index) else None
-                self._put[id(self.owner(node)), into.value.value].append(Put(key, node.value))
+                self._put[holder].append(Put(key, node.value))
 
     def _add_value(self, node: cst.AnnAssign | cst.NamedExpr) -> None:
         if node.value is not None:
@@ -219,9 +231,9 @@ class Bindings:
 
     def _add_call(self, node: cst.Call) -> None:
         self._calls[last_part(node.func)].append(node)
-        into = node.func.value if isinstance(node.func, cst.Attribute) else None
-        if isinstance(into, cst.Name) and last_part(node.func) in FILLS:
-            put = self._put[id(self.owner(node)), into.value]
+        into = self._holder(node.func.value) if isinstance(node.func, cst.Attribute) else None
+        if into is not None and last_part(node.func) in FILLS:
+            put = self._put[into]
             for arg in node.args:
                 if isinstance(arg.value, cst.Dict):
                     entries = [e for e in arg.value.elements if isinstance(e, cst.DictElement)]

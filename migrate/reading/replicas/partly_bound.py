@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from migrate.reading.replicas.guards import Guards
     from migrate.reading.values.devices import Placed
 
+# What begins a run of a tracker (`wandb.init()`), and what the tracker's module then has of that run.
+BEGINS = frozenset({"init", "start_run"})
+OF_RUN = frozenset({"run", "config", "summary", "active_run"})
 # Calls that make a path, and take no None.
 PATHS = ("os.", "pathlib.")
 
@@ -62,6 +65,53 @@ class PartlyBound:
             found = found or guard
         return found
 
+    def missing(
+        self, name: cst.Name | cst.Attribute, besides: Collection[cst.CSTNode] = ()
+    ) -> cst.If | cst.IfExp | cst.FunctionDef | None:
+        """Return what decides which replicas have what `name` is used for; None where they all have it.
+
+        The `if` of `guard`; the test of `writer = SummaryWriter() if rank == 0 else None`; or what `of_run`
+        says of the run of a tracker.
+        """
+        return self.guard(name, besides) or self._chosen(name) or self.of_run(name)
+
+    def _chosen(self, name: cst.Name | cst.Attribute) -> cst.IfExp | None:
+        """Return the expression that makes `name` None on some replicas, where None will not do for it."""
+        if not self._is_asked(name):
+            return None
+        values = [self._value(binding) for binding in self._bindings(name)]
+        chosen = [
+            value
+            for value in values
+            if isinstance(value, cst.IfExp)
+            and (is_none(value.body) or is_none(value.orelse))
+            and self._guards.asks(value.test)
+        ]
+        only = all(value is not None and (is_none(value) or value in chosen) for value in values)
+        return chosen[0] if chosen and only else None
+
+    def of_run(self, name: cst.Name | cst.Attribute) -> cst.If | cst.FunctionDef | None:
+        """Return the `if`, or the function of some replicas, in which alone a tracker begins its run.
+
+        `wandb` of `wandb.run.dir`, where only `if rank == 0: wandb.init()` begins one; None where all of
+        the replicas begin it.
+        """
+        asked = self._context.parent(name)
+        if not isinstance(name, cst.Name) or not isinstance(asked, cst.Attribute):
+            return None
+        if asked.value is not name or asked.attr.value not in OF_RUN:
+            return None
+        begun = [
+            self._guards.around(call)
+            for call in self._context.all_of(cst.Call)
+            if isinstance(call.func, cst.Attribute)
+            and call.func.attr.value in BEGINS
+            and isinstance(call.func.value, cst.Name)
+            and call.func.value.value == name.value
+        ]
+        tests = [guard for guard in begun if isinstance(guard, cst.If | cst.FunctionDef)]
+        return tests[0] if tests and len(tests) == len(begun) else None
+
     def in_function(
         self, function: cst.FunctionDef, seen: frozenset[int] = frozenset()
     ) -> tuple[cst.Name | cst.Attribute, cst.If] | None:
@@ -97,10 +147,13 @@ class PartlyBound:
         ]
 
     def _is_none(self, binding: cst.CSTNode) -> bool:
+        return is_none(self._value(binding))
+
+    def _value(self, binding: cst.CSTNode) -> cst.BaseExpression | None:
+        """Return what an assignment gives `binding`, where it is that."""
         above = self._context.parent(binding)
         assign = self._context.parent(above) if isinstance(above, cst.AssignTarget) else above
-        value = assign.value if isinstance(assign, cst.Assign | cst.AnnAssign) else None
-        return is_none(value)
+        return assign.value if isinstance(assign, cst.Assign | cst.AnnAssign) else None
 
     def _is_asked(self, name: cst.CSTNode) -> bool:
         """Whether None will not do for `name` where it is: `name.log_dir`, `name / "last"`, `join(name)`."""

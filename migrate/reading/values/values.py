@@ -388,6 +388,9 @@ class Values:
     def _of_comprehension(self, node: cst.ListComp | cst.SetComp | cst.GeneratorExp) -> Kind:
         return held([self.kind(node.elt)])
 
+    def _of_dict_comprehension(self, node: cst.DictComp) -> Kind:
+        return held([self.kind(node.value)])
+
     def _of_comparison(self, node: cst.Comparison) -> Kind:
         if asks_no_value(node):
             return Kind.HOST
@@ -432,7 +435,10 @@ class Values:
         return Kind.ON_DEVICE if kept and not may_be_of_host else Kind.UNKNOWN
 
     def _of_self(self, node: cst.Attribute) -> Kind:
-        kinds = {self.kind(value) for value in self._assigned(node)}
+        assigned = self._assigned(node)
+        kinds = {self.kind(value) for value in assigned}
+        if any(map(_is_empty, assigned)):  # modules that are put in later
+            kinds |= {self._of_parts(self.bindings.put_into(node))} & {Kind.MODEL}
         host = bool(kinds) and kinds <= DEVICES | {Kind.HOST}
         found = held(kinds) if kinds & PLACED or host else Kind.UNKNOWN
         if found not in PLACED and self._is_buffer(node):
@@ -484,7 +490,9 @@ class Values:
     def _of_parts(self, parts: Iterable[Put]) -> Kind:
         """Return what a container is that was empty and was given `parts`."""
         kinds = {self.kind(part.value) for part in parts}
-        return Kind.TENSOR if kinds & TENSORS else Kind.HOST
+        if kinds & TENSORS:
+            return Kind.TENSOR
+        return Kind.MODEL if Kind.MODEL in kinds else Kind.HOST
 
     def _of_named(self, node: cst.Name | cst.Attribute) -> Kind:
         """Return the device that `node` is by all that it is given, or by its name."""
@@ -740,6 +748,8 @@ class Values:
             is_module = any(v.MODULE_BASE.match(one) for one in named)
             return Kind.MODEL if is_module else Kind.UNKNOWN
         if not self._context.bindings(call.func):
+            if name == "dict":
+                return held(self.kind(arg.value) for arg in call.args)
             if name in v.HOST_BUILTINS:
                 return Kind.HOST
             if name in v.FIRST_ARGUMENT:
@@ -801,7 +811,7 @@ class Values:
         if base is Kind.MODEL:
             if method in v.MODULE_TENSORS or method == "state_dict":
                 return Kind.ON_DEVICE
-            if method in v.MODULE_METHODS:
+            if method in v.MODULE_METHODS or method in ("items", "values"):
                 return Kind.MODEL
         if base is Kind.OPTIMIZER:
             return Kind.ON_DEVICE if method == "state_dict" else Kind.HOST
@@ -891,6 +901,7 @@ _RULES: dict[type[cst.CSTNode], Callable[[Values, Any], Kind]] = {
     cst.Comparison: Values._of_comparison,
     cst.ConcatenatedString: Values._of_string,
     cst.Dict: Values._of_elements,
+    cst.DictComp: Values._of_dict_comprehension,
     cst.Float: _of_plain,
     cst.FormattedString: Values._of_formatted,
     cst.GeneratorExp: Values._of_comprehension,

@@ -315,16 +315,12 @@ class Saving:
         """
         names: dict[str, str] = {}
         for name in used(function.body):
-            guard = self._context.partly_bound.guard(name)
+            guard = self._context.partly_bound.missing(name)
             inside = guard is not None and any(
                 above is function for above in self._context.ancestors(guard)
             )
             if guard is not None and not inside:
-                line = self._context.position(guard).line
-                names[code(name)] = (
-                    f"needs `{code(name)}`, which only the replicas have that pass "
-                    f"`if {code(guard.test)}:` in line {line}"
-                )
+                names[code(name)] = self._needs(name, guard)
         made: set[int] = set()
         body = cst.ensure_type(function.body, cst.IndentedBlock).body if names else ()
         for statement in body:
@@ -461,14 +457,20 @@ class Saving:
                     return Way(
                         obstacle=f"needs `{code(name)}`, which is None on the other replicas"
                     )
-                guard = self._context.partly_bound.guard(name, out)
+                guard = self._context.partly_bound.missing(name, out)
                 if guard is not None:
-                    line = self._context.position(guard).line
-                    return Way(
-                        obstacle=f"needs `{code(name)}`, which only the replicas have that pass "
-                        f"`if {code(guard.test)}:` in line {line}"
-                    )
+                    return Way(obstacle=self._needs(name, guard))
         return Way(tuple(out), alone)
+
+    def _needs(self, name: cst.CSTNode, guard: cst.If | cst.IfExp | cst.FunctionDef) -> str:
+        """Return that `name` is needed, which only the replicas have that `guard` lets pass."""
+        line = self._context.position(guard).line
+        some = (
+            f"run `{guard.name.value}` (line {line})"
+            if isinstance(guard, cst.FunctionDef)
+            else f"pass `if {code(guard.test)}:` in line {line}"
+        )
+        return f"needs `{code(name)}`, which only the replicas have that {some}"
 
     def _is_unset(self, name: cst.Name | cst.Attribute) -> bool:
         """Whether `name` is a parameter for what another file makes None on all replicas but the first."""
@@ -490,7 +492,31 @@ class Saving:
                 for function, _ in self._functions.values():
                     if any(called is mention for mention in self._calls(function)):
                         found += self._passed_for_writer(call, function, moved)
-        return tuple(found)
+        return (*found, *self._of_runs(guarded.guard.body, found))
+
+    def _of_runs(
+        self, body: cst.CSTNode, besides: Sequence[cst.BaseExpression]
+    ) -> Iterator[cst.BaseExpression]:
+        """Yield what is asked below `body` of a run that a tracker has begun on some replicas only.
+
+        Of `wandb.run.dir`, all of it: where the path of a save is computed by the writer, nothing of it.
+        """
+        for name in used(body, besides):
+            if self._context.partly_bound.of_run(name) is None:
+                continue
+            asked: cst.CSTNode = name
+            above = self._context.parent(asked)
+            while isinstance(above, cst.Attribute) or (
+                isinstance(above, cst.Call) and above.func is asked
+            ):
+                asked, above = above, self._context.parent(above)
+            if isinstance(above, cst.Arg):  # `dict(wandb.config)`
+                call = self._context.parent(above)
+                assert isinstance(call, cst.Call)
+                if isinstance(call.func, cst.Name) and call.func.value in ("dict", "str"):
+                    asked = call
+            assert isinstance(asked, cst.BaseExpression)
+            yield asked
 
     def _passed_for_writer(
         self, call: cst.Call, function: cst.FunctionDef, moved: Sequence[cst.Call]

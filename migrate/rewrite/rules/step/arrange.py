@@ -36,8 +36,8 @@ class Arrangement:
         copies: for a statement below the block, the names that it reads from copies made at its old
             place, each with how the copy is made: a later statement changes what it reads.
         kept: what stays though it should not, and why.
-        checks: the indices of tests of values that decide whether the rest of the step runs: the step ends
-            before each of them, and another one begins after it.
+        checks: the indices of tests that decide whether the rest of the step runs, of values or below what
+            leaves the step: the step ends before each of them, and another one begins after it.
     """
 
     body: Body
@@ -78,8 +78,9 @@ def arrange(body: Body, first: int, last: int) -> Arrangement:
         i: DECIDES if i in stopping else "the step needs what it finds" for i in movable & core
     }
     for _ in range(last - first + 1):
-        if not _settle(found, core):
+        if not _settle(found, core, stopping):
             break
+    found.checks = sorted({*found.checks, *_skipping(found, stopping)})
     for index in sorted(found.below):
         copies = _copies(found, index)
         read = _read(found, body.statements[index])
@@ -103,6 +104,8 @@ def _tail_depends(found: Arrangement, end: Tail, index: int) -> bool:
     later = list(found.after(index))
     trains = statement.effect or any(map(_trains, later))
     if trains and later and any(may_stop(one.node, context) for one in leaving):
+        return True
+    if any(leaves_turn(one.node) for one in later):
         return True
     if isinstance(end.node, cst.If):
         asked = flow(end.node.test, statement.values, context).used
@@ -170,12 +173,19 @@ def _core(found: Arrangement, stopping: frozenset[int]) -> set[int]:
     return core
 
 
-def _settle(found: Arrangement, core: set[int]) -> bool:
+def _skipping(found: Arrangement, stopping: frozenset[int]) -> set[int]:
+    """Return the indices of what may leave the turn before something that came above it has run."""
+    first = min(found.below, default=found.last)
+    statements = found.body.statements
+    return {i for i in stopping if i > first and leaves_turn(statements[i].node)}
+
+
+def _settle(found: Arrangement, core: set[int], stopping: frozenset[int]) -> bool:
     """Take one statement out of the block, or back into it; return whether there was one."""
     statements = found.body.statements
     for index in sorted(found.below):
         statement = statements[index]
-        why = _obstacle(found, statement, index)
+        why = _obstacle(found, statement, index) or _skipped(found, index, stopping)
         for later in found.staying():
             if why or later < index:
                 continue
@@ -208,6 +218,17 @@ def _obstacle(found: Arrangement, statement: Statement, index: int) -> str:
         listed = ", ".join(sorted(hits))
         return f"{listed} changes before the step ends"
     return ""
+
+
+def _skipped(found: Arrangement, index: int, stopping: frozenset[int]) -> str:
+    """Return what may skip the statement at `index` below the block; empty where nothing in it does.
+
+    The step ends before those of `stopping`, so that what comes above them still runs.
+    """
+    within = (i for i in found.staying() if i > index and i not in stopping)
+    nodes_within = (found.body.statements[i].node for i in within)
+    leaves = next((node for node in nodes_within if leaves_turn(node)), None)
+    return f"`{head(leaves)}` may leave the block before its end" if leaves is not None else ""
 
 
 def _read(found: Arrangement, statement: Statement) -> Read | None:

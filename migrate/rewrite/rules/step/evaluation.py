@@ -12,6 +12,7 @@ from libcst.helpers import get_full_name_for_node
 from migrate.reading.flow.dataflow import overlap
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import Effect
+from migrate.reading.steps.leaving import leaves_turn
 from migrate.reading.steps.loops import Loop, batch_names, has_sync, numbers_of_host
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.unended import is_unknown_callee
@@ -130,6 +131,12 @@ def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arr
         and not _answers(body, first, i)
     )
     part = arrange(body, first, last)
+    leaving = [i for i in part.checks if leaves_turn(body.statements[i].node)]
+    if leaving:  # what comes below the block would be skipped
+        last = leaving[0] - 1
+        if last < forward[0]:
+            return None
+        part = arrange(body, first, last)
     for index, read in splits.items():
         if index > last:
             continue

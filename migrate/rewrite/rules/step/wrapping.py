@@ -11,7 +11,7 @@ import libcst as cst
 from migrate.counts import many
 from migrate.reading.flow.dataflow import overlap
 from migrate.reading.flow.reads import Reads
-from migrate.reading.steps.leaving import may_stop
+from migrate.reading.steps.leaving import leaves_turn, may_stop
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
 from migrate.reading.tree.tree import code, nodes, nodes_of
@@ -245,14 +245,17 @@ def _nested_reads(found: Arrangement, index: int) -> list[Read]:
     statement = found.body.statements[index]
     if not isinstance(statement.node, cst.With):
         return []
+    later = [s.node for s in found.after(index)]
+    if any(map(leaves_turn, [statement.node, *later])):
+        return []  # what leaves the turn would skip them
     lines = _lines(statement.node)
     reads = []
     for at, line in enumerate(lines):
         read = as_read(line)
         if read is None or not found.body.values.mentions(read.tensor):
             continue
-        later = [Statement(s, statement.values, statement.context) for s in lines[at + 1 :]]
-        used = {n for s in (*later, *found.after(index)) for n in s.flow.used | s.flow.assigned}
+        rest = [Statement(s, statement.values, statement.context) for s in lines[at + 1 :]]
+        used = {n for s in (*rest, *found.after(index)) for n in s.flow.used | s.flow.assigned}
         if not overlap([read.name], used):
             reads.append(read)
     return reads
