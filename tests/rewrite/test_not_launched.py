@@ -67,13 +67,21 @@ def test_a_script_that_gets_its_launch_needs_no_word(tmp_path: Path) -> None:
 
 def test_a_script_whose_replicas_a_constant_switches_off(tmp_path: Path) -> None:
     text = """
+    import torch
     import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
 
 
     def main(rank):
         distributed, size = (False, 1)
+        model = torch.nn.Linear(2, 2).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         if distributed:
             dist.init_process_group("nccl", rank=rank, world_size=size)
+            model = DDP(model)
+        for x in torch.randn(8, 2, 2):
+            model(x.cuda()).mean().backward()
+            optimizer.step()
 
 
     if __name__ == "__main__":
