@@ -970,3 +970,9 @@ def test_a_choice_of_devices_in_one_script() -> None:
     text = "import torch\n\ndevice = [0, 'cpu'][0]\nprint(torch.ones(2).to(device))\n"
     done = rewrite_source(parse(text.encode(), Path("script.py"))).data.decode()
     assert "device = ['xla', 'cpu'][0]" in done.replace('"', "'")
+
+
+def test_a_number_that_another_framework_moves_to_stays(tmp_path: Path) -> None:
+    main = "import paddle\nfrom config import Config\n\nx = paddle.ones([2]).to(Config().device)\n"
+    files = {"config.py": CONFIG.format(value="0"), "main.py": main}
+    assert not rewrite_folder(written(tmp_path, files), processes=1).files

@@ -13,6 +13,7 @@ from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.devices import kind_of
 from migrate.reading.calls.kinds import MODULES, MOVES_INPUTS, Device, External, Instance, Value
 from migrate.reading.calls.scopes import Binding, ModuleScope, Scope
+from migrate.reading.tree.prescan import concerns_rules
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import MODULE_BASE
 
@@ -81,7 +82,11 @@ def spelled_devices(analysis: Analysis) -> Mapping[Path, frozenset[tuple[int, in
     A number counts where the move takes a name or an attribute that is assigned it: `config.device`.
     """
     found: dict[Path, set[tuple[int, int]]] = defaultdict(set)
+    modules = {top.module.path: top.module for top in analysis.scopes.values()}
+    others = {path for path, module in modules.items() if not concerns_rules(module.data)}
     for call, scope in analysis.evaluator.calls():
+        if scope.module.path in others:
+            continue  # also a file of another framework, whose tensors are moved as those of torch
         last = getattr(call.func, "attr", "")
         given = call.args[:1] if last in MOVE else []
         named = [k.value for k in call.keywords if k.arg == "device"]
