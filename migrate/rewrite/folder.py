@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from migrate.errors import MigrateError
+from migrate.reading.accelerators.asked import spelled_devices
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.facts import ModuleCalls, calls_of_file
 from migrate.reading.facts import facts_of
@@ -79,7 +80,7 @@ def rewrite_folder(
     concerned = [path for path in paths if concerns_rules(contents[path])]
     progress(f"reading {len(paths)} files of {folder}")
     first = Analysis(_project(folder, paths, {path: contents[path] for path in concerned}))
-    concerned = [path for path in paths if path in concerned or _starts_training(path, first)]
+    concerned = [path for path in paths if path in concerned or _is_concerned(path, first)]
     for path in concerned if options.style == "portable" else ():
         check_own_shims(shadowing("shims", path), PORTABLE)
     calls = {path: calls_of_file(first, path) for path in concerned}
@@ -134,6 +135,11 @@ def _with_unread(
         if path.relative_to(folder) not in known and path.resolve() in unread
     ]
     return sorted([*files, *more], key=lambda file: file.name)
+
+
+def _is_concerned(path: Path, analysis: Analysis) -> bool:
+    """Whether a file that holds no word of a rule starts training, or holds the device of a move."""
+    return path.resolve() in spelled_devices(analysis) or _starts_training(path, analysis)
 
 
 def _starts_training(path: Path, analysis: Analysis) -> bool:

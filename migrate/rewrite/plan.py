@@ -91,7 +91,7 @@ def _once(edits: Sequence[Edit | Wrap]) -> list[Edit | Wrap]:
 
 
 def _is_string(edit: Edit) -> bool:
-    return edit.rule == "device" and isinstance(edit.node, cst.SimpleString)
+    return edit.rule == "device" and isinstance(edit.node, cst.SimpleString | cst.Integer)
 
 
 def _without_moot(

@@ -396,3 +396,38 @@ def test_a_loaded_tensor_that_meets_the_device_is_reported(script: str) -> None:
 @pytest.mark.parametrize("script", FINE.values(), ids=FINE)
 def test_a_loaded_tensor_that_is_moved_or_stays_on_the_host_is_not(script: str) -> None:
     assert reported(script, "XLA830") == []
+
+
+PARTIAL = """
+import torch
+
+
+def load_weights(model, path):
+    weights = torch.load(path, map_location="cpu")
+    state = model.state_dict()
+    weights = {{k: v for k, v in weights.items() if k in state}}
+    {fill}
+    model.load_state_dict(state{more})
+
+
+def main():
+    model = torch.nn.Linear(4, 4).to("xla")
+    load_weights(model, "weights.pt")
+    print(model(torch.ones(1, 4).to("xla")).sum().item())
+"""
+FILLED = (
+    "state.update(weights)",
+    "state.update({k: v for k, v in weights.items()})",
+    "state.setdefault('bias', weights['bias'])",
+    "state['bias'] = weights['bias']",
+)
+
+
+@pytest.mark.parametrize("fill", FILLED)
+def test_a_state_that_is_filled_from_a_checkpoint(fill: str) -> None:
+    assert reported(PARTIAL.format(fill=fill, more=""), "XLA830") == []
+
+
+def test_a_state_filled_from_a_checkpoint_that_becomes_the_parameters() -> None:
+    script = PARTIAL.format(fill="state.update(weights)", more=", assign=True")
+    assert len(reported(script, "XLA830")) == 1

@@ -220,3 +220,95 @@ if __name__ == "__main__":
         after = run(text).data.decode()
         assert "worker(0, args)" in after
         assert "torch_xla.launch(worker, args=(args,))" in after
+
+
+SWITCHED = """
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+{top}
+
+
+def train(distributed, rank=0):
+    model = torch.nn.Linear(4, 1)
+    {train}
+        model = DDP(model.cuda(rank), device_ids=[rank])
+    model(torch.ones(2, 4).cuda()).mean().backward()
+
+
+def main(distributed={default}):
+    {main}
+        dist.init_process_group("nccl")
+    {call}
+
+
+if __name__ == "__main__":
+    main()
+"""
+OFF: tuple[dict[str, str], ...] = (
+    {
+        "main": "spread, size = (False, 1)\n    if spread:",
+        "call": "train(spread)",
+    },
+    {"main": "size = 1\n    if size > 1:", "call": "train(size > 1, rank=0)"},
+    {"top": "DDP_ON = False", "main": "if DDP_ON:", "call": "train(DDP_ON)"},
+    {"main": "if distributed:"},
+    {"main": "if not distributed:\n        return train(distributed)\n    if True:"},
+)
+UNKNOWN: tuple[dict[str, str], ...] = (
+    {"main": "distributed: bool = int(os.environ['WORLD_SIZE']) > 1\n    if distributed:"},
+    {"top": "ON = False\nif 'RANK' in os.environ:\n    ON = True", "main": "if ON:"},
+    {"top": "ON = os.environ.get('DDP') is not None", "main": "if ON:"},
+    {"default": "True", "main": "if distributed:"},
+    {"main": "if distributed:", "call": "train(distributed)\n    train('RANK' in os.environ)"},
+    {"top": "ON = False\n\n\ndef switch():\n    global ON\n    ON = True\n", "main": "if ON:"},
+)
+
+
+def switched(changes: dict[str, str]) -> str:
+    words = {
+        "top": "",
+        "train": "if distributed:",
+        "default": "False",
+        "call": "train(distributed)",
+    }
+    return SWITCHED.format(**{**words, **changes})
+
+
+@pytest.mark.parametrize("changes", OFF)
+def test_what_a_constant_switches_off_gets_no_launch(changes: dict[str, str]) -> None:
+    script = switched(changes)
+    assert style(script) is Style.NONE
+    assert b"launch" not in run(script).data
+
+
+@pytest.mark.parametrize("changes", UNKNOWN)
+def test_what_may_be_switched_on_is_launched(changes: dict[str, str]) -> None:
+    assert style(switched(changes)) is not Style.NONE
+
+
+SETTINGS = """
+import torch.distributed as dist
+
+
+class Trainer:
+    def __init__(self):
+        {set}
+
+    def run(self):
+        if self.distributed:
+            dist.init_process_group("nccl")
+
+
+if __name__ == "__main__":
+    Trainer().run()
+"""
+
+
+def test_an_attribute_that_is_a_constant() -> None:
+    assert style(SETTINGS.format(set="self.distributed = False")) is Style.NONE
+    assert style(SETTINGS.format(set="self.distributed = True")) is Style.MAIN
+    chosen = "self.distributed = False\n        self.distributed = dist.is_torchelastic_launched()"
+    assert style(SETTINGS.format(set=chosen)) is Style.MAIN

@@ -915,3 +915,64 @@ def test_a_method_of_the_projects_own_is_called_as_before(tmp_path: Path) -> Non
     assert "self.sampler.cuda()" in text
     assert "\nsampler.cuda()" in text
     assert 'memory = Memory(3).to("xla")' in text
+
+
+CONFIGURED = """
+    import torch
+    from config import Config
+
+    config = Config()
+    model = torch.nn.Linear(2, 2).to(config.device)
+    print(model(torch.ones(2, 2).to(config.device)).mean().item()){more}
+"""
+CONFIG = """
+    import sys
+
+
+    class Config:
+        def __init__(self):
+            self.size = 0
+            self.device = {value}
+"""
+NUMBERS = {
+    "0": "'xla'",
+    "[0, 'cpu'][0]": "['xla', 'cpu'][0]",
+    "(1, 'cpu')['--cpu' in sys.argv]": "('xla', 'cpu')['--cpu' in sys.argv]",
+    "{'gpu': 0, 'cpu': 'cpu'}['gpu']": "{'gpu': 'xla', 'cpu': 'cpu'}['gpu']",
+    "'cpu' if '--cpu' in sys.argv else 0": "'cpu' if '--cpu' in sys.argv else 'xla'",
+    "['cpu', 'cuda:0'][0]": "['cpu', 'xla'][0]",
+}
+
+
+@pytest.mark.parametrize("value", NUMBERS)
+def test_a_number_in_a_configuration_that_another_file_moves_to(tmp_path: Path, value: str) -> None:
+    files = {"config.py": CONFIG.format(value=value), "main.py": CONFIGURED.format(more="")}
+    done = rewrite_folder(written(tmp_path, files), processes=1)
+    assert f"self.device = {NUMBERS[value]}\n" in after(done, "config.py").replace('"', "'")
+    assert "self.size = 0\n" in after(done, "config.py")
+
+
+def test_a_number_of_a_configuration_without_a_move_stays(tmp_path: Path) -> None:
+    main = "import torch\nfrom config import Config\n\nprint(torch.ones(2), Config().device)\n"
+    files = {"config.py": CONFIG.format(value="[0, 'cpu'][0]"), "main.py": main}
+    done = rewrite_folder(written(tmp_path, files), processes=1)
+    assert all(file.name != Path("config.py") for file in done.files)
+
+
+def test_a_number_of_a_configuration_that_a_test_compares_stays(tmp_path: Path) -> None:
+    more = "\n    if config.device == 0:\n        print(model)"
+    files = {"config.py": CONFIG.format(value="0"), "main.py": CONFIGURED.format(more=more)}
+    done = rewrite_folder(written(tmp_path, files), processes=1)
+    assert all(file.name != Path("config.py") for file in done.files)
+
+
+def test_a_choice_of_devices_in_one_script() -> None:
+    text = "import torch\n\ndevice = [0, 'cpu'][0]\nprint(torch.ones(2).to(device))\n"
+    done = rewrite_source(parse(text.encode(), Path("script.py"))).data.decode()
+    assert "device = ['xla', 'cpu'][0]" in done.replace('"', "'")
+
+
+def test_a_number_that_another_framework_moves_to_stays(tmp_path: Path) -> None:
+    main = "import paddle\nfrom config import Config\n\nx = paddle.ones([2]).to(Config().device)\n"
+    files = {"config.py": CONFIG.format(value="0"), "main.py": main}
+    assert not rewrite_folder(written(tmp_path, files), processes=1).files

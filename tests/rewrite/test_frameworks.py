@@ -287,3 +287,66 @@ def test_no_framework_is_advised_what_makes_its_weights_bfloat16(
     (finding,) = [one for one in rewrite(path).findings if one.rule == "frameworks"]
     assert true in finding.message
     assert false not in finding.message
+
+
+EARLY = """
+import argparse
+import torch
+from accelerate import Accelerator, PartialState
+
+{top}
+
+
+def options(values=None):
+    parser = argparse.ArgumentParser()
+    return parser.parse_args(values)
+
+
+def main():
+    {inside}
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for x in loader:
+        accelerator.backward(model(x).mean())
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    {guard}
+"""
+
+
+def early(folder: Path, **parts: str) -> list[tuple[int, str]]:
+    """Return the findings of a script of Accelerate about what runs when it is imported."""
+    words = {"top": "", "inside": "accelerator = Accelerator()", "guard": "main()"}
+    path = folder / "train.py"
+    path.write_text(EARLY.format(**{**words, **parts}).lstrip())
+    return [
+        (note.line, note.message)
+        for note in rewrite(path).findings
+        if note.rule == "frameworks" and "at import" in note.message
+    ]
+
+
+@pytest.mark.parametrize(
+    ("top", "message"),
+    [
+        ("accelerator = Accelerator(mixed_precision='no')", "Runtime is already initialized"),
+        ("with torch.no_grad():\n    state = PartialState()", "PartialState() at import"),
+        ("parser = argparse.ArgumentParser()\nargs = parser.parse_args()", "parser.parse_args()"),
+        ("args, rest = argparse.ArgumentParser().parse_known_args()", "sets sys.argv"),
+        ("def build():\n    return Accelerator()\n\n\naccelerator = build()", "Accelerator()"),
+    ],
+)
+def test_what_a_script_may_not_do_when_accelerate_imports_it(
+    tmp_path: Path, top: str, message: str
+) -> None:
+    ((_, text),) = early(tmp_path, top=top)
+    assert message in text
+
+
+def test_what_runs_in_main_or_under_the_guard_is_no_matter(tmp_path: Path) -> None:
+    assert early(tmp_path) == []
+    inside = "args = options()\n    accelerator = Accelerator()"
+    assert early(tmp_path, inside=inside) == []
+    assert early(tmp_path, guard="accelerator = Accelerator()\n    main()") == []
+    assert early(tmp_path, top="args = argparse.ArgumentParser().parse_args([])") == []

@@ -63,3 +63,33 @@ def test_a_script_that_gets_its_launch_needs_no_word(tmp_path: Path) -> None:
     done = rewrite_folder(tmp_path, processes=1)
     train = next(file for file in done.files if file.name == Path("train.py"))
     assert "torch_xla.launch" in train.after.decode()
+
+
+def test_a_script_whose_replicas_a_constant_switches_off(tmp_path: Path) -> None:
+    text = """
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+    def main(rank):
+        distributed, size = (False, 1)
+        model = torch.nn.Linear(2, 2).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if distributed:
+            dist.init_process_group("nccl", rank=rank, world_size=size)
+            model = DDP(model)
+        for x in torch.randn(8, 2, 2):
+            model(x.cuda()).mean().backward()
+            optimizer.step()
+
+
+    if __name__ == "__main__":
+        main(0)
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(text).lstrip())
+    file = rewrite_folder(tmp_path, processes=1).files[0]
+    assert b"launch" not in file.after
+    messages = [note.message for note in file.findings if note.rule == "launch-main"]
+    assert len(messages) == 1
+    assert messages[0].startswith("a constant switches off what makes this script train")

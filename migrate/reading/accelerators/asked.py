@@ -13,6 +13,7 @@ from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.devices import kind_of
 from migrate.reading.calls.kinds import MODULES, MOVES_INPUTS, Device, External, Instance, Value
 from migrate.reading.calls.scopes import Binding, ModuleScope, Scope
+from migrate.reading.tree.prescan import concerns_rules
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import MODULE_BASE
 
@@ -23,6 +24,8 @@ KEYWORDS = re.compile("dev|gpu|location|rank", re.IGNORECASE)
 MOVE = frozenset({"to", "cuda", "to_empty", "set_default_device"})
 # Calls of which rules of their own speak, whatever device they are given.
 OTHERS = ("torch.cuda.", "torch.Generator", "torch.autocast", "torch.amp.", "torch.distributed.")
+# So many assignments are followed from a move to the number that it takes.
+DEEPEST = 5
 # What scripts call what they keep a device under.
 NAMES = re.compile("dev|gpu|cuda|acc|rank|local", re.IGNORECASE)
 
@@ -74,9 +77,16 @@ def moved_inputs(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
 
 @lru_cache(maxsize=2)
 def spelled_devices(analysis: Analysis) -> Mapping[Path, frozenset[tuple[int, int]]]:
-    """Return the strings of each file that are the device of some move, wherever that stands."""
+    """Return the strings and numbers of each file that are the device of some move, wherever that stands.
+
+    A number counts where the move takes a name or an attribute that is assigned it: `config.device`.
+    """
     found: dict[Path, set[tuple[int, int]]] = defaultdict(set)
+    modules = {top.module.path: top.module for top in analysis.scopes.values()}
+    others = {path for path, module in modules.items() if not concerns_rules(module.data)}
     for call, scope in analysis.evaluator.calls():
+        if scope.module.path in others:
+            continue  # also a file of another framework, whose tensors are moved as those of torch
         last = getattr(call.func, "attr", "")
         given = call.args[:1] if last in MOVE else []
         named = [k.value for k in call.keywords if k.arg == "device"]
@@ -86,7 +96,43 @@ def spelled_devices(analysis: Analysis) -> Mapping[Path, frozenset[tuple[int, in
             for value in analysis.evaluator.values(arg, scope):
                 if isinstance(value, Device) and value.spelled is not None:
                     found[value.spelled[0]].add(value.spelled[1])
-    return {path: frozenset(places) for path, places in found.items()}
+            for number, at in _numbers_of(arg, scope, analysis):
+                found[at.module.path].add(_end_of(number, at))
+    for top in analysis.scopes.values():  # what a test compares is a number to the script
+        for compared, scope in top.compared:
+            for side in (compared.left, *compared.comparators):
+                for number, at in _numbers_of(side, scope, analysis):
+                    found[at.module.path].discard(_end_of(number, at))
+    return {path: frozenset(places) for path, places in found.items() if places}
+
+
+def _end_of(number: ast.Constant, scope: Scope) -> tuple[int, int]:
+    line = number.end_lineno or 0
+    return line, scope.module.column(line, number.end_col_offset or 0)
+
+
+def _numbers_of(
+    node: ast.expr, scope: Scope, analysis: Analysis, depth: int = DEEPEST
+) -> Iterator[tuple[ast.Constant, Scope]]:
+    """Yield the integers that `node` may be: its own, those of a choice, and those of what it is assigned."""
+    if depth == 0:
+        return
+    parts: list[ast.expr] = []
+    match node:
+        case ast.Constant(value=int()) if not isinstance(node.value, bool):
+            yield node, scope
+        case ast.IfExp(body=body, orelse=orelse):
+            parts = [body, orelse]
+        case ast.Subscript(value=ast.List(elts=elements) | ast.Tuple(elts=elements)):
+            parts = elements
+        case ast.Subscript(value=ast.Dict(values=elements)):
+            parts = elements
+        case ast.Name() | ast.Attribute():
+            for binding in analysis.evaluator.origins(node, scope):
+                if binding.value is not None:
+                    yield from _numbers_of(binding.value, binding.scope, analysis, depth - 1)
+    for part in parts:
+        yield from _numbers_of(part, scope, analysis, depth - 1)
 
 
 def _is_of_others(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:

@@ -53,6 +53,17 @@ MODULES = {
     "MultiMarginLoss": "multi_margin_loss",
     "Unfold": "unfold",
 }
+# Functions of torchvision.ops, measured with torchvision 0.24.
+VISION = words("batched_nms deform_conv2d nms ps_roi_align ps_roi_pool roi_align roi_pool")
+# Modules of torchvision.ops, by the function that they call.
+VISION_MODULES = {
+    "DeformConv2d": "deform_conv2d",
+    "MultiScaleRoIAlign": "roi_align",
+    "PSRoIAlign": "ps_roi_align",
+    "PSRoIPool": "ps_roi_pool",
+    "RoIAlign": "roi_align",
+    "RoIPool": "roi_pool",
+}
 # Reparametrizations that compute the weight so at every call of the layer.
 WEIGHT_NORMS = {
     "torch.nn.utils.weight_norm": "weight_norm",

@@ -17,6 +17,7 @@ import libcst as cst
 
 from migrate.reading.catalogue import libraries, torch_distributed, torch_other
 from migrate.reading.catalogue.entry import names
+from migrate.reading.names.dead_branches import live_nodes
 from migrate.reading.replicas.launchers import DDP, LAUNCHERS, PROCESS, SCRIPT, SUBMITTERS
 from migrate.reading.replicas.one_device import one_device
 from migrate.reading.tree.tree import (
@@ -75,18 +76,30 @@ class Launch:
             return Style.NONE
         if not any(self._joins(call) or self._uses(call) for call in self._calls):
             return Style.NONE  # in whatever of its code
-        at_import = self.reached(self.import_roots)
+        at_import = self.reached(self.import_roots, live=True)
         joins = any(self._joins(node) for node in at_import)
         if joins and any(self._uses(node) or _is_backward(node) for node in at_import):
             return Style.MODULE
         if not self._guards:
             return Style.NONE
-        guarded = self.reached(self._guards)
-        if not any(self._joins(node) or self._uses(node) for node in guarded):
+        guarded = self.reached(self._guards, live=True)
+        if not self._has_replicas(guarded):
             return Style.NONE
         if self.guard is None or self._needs_the_module(at_import):
             return Style.MODULE
         return Style.MAIN
+
+    @property
+    def is_switched_off(self) -> bool:
+        """Whether the script would join a process group or use DDP, were it not for a test of a constant."""
+        roots = [*self.import_roots, *self._guards]
+        if self.style is not Style.NONE or self._has_replicas(self.reached(roots, live=True)):
+            return False
+        return self._has_replicas(self.reached(roots))
+
+    def _has_replicas(self, nodes: Iterable[cst.CSTNode]) -> bool:
+        """Whether one of `nodes` joins a process group or uses what needs one."""
+        return any(self._joins(node) or self._uses(node) for node in nodes)
 
     @property
     def spawns(self) -> bool:
@@ -221,14 +234,20 @@ class Launch:
     def _uses(self, node: cst.CSTNode) -> bool:
         return isinstance(node, cst.Call) and self._context.qualified_name(node.func) in USING
 
-    def reached(self, roots: Iterable[cst.CSTNode]) -> list[cst.CSTNode]:
-        """Return the nodes at and below `roots`, and of all definitions that they may run."""
+    def reached(self, roots: Iterable[cst.CSTNode], *, live: bool = False) -> list[cst.CSTNode]:
+        """Return the nodes at and below `roots`, and of all definitions that they may run.
+
+        Args:
+            roots: where to begin.
+            live: leave out branches that constant tests rule out: `if distributed:` after
+                `distributed = False`.
+        """
         found: list[cst.CSTNode] = []
         stack = list(roots)
         seen: set[int] = set()
         while stack:
             root = stack.pop()
-            for node in nodes(root):
+            for node in live_nodes(root, self._context) if live else nodes(root):
                 found.append(node)
                 if isinstance(node, cst.Name):
                     for definition in self._definitions.get(node.value, ()):

@@ -56,9 +56,9 @@ class Devices:
         """Return which device the expression `node` names; unknown where it is none."""
         return self._context.values.device(node)
 
-    def is_moved_to(self, string: cst.SimpleString) -> bool:
-        """Whether `string` is what some move in the project is given as its device, whatever way it takes."""
-        return self._context.place(string) in self._context.calls.spelled_devices
+    def is_moved_to(self, literal: cst.SimpleString | cst.Integer) -> bool:
+        """Whether `literal` is what some move in the project is given as its device, by whatever way."""
+        return self._context.place(literal) in self._context.calls.spelled_devices
 
     def is_load_location(self, name: cst.CSTNode) -> bool:
         """Whether the script uses the variable `name` for nothing but `torch.load(…, map_location=name)`."""

@@ -8,7 +8,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from migrate.reading.replicas.launch import Style
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.reading.tree.tree import code, is_none, keyword, nodes_of
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.rule import Finding
 from migrate.rewrite.workspace import Workspace
@@ -17,6 +17,24 @@ RULE = "frameworks"
 NO_MAIN = (
     "it has no function `main`: put what trains in one, since the code around it runs once, before the "
     "replicas start"
+)
+# What opens the runtime of the process.
+STATES = frozenset(
+    {
+        "accelerate.Accelerator",
+        "accelerate.accelerator.Accelerator",
+        "accelerate.PartialState",
+        "accelerate.state.PartialState",
+    }
+)
+PARSERS = frozenset({"parse_args", "parse_args_into_dataclasses", "parse_known_args"})
+OPENED = (
+    "`accelerate launch --tpu` imports the script before it starts the replicas: {}() at import opens the "
+    'TPU in the launcher, and the replicas raise "Runtime is already initialized". Call it in `main`'
+)
+PARSED = (
+    "`accelerate launch --tpu` imports the script before it sets sys.argv: {}() at import reads the "
+    "arguments of the launcher. Call it in `main`"
 )
 
 
@@ -43,12 +61,38 @@ def left_to_framework(found: Plan, user: str) -> Iterator[Finding]:
     if own:
         launch = _launched(context) if "accelerate launch" in own[0].message else ""
         yield Finding(RULE, own[0].node, f"{own[0].message}{launch}{yours}")
+        if "accelerate launch" in own[0].message and NO_MAIN not in launch:
+            yield from _too_early(context)
     elif cuda or not user:
         place = next(iter(cuda.values()), next(iter(context.module.body), context.module))
         message = (
             f"a framework runs the training of {user or 'this script'}: this file is left as it is"
         )
         yield Finding(RULE, place, f"{message}{yours}")
+
+
+def _too_early(script: Workspace) -> Iterator[Finding]:
+    """Yield what a script does when it is imported, and may not do under `accelerate launch --tpu`.
+
+    The launcher imports the script in its own process. After that it sets `sys.argv` and starts the replicas.
+    """
+    if script.launch.style is Style.SPAWN or script.source.is_notebook:
+        return
+    for node in script.launch.reached(script.launch.import_roots, live=True):
+        if not isinstance(node, cst.Call):
+            continue
+        if script.qualified_name(node.func) in STATES:
+            yield Finding(RULE, node, OPENED.format(code(node.func)))
+        elif _reads_command_line(node):
+            yield Finding(RULE, node, PARSED.format(code(node.func)))
+
+
+def _reads_command_line(call: cst.Call) -> bool:
+    """Whether `call` parses the arguments of the process: `parser.parse_args()`."""
+    if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in PARSERS:
+        return False
+    given = keyword(call, "args") or next((arg for arg in call.args if arg.keyword is None), None)
+    return given is None or is_none(given.value)
 
 
 def _launched(script: Workspace) -> str:

@@ -26,6 +26,10 @@ ALONE = (
     "this script trains for several replicas, and nothing in it is seen to start them: as it stands it is "
     "one replica; start them with {}, the function that trains as its first argument"
 )
+SWITCHED_OFF = (
+    "a constant switches off what makes this script train on several replicas: it is one replica, as it was "
+    "one process; for more, switch it on before the rewrite, so that {} starts them"
+)
 
 
 def without_launch(found: Plan) -> Iterator[Finding]:
@@ -38,7 +42,8 @@ def without_launch(found: Plan) -> Iterator[Finding]:
         and "frameworks" not in said
     ):
         node = context.launch.guard or next(iter(context.module.body), context.module)
-        yield Finding(LAUNCH, node, ALONE.format(context.vocabulary.say("launch")))
+        message = SWITCHED_OFF if context.launch.is_switched_off else ALONE
+        yield Finding(LAUNCH, node, message.format(context.vocabulary.say("launch")))
 
 
 def without_step(found: Plan) -> Iterator[Finding]:

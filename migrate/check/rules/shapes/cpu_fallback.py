@@ -16,6 +16,7 @@ from migrate.reading.tree.tree import bind, code, keyword, string_value
 ADAPTIVE = frozenset(f"AdaptiveAvgPool{rank}d" for rank in (1, 2, 3))
 POOLS = frozenset(f"adaptive_avg_pool{rank}d" for rank in (1, 2, 3))
 MODULE_PACKAGES = ("torch.nn", "torch.nn.modules")
+VISION = "torchvision.ops"
 SEQUENTIAL = ("torch.nn.Sequential", "torch.nn.ModuleList")
 # Makes its result of numbers.
 WITHOUT_INPUT = frozenset({"tril_indices", "triu_indices"})
@@ -27,7 +28,8 @@ class CpuFallback(Hazard):
 
     **Why.** torch_xla 2.9 has no lowering of some operators: `multinomial`, `bincount`, `median`, `nansum`,
     `searchsorted`, `unfold` and `fold`, `ctc_loss`, `grid_sample`, `huber_loss`, `embedding_bag`,
-    `weight_norm`, `lgamma`, `torch.fft`, most of `torch.linalg`, … It cuts the graph, fetches the inputs,
+    `weight_norm`, `lgamma`, `torch.fft`, most of `torch.linalg`, `nms`, `roi_align` and `deform_conv2d` of
+    `torchvision.ops`, … It cuts the graph, fetches the inputs,
     computes on the CPU and sends the result back, in the backward pass once more. Of `glu` and `cdist` only
     the gradient runs there. `interpolate` has a lowering of 2-D `nearest` and `bilinear` only (without
     `antialias=True`), an adaptive average pooling only where the output divides the input, and `one_hot`
@@ -54,8 +56,10 @@ class CpuFallback(Hazard):
         | cpu.FUNCTIONAL
         | cpu.LINALG
         | cpu.SPECIAL
+        | cpu.VISION
         | {
             *cpu.MODULES,
+            *cpu.VISION_MODULES,
             "weight_norm",
             "interpolate",
             "Upsample",
@@ -146,6 +150,28 @@ class CpuFallback(Hazard):
         ),
         example(
             """
+            import torch
+            from torch import nn
+            from torchvision.ops import DeformConv2d, RoIAlign, box_iou, nms
+            from torchvision.ops.deform_conv import deform_conv2d
+
+
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.bend = DeformConv2d(4, 4, 3)
+                    self.crop = RoIAlign(2, 1.0, 2)
+                    self.weight = nn.Parameter(torch.ones(4, 4, 3, 3))
+
+                def forward(self, x, offset, boxes, scores):
+                    x = self.bend(x, offset)  # XLA111
+                    x = deform_conv2d(x, offset, self.weight)  # XLA111
+                    kept = nms(boxes, scores, 0.5)  # XLA111
+                    return self.crop(x, boxes[kept]) + box_iou(boxes, boxes).sum()  # XLA111
+            """
+        ),
+        example(
+            """
             import numpy as np
             import torch
             from torch import nn
@@ -230,6 +256,8 @@ def _function(name: str, call: cst.Call, facts: Facts) -> str:
         return name
     if package == "torch.special" and last in cpu.SPECIAL:
         return name
+    if package.startswith(VISION) and last in cpu.VISION:
+        return f"torchvision.ops.{last}"
     is_transform = package == "torch.fft" and "fft" in last and last[-4:] not in ("freq", "hift")
     return name if is_transform else ""
 
@@ -256,6 +284,8 @@ def _made(node: cst.BaseExpression, facts: Facts) -> list[cst.Call]:
 def _module(made: cst.Call, call: cst.Call | None, facts: Facts) -> str:
     """Return what the module that `made` makes runs on the CPU when `call` calls it."""
     package, _, kind = (facts.names.of(made.func) or "").rpartition(".")
+    if package.startswith(VISION) and kind in cpu.VISION_MODULES:
+        return f"torchvision.ops.{cpu.VISION_MODULES[kind]}"
     if package not in MODULE_PACKAGES:
         return ""
     if kind == "Upsample":

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.accelerators.asked import OTHERS
-from migrate.reading.tree.tree import bind, code, dotted, elements, keyword
+from migrate.reading.tree.tree import bind, code, dotted, elements, keyword, last_part
 from migrate.reading.values.devices import (
     ACCELERATOR,
     CURRENT,
@@ -50,7 +50,8 @@ class Device(Rule):
       `torch.accelerator.current_accelerator()`;
     - where a device is kept: `device = 'cuda:%d' % rank`, `device = rank % torch.cuda.device_count()`,
       `args.device = torch.cuda.current_device()`, `def f(device='cuda')`, and the default of the option
-      `--device`.
+      `--device`;
+    - `self.device = [0, 'cpu'][0]` of a configuration, whose `device` another file moves to.
 
     `x.pin_memory()` goes, which raises without a GPU. A program imports torch_xla, which torch needs for it.
 
@@ -76,6 +77,7 @@ class Device(Rule):
         cst.Return,
         cst.DictElement,
         cst.SimpleString,
+        cst.Integer,
     )
     examples = (
         rewritten(
@@ -282,6 +284,9 @@ class Device(Rule):
                 xla = context.vocabulary.device_type(like=node)
                 message = f"device {code(node)} → {code(xla)}"
                 yield self.edit(node, lambda _: xla, message, consumes=[node])
+        elif isinstance(node, cst.Integer):
+            if context.devices.is_moved_to(node) and _is_kept_as_device(node, context):
+                yield self._literal(node, context)
         elif isinstance(node, cst.DictElement) and DEVICE_NAME.fullmatch(_text(node.key)):
             yield from self._spelled(node.value, context)
 
@@ -348,6 +353,13 @@ class Device(Rule):
         if isinstance(value, cst.IfExp):
             yield from self._device(value.body, context)
             yield from self._device(value.orelse, context)
+            return
+        if isinstance(value, cst.Subscript) and isinstance(
+            value.value, cst.List | cst.Tuple | cst.Dict
+        ):  # which of them is the index's to say
+            for part in value.value.elements:
+                if isinstance(part, cst.Element | cst.DictElement):
+                    yield from self._device(part.value, context)
             return
         kind = context.devices.kind(value)
         if isinstance(value, cst.Name | cst.Attribute) and (
@@ -428,6 +440,26 @@ class Device(Rule):
             xla = cst.Call(cst.Name("str"), [cst.Arg(xla)])  # it takes names of devices alone
         message = f"device {code(value)} → {code(xla)}"
         return self.edit(value, lambda _: xla, message, consumes=[value])
+
+
+def _is_kept_as_device(number: cst.Integer, context: Workspace) -> bool:
+    """Whether `number` is assigned under the name of a device, and nothing here calculates with that name."""
+    for above in context.ancestors(number):
+        if isinstance(above, cst.BaseStatement | cst.Call):
+            return False
+        if isinstance(above, cst.Assign | cst.AnnAssign):
+            targets = (
+                [target.target for target in above.targets]
+                if isinstance(above, cst.Assign)
+                else [above.target]
+            )
+            return all(
+                isinstance(target, cst.Name | cst.Attribute)
+                and says_a_device(last_part(target))
+                and not used_as_number(target, context)
+                for target in targets
+            )
+    return False
 
 
 def _is_for_safetensors(value: cst.BaseExpression, context: Workspace) -> bool:

@@ -10,6 +10,7 @@ from migrate.check.common import truth
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.flow.loaded import is_loaded
+from migrate.reading.names.bindings import FILLS
 from migrate.reading.tree.tree import base_name, code, keyword, nodes_of
 from migrate.reading.values.devices import is_move
 from migrate.reading.values.kind import Kind
@@ -182,7 +183,8 @@ class LoadedValues(Hazard):
             first = keyword(call, "state_dict") or (call.args[0] if call.args else None)
             if on is False or first is None:
                 return
-            if is_loaded(first.value, facts) and not _moves_later(call, func.value, facts):
+            loaded = is_loaded(first.value, facts) or _is_filled_with_loaded(first.value, facts)
+            if loaded and not _moves_later(call, func.value, facts):
                 message = (
                     "assign=True makes the tensors of the checkpoint, on the host, the parameters: leave "
                     "it out, or move the model after it, before its optimizer is made"
@@ -195,8 +197,12 @@ class LoadedValues(Hazard):
         name = facts.names.of(func) or ""
         by_model = not name and facts.values.kind(func) is Kind.MODEL
         of_torch = name.startswith("torch.") and not name.startswith(NO_OPERATION)
+        # No tensor has these methods: `model_dict.update(weights)` fills the dictionary of a state_dict().
         of_tensor = (
-            isinstance(func, cst.Attribute) and not name and facts.values.on_device(func.value)
+            isinstance(func, cst.Attribute)
+            and not name
+            and last not in FILLS
+            and facts.values.on_device(func.value)
         )
         parts = [p for v in values for p in (_elements(v) or [v])]
         on_device = of_tensor or (of_torch and any(map(facts.values.on_device, parts)))
@@ -219,6 +225,13 @@ class LoadedValues(Hazard):
         if any(map(facts.values.on_device, parts)) and is_loaded(func.value, facts):
             message = f"{code(func.value)} {WHERE}, and meets tensors of the device: {MOVE}"
             yield self.hit(call, message)
+
+
+def _is_filled_with_loaded(node: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether parts of a checkpoint are put into the dictionary `node`: `state.update(weights)`."""
+    if not isinstance(node, cst.Name):
+        return False
+    return any(is_loaded(put.value, facts) for put in facts.bindings.put_into(node))
 
 
 def _is_indexed_by_device(node: cst.Subscript, facts: Facts) -> bool:

@@ -1,0 +1,205 @@
+"""Which code of a script never runs, because the test in front of it is a constant."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+
+import libcst as cst
+
+from migrate.reading.names.bindings import calls_of
+from migrate.reading.names.parsed import Parsed
+from migrate.reading.tree.tree import bind, is_attribute_of_self
+from migrate.reading.tree.walk import children
+
+DEEPEST = 4
+WORDS: dict[str, object] = {"True": True, "False": False, "None": None}
+COMPARED: dict[type[cst.BaseCompOp], Callable[[object, object], object]] = {
+    cst.Equal: operator.eq,
+    cst.NotEqual: operator.ne,
+    cst.Is: operator.is_,
+    cst.IsNot: operator.is_not,
+}
+ORDERED: dict[type[cst.BaseCompOp], Callable[[float, float], bool]] = {
+    cst.GreaterThan: operator.gt,
+    cst.GreaterThanEqual: operator.ge,
+    cst.LessThan: operator.lt,
+    cst.LessThanEqual: operator.le,
+}
+
+
+def live_nodes(root: cst.CSTNode, script: Parsed) -> Iterator[cst.CSTNode]:
+    """Yield `root` and the nodes below it, without the branches that constant tests rule out."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        dead = {id(branch) for branch in _dead_parts(node, script)}
+        stack.extend(child for child in reversed([*children(node)]) if id(child) not in dead)
+
+
+def _dead_parts(node: cst.CSTNode, script: Parsed) -> Iterator[cst.CSTNode]:
+    """Yield the children of `node` that never run."""
+    if isinstance(node, cst.If | cst.IfExp):
+        value = constant(node.test, script)
+        if value is not None:
+            dead = node.orelse if value[0] else node.body
+            if dead is not None:
+                yield dead
+    elif isinstance(node, cst.BooleanOperation):
+        value = constant(node.left, script)
+        if value is not None and bool(value[0]) is isinstance(node.operator, cst.Or):
+            yield node.right
+    elif isinstance(node, cst.IndentedBlock):
+        for index, statement in enumerate(node.body):
+            if isinstance(statement, cst.If) and _always_leaves(statement, script):
+                yield from node.body[index + 1 :]
+                return
+
+
+def _always_leaves(statement: cst.If, script: Parsed) -> bool:
+    last = statement.body.body[-1]
+    if isinstance(last, cst.SimpleStatementLine):
+        last = last.body[-1]
+    if not isinstance(last, cst.Return | cst.Raise):
+        return False
+    value = constant(statement.test, script)
+    return value is not None and bool(value[0])
+
+
+def constant(
+    node: cst.BaseExpression, script: Parsed, depth: int = DEEPEST
+) -> tuple[object] | None:
+    """Return the constant that `node` is wherever it runs, in a tuple; None where it may vary.
+
+    Names count that are bound once to a constant, attributes that `__init__` alone sets, and parameters
+    for which all calls pass the same constant.
+    """
+    if depth == 0:
+        return None
+    if isinstance(node, cst.Name):
+        if node.value in WORDS:
+            return (WORDS[node.value],)
+        return _of_name(node, script, depth)
+    if isinstance(node, cst.Integer | cst.Float | cst.SimpleString):
+        return (node.evaluated_value,)
+    if isinstance(node, cst.Attribute):
+        return _of_attribute(node, script, depth)
+    if isinstance(node, cst.UnaryOperation):
+        value = constant(node.expression, script, depth)
+        if value is not None and isinstance(node.operator, cst.Not):
+            return (not value[0],)
+        if value is not None and isinstance(node.operator, cst.Minus):
+            return (-value[0],) if isinstance(value[0], int | float) else None
+        return None
+    if isinstance(node, cst.BooleanOperation):
+        return _of_both(node, script, depth)
+    if isinstance(node, cst.Comparison):
+        return _of_comparison(node, script, depth)
+    return None
+
+
+def _of_both(node: cst.BooleanOperation, script: Parsed, depth: int) -> tuple[object] | None:
+    left, right = constant(node.left, script, depth), constant(node.right, script, depth)
+    decides = isinstance(node.operator, cst.Or)
+    for side in (left, right):
+        if side is not None and bool(side[0]) is decides:
+            return (decides,)
+    return None if left is None or right is None else (not decides,)
+
+
+def _of_comparison(node: cst.Comparison, script: Parsed, depth: int) -> tuple[object] | None:
+    if len(node.comparisons) != 1:
+        return None
+    kind = type(node.comparisons[0].operator)
+    left = constant(node.left, script, depth)
+    right = constant(node.comparisons[0].comparator, script, depth)
+    if left is None or right is None:
+        return None
+    if kind in COMPARED:
+        return (COMPARED[kind](left[0], right[0]),)
+    a, b = left[0], right[0]
+    if kind in ORDERED and isinstance(a, int | float) and isinstance(b, int | float):
+        return (ORDERED[kind](a, b),)
+    return None
+
+
+def _of_name(name: cst.Name, script: Parsed, depth: int) -> tuple[object] | None:
+    bindings = script.bindings(name)
+    if len(bindings) != 1:
+        return None
+    owner, value = script.bound_to(name)
+    if isinstance(value, cst.Param):
+        return _of_parameter(name, owner, value, script, depth)
+    if value is None:
+        value = _element(bindings[0].node, script)
+    return constant(value, script, depth - 1) if value is not None else None
+
+
+def _element(target: cst.CSTNode, script: Parsed) -> cst.BaseExpression | None:
+    """Return what `target` gets in `a, b = 1, 2`, and in `a = b = 1`."""
+    element = script.parent(target)
+    several = script.parent(element)
+    if isinstance(element, cst.AssignTarget) and isinstance(several, cst.Assign):
+        return several.value
+    assigned = script.parent(several)
+    assign = script.parent(assigned)
+    if (
+        not isinstance(element, cst.Element)
+        or not isinstance(several, cst.Tuple | cst.List)
+        or not isinstance(assigned, cst.AssignTarget)
+        or not isinstance(assign, cst.Assign)
+        or not isinstance(assign.value, cst.Tuple | cst.List)
+    ):
+        return None
+    parts = (*several.elements, *assign.value.elements)
+    if len(several.elements) != len(assign.value.elements):
+        return None
+    if any(isinstance(part, cst.StarredElement) for part in parts):
+        return None
+    index = next(i for i, part in enumerate(several.elements) if part is element)
+    return assign.value.elements[index].value
+
+
+def _of_parameter(
+    name: cst.Name, owner: cst.CSTNode | None, parameter: cst.Param, script: Parsed, depth: int
+) -> tuple[object] | None:
+    """Return the constant that all calls of a function pass, or leave to the default."""
+    if not isinstance(owner, cst.FunctionDef) or owner.decorators:
+        return None
+    params = owner.params
+    names = [
+        each.name.value for each in (*params.posonly_params, *params.params, *params.kwonly_params)
+    ]
+    values: list[tuple[object] | None] = []
+    for call in calls_of(owner, script):
+        bound = bind(call, names)
+        if bound is None:
+            return None
+        argument = bound[name.value].value if name.value in bound else parameter.default
+        values.append(constant(argument, script, depth - 1) if argument is not None else None)
+    first = values[0] if values else None
+    same = first is not None and all(
+        value is not None and type(value[0]) is type(first[0]) and value == first
+        for value in values
+    )
+    return first if same else None
+
+
+def _of_attribute(node: cst.Attribute, script: Parsed, depth: int) -> tuple[object] | None:
+    """Return the constant that `__init__` sets an attribute of `self` to, and nothing else does."""
+    assigned = script.attributes.get(node.attr.value, [])
+    if not is_attribute_of_self(node) or len(assigned) != 1:
+        return None
+    target, value = assigned[0]
+    function = script.function_around(target)
+    if (
+        value is None
+        or function is None
+        or function.name.value != "__init__"
+        or not is_attribute_of_self(target)
+        or script.class_around(target) is not script.class_around(node)
+        or script.parent(script.statement_around(target)) is not function.body
+    ):
+        return None
+    return constant(value, script, depth - 1)
