@@ -149,3 +149,31 @@ def test_the_name_decides_where_nothing_is_seen_to_call_it(name: str, reported: 
     script = textwrap.dedent(CALLED).lstrip().replace("NAME", name)
     hits = check_source(parse(script.encode(), Path("data.py")), Config())
     assert [hit.line for hit in hits if hit.code == "XLA109"] == [5] * reported
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "return {'indices': batch.masks.flatten().nonzero().flatten()}",
+        "masks = torch.rand(4, 8) < 0.4\nindices = masks.nonzero()\nreturn {'x': batch, 'at': indices}",
+        "indices = torch.nonzero(torch.rand(8) < 0.5)\nreturn indices",
+        "at = torch.argwhere(batch[0] > 0)\nreturn batch, at",
+        "out = {}\nout['kept'] = torch.masked_select(batch[0], batch[1])\nreturn out",
+        "return torch.rand(8), torch.where(batch[0] > 0)",
+    ],
+)
+def test_indices_of_a_mask_are_of_another_number_in_each_batch(lines: str) -> None:
+    assert severities(lines) == ["warning"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "mask = torch.rand(4, 8) < 0.4\nreturn {'x': torch.stack(batch), 'mask': mask}",
+        "n = (torch.rand(8) < 0.4).nonzero()\nreturn {'count': len(n)}",
+        "at = batch[0].nonzero()\nrows = torch.zeros(longest)\nrows[: len(at)] = at[:, 0]\nreturn rows",
+        "return torch.where(batch[0] > 0, batch[0], 0)",
+    ],
+)
+def test_a_mask_and_a_fixed_number_are_silent(lines: str) -> None:
+    assert severities(lines) == []

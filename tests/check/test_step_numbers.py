@@ -137,3 +137,58 @@ def test_a_position_that_a_call_passes_and_one_that_a_module_counts() -> None:
                 optimizer.step()
     """
     assert lines(textwrap.dedent(script).lstrip()) == [11, 13, 19]
+
+
+DRAWN_INDEX = """\
+import random
+
+import numpy as np
+import torch
+
+
+def train(model, loader, optimizer):
+    for x, y in loader:
+        x, y = x.cuda(), y.cuda()
+        {made}
+        loss = model({taken}, y)
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def of_index(made: str, taken: str) -> list[str]:
+    text = DRAWN_INDEX.format(made=made, taken=taken)
+    found = check_source(parse(text.encode(), Path("script.py")), Config())
+    return [one.code for one in found if one.code == "XLA112"]
+
+
+@pytest.mark.parametrize(
+    ("made", "taken"),
+    [
+        ("perm = torch.randperm(len(x)).tolist()", "x[perm]"),
+        ("perm = torch.randperm(8, generator=loader.generator).tolist()", "x[perm]"),
+        ("perm = torch.randperm(8).tolist()", "x[perm[:4]]"),
+        ("perm = torch.randperm(8).tolist()", "x[:, perm]"),
+        ("perm = random.sample(range(8), 4)", "x[perm]"),
+        ("perm = random.sample(range(8), k=4)", "x[sorted(perm)]"),
+        ("perm = np.random.permutation(8)", "x[perm]"),
+        ("perm = list(np.random.permutation(8))", "x[perm]"),
+    ],
+)
+def test_a_list_of_drawn_numbers_is_data(made: str, taken: str) -> None:
+    assert of_index(made, taken) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "taken"),
+    [
+        ("at = torch.randint(8, (1,)).item()", "x[at]"),
+        ("at = random.randrange(8)", "x[at]"),
+        ("at = torch.randperm(8).tolist()[0]", "x[at]"),
+        ("at = random.sample(range(8), random.randint(1, 4))", "x[at]"),
+        ("at = torch.randperm(8).tolist()[: random.randint(1, 8)]", "x[at]"),
+        ("at = random.sample(range(8), 2)[0]", "x[:at]"),
+    ],
+)
+def test_a_drawn_number_or_a_drawn_count_is_reported(made: str, taken: str) -> None:
+    assert of_index(made, taken)

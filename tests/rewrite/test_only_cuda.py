@@ -294,3 +294,60 @@ def test_a_function_that_goes_on_only_with_cuda_keeps_its_guard(
 )
 def test_a_guard_goes_where_a_tpu_can_go_on(body: str) -> None:
     assert "is_available" not in run_function(body).data.decode()
+
+
+PINNING = """\
+import threading
+
+import torch
+from torch.utils.data import _utils
+
+
+class Batches:
+    def __init__(self, loader, out):
+        self._pin_memory = {condition}
+        self.model = torch.nn.Linear(2, 2).cuda()
+        if self._pin_memory:
+            current_device = torch.cuda.current_device()
+            threading.Thread(
+                target=_utils.pin_memory._pin_memory_loop, args=(out, out, current_device, None, None)
+            ).start()
+"""
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "loader.pin_memory and torch.cuda.is_available()",
+        "torch.cuda.is_available() and loader.pinned_memory",
+        "loader.fast and torch.cuda.is_available()",
+        "loader.pin_memory and loader.fast and torch.cuda.is_available()",
+    ],
+)
+def test_what_decides_about_pinned_memory_stays_off(
+    condition: str, style: Literal["native", "portable"]
+) -> None:
+    text = PINNING.format(condition=condition)
+    rewrite = rewrite_source(parse(text.encode(), Path("batches.py")), options=Options(style=style))
+    after = rewrite.data.decode()
+    assert f"self._pin_memory = {condition}" in after
+    assert "current_device = torch.cuda.current_device()" in after
+    assert ".cuda()" not in after
+
+
+def test_a_flag_that_says_where_batches_go_does_not_stay_off() -> None:
+    text = PINNING.format(condition="loader.fast and torch.cuda.is_available()")
+    text += "            self.batch = loader.batch.cuda()\n"
+    after = rewrite_source(parse(text.encode(), Path("batches.py"))).data.decode()
+    assert "self._pin_memory = loader.fast\n" in after
+
+
+def test_a_flag_of_the_base_class_stays_off_in_the_loader_below_it() -> None:
+    text = PINNING.format(condition="loader.pin_memory and torch.cuda.is_available()")
+    text = text.replace(
+        "        if self._pin_memory:",
+        "\n\nclass Parallel(Batches):\n    def start(self, out):\n        if self._pin_memory:",
+    )
+    after = rewrite_source(parse(text.encode(), Path("batches.py"))).data.decode()
+    assert "current_device = torch.cuda.current_device()" in after

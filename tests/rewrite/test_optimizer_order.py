@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from migrate.reading.tree.source import parse
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite_source
 
@@ -156,3 +158,89 @@ def wrapped(model):
     return DDP(model, device_ids=[0])
 """
     assert ON.strip() not in run(script).data.decode()
+
+
+EVALUATOR = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Linear):
+    def parts(self):
+        return nn.ModuleDict({{"net": self}})
+
+
+class Evaluator:
+    def __init__(self, cfg):
+        self.cfg = cfg
+        model = Net(2, 2)
+        if cfg.distributed:
+            self.model = nn.parallel.DistributedDataParallel({moved})
+        else:
+            self.model = {moved}
+
+    @property
+    def network(self):
+        return self.model.module if self.cfg.distributed else self.model
+"""
+TRAINER = """\
+import torch
+from torch import nn
+from evaluator import Evaluator
+
+
+class Trainer(Evaluator):
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        self.prepare()
+
+    def prepare(self):
+        held = {held}
+        params = [p for _, p in held.named_parameters()]
+        self.optimizer = torch.optim.AdamW([{{"params": params}}], lr=0.1)
+
+    def train(self, loader):
+        for x in loader:
+            loss = self.model(x.cuda()).sum()
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+def main(cfg):
+    Trainer(cfg).train([torch.randn(2, 2)])
+"""
+HELD = [
+    "self.network",
+    'nn.ModuleDict({"net": self.network})',
+    "nn.ModuleList([self.network])",
+    "torch.nn.Sequential(self.network)",
+    "self.network.parts()",
+]
+
+
+def reports_of_trainer(folder: Path, held: str, *, moved: str) -> list[str]:
+    (folder / "evaluator.py").write_text(EVALUATOR.format(moved=moved))
+    (folder / "trainer.py").write_text(TRAINER.format(held=held))
+    done = rewrite_folder(folder, options=Options(), processes=1)
+    return [
+        note.message
+        for file in done.files
+        for note in (*file.findings, *file.edits)
+        if note.rule == "optimizer-order"
+    ]
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_a_model_that_the_base_class_has_moved_is_silent(tmp_path: Path, held: str) -> None:
+    assert reports_of_trainer(tmp_path, held, moved="model.cuda()") == []
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_a_model_that_the_base_class_does_not_move_is_told(tmp_path: Path, held: str) -> None:
+    assert reports_of_trainer(tmp_path, held, moved="model")
+
+
+def test_a_container_with_a_part_that_has_not_moved_is_told(tmp_path: Path) -> None:
+    held = "nn.ModuleList([self.network, nn.Linear(2, 2)])"
+    assert reports_of_trainer(tmp_path, held, moved="model.cuda()")

@@ -485,3 +485,58 @@ def test_a_rank_that_is_added_on_some_ways_is_reported() -> None:
             torch.save(m.state_dict(), path)
         """
     assert "the rank in it on some ways only" in says(script)
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [
+        "with open(os.path.join(folder, name), 'wb') as f:",
+        "with self.paths.open(os.path.join(folder, name), 'wb') as f:",
+        "with (folder / name).open('wb') as f:",
+        "with open(mode='wb', file=f'{folder}/{name}') as f:",
+        "f = open(f'{folder}/{name}', 'wb')\nif f:",
+    ],
+)
+@pytest.mark.parametrize(
+    "rank", ["dist.get_rank()", "rank_in_words()", 'os.environ["RANK"]', "self.rank"]
+)
+def test_an_open_file_of_each_replica_is_saved_by_each(opened: str, rank: str) -> None:
+    body = textwrap.indent(
+        f"name = f'x.{{{rank}}}.pt'\n{opened}\n    torch.save(model.state_dict(), f)", "        "
+    )
+    told = says(
+        "def rank_in_words():\n    return f'rank_{dist.get_rank()}'\n\n\n"
+        "class Saver:\n    def __init__(self):\n        self.rank = dist.get_rank()\n\n"
+        f"    def save(self, model, folder):\n{body}"
+    )
+    assert "xm.save(obj, path, master_only=False)" in told
+    assert "global_master" not in told
+
+
+def test_an_open_file_that_one_replica_writes_is_saved_by_one() -> None:
+    told = says(
+        "def save(model, epoch):\n    with open(f'{epoch}.pt', 'wb') as f:\n"
+        "        torch.save(model.state_dict(), f)"
+    )
+    assert "xm.save(obj, path, global_master=True)" in told
+
+
+def test_an_open_file_with_the_rank_on_some_ways_is_told_both() -> None:
+    told = says(
+        "def save(model, sharded):\n    if sharded:\n"
+        "        name = f'{dist.get_rank()}.pt'\n    else:\n        name = 'x.pt'\n"
+        "    with open(name, 'wb') as f:\n        torch.save(model.state_dict(), f)"
+    )
+    assert "where one replica writes" in told
+    assert "master_only=False" in told
+
+
+@pytest.mark.parametrize(
+    "saved",
+    ["torch.save(model, {path})", "torch.save(model.state_dict(), {path}, pickle_protocol=4)"],
+)
+def test_what_cannot_be_saved_as_it_is_keeps_a_file_for_each_replica(saved: str) -> None:
+    line = saved.format(path="f'{dist.get_rank()}.pt'")
+    told = says(f"model = torch.nn.Linear(2, 2).cuda()\n{line}")
+    assert "master_only=False" in told
+    assert "global_master" not in told

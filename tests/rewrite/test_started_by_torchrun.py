@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -141,3 +142,95 @@ def test_an_address_that_decides_in_processes_of_the_script_is_kept_and_reported
     done = rewrite_source(parse(SPAWNING.encode(), Path("script.py")))
     assert 'os.environ["MASTER_ADDR"] = "localhost"' in done.data.decode()
     assert any("MASTER_ADDR is also read" in note.message for note in done.findings)
+
+
+COUNTED = """\
+import os
+
+import torch
+import torch.distributed as dist
+
+NAMES = {names}
+
+
+class Environment:
+    def __init__(self):
+        self.collected = {{}}
+{body}
+
+
+def collect():
+    return {{name: os.environ[name] for name in NAMES if name in os.environ}}
+
+
+def main():
+    Environment()
+    dist.init_process_group("nccl")
+    torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).cuda())
+
+
+if __name__ == "__main__":
+    main()
+"""
+ALL_OF_THEM = '("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")'
+FROM_NAMES = "{n: os.environ[n] for n in NAMES if n in os.environ}"
+
+
+def counted(body: str, names: str = ALL_OF_THEM) -> list[str]:
+    text = COUNTED.format(
+        names=names, body=textwrap.indent(textwrap.dedent(body), " " * 8).rstrip()
+    )
+    done = rewrite_source(parse(text.encode(), Path("script.py")))
+    return [note.message for note in done.findings if note.rule == "started-by-torchrun"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ALL_OF_THEM,
+        '["RANK", "WORLD_SIZE", "MASTER_ADDR"]',
+        '{"RANK", "MASTER_PORT"}',
+        'frozenset(["RANK", "TORCHELASTIC_RUN_ID"])',
+    ],
+)
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"found = {FROM_NAMES}\nif found and len(found) != len(NAMES):\n    raise RuntimeError(found)",
+        f"self.collected = {FROM_NAMES}\nif len(self.collected) == len(NAMES):\n    self.ready = True",
+        "found = collect()\nif not found:\n    pass\nelif len(found) == 5:\n    self.ready = True",
+        "if len(collect()) < len(NAMES):\n    raise RuntimeError('partly set')",
+        "if sum(n in os.environ for n in sorted(NAMES)) not in (0, 5):\n    raise RuntimeError",
+        "if all(os.environ.get(n) for n in NAMES):\n    self.ready = True",
+        "ready = all([n in os.environ for n in NAMES])\nassert ready, 'start it by torchrun'",
+        "if set(NAMES) <= set(os.environ):\n    self.ready = True",
+        "missing = set(NAMES) - os.environ.keys()\nif missing:\n    raise RuntimeError(missing)",
+        "if set(NAMES).issubset(os.environ):\n    self.ready = True",
+        "for n in NAMES:\n    if n not in os.environ:\n        raise RuntimeError(n)",
+        "lost = []\nfor n in NAMES:\n    if not os.getenv(n):\n        lost.append(n)\nif lost:\n    exit(1)",
+        "values = [os.environ[n] for n in NAMES]\nself.rank = values[-1]",
+    ],
+)
+def test_a_count_of_the_variables_that_are_set_is_reported(body: str, names: str) -> None:
+    # `collect` is called, so that its own answer counts only where a test asks for it.
+    told = counted(f"print(collect())\n{body}", names)
+    assert len(told) == 1
+    assert "sets none of these" in told[0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"print({FROM_NAMES})",
+        f"self.shown = {FROM_NAMES}\nprint(self.shown)",
+        "for n in NAMES:\n    print(n, os.environ.get(n))",
+        "for n in NAMES:\n    if n not in os.environ:\n        os.environ[n] = '0'",
+    ],
+)
+def test_variables_that_are_only_shown_or_set_are_not_reported(body: str) -> None:
+    assert counted(f"print(collect())\n{body}") == []
+
+
+def test_a_list_of_what_the_launcher_sets_is_not_reported() -> None:
+    body = f"found = {FROM_NAMES}\nif len(found) != len(NAMES):\n    raise RuntimeError(found)"
+    assert counted(body, '("RANK", "WORLD_SIZE", "LOCAL_RANK")') == []

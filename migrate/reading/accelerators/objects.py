@@ -37,6 +37,8 @@ MOVES = frozenset({"to", "cuda", "to_empty"})
 WRAPPERS = re.compile(
     r"torch\.compile$|torch\.jit\.\w+$|.*(DataParallel|AveragedModel)$|copy\.(deep)?copy$"
 )
+# Modules of torch that hold others, and nothing else.
+HOLDERS = re.compile(r"torch\.nn\.(modules\.container\.)?(ModuleDict|ModuleList|Sequential)")
 # Methods of containers that return what is in them.
 TAKEN = frozenset({"values", "items", "get", "pop", "copy", "popitem"})
 BUILDS = frozenset({"__init__", "__post_init__"})
@@ -374,7 +376,9 @@ class Objects:
             return
         self._made(node, step, found)
         wraps = any(WRAPPERS.match(name) for name in names)
-        if not wraps and any(MAKES_MODEL.match(name) for name in names):
+        if any(HOLDERS.fullmatch(name) for name in names) and _holds_one(node):
+            yield from self._given(node, step, step.role)  # it has no weights of its own
+        elif not wraps and any(MAKES_MODEL.match(name) for name in names):
             yield from self._given(node, step, "part")
         elif wraps or not any(name.split(".")[0] in HOST_ROOTS | {"torch"} for name in names):
             if isinstance(step.how, int):  # model, optimizer = amp.initialize(model, optimizer)
@@ -490,6 +494,20 @@ def end(node: ast.expr) -> Position:
 
 def _add(found: Origin, role: Role, site: Site) -> None:
     {"same": found.made, "whole": found.wholes, "part": found.parts}[role].add(site)
+
+
+def _holds_one(node: ast.Call) -> bool:
+    """Whether a container is given one module: `ModuleDict({"net": net})`, `Sequential(net)`."""
+    if len(node.args) != 1 or node.keywords:
+        return False
+    match node.args[0]:
+        case ast.Starred() | ast.ListComp() | ast.GeneratorExp() | ast.DictComp():
+            return False
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            return len(parts) == 1 and not isinstance(parts[0], ast.Starred)
+        case ast.Dict(keys=keys):
+            return len(keys) == 1 and keys[0] is not None
+    return getattr(node.func, "attr", getattr(node.func, "id", "")) == "Sequential"
 
 
 def _is_super(node: ast.expr) -> bool:

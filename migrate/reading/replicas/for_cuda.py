@@ -37,6 +37,10 @@ NEEDED_OF_CUDA = re.compile(r"torch\.cuda\.(manual_seed\w*|set_device|device_cou
 FOR_CUDA = frozenset({"fused", "non_blocking", "pin_memory"})
 NAMED_FOR_CUDA = re.compile("|".join(sorted(FOR_CUDA)))
 
+# Flags for page-locked memory, and what torch's own loader runs where they are on.
+PINNED = re.compile(r"(^|[._])pin(ned)?_?mem(ory)?$", re.IGNORECASE)
+PINS = re.compile(r"torch\.utils\.data\._utils\.pin_memory(\.|$)")
+
 AVAILABLE = "torch.cuda.is_available"
 ASKED = frozenset({"shims.device_type"})
 
@@ -57,7 +61,7 @@ def guarded(context: Parsed) -> frozenset[int]:
             found.update(id(below) for root in (choice.test, choice.body) for below in nodes(root))
     for call in context.all_of(cst.Call):
         if context.qualified_name(call.func) == AVAILABLE:
-            for root in _only_where_available(call, context):
+            for root in (*_only_where_available(call, context), *_only_pinned(call, context)):
                 found.update(id(below) for below in nodes(root))
     return frozenset(found)
 
@@ -108,6 +112,104 @@ def _only_where_available(call: cst.Call | cst.Name, context: Parsed) -> Iterato
     if needs_cuda(behind, context) or _imports_kernels(behind):
         yield either
         yield from rest
+
+
+def decides_about_pinned(call: cst.Call, context: Parsed) -> bool:
+    """Whether the question `call` decides, with a flag for it, about memory that CUDA alone pins.
+
+    `loader.pin_memory and torch.cuda.is_available()`, or a value that is kept and used for that only.
+    """
+    whole = _all_of(call, context)
+    if whole is call:
+        return False
+    operands = [whole]
+    while operands:
+        operand = operands.pop()
+        if isinstance(operand, cst.BooleanOperation) and isinstance(operand.operator, cst.And):
+            operands += [operand.left, operand.right]
+        elif isinstance(operand, cst.Name | cst.Attribute) and PINNED.search(code(operand)):
+            return True
+    flag = _kept_as(whole, context)
+    branches = list(_below(flag, context)) if flag is not None else []
+    return bool(branches) and all(pins(one.body, context) for one in branches)
+
+
+def pins(branch: cst.CSTNode, context: Parsed) -> bool:
+    """Whether `branch` pins memory, as torch's loader does for CUDA, and does nothing a training needs."""
+    found = False
+    for node in nodes(branch):
+        method = node.func if isinstance(node, cst.Call) else None
+        if isinstance(method, cst.Attribute) and method.attr.value in NEEDED:
+            return False
+        if isinstance(method, cst.Attribute) and method.attr.value == "pin_memory":
+            found = True
+        elif isinstance(node, cst.Name | cst.Attribute):
+            found = found or PINS.match(context.qualified_name(node) or "") is not None
+    return found
+
+
+def _only_pinned(call: cst.Call, context: Parsed) -> Iterator[cst.CSTNode]:
+    """Yield the question `call` and what pins memory where the answer is yes."""
+    if not decides_about_pinned(call, context):
+        return
+    yield call
+    whole = _all_of(call, context)
+    above = context.parent(whole)
+    if isinstance(above, cst.If | cst.IfExp) and above.test is whole and pins(above.body, context):
+        yield above.body
+    flag = _kept_as(whole, context)
+    for branch in _below(flag, context) if flag is not None else ():
+        if pins(branch.body, context):
+            yield branch.body
+
+
+def _kept_as(value: cst.BaseExpression, context: Parsed) -> cst.Name | cst.Attribute | None:
+    """Return the name, or the attribute, to which alone `value` is assigned."""
+    assign = context.parent(value)
+    if isinstance(assign, cst.AnnAssign):
+        target: cst.CSTNode = assign.target
+    elif isinstance(assign, cst.Assign) and len(assign.targets) == 1:
+        target = assign.targets[0].target
+    else:
+        return None
+    return target if isinstance(target, cst.Name | cst.Attribute) else None
+
+
+def _below(flag: cst.Name | cst.Attribute, context: Parsed) -> Iterator[cst.If | cst.IfExp]:
+    """Yield the branches that run where `flag`, a variable or an attribute of `self`, is true."""
+    last = flag.attr.value if isinstance(flag, cst.Attribute) else flag.value
+    around = context.class_around(flag)
+    for mention in context.references(last):
+        use: cst.CSTNode | None = mention
+        if isinstance(flag, cst.Attribute):
+            use = mention if isinstance(mention, cst.Attribute) else context.parent(mention)
+            if not isinstance(use, cst.Attribute) or code(use) != code(flag):
+                continue
+            if not _is_or_derives(context.class_around(use), around, context):
+                continue
+        elif context.bound_to(mention)[0] is not context.bound_to(flag)[0]:
+            continue
+        assert isinstance(use, cst.BaseExpression)
+        whole = _all_of(use, context)
+        above = context.parent(whole)
+        if isinstance(above, cst.If | cst.IfExp) and above.test is whole:
+            yield above
+
+
+def _is_or_derives(made: cst.ClassDef | None, base: cst.ClassDef | None, context: Parsed) -> bool:
+    """Whether the class `made` is `base`, or is made from it in the same file."""
+    by_name = {node.name.value: node for node in context.all_of(cst.ClassDef)}
+    open_classes, seen = [made], set[int]()
+    while open_classes:
+        current = open_classes.pop()
+        if current is base:
+            return True
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        names = (code(arg.value) for arg in current.bases)
+        open_classes += [by_name[name] for name in names if name in by_name]
+    return False
 
 
 def _behind_uses(target: cst.CSTNode, context: Parsed) -> Iterator[cst.CSTNode]:

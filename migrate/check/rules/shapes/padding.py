@@ -26,6 +26,24 @@ JOINS = frozenset(
 ROUNDS = re.compile(r"ceil|round|bucket|multiple|power", re.IGNORECASE)
 BATCHES = frozenset({"batch", "samples", "examples", "instances", "features", "data_list"})
 
+# Functions whose result is as long as the values say, and methods that keep its number of elements.
+OF_VALUES = frozenset({"torch.argwhere", "torch.masked_select", "torch.nonzero"})
+KEEP_NUMBER = frozenset(
+    {
+        "clone",
+        "contiguous",
+        "flatten",
+        "int",
+        "long",
+        "ravel",
+        "reshape",
+        "squeeze",
+        "t",
+        "to",
+        "view",
+    }
+)
+
 
 class Padding(Hazard):
     """Batches are padded to their own longest sample, or hold as many rows as their samples have.
@@ -35,7 +53,8 @@ class Padding(Hazard):
 
     **What to do.** Pad to one length, or to one of a few: `shims.pad_collate`, `padding="max_length"`,
     `pad_to_multiple_of=128`. Samples that a `collate_fn` puts one after another by `torch.cat` are padded
-    to a fixed number of rows in all, with a mask.
+    to a fixed number of rows in all, with a mask. The indices of a mask, `mask.nonzero()`, are padded to a
+    fixed number too, or the mask itself is handed out.
 
     Nothing is reported of a length that the function rounds up, nor where it pads on to a fixed length.
     `torch.cat` in a function that keeps no lengths is information: the samples may be equally long.
@@ -177,6 +196,12 @@ class Padding(Hazard):
             return
         if collates is not None:
             yield from self._in_collate(node, name, collates, facts)
+            if _counts_values(node, name) and _is_handed_out(node, collates, facts):
+                message = (
+                    f"`{code(node)}` has as many elements as its values say: each batch has a number of its "
+                    "own, which is a compilation; pad it to a fixed number, or hand out the mask"
+                )
+                yield self.hit(node, message)
         if keyword(node, "pad_to_multiple_of") is not None:
             return
         padding, tensors = keyword(node, "padding"), keyword(node, "return_tensors")
@@ -216,6 +241,35 @@ def collating_function(node: cst.CSTNode, facts: Facts) -> cst.FunctionDef | Non
         return None
     line = facts.context.position(function.name).line
     return function if line in facts.context.calls.collating else None
+
+
+def _counts_values(call: cst.Call, name: str) -> bool:
+    """Whether the shape of what `call` gives depends on the values of a tensor: `mask.nonzero()`."""
+    if name:
+        return name in OF_VALUES or (name == "torch.where" and len(call.args) == 1)
+    last = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    return last in ("nonzero", "argwhere", "masked_select")  # only tensors and arrays have these
+
+
+def _is_handed_out(call: cst.Call, function: cst.FunctionDef, facts: Facts) -> bool:
+    """Whether the function returns what `call` gives, by methods that keep the number of elements."""
+    whole: cst.BaseExpression = call
+    above = facts.context.parent(whole)
+    while isinstance(above, cst.Attribute) and above.attr.value in KEEP_NUMBER:
+        outer = facts.context.parent(above)
+        if not isinstance(outer, cst.Call):
+            break
+        whole, above = outer, facts.context.parent(outer)
+    if isinstance(above, cst.DictElement | cst.Element | cst.Return):
+        return True
+    if not isinstance(above, cst.AssignTarget | cst.Assign):
+        return False
+    names = [code(target.target) for target in nodes_of(above, cst.AssignTarget)]
+    for name in nodes_of(function.body, cst.Name):
+        holder = facts.context.parent(name)
+        if name.value in names and isinstance(holder, cst.DictElement | cst.Element | cst.Return):
+            return True
+    return any("[" in name for name in names)  # batch["indices"] = mask.nonzero()
 
 
 def _pads_on(function: cst.FunctionDef, facts: Facts) -> bool:

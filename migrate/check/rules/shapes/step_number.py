@@ -20,6 +20,10 @@ PLACES = {"roll": 0, "pow": 0, "select": 1, "narrow": 1, "diagonal": 0, "triu": 
 SIZED = frozenset({"zeros", "ones", "empty", "rand", "randn", "full", "arange"})
 RESIZED = frozenset({"nn.functional.interpolate", "nn.functional.upsample"})
 
+# What gives each number once, as many as it is given.
+PERMUTATIONS = frozenset({"torch.randperm", "numpy.random.permutation"})
+LISTS = PERMUTATIONS | {"random.sample", "random.choices"}
+
 
 class StepNumber(Hazard):
     """A loop index, a counter or a random number is a position, a size or an exponent in the graph.
@@ -27,7 +31,8 @@ class StepNumber(Hazard):
     **Why.** A Python number is a constant of the graph where it is an index or a slice bound of a tensor on
     the device, a size, a bound of `arange`, a shift of `roll`, or an exponent: each new number compiles the
     step again. Other numbers are not: torch_xla passes `x * alpha`, `x / temperature`, `torch.full(size, t)`,
-    `fill_`, `clamp` and the learning rate of an optimizer to the same graph as data.
+    `fill_`, `clamp` and the learning rate of an optimizer to the same graph as data. A list of numbers
+    is data too: `x[torch.randperm(n).tolist()]`.
     A random number that each replica draws for itself makes the replicas' graphs differ as well: the next
     collective hangs.
 
@@ -169,6 +174,8 @@ class StepNumber(Hazard):
                     return
                 if not counters.changes(bound):
                     continue
+                if isinstance(part, cst.Index) and _is_list(bound, facts, counters):
+                    return  # which goes to the device as data
                 if _is_on_device(node.value, facts):
                     what = "an index" if isinstance(part, cst.Index) else "a slice bound"
                     yield self._said(node, bound, what, counters)
@@ -248,6 +255,46 @@ class Numbers:
         when = self._facts.steps.when(self._node)
         here = when is When.STEP or (anywhere and when is not When.ELSEWHERE)
         return here and self._drawn.is_drawn(number) and not is_transform(self._node, self._facts)
+
+
+def _is_list(index: cst.BaseExpression, facts: Facts, numbers: Numbers, depth: int = 3) -> bool:
+    """Whether `index` is a list, or an array, of a length that does not change: `randperm(n).tolist()`."""
+    if isinstance(index, cst.Name):
+        given = [one.value for one in facts.bindings.given(index)]
+        return bool(given and depth) and all(
+            value is not None and _is_list(value, facts, numbers, depth - 1) for value in given
+        )
+    if isinstance(index, cst.Subscript) and len(index.slice) == 1:
+        cut = index.slice[0].slice
+        if not isinstance(cut, cst.Slice) or not _is_list(index.value, facts, numbers, depth):
+            return False
+        return not any(numbers.changes(one) for one in (cut.lower, cut.upper) if one is not None)
+    if not isinstance(index, cst.Call):
+        return False
+    if any(_changes_within(arg.value, numbers) for arg in index.args):
+        return False  # as many as are drawn
+    name = facts.names.of(index.func) or ""
+    if method(index) == "tolist":
+        made = receiver(index)
+        sized = isinstance(made, cst.Call) and not any(
+            _changes_within(arg.value, numbers) for arg in made.args
+        )
+        return sized and _has_axis(made, facts)
+    if code(index.func) in ("list", "sorted", "tuple") and not name and index.args:
+        return _is_list(index.args[0].value, facts, numbers, depth)
+    return name in LISTS
+
+
+def _changes_within(value: cst.BaseExpression, numbers: Numbers) -> bool:
+    parts = [value, *(e.value for e in getattr(value, "elements", ()))]
+    if isinstance(value, cst.Call) and code(value.func) == "range":
+        parts += [arg.value for arg in value.args]
+    return any(numbers.changes(part) for part in parts)
+
+
+def _has_axis(made: cst.CSTNode, facts: Facts) -> bool:
+    """Whether a draw gives several numbers: `torch.randperm(n)`, not `torch.randint(9, ())`."""
+    return isinstance(made, cst.Call) and facts.names.of(made.func) in PERMUTATIONS
 
 
 def _is_on_device(value: cst.BaseExpression, facts: Facts) -> bool:

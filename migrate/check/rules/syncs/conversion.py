@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.check.reads import CHECKS, placed
+from migrate.check.reads import CHECKS, placed, reads_device
 from migrate.reading.facts import Facts
 from migrate.reading.values.words import NUMBERS
+
+# Functions that make one tensor, or array, of the numbers in a list.
+FROM_LISTS = frozenset(
+    {
+        "numpy.array",
+        "numpy.asarray",
+        "torch.FloatTensor",
+        "torch.Tensor",
+        "torch.as_tensor",
+        "torch.asarray",
+        "torch.tensor",
+    }
+)
+LISTS = (cst.List, cst.Tuple, cst.ListComp)
 
 
 class Conversion(Hazard):
     """A tensor becomes a Python number inside the step: `float(loss)`, `bool(flag)`, `math.isnan(norm)`.
 
     **Why.** It is a read like `.item()`: the graph is cut and the host waits for the device.
+    `torch.tensor([norm(p) for p in weights])` reads each element of its list so.
 
-    **What to do.** Keep the tensor in the step, convert after it, and only when the number is shown.
+    **What to do.** Keep the tensor in the step, convert after it, and only when the number is shown. A list
+    of tensors becomes one by `torch.stack`, which reads nothing.
     """
 
     code = "XLA202"
@@ -61,6 +77,22 @@ class Conversion(Hazard):
             import torch
 
 
+            def train(model, loader, optimizer):
+                for x, y in loader:
+                    model(x.cuda(), y.cuda()).backward()
+                    norms = [torch.norm(p.grad) for p in model.parameters()]
+                    total = torch.norm(torch.tensor(norms))  # XLA202
+                    same = torch.norm(torch.as_tensor([n * 2 for n in norms]))  # XLA202
+                    stacked = torch.norm(torch.stack(norms))
+                    sizes = torch.tensor([p.numel() for p in model.parameters()])
+                    optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch
+
+
             def train(model, loader, optimizer, args):
                 for x, y in loader:
                     loss = model(x.cuda(), y.cuda()) * float(args.scale) / int(x.shape[0])
@@ -91,8 +123,30 @@ class Conversion(Hazard):
         assert isinstance(node, cst.Call)
         name = node.func.value if isinstance(node.func, cst.Name) else ""
         asked = facts.names.of(node.func) or ""
+        if asked in FROM_LISTS and node.args:
+            if any(reads_device(value, facts) for value in _elements(node.args[0].value, facts)):
+                last = asked.rpartition(".")[2]
+                what = f"{last}() of a list reads each tensor in it (torch.stack does not), and"
+                yield from placed(self, node, what, facts)
+            return
         name = asked if asked in CHECKS else name if name in NUMBERS else ""
         if name and len(node.args) == 1:
             if not facts.values.on_device(node.args[0].value):
                 return
             yield from placed(self, node, f"{name}() of a tensor", facts)
+
+
+def _elements(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield what is in the list `value`: as it stands there, or in a variable, also by `append`."""
+    if isinstance(value, cst.Name):
+        made = [one.value for one in facts.bindings.given(value) if one.value is not None]
+        if made and all(isinstance(one, LISTS) for one in made):
+            for one in made:
+                yield from _elements(one, facts)
+            yield from (one.value for one in facts.bindings.put_into(value))
+    elif isinstance(value, cst.List | cst.Tuple):
+        for element in value.elements:
+            nested = isinstance(element.value, LISTS)
+            yield from _elements(element.value, facts) if nested else (element.value,)
+    elif isinstance(value, cst.ListComp):
+        yield value.elt

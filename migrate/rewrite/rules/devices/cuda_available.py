@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.replicas.for_cuda import needs_cuda
+from migrate.reading.replicas.for_cuda import decides_about_pinned, needs_cuda
 from migrate.reading.steps.leaving import never_reached
 from migrate.reading.tree.tree import code, nodes, nodes_of, string_value
 from migrate.reading.values.devices import is_move, names_cuda
@@ -46,7 +46,8 @@ class CudaAvailable(Rule):
     same answer: every TPU has bfloat16.
 
     **Left alone.** `torch.distributed.is_available()`, which is another question; `fused=` of an optimizer,
-    which goes by another rule.
+    which goes by another rule; `pin_memory and torch.cuda.is_available()`: only CUDA pins memory, and False
+    is right.
 
     **Reported.** Every other use, as in `print(torch.cuda.is_available())`, a choice of the backend
     (`"nccl" if … else "gloo"`), an answer that only another library gets (`faiss.Kmeans(gpu=…)`). A branch
@@ -238,6 +239,8 @@ class CudaAvailable(Rule):
             return
         if id(node) in context.for_cuda and not context.portable:
             return
+        if decides_about_pinned(node, context):
+            return  # False on a TPU, which is right
         is_part = not isinstance(context.parent(node), cst.Arg | cst.DictElement)
         if not (context.portable and is_part) and chooses_the_code(node, context):
             return  # the argument goes, is left to CUDA, or is told

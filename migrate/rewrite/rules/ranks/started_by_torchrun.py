@@ -13,6 +13,7 @@ from migrate.reading.tree.tree import code, nodes_of, string_value
 from migrate.reading.values.environment import OF_TORCHRUN, access, environment_name, is_read
 from migrate.reading.values.words import RANKS
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.ranks.asked_in_turn import asked, listed, names_in
 from migrate.rewrite.workspace import Workspace
 
 ASKS = "torch.distributed.is_torchelastic_launched"
@@ -36,7 +37,8 @@ class StartedByTorchrun(Rule):
     **Left alone.** Scripts that start their replicas themselves: torchrun's variables are missing there
     today, too. Branches that have nothing to do with replicas, such as a default for the address.
 
-    **Reported.** Tests in other forms, such as `all(name in os.environ for name in (…))`.
+    **Reported.** Tests in other forms, such as `all(name in os.environ for name in (…))`, and a count of the
+    variables that are set: `len({n: os.environ[n] for n in NAMES if n in os.environ}) == len(NAMES)`.
 
     Source: torch_xla 2.9 (run: none of these variables is set in a launched replica).
     """
@@ -135,6 +137,7 @@ class StartedByTorchrun(Rule):
         if name not in OF_TORCHRUN:
             return
         if environment_name(node, context) is None:
+            yield from self._in_turn(node, context)
             if _is_asked_in_turn(node, context) and decides(node, context):
                 message = (
                     f"{name} is not set by torch_xla.launch: a replica would take itself for a single "
@@ -158,6 +161,23 @@ class StartedByTorchrun(Rule):
         )
         quoted = node.value.replace(name, new)
         yield self.edit(node, lambda _: cst.SimpleString(quoted), message)
+
+    def _in_turn(self, node: cst.SimpleString, context: Workspace) -> Iterable[Finding]:
+        """Yield what asks which variables of a list are set, once for the list that `node` is in."""
+        names = listed(node, context)
+        if names is None:
+            return
+        missing = [name for name in names_in(names) if name in OF_TORCHRUN]
+        if missing[:1] != [string_value(node)] or not RANKS.intersection(names_in(names)):
+            return
+        for question in asked(names, context):
+            if _is_asked_in_turn(node, context) and decides(node, context):
+                continue  # which is reported for each name
+            message = (
+                f"{', '.join(missing)}: torch_xla.launch sets none of these, so that a replica has only a "
+                "part of the variables; ask for RANK alone, which torchrun and the launcher set"
+            )
+            yield from self.report(question, message)
 
     def _asks_for_rank(self, call: cst.Call, context: Workspace) -> Edit:
         quote, module = context.quote, context.imports.require("os")

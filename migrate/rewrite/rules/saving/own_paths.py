@@ -30,9 +30,14 @@ def names_replica_at_times(call: cst.Call, context: Workspace) -> bool:
     return _answers(call, context) == {True, False}
 
 
+def ways_of_path(path: cst.BaseExpression, context: Workspace) -> set[bool]:
+    """Return whether `path` has the rank in it, for each of the ways in which it may be made."""
+    return _of_value(path, context, DEPTH)
+
+
 def _answers(call: cst.Call, context: Workspace) -> set[bool]:
     path = (arguments(call, context) or {}).get("f")
-    return set() if path is None else _of_value(path.value, context, DEPTH)
+    return set() if path is None else ways_of_path(path.value, context)
 
 
 def _of_value(value: cst.BaseExpression, context: Workspace, depth: int) -> set[bool]:

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, nodes_of, targets
+from migrate.reading.tree.tree import code, keyword, nodes_of, string_value, targets
 from migrate.reading.values.saved import arguments
 from migrate.reading.values.words import COUNTERS, SAFETENSORS_SAVES
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rules.saving.own_paths import names_replica, names_replica_at_times
+from migrate.rewrite.rules.saving.own_paths import (
+    names_replica,
+    names_replica_at_times,
+    ways_of_path,
+)
 from migrate.rewrite.rules.saving.whole_modules import is_module
 
 if TYPE_CHECKING:
@@ -20,12 +24,16 @@ if TYPE_CHECKING:
 NAMES = {"obj": "data", "f": "file_or_path"}
 # What gives something that loads without running code.
 PLAIN_METHODS = frozenset({"cpu", "item", "state_dict", "tolist"})
+# Calls that give an open file, or a buffer.
+OPENS = frozenset({"BlobFile", "BytesIO", "NamedTemporaryFile", "open"})
 PLAIN_CALLS = frozenset({"float", "int", "len", "str", "vars"})
 
 
-def by_hand(context: Workspace) -> str:
-    """Return the call that saves in the chosen style, for a message."""
-    return "shims.save(obj, path)" if context.portable else "xm.save(obj, path, global_master=True)"
+def by_hand(context: Workspace, *, own_file: bool = False) -> str:
+    """Return the call that saves in the chosen style, for a message: by one replica, or each its own file."""
+    if context.portable:
+        return 'shims.save(obj, path, writers="all")' if own_file else "shims.save(obj, path)"
+    return f"xm.save(obj, path, {'master_only=False' if own_file else 'global_master=True'})"
 
 
 def refused(call: cst.Call, context: Workspace) -> str | None:
@@ -40,15 +48,13 @@ def refused(call: cst.Call, context: Workspace) -> str | None:
             return _at_times(context)
         return None if stars and call.args else "torch.save with arguments that cannot be read"
     if "pickle_module" in bound or "pickle_protocol" in bound:
+        own = by_hand(context, own_file=names_replica(call, context))
         return (
-            f"torch.save with a pickle of its own: {by_hand(context)} has none; move the tensors to the "
+            f"torch.save with a pickle of its own: {own} has none; move the tensors to the "
             "CPU first"
         )
     if "f" in bound and is_open_file(bound["f"].value, context):
-        return (
-            "torch.save into an open file: move it to the CPU on all replicas, "
-            f"{by_hand(context)}, or give it the path"
-        )
+        return _into_open_file(call, bound["f"].value, context)
     if names_replica_at_times(call, context):
         return _at_times(context)
     if context.qualified_name(call.func) in SAFETENSORS_SAVES:
@@ -58,13 +64,31 @@ def refused(call: cst.Call, context: Workspace) -> str | None:
                 "`{name: value.cpu() for name, value in weights.items()}`, and save_file stays"
             )
         return None
+    each = names_replica(call, context)
     for value in _held(bound["obj"].value) if "obj" in bound else ():
         if is_module(value, context):
             return (
                 f"saves the module `{code(value)}` itself, whose tensors stay on the device: "
-                f"save its state_dict() with {by_hand(context)} on all ranks"
+                f"save its state_dict() with {by_hand(context, own_file=each)} on all ranks"
             )
     return None
+
+
+def _into_open_file(call: cst.Call, file: cst.BaseExpression, context: Workspace) -> str:
+    """Return what to do about a save into `file`: what its path says, one replica writes or each does."""
+    path = opened_path(file, context)
+    ways = set() if path is None else ways_of_path(path, context)
+    if ways == {True, False}:
+        return f"torch.save into an open file, and {_at_times(context)}"
+    if True in ways:
+        return (
+            "torch.save into an open file whose path has the rank in it, as each replica writes a file of "
+            f"its own: {by_hand(context, own_file=True)} on all replicas"
+        )
+    return (
+        "torch.save into an open file: move it to the CPU on all replicas, "
+        f"{by_hand(context)}, or give it the path"
+    )
 
 
 def _at_times(context: Workspace) -> str:
@@ -153,26 +177,47 @@ def is_plain(value: cst.BaseExpression, context: Workspace, depth: int = 4) -> b
 
 def is_open_file(path: cst.BaseExpression, context: Workspace) -> bool:
     """Whether `path` is an open file, or a buffer."""
-    if isinstance(path, cst.Call):
-        return _opens(path)
-    if not isinstance(path, cst.Name):
-        return False
-    around = context.function_around(path) or context.module
+    return _opening(path, context) is not None
+
+
+def opened_path(file: cst.BaseExpression, context: Workspace) -> cst.BaseExpression | None:
+    """Return the path of the open file `file`: of `open(path, "wb")` or `path.open("wb")`."""
+    call = _opening(file, context)
+    if call is None or _last(call) != "open":
+        return None
+    by_name = keyword(call, "file") or keyword(call, "path")
+    first = by_name or next((arg for arg in call.args if arg.keyword is None), None)
+    if first is None or (isinstance(first.value, cst.SimpleString) and _is_mode(first.value)):
+        return call.func.value if isinstance(call.func, cst.Attribute) else None
+    return first.value
+
+
+def _opening(file: cst.BaseExpression, context: Workspace) -> cst.Call | None:
+    """Return the call that opens `file`; None where it is no open file."""
+    if isinstance(file, cst.Call):
+        return file if _last(file) in OPENS else None
+    if not isinstance(file, cst.Name):
+        return None
+    around = context.function_around(file) or context.module
     for item in nodes_of(around, cst.WithItem):
         bound = item.asname.name if item.asname is not None else None
-        if isinstance(bound, cst.Name) and bound.value == path.value:
-            return True
+        if isinstance(bound, cst.Name) and bound.value == file.value:
+            # Any context manager here gives a file.
+            return item.item if isinstance(item.item, cst.Call) else cst.Call(cst.Name("open"))
     for target in targets(around):
         assign = context.parent(context.parent(target))
         value = assign.value if isinstance(assign, cst.Assign) else None
-        if code(target) == path.value and isinstance(value, cst.Call) and _opens(value):
-            return True
-    return False
+        if code(target) == file.value and isinstance(value, cst.Call) and _last(value) in OPENS:
+            return value
+    return None
 
 
-def _opens(call: cst.Call) -> bool:
-    last = call.func.attr.value if isinstance(call.func, cst.Attribute) else code(call.func)
-    return last in ("open", "BytesIO", "NamedTemporaryFile", "BlobFile")
+def _last(call: cst.Call) -> str:
+    return call.func.attr.value if isinstance(call.func, cst.Attribute) else code(call.func)
+
+
+def _is_mode(value: cst.SimpleString) -> bool:
+    return set(string_value(value) or "") <= set("rwxabt+")
 
 
 def _held(saved: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

@@ -86,9 +86,10 @@ class Saving:
                 if share is not None:
                     yield from own_files(self._rule, call, share, self._context)
                 elif self._context.qualified_name(call.func) not in SAFETENSORS_SAVES:
+                    own = names_replica(call, self._context)
+                    saved = by_hand(self._context, own_file=own)
                     yield from self._rule.report(
-                        call,
-                        f"if it is on the device: {by_hand(self._context)} on all ranks",
+                        call, f"if it is on the device: {saved} on all ranks"
                     )
             return
         moved = []
