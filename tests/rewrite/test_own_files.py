@@ -270,3 +270,13 @@ def test_a_save_that_hands_on_all_its_arguments(
         assert any("on some ways only" in note.message for note in file.findings)
     else:
         assert f"xm.save(*args, **kwargs, {option})" in file.after.decode()
+
+
+def test_names_that_are_reached_in_many_ways_are_followed_once(tmp_path: Path) -> None:
+    """Each name is bound to the last one twice: there are 2 ** 60 ways to the first."""
+    chain = "\n".join(
+        f"    name_{i} = os.path.join(name_{i - 1}, name_{i - 1})" for i in range(1, 61)
+    )
+    loop = f"    name_0 = args.folder\n{chain}\n    torch.save(model.state_dict(), name_60)"
+    _, text = rewritten(tmp_path, loop)
+    assert "xm.save(model.state_dict(), name_60, global_master=True)" in text

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -97,6 +97,8 @@ class Shares:
         self._filled: dict[Scope, dict[str, list[ast.Call]]] = {}
         self._names: dict[tuple[Scope, str], Share | None] = {}
         self._under_way: set[tuple[Scope, str]] = set()
+        # Within one question. Without it, a name is followed once for each of the ways that lead to it.
+        self._followed: dict[Hashable, Share | None] = {}
 
     def of(
         self, node: ast.AST | None, scope: Scope, bound: Bound | None = None, depth: int = 0
@@ -188,13 +190,20 @@ class Shares:
             return None
         if bound is None and key in self._names:
             return self._names[key]
+        followed = *key, depth, _signature(bound)
+        if followed in self._followed:
+            return self._followed[followed]
         self._under_way.add(key)
         try:
             share = self._named(name, scope, bound, depth)
         finally:
             self._under_way.discard(key)
-        if bound is None and not self._under_way:
-            self._names[key] = share
+        if self._under_way:
+            self._followed[followed] = share
+        else:
+            self._followed.clear()
+            if bound is None:
+                self._names[key] = share
         return share
 
     def _named(self, name: str, scope: Scope, bound: Bound | None, depth: int) -> Share | None:
@@ -314,6 +323,22 @@ class Shares:
         key = scope, ast.unparse(node)
         if key in self._under_way or depth > DEEPEST:
             return None
+        followed = *key, depth, _signature(bound)
+        if followed not in self._followed:
+            self._followed[followed] = self._of_member(node, key, scope, bound, depth)
+        share = self._followed[followed]
+        if not self._under_way:
+            self._followed.clear()
+        return share
+
+    def _of_member(
+        self,
+        node: ast.Attribute,
+        key: tuple[Scope, str],
+        scope: Scope,
+        bound: Bound | None,
+        depth: int,
+    ) -> Share | None:
         self._under_way.add(key)
         try:
             members = list(self._evaluator.members_of(node.value, node.attr, scope))
@@ -375,6 +400,20 @@ class Shares:
         index: int | None = None,
     ) -> Share | None:
         """Return what makes differ what the call of functions of the project gives back."""
+        followed = call, index, depth, _signature(bound)
+        if followed not in self._followed:
+            self._followed[followed] = self._given_back(functions, call, scope, bound, depth, index)
+        return self._followed[followed]
+
+    def _given_back(
+        self,
+        functions: list[Function],
+        call: ast.Call,
+        scope: Scope,
+        bound: Bound | None,
+        depth: int,
+        index: int | None,
+    ) -> Share | None:
         ran = self._analysis.running[call]
         for function in functions:
             given: dict[str, Share | None] = {}
@@ -388,6 +427,10 @@ class Shares:
                 if (share := self.of(part, function, given, depth + 1)) is not None:
                     return share
         return None
+
+
+def _signature(bound: Bound | None) -> Hashable:
+    return None if bound is None else frozenset(bound.items())
 
 
 def _counts(name: str, binding: Binding) -> bool:
