@@ -69,20 +69,27 @@ class Drawn:
         self._others = OF_ONE_PROCESS | CLOCKS if clocks else OF_ONE_PROCESS
         self._has_default = "torch.set_default_device" in facts.called
         self._known: dict[int, bool] = {}
+        # Within one question: from which depth on a node was followed in vain; many ways to it cost one.
+        self._vain: dict[int, int] = {}
 
     def is_drawn(self, node: cst.BaseExpression | None, depth: int = 0) -> bool:
         """Whether `node` is a random number of the host, or made of one."""
         if node is None or depth > DEEPEST:
             return False
-        if id(node) not in self._known:
-            self._known[id(node)] = False  # where it is made of itself
-            found = self._is_made_by_draw(node, depth)
-            if depth == 0 or found:
-                self._known[id(node)] = found
-            else:
-                del self._known[id(node)]  # not seen to the end
-            return found
-        return self._known[id(node)]
+        if id(node) in self._known:
+            return self._known[id(node)]
+        if self._vain.get(id(node), depth + 1) <= depth:
+            return False
+        self._known[id(node)] = False  # where it is made of itself
+        found = self._is_made_by_draw(node, depth)
+        if depth == 0 or found:
+            self._known[id(node)] = found
+        else:
+            del self._known[id(node)]  # not seen to the end
+            self._vain[id(node)] = depth
+        if depth == 0:
+            self._vain.clear()
+        return found
 
     def _is_made_by_draw(self, node: cst.BaseExpression, depth: int) -> bool:
         match node:
