@@ -8,6 +8,7 @@ import pytest
 
 from migrate.fit.errors import FitError
 from migrate.fit.lowered.of_script import failure, lower_script
+from tests.waiting import LIMIT
 
 FAILED = """hello
 Traceback (most recent call last):
@@ -62,4 +63,4 @@ def test_a_script_sees_an_address_only_where_torchrun_sets_one(
     script = tmp_path / "train_xla.py"
     script.write_text('import os\n\nprint("at", os.environ.get("MASTER_ADDR"))\n')
     with pytest.raises(FitError, match=f"it said last: at {address}"):
-        lower_script(script, [], devices=4, shown="train.py", timeout=100.0, torchrun=torchrun)
+        lower_script(script, [], devices=4, shown="train.py", timeout=LIMIT, torchrun=torchrun)
