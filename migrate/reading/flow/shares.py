@@ -198,6 +198,8 @@ class Shares:
             share = self._named(name, scope, bound, depth)
         finally:
             self._under_way.discard(key)
+        if share is not None:
+            self._followed.clear()  # what was made of this name may differ now
         if self._under_way:
             self._followed[followed] = share
         else:
@@ -327,7 +329,7 @@ class Shares:
         if followed not in self._followed:
             self._followed[followed] = self._of_member(node, key, scope, bound, depth)
         share = self._followed[followed]
-        if not self._under_way:
+        if share is not None or not self._under_way:
             self._followed.clear()
         return share
 

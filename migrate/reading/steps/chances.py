@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -19,16 +20,17 @@ VIEWS = frozenset({"items", "keys", "values"})
 DEEPEST = 4
 
 
+def _values(name: cst.Name, facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the expressions that may be the value of `name` where it stands."""
+    for given in facts.bindings.reaching(name):
+        if given.how is How.VALUE and given.value is not None:
+            yield given.value
+
+
 def is_chosen(function: cst.BaseExpression, facts: Facts, depth: int = 0) -> bool:
     """Whether which function this is, is drawn: `layers[i]`, `choice(layers)`, `getattr(self, name)`."""
     if isinstance(function, cst.Name) and depth < DEEPEST:
-        given = facts.bindings.reaching(function)
-        return any(
-            one.how is How.VALUE
-            and one.value is not None
-            and is_chosen(one.value, facts, depth + 1)
-            for one in given
-        )
+        return any(is_chosen(value, facts, depth + 1) for value in _values(function, facts))
     drawn = drawn_of(facts)
     if isinstance(function, cst.Subscript):
         indices = (part.slice for part in function.slice)
@@ -50,12 +52,8 @@ def is_in_drawn_order(turns: cst.BaseExpression, facts: Facts, depth: int = 0) -
             and code(call.args[0].value) == turns.value
             for call in nodes_of(around, cst.Call)
         )
-        given = facts.bindings.reaching(turns)
         return shuffled or any(
-            one.how is How.VALUE
-            and one.value is not None
-            and is_in_drawn_order(one.value, facts, depth + 1)
-            for one in given
+            is_in_drawn_order(value, facts, depth + 1) for value in _values(turns, facts)
         )
     if not isinstance(turns, cst.Call):
         return False
@@ -74,11 +72,7 @@ def mapping_of(
 ) -> cst.BaseExpression | None:
     """Return the mapping whose items, keys or values a collection holds, in whatever order."""
     if isinstance(value, cst.Name) and depth < DEEPEST:
-        found = (
-            mapping_of(one.value, facts, depth + 1)
-            for one in facts.bindings.reaching(value)
-            if one.value is not None and one.how is How.VALUE
-        )
+        found = (mapping_of(given, facts, depth + 1) for given in _values(value, facts))
         return next((of for of in found if of is not None), None)
     if not isinstance(value, cst.Call):
         return None
@@ -91,13 +85,7 @@ def mapping_of(
 def is_set_of_strings(turns: cst.BaseExpression, facts: Facts, depth: int = 0) -> bool:
     """Whether what a loop goes over is a set of strings, which has another order in each process."""
     if isinstance(turns, cst.Name) and depth < DEEPEST:
-        given = facts.bindings.reaching(turns)
-        return any(
-            one.how is How.VALUE
-            and one.value is not None
-            and is_set_of_strings(one.value, facts, depth + 1)
-            for one in given
-        )
+        return any(is_set_of_strings(value, facts, depth + 1) for value in _values(turns, facts))
     if isinstance(turns, cst.Set):
         return any(isinstance(one.value, cst.SimpleString) for one in turns.elements)
     if isinstance(turns, cst.BinaryOperation):

@@ -87,8 +87,8 @@ class Drawn:
         else:
             del self._known[id(node)]  # not seen to the end
             self._vain[id(node)] = depth
-        if depth == 0:
-            self._vain.clear()
+        if depth == 0 or found:
+            self._vain.clear()  # what was made of this one may be drawn now
         return found
 
     def _is_made_by_draw(self, node: cst.BaseExpression, depth: int) -> bool:
