@@ -6,6 +6,7 @@ result or its arguments counts at the call of it, as the collective itself would
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -143,7 +144,65 @@ Root = cst.FunctionDef | cst.Module
 COMPREHENSIONS = cst.ListComp | cst.SetComp | cst.GeneratorExp | cst.DictComp
 
 
-class Walk:
+class Statements(ABC):
+    """Hands each statement to what the analysis does at it; compound ones by their parts."""
+
+    @abstractmethod
+    def _block(self, statements: Sequence[cst.CSTNode]) -> None: ...
+
+    @abstractmethod
+    def _small(self, node: cst.CSTNode) -> None: ...
+
+    @abstractmethod
+    def _if(self, node: cst.If) -> None: ...
+
+    @abstractmethod
+    def _loop(self, node: cst.For | cst.While) -> None: ...
+
+    @abstractmethod
+    def _with(self, node: cst.With) -> None: ...
+
+    @abstractmethod
+    def _branches(self, branches: Sequence[cst.CSTNode | None]) -> None:
+        """Run one of `branches`; None does nothing."""
+
+    def _line(self, node: cst.SimpleStatementLine) -> None:
+        for small in node.body:
+            self._small(small)
+
+    def _match(self, node: cst.Match) -> None:
+        self._branches([None, *(case.body for case in node.cases)])
+
+    def _statement(self, node: cst.CSTNode) -> None:
+        if isinstance(node, cst.SimpleStatementLine):
+            self._line(node)
+        elif isinstance(node, cst.BaseSmallStatement):  # in `if x: y`
+            self._small(node)
+        elif isinstance(node, cst.If):
+            self._if(node)
+        elif isinstance(node, cst.Else | cst.Finally):
+            self._block(node.body.body)
+        elif isinstance(node, cst.For | cst.While):
+            self._loop(node)
+        elif isinstance(node, cst.With):
+            self._with(node)
+        elif isinstance(node, cst.Try | cst.TryStar):
+            self._block(node.body.body)
+            self._branches([None, *(handler.body for handler in node.handlers)])
+            for more in (node.orelse, node.finalbody):
+                if more is not None:
+                    self._statement(more)
+        elif isinstance(node, cst.Match):
+            self._match(node)
+
+    def _branch(self, branch: cst.CSTNode | None) -> None:
+        if isinstance(branch, cst.BaseSuite):
+            self._block(branch.body)
+        elif branch is not None:
+            self._statement(branch)
+
+
+class Walk(Statements):
     """One run through a function or the module."""
 
     def __init__(self, pending: Pending, root: Root) -> None:
@@ -174,43 +233,26 @@ class Walk:
             else:
                 self._statement(statement)
 
-    def _statement(self, node: cst.CSTNode) -> None:
-        if isinstance(node, cst.SimpleStatementLine):
-            self._touched = self._read_in_line = False
-            for small in node.body:
-                self._small(small)
-            if self._touched and not self._read_in_line:
-                self._pending.lazy.add(id(node))
-        elif isinstance(node, cst.BaseSmallStatement):  # in `if x: y`
-            self._small(node)
-        elif isinstance(node, cst.If):
-            self._test(node.test, node)
-            self._branches([node.body, node.orelse])
-        elif isinstance(node, cst.Else | cst.Finally):
-            self._block(node.body.body)
-        elif isinstance(node, cst.For | cst.While):
-            self._loop(node)
-        elif isinstance(node, cst.With):
-            self._with(node)
-        elif isinstance(node, cst.Try | cst.TryStar):
-            self._block(node.body.body)
-            self._branches([None, *(handler.body for handler in node.handlers)])
-            for more in (node.orelse, node.finalbody):
-                if more is not None:
-                    self._statement(more)
-        elif isinstance(node, cst.Match):
-            self._value(node.subject)
-            self._branches([None, *(case.body for case in node.cases)])
+    def _line(self, node: cst.SimpleStatementLine) -> None:
+        self._touched = self._read_in_line = False
+        super()._line(node)
+        if self._touched and not self._read_in_line:
+            self._pending.lazy.add(id(node))
+
+    def _if(self, node: cst.If) -> None:
+        self._test(node.test, node)
+        self._branches([node.body, node.orelse])
+
+    def _match(self, node: cst.Match) -> None:
+        self._value(node.subject)
+        super()._match(node)
 
     def _branches(self, branches: Sequence[cst.CSTNode | None]) -> None:
         """Run one of `branches`: afterwards is pending what one of them leaves so; None does nothing."""
         before, after = self._state, State()
         for branch in branches:
             self._state = dict(before)
-            if isinstance(branch, cst.BaseSuite):
-                self._block(branch.body)
-            elif branch is not None:
-                self._statement(branch)
+            self._branch(branch)
             after = joined(after, self._state)
         self._state = after
 

@@ -20,6 +20,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.flow import computing
 from migrate.reading.flow import pending_values as v
 from migrate.reading.flow.elsewhere import changes_elsewhere, has_collective, has_read
+from migrate.reading.flow.pending import Statements
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.replicas.rank_tests import OF_RUN
 from migrate.reading.steps.in_step import is_step
@@ -162,7 +163,7 @@ class UnevenGraphs:
         return self._ran[id(root)]
 
 
-class _Walk:
+class _Walk(Statements):
     """One run through a function or the module."""
 
     def __init__(self, graphs: UnevenGraphs, root: Root) -> None:
@@ -203,29 +204,6 @@ class _Walk:
                 self._in_step = inside
             self._statement(statement)
 
-    def _statement(self, node: cst.CSTNode) -> None:
-        if isinstance(node, cst.SimpleStatementLine):
-            for small in node.body:
-                self._small(small)
-        elif isinstance(node, cst.BaseSmallStatement):  # in `if x: y`
-            self._small(node)
-        elif isinstance(node, cst.If):
-            self._if(node)
-        elif isinstance(node, cst.Else | cst.Finally):
-            self._block(node.body.body)
-        elif isinstance(node, cst.For | cst.While):
-            self._loop(node)
-        elif isinstance(node, cst.With):
-            self._with(node)
-        elif isinstance(node, cst.Try | cst.TryStar):
-            self._block(node.body.body)
-            self._branches([None, *(handler.body for handler in node.handlers)])
-            for more in (node.orelse, node.finalbody):
-                if more is not None:
-                    self._statement(more)
-        elif isinstance(node, cst.Match):
-            self._branches([None, *(case.body for case in node.cases)])
-
     def _if(self, node: cst.If) -> None:
         self._expression(node.test)
         before, outer = self._state.copy(), self._log
@@ -233,10 +211,7 @@ class _Walk:
         after: _State | None = None
         for branch in (node.body, node.orelse):
             self._state, self._log, self._copied = before.copy(), [], set()
-            if isinstance(branch, cst.BaseSuite):
-                self._block(branch.body)
-            elif branch is not None:
-                self._statement(branch)
+            self._branch(branch)
             logs.append(self._log)
             copied.append(self._copied)
             if after is None:
@@ -259,8 +234,7 @@ class _Walk:
         before, after = self._state, self._state.copy()
         for branch in branches:
             self._state = before.copy()
-            if isinstance(branch, cst.BaseSuite):
-                self._block(branch.body)
+            self._branch(branch)
             after.join(self._state)
         self._state = after
 
