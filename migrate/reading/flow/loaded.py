@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.names.bindings import How, passed_for
+from migrate.reading.names.bindings import Given, How, passed_for
 from migrate.reading.tree.tree import code, is_none, keyword, nodes_of, string_value
 from migrate.reading.values.devices import LOADERS
 from migrate.reading.values.words import OF_CHECKPOINTS, words
@@ -147,9 +147,13 @@ def _is_loaded_name(name: cst.Name, facts: Facts, depth: int) -> bool:
         entry = facts.entries.get(facts.context.position(function.name).line)
         elsewhere = entry is not None and entry.is_loaded(function, name.value)
         return only and (elsewhere or any(is_loaded(v, facts, depth + 1) for v in passed))
-    given = facts.bindings.nearest(name)
-    if given is None:
-        return False
+    return any(
+        _is_loaded_binding(name, given, facts, depth) for given in facts.bindings.reaching(name)
+    )
+
+
+def _is_loaded_binding(name: cst.Name, given: Given, facts: Facts, depth: int) -> bool:
+    """Whether a part of a checkpoint is what `given` binds `name` to."""
     parts = [given.value]
     if given.how is How.PART and (index := _index(name, facts)) is not None:
         if index in _loaded_positions(given.value, facts):

@@ -8,9 +8,13 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.steps.in_step import When
 from migrate.reading.tree.tree import keyword, last_part
 from migrate.reading.values.devices import is_accelerator
 
+MAKER = "torch.Generator"
+# Methods that a construction is followed by: they return the generator.
+CHAINED = frozenset({"manual_seed"})
 OF_CUDA = frozenset({"graphsafe_get_state", "graphsafe_set_state"})
 
 
@@ -18,10 +22,13 @@ class Generator(Hazard):
     """A generator of random numbers on the device raises.
 
     **Why.** XLA has one state of random numbers for each device and no generators. Only those of CUDA have
-    `graphsafe_get_state` and `graphsafe_set_state`.
+    `graphsafe_get_state` and `graphsafe_set_state`. A generator of the CPU that is given to a draw on the
+    device is drawn from on the host: the values are right, but the graph ends there, and the tensor is copied
+    to the host and back at every draw.
 
-    **What to do.** A generator of the CPU for data and masks, moved to the device; `torch_xla.manual_seed`
-    for the rest. `get_state` and `set_state` instead of the two: the former returns a copy.
+    **What to do.** A generator of the CPU for data and masks, drawn from on the host and moved to the device:
+    `torch.randn(4, generator=generator).to("xla")`; `torch_xla.manual_seed` for the rest. `get_state` and
+    `set_state` instead of the two: the former returns a copy.
 
     Source: torch_xla 2.9, measured.
     """
@@ -31,7 +38,7 @@ class Generator(Hazard):
     severity = Severity.ERROR
     spoken_by = ("rng",)
     nodes = (cst.Call,)
-    words = "Generator|graphsafe_"
+    words = "[Gg]enerator|graphsafe_"
     examples = (
         example(
             """
@@ -59,6 +66,25 @@ class Generator(Hazard):
             other = torch.Generator(device="cpu")
             """
         ),
+        example(
+            """
+            import torch
+
+
+            def train(model, optimizer, loader):
+                generator = torch.Generator().manual_seed(0)
+                start = torch.randn(4, device="xla", generator=generator)
+                for x in loader:
+                    x = x.to("xla")
+                    noise = torch.randn(x.shape, device="xla", generator=generator)  # XLA814 warning
+                    mask = torch.empty(4, device="xla").uniform_(generator=generator)  # XLA814 warning
+                    order = torch.randperm(4, generator=generator).to("xla")
+                    free = torch.randn(x.shape, device="xla", generator=None)
+                    loss = model(x + noise * mask + start + free)[order].mean()
+                    loss.backward()
+                    optimizer.step()
+            """
+        ),
     )
     mended = example(
         """
@@ -78,8 +104,45 @@ class Generator(Hazard):
                 node, f"{called} raises for a generator of the CPU: {plain}, which copies"
             )
             return
-        if facts.names.of(node.func) != "torch.Generator":
+        if facts.names.of(node.func) != MAKER:
+            yield from self._draw(node, facts)
             return
         device = keyword(node, "device") or (node.args[0] if node.args else None)
         if device is not None and is_accelerator(device.value, facts.context):
             yield self.hit(node, "a generator on the device raises on XLA: one of the CPU")
+
+    def _draw(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield a draw on the device, in a step, from a generator of the host."""
+        generator = keyword(call, "generator")
+        if generator is None or facts.steps.when(call) not in (When.STEP, When.EVERY_STEP):
+            return
+        device = keyword(call, "device")
+        if device is not None:
+            on_device = is_accelerator(device.value, facts.context)
+        else:
+            filled = call.func.value if isinstance(call.func, cst.Attribute) else None
+            parts = [arg.value for arg in call.args if arg is not generator]
+            on_device = any(facts.values.on_device(p) for p in (filled, *parts) if p is not None)
+        if on_device and _is_generator(generator.value, facts):
+            yield self.hit(
+                call,
+                "drawn on the host, as the generator is there: the graph ends here, and the tensor is copied "
+                "at every draw; draw without a device and move the result",
+                Severity.WARNING,
+            )
+
+
+def _is_generator(node: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `node` is what `torch.Generator` makes, or a name or an attribute that is given that."""
+    while isinstance(node, cst.Call):
+        if facts.names.of(node.func) == MAKER:
+            return True
+        if not isinstance(node.func, cst.Attribute) or node.func.attr.value not in CHAINED:
+            return False
+        node = node.func.value
+    if not isinstance(node, cst.Name | cst.Attribute):
+        return False
+    return any(
+        isinstance(value, cst.Call) and _is_generator(value, facts)
+        for value in facts.values.given_to(node)
+    )

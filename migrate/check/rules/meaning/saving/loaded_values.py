@@ -11,6 +11,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.flow.loaded import is_loaded
 from migrate.reading.names.bindings import FILLS
+from migrate.reading.steps.in_step import When
 from migrate.reading.tree.tree import base_name, code, keyword, nodes_of
 from migrate.reading.values.devices import is_move
 from migrate.reading.values.kind import Kind
@@ -42,7 +43,7 @@ class LoadedValues(Hazard):
     code = "XLA830"
     name = "loaded-values"
     severity = Severity.ERROR
-    nodes = (cst.BinaryOperation, cst.Subscript, cst.Call, cst.Assign)
+    nodes = (cst.BinaryOperation, cst.Subscript, cst.Call, cst.Assign, cst.AugAssign)
     words = "load"
     examples = (
         example(
@@ -70,6 +71,24 @@ class LoadedValues(Hazard):
                     loss = loss + (x - state["mean"]).mean()  # XLA830 warning
                     loss.backward()
                     optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def train(model, optimizer, loader, path):
+                state = torch.load(path, map_location="cpu")
+                mean = state["mean"]
+                total = state["total"]
+                for x in loader:
+                    x = x.to("xla")
+                    loss = model(x.sub(state["shift"])).mean()  # XLA830 warning
+                    loss.backward()
+                    optimizer.step()
+                    mean.mul_(0.9).add_(x.mean(0), alpha=0.1)  # XLA830 warning
+                    total += x.sum()  # XLA830 warning
             """
         ),
         example(
@@ -140,6 +159,8 @@ class LoadedValues(Hazard):
                 )
         elif isinstance(node, cst.Assign):
             yield from self._assignment(node, facts)
+        elif isinstance(node, cst.AugAssign):
+            yield from self._copied(node, node.target, [node.value], facts)
         elif isinstance(node, cst.Call):
             yield from self._call(node, facts)
 
@@ -153,10 +174,39 @@ class LoadedValues(Hazard):
             if isinstance(node.operator, cst.MatrixMultiply):
                 message = f"{code(side)} {WHERE}, and meets a tensor of the device: {MOVE}"
                 yield self.hit(node, message)
-            elif facts.steps.inside(node):
+            else:
+                yield from self._copied(node, node.left, [node.right], facts)
+            return
+
+    def _copied(
+        self,
+        node: cst.CSTNode,
+        changed: cst.BaseExpression,
+        others: list[cst.BaseExpression],
+        facts: Facts,
+    ) -> Iterable[Hit]:
+        """Yield what runs, and copies a loaded tensor at every step: `mean.add_(x)`, `x.sub(mean)`."""
+        if facts.steps.when(node) not in (When.STEP, When.EVERY_STEP):
+            return
+        for side, rest in ((changed, others), *((other, [changed]) for other in others)):
+            if any(map(facts.values.on_device, rest)) and is_loaded(side, facts):
                 message = f"{code(side)} {WHERE}, and is copied to the device at every step: {MOVE}"
                 yield self.hit(node, message, Severity.WARNING)
+                return
+
+    def _copying(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield a sum or a product as a method: of a loaded tensor, or given one."""
+        if not isinstance(call.func, cst.Attribute) or call.func.attr.value == "load_state_dict":
             return
+        changed = call.func.value
+        while (
+            isinstance(changed, cst.Call)
+            and isinstance(changed.func, cst.Attribute)
+            and changed.func.attr.value in COPIES
+            and changed.func.attr.value.endswith("_")
+        ):
+            changed = changed.func.value  # `mean.mul_(0.9).add_(x)` changes `mean`
+        yield from self._copied(call, changed, [arg.value for arg in call.args], facts)
 
     def _assignment(self, node: cst.Assign, facts: Facts) -> Iterable[Hit]:
         """Yield `weight.data = checkpoint["w"]` and `model.weight = nn.Parameter(checkpoint["w"])`."""
@@ -192,6 +242,7 @@ class LoadedValues(Hazard):
                 yield self.hit(call, message, None if on else Severity.WARNING)
             return
         if last in COPIES:
+            yield from self._copying(call, facts)
             return
         values = [arg.value for arg in call.args]
         name = facts.names.of(func) or ""
