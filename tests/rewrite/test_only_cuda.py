@@ -351,3 +351,73 @@ def test_a_flag_of_the_base_class_stays_off_in_the_loader_below_it() -> None:
     )
     after = rewrite_source(parse(text.encode(), Path("batches.py"))).data.decode()
     assert "current_device = torch.cuda.current_device()" in after
+
+
+GOES_ON = """\
+import torch
+
+
+class Fast:
+    def __init__(self, device):
+        self.device = device
+
+    def __enter__(self):
+        if self.device == "cuda":
+            self.before = torch.backends.cuda.matmul.allow_tf32
+            if torch.cuda.get_device_properties(0).major >= 8:
+                torch.backends.cuda.matmul.allow_tf32 = True
+
+    def __exit__(self, *_):
+        if self.device == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = self.before
+
+
+def refine(model, device="cuda"):
+    model.to(device)
+    if device == "cuda":
+        before = torch.backends.cuda.matmul.allow_tf32
+        if torch.cuda.get_device_properties(0).major >= 8:
+            torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        dtype = torch.bfloat16 if device == "cuda" else torch.float32
+        print(model(dtype))
+    finally:
+        if device == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def measure(model, device="cuda"):
+    kind = torch.device(device).type
+    if kind == "cuda":
+        start, _ = torch.cuda.mem_get_info()
+    model.to(device)
+    if kind != "cuda":
+        return
+    else:
+        print(start)
+"""
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+def test_what_goes_on_with_values_of_a_skipped_branch_is_skipped(
+    style: Literal["native", "portable"],
+) -> None:
+    rewrite = rewrite_source(
+        parse(GOES_ON.encode(), Path("refine.py")), options=Options(style=style)
+    )
+    after = rewrite.data.decode()
+    assert after.count('if self.device == "cuda":') == 2
+    assert after.count('if device == "cuda":') == 2
+    assert 'if kind == "cuda":' in after
+    assert 'if kind != "cuda":' in after
+    assert ('if device == "xla" else torch.float32' in after) is (style == "native")
+
+
+def test_what_is_bound_elsewhere_too_is_asked_for_xla() -> None:
+    text = GOES_ON.replace(
+        "    model.to(device)\n    if device",
+        "    model.to(device)\n    before = False\n    if device",
+        1,
+    )
+    after = rewrite_source(parse(text.encode(), Path("refine.py"))).data.decode()
+    assert after.count('if device == "xla":') == 1

@@ -16,7 +16,14 @@ import libcst as cst
 
 from migrate.reading.catalogue import catalogue
 from migrate.reading.replicas.told_cuda import asks_for_cuda, told
-from migrate.reading.tree.tree import code, nodes, nodes_of, string_value
+from migrate.reading.tree.tree import (
+    code,
+    is_attribute_of_self,
+    nodes,
+    nodes_of,
+    string_value,
+    targets,
+)
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
@@ -51,9 +58,13 @@ def guarded(context: Parsed) -> frozenset[int]:
     for node in context.nodes if context.references("shims") else ():
         for root in _for_cuda(node, context):
             found.update(id(below) for below in nodes(root))
+    skipped: list[cst.CSTNode] = []
     for comparison in context.all_of(cst.Comparison):
         for root in _well_skipped(comparison, context):
             found.update(id(below) for below in nodes(root))
+            skipped.append(root)
+    for root in _goes_on_with(skipped, context):
+        found.update(id(below) for below in nodes(root))
     for value in _said_to_others(context):
         found.update(id(below) for below in nodes(value))
     for choice in context.all_of(cst.IfExp):
@@ -335,6 +346,68 @@ def _well_skipped(comparison: cst.Comparison, context: Parsed) -> Iterator[cst.C
         if decides and all(use is not None for use in uses):
             yield comparison
             yield from (use for use in uses if use is not None)
+
+
+def _goes_on_with(skipped: list[cst.CSTNode], context: Parsed) -> Iterator[cst.CSTNode]:
+    """Yield the questions for the device "cuda" below which stands what only `skipped` branches bind.
+
+    `if device == "cuda": torch.backends.cuda.matmul.allow_tf32 = before` after a branch for CUDA alone that
+    asks for the flag: where that branch is skipped, there is no `before`.
+    """
+    branches = {id(branch) for branch in skipped if isinstance(branch, cst.BaseSuite)}
+    bound = {
+        name: owner
+        for branch in skipped
+        if isinstance(branch, cst.BaseSuite)
+        for name, owner in _bound_in(branch, context)
+    }
+    if not bound:
+        return
+    for test in context.all_of(cst.Comparison):
+        above = context.parent(_all_of(test, context))
+        asked = test.comparisons[0]
+        if not isinstance(above, cst.If) or "cuda" not in (
+            string_value(test.left),
+            string_value(asked.comparator),
+        ):
+            continue
+        equal = not isinstance(asked.operator, cst.NotEqual | cst.NotIn)
+        branch = above.body if equal else above.orelse
+        if branch is None or id(branch) in branches:
+            continue
+        if any(
+            bound.get(code(part), branch) is _owner(part, context)
+            for part in nodes(branch)
+            if isinstance(part, cst.Name | cst.Attribute)
+        ):
+            yield test
+            yield branch
+
+
+def _bound_in(branch: cst.BaseSuite, context: Parsed) -> Iterator[tuple[str, cst.CSTNode | None]]:
+    """Yield the variables and attributes of `self` that `branch` alone binds, and whose they are."""
+    inside = {id(node) for node in nodes(branch)}
+    for target in targets(branch):
+        owner = _owner(target, context)
+        if isinstance(target, cst.Name):
+            bindings = [given.node for given in context.bindings(target)]
+        elif is_attribute_of_self(target):
+            bindings = [
+                node
+                for node, _ in context.attributes.get(target.attr.value, ())
+                if _owner(node, context) is owner
+            ]
+        else:
+            continue
+        if all(id(node) in inside for node in bindings):
+            yield code(target), owner
+
+
+def _owner(node: cst.CSTNode, context: Parsed) -> cst.CSTNode | None:
+    """Return the class that an attribute of `self` is of, or the function or module around a variable."""
+    if is_attribute_of_self(node):
+        return context.class_around(node)
+    return context.function_around(node) or context.module
 
 
 def _guarded_by(target: cst.Name, context: Parsed) -> Iterator[cst.CSTNode | None]:
