@@ -1,4 +1,4 @@
-"""The index of a device: None or 0 in every replica of XLA, whatever a script decides by it."""
+"""The index of a device, None or 0 in every replica of XLA, and the module of torch for its type."""
 
 from __future__ import annotations
 
@@ -157,3 +157,33 @@ def test_an_index_of_an_unknown_device_is_reported() -> None:
     _, notes = rewritten(script, "native")
     assert ("XLA705", 6) in notes
     assert [rule for rule, _ in notes].count("XLA705") == 1
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+@pytest.mark.parametrize(
+    ("asked", "do"),
+    [
+        ("getattr(torch, kind).manual_seed(3)", "torch_xla.manual_seed(seed)"),
+        ("getattr(torch, place.type).synchronize()", "torch_xla.sync(wait=True)"),
+        ("torch.get_device_module(place).synchronize()", "torch_xla.sync(wait=True)"),
+        ("module = torch.get_device_module(kind)", "torch_xla.manual_seed(seed) seeds"),
+    ],
+)
+def test_torch_has_no_module_for_xla(asked: str, do: str, style: Style) -> None:
+    """The test of the type asked for 'xla' after the rewrite, and what it let run raised."""
+    script = f"""
+        import torch
+
+
+        def start(rank):
+            place = torch.device("cuda", rank)
+            kind = place.type
+            if kind in ("cuda", "mps"):
+                {asked}
+            return torch.zeros(2, device=place)
+    """
+    source = parse(dedent(script).lstrip().encode(), Path("train.py"))
+    done = rewrite_source(source, options=Options(style=style))
+    (note,) = [note for note in done.findings if note.rule == "XLA865"]
+    assert note.line == 8
+    assert do in note.message
