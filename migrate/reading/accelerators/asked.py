@@ -11,8 +11,17 @@ from pathlib import Path
 
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.devices import kind_of
-from migrate.reading.calls.kinds import MODULES, MOVES_INPUTS, Device, External, Instance, Value
+from migrate.reading.calls.kinds import (
+    MODULES,
+    MOVES_INPUTS,
+    Device,
+    External,
+    Instance,
+    Result,
+    Value,
+)
 from migrate.reading.calls.scopes import Binding, ModuleScope, Scope
+from migrate.reading.catalogue.drawing import COMPOSED, HOST_TRANSFORMS
 from migrate.reading.tree.prescan import concerns_rules
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import MODULE_BASE
@@ -28,6 +37,9 @@ OTHERS = ("torch.cuda.", "torch.Generator", "torch.autocast", "torch.amp.", "tor
 DEEPEST = 5
 # What scripts call what they keep a device under.
 NAMES = re.compile("dev|gpu|cuda|acc|rank|local", re.IGNORECASE)
+
+# What transforms that draw on the host are called, at a glance.
+TRANSFORMS = re.compile(rb"Mix(up)?\b|Jitter|Random[A-Z]|Augment|RandAug")
 
 Asked = ast.Name | ast.Attribute | ast.Subscript | ast.Call
 
@@ -73,6 +85,84 @@ def moved_inputs(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
             for call, scope in region.calls:
                 if MOVES_INPUTS in analysis.evaluator.values(call.func, scope):
                     yield call
+
+
+def host_transforms(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Call, str]]:
+    """Yield the calls of a file of transforms that draw on the host, each with what makes the transform."""
+    made = _host_transforms(analysis)
+    if not made:
+        return
+    for root in top.all_roots:
+        for region in analysis.regions(root):
+            for call, scope in region.calls:
+                if not call.args or analysis.running[call].functions:
+                    continue
+                for value in analysis.evaluator.values(call.func, scope):
+                    if isinstance(value, Result) and value.name in made:
+                        yield call, value.name
+                        break
+                else:
+                    name = _composed_of(call.func, scope, made, analysis)
+                    if name is not None:
+                        yield call, name
+
+
+@lru_cache(maxsize=2)
+def _host_transforms(analysis: Analysis) -> frozenset[str]:
+    """Return the qualified names of such transforms that a project makes, or that its annotations name."""
+    if not any(TRANSFORMS.search(module.data) for module in analysis.project.modules.values()):
+        return frozenset()
+    found: dict[str, bool] = {}
+    for call, scope in analysis.evaluator.calls():
+        for name in _named(call.func, scope, analysis):
+            found[name] = found.get(name, False) or _cuts(call)
+    # A file alone may only name, in an annotation, what another one makes.
+    unmade = {f"timm.data.{name}" for name in ("Mixup", "mixup.Mixup")} - found.keys()
+    return frozenset(name for name, cuts in found.items() if cuts) | unmade
+
+
+def _named(node: ast.expr, scope: Scope, analysis: Analysis) -> list[str]:
+    """Return the qualified names that `node` has of transforms that draw on the host."""
+    if not TRANSFORMS.search(_last(node).encode()):
+        return []
+    values = analysis.evaluator.values(node, scope)
+    names = (value.name for value in values if isinstance(value, External))
+    return [name for name in names if HOST_TRANSFORMS.fullmatch(name)]
+
+
+def _last(node: ast.expr) -> str:
+    """Return the last part of a dotted name."""
+    return str(getattr(node, "attr", None) or getattr(node, "id", ""))
+
+
+def _cuts(call: ast.Call) -> bool:
+    """Whether the transform that `call` makes draws more than a factor: a Mixup may do CutMix."""
+    if _last(call.func) != "Mixup":
+        return True
+    given = [
+        keyword.value for keyword in call.keywords if (keyword.arg or "cutmix").startswith("cutmix")
+    ]
+    given += call.args[1:3]
+    return any(not (isinstance(one, ast.Constant) and not one.value) for one in given)
+
+
+def _composed_of(
+    node: ast.expr, scope: Scope, made: frozenset[str], analysis: Analysis
+) -> str | None:
+    """Return the transform of `made` that a composition of transforms, called as `node`, holds."""
+    if not isinstance(node, ast.Name | ast.Attribute):
+        return None
+    for binding in analysis.evaluator.origins(node, scope):
+        value = binding.value
+        if not isinstance(value, ast.Call):
+            continue
+        values = analysis.evaluator.values(value.func, binding.scope)
+        if any(isinstance(one, External) and COMPOSED.fullmatch(one.name) for one in values):
+            for part in ast.walk(value):
+                if isinstance(part, ast.Call):
+                    for name in _named(part.func, binding.scope, analysis):
+                        return name if name in made else None
+    return None
 
 
 @lru_cache(maxsize=2)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from migrate.reading.accelerators.asked import (
     devices_of,
+    host_transforms,
     models_of,
     moved_inputs,
     spelled_devices,
@@ -146,6 +147,7 @@ class ModuleCalls:
         nesting: the calls that run such functions, so that no block of a step goes around them.
         feeding: the lines of its functions that run within training steps only, for their loss.
         drawing: the calls that run a function that returns a random number of the host.
+        host_transforms: the calls of transforms of libraries that draw on the host, with what makes these.
         drawn_attributes: the classes of it, by name, and their attributes that are set to such numbers.
         of_libraries: the calls of parameters and attributes for which all callers give a function of torch,
             numpy or Python.
@@ -228,6 +230,7 @@ class ModuleCalls:
     unprepared: Mapping[End, str] = field(default_factory=dict)
     drawn_weights: Mapping[End, str] = field(default_factory=dict)
     state_saves: frozenset[End] = frozenset()
+    host_transforms: Mapping[End, str] = field(default_factory=dict)
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -356,6 +359,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         state_saves=frozenset(
             _end(call, scope.module) for call in saves_of(analysis).of_state(scope)
         ),
+        host_transforms={
+            _end(call, scope.module): name for call, name in host_transforms(analysis, scope)
+        },
     )
 
 

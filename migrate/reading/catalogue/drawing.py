@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 # Functions by which libraries seed torch, by the last part of their names: none of them seeds XLA.
 SEEDERS = frozenset(
     {
@@ -203,4 +205,15 @@ LIBRARY_MODELS = (
     "torchvision.models.squeezenet",
     "torchvision.models.swin",
     "torchvision.models.vgg",
+)
+# Transforms of libraries that draw on the host where to cut, or what to do, by what makes them.
+# (MixUp of torchvision draws a factor alone, which is data to the graph; so does timm's without CutMix.)
+HOST_TRANSFORMS = re.compile(
+    r"timm\.data\.(?:mixup\.)?(?:Mixup|RandomErasing)|timm\.data\.random_erasing\.RandomErasing"
+    r"|torchvision\.transforms\.(?:v2\.|transforms\.)?(?:AugMix|AutoAugment|ColorJitter|CutMix|RandAugment"
+    r"|Random\w+|TrivialAugmentWide|ScaleJitter)"
+)
+# What applies transforms one after the other.
+COMPOSED = re.compile(
+    r"torchvision\.transforms\.(?:v2\.|transforms\.)?Compose|torch\.nn\.Sequential"
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import nodes_of
+from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import STEPS
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from migrate.reading.script import Script
 
 Loop = cst.For | cst.While
+# What goes through the same numbers in another order, or shows how far it is.
+HANDED_ON = frozenset({"cycle", "iter", "list", "reversed", "sorted", "tqdm", "tuple"})
 
 
 def loops(root: cst.CSTNode) -> Iterator[Loop]:
@@ -42,8 +44,9 @@ def has_sync(loop: Loop | cst.FunctionDef, context: Script) -> bool:
 def batch_names(loop: Loop, context: Script) -> list[str]:
     """Return the names to which the loop binds a batch.
 
-    The counter of `enumerate`, or of a generator that counts, is left out, and so are numbers of a tensor
-    of the host that is gone through in parts: `for now, then in zip(times[:-1], times[1:])`.
+    The counter of `enumerate`, or of a generator that counts, is left out, and so are the numbers of a
+    range, `zip(x, reversed(range(10)))`, and of a tensor of the host that is gone through in parts:
+    `for now, then in zip(times[:-1], times[1:])`.
     """
     return [
         name
@@ -64,6 +67,16 @@ def numbers_of_host(loop: Loop, context: Script) -> list[str]:
     ]
 
 
+def on_device(loop: Loop, context: Script) -> set[str]:
+    """Return the names to which the loop binds parts of tensors that are on the device."""
+    return {
+        name
+        for target, over in _bound(loop, context)
+        if over is not None and context.values.on_device(over)
+        for name in _names(target)
+    }
+
+
 def _bound(
     loop: Loop, context: Script
 ) -> list[tuple[cst.BaseExpression, cst.BaseExpression | None]]:
@@ -81,21 +94,44 @@ def _bound(
         and context.place(over) in context.calls.counted
     ):
         return [(target.elements[1].value, None)]
+    if isinstance(over, cst.Call) and over.args and _called(over.args[0].value) == "zip":
+        over = over.args[0].value  # tqdm(zip(...))
     zipped = over.args if isinstance(over, cst.Call) and _called(over) == "zip" else ()
     if isinstance(target, cst.Tuple) and len(zipped) == len(target.elements):
         pairs = zip(target.elements, zipped, strict=True)
         return [(part.value, arg.value) for part, arg in pairs]
-    return [(target, None)]
+    return [(target, over if _counts(over) else None)]
 
 
 def _called(value: cst.BaseExpression) -> str | None:
+    """Return the name of the function that is called, without its module: `itertools.count()`."""
     func = value.func if isinstance(value, cst.Call) else None
+    if isinstance(func, cst.Attribute) and code(func.value) == "itertools":
+        return func.attr.value
     return func.value if isinstance(func, cst.Name) else None
 
 
 def _is_of_host(value: cst.BaseExpression, context: Script) -> bool:
-    """Whether `value` is a part of something of the host, as of a tensor that nothing has moved."""
+    """Whether `value` counts, or is a part of something of the host, as of a tensor that is not moved."""
+    if _counts(value):
+        return True
     return isinstance(value, cst.Subscript) and context.values.kind(value) is Kind.HOST
+
+
+def _counts(value: cst.BaseExpression) -> bool:
+    """Whether `value` is a range of numbers, also reversed, shown or kept as a list."""
+    while _called(value) in HANDED_ON:
+        args = cst.ensure_type(value, cst.Call).args
+        if not args:
+            return False
+        value = args[0].value
+    if isinstance(value, cst.Subscript):
+        return _counts(value.value)
+    if isinstance(value, cst.List | cst.Tuple):
+        return bool(value.elements) and all(
+            isinstance(one.value, cst.Integer | cst.Float) for one in value.elements
+        )
+    return _called(value) in ("range", "trange", "count")
 
 
 def _names(target: cst.BaseExpression) -> list[str]:

@@ -153,6 +153,8 @@ class Values:
             return Kind.INDEX if code(node) in _ENVIRONMENT else Kind.UNKNOWN
         if isinstance(node, cst.Attribute) and node.attr.value in ("device", "type"):
             return self._of_device_part(node)
+        if isinstance(node, cst.Attribute) and node.attr.value == "index":
+            return Kind.INDEX if self._is_index_of_device(node) else Kind.UNKNOWN
         return self._of_named(node) if isinstance(node, cst.Name | cst.Attribute) else Kind.UNKNOWN
 
     def _of_device_part(self, node: cst.Attribute) -> Kind:
@@ -163,6 +165,36 @@ class Values:
         if isinstance(node.value, cst.Call):
             return Kind.XLA if self.is_move(node.value) else Kind.UNKNOWN  # a probe
         return self._of_named(node)
+
+    def _is_index_of_device(self, node: cst.Attribute) -> bool:
+        """Whether `node` is the index of a GPU: `device.index`, `x.device.index`.
+
+        `torch.device("cuda").index` is None, and `device.index(...)` is a method of a string.
+        """
+        above = self._context.parent(node)
+        if isinstance(above, cst.Call) and above.func is node:
+            return False
+        device = node.value
+        placed = isinstance(device, cst.Attribute) and device.attr.value == "device"
+        owner = self.kind(cst.ensure_type(device, cst.Attribute).value) if placed else None
+        if owner in (Kind.ON_DEVICE, Kind.MODEL):
+            return True
+        if self.device(device) is not Kind.CUDA:
+            return False
+        values = self.given_to(device) if isinstance(device, cst.Name | cst.Attribute) else [device]
+        return not values or not all(map(self._has_no_index, values))
+
+    def _has_no_index(self, value: cst.BaseExpression) -> bool:
+        """Whether `value` is `torch.device("cuda")`, or another device that has surely no index."""
+        if isinstance(value, cst.IfExp):
+            return self._has_no_index(value.body) and self._has_no_index(value.orelse)
+        if not isinstance(value, cst.Call) or len(value.args) != 1:
+            return False
+        first = value.args[0].value
+        chosen = [first.body, first.orelse] if isinstance(first, cst.IfExp) else [first]
+        return self._context.qualified_name(value.func) in DEVICE and all(
+            (text := string_value(one)) is not None and ":" not in text for one in chosen
+        )
 
     def is_surely_cpu(self, node: cst.CSTNode | None) -> bool:
         """Whether `node` is the CPU, whatever the user says: a default is not."""
@@ -728,13 +760,21 @@ class Values:
             return Kind.CUDA
         if name in XLA_DEVICES:
             return Kind.XLA
-        if name in CURRENT or self._ranks.is_rank(call):
+        if name in CURRENT or self._ranks.is_rank(call) or self._asks_tensor(call):
             return Kind.INDEX
         first_value = call.args[0].value if call.args else None
         if name == "int" and self.device(first_value) is Kind.INDEX:
             return Kind.INDEX
         asks = name in ("os.getenv", "os.environ.get")
         return Kind.INDEX if asks and string_value(first_value) in v.RANK_VARIABLES else None
+
+    def _asks_tensor(self, call: cst.Call) -> bool:
+        """Whether `call` is `x.get_device()` of a tensor."""
+        func = call.func
+        named = isinstance(func, cst.Attribute) and func.attr.value == "get_device"
+        return (
+            named and not call.args and self.is_tensor(cst.ensure_type(func, cst.Attribute).value)
+        )
 
     def _of_plain_call(self, name: str, call: cst.Call) -> Kind:
         callee = self._callee(call, name)

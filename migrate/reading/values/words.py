@@ -164,6 +164,7 @@ SCHEDULE = re.compile(
 # Of what external calls give only this is followed; every tensor would be too much.
 FOLLOWED = re.compile(
     r"optim|sched|scaler|adam|lamb|deepspeed|graph|fastai|learner"
+    r"|^timm\.data\.(?:\w+\.)?(?:Mixup|RandomErasing)$|^torchvision\.transforms\."
     r"|^(?:gym|gymnasium|envpool|procgen|pettingzoo|dm_env|dm_control|minigrid|brax|isaacgym)\."
     r"|^accelerate\.(?:accelerator\.)?Accelerator$",
     re.IGNORECASE,

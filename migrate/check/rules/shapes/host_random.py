@@ -17,7 +17,7 @@ from migrate.reading.steps.chances import (
 )
 from migrate.reading.steps.drawn import drawn_of, is_transform
 from migrate.reading.tree.tree import code, nodes, nodes_of
-from migrate.reading.values.kind import TENSORS
+from migrate.reading.values.kind import TENSORS, Kind
 
 SOME = "; replicas that draw differently run different graphs, and wait for each other for ever"
 
@@ -32,7 +32,11 @@ class HostRandom(Hazard):
     differently, they run different graphs, and the next collective of the step hangs on a TPU. On GPUs each
     replica may take its own branch.
 
-    **What to do.** Compute both and choose on the device: `keep = torch.rand((), device=x.device) > p`, then
+    The transforms of timm and torchvision draw so (`Mixup` with CutMix, `RandomCrop`, `ColorJitter`): called
+    for a batch that is on the device, they compile a graph for each box.
+
+    **What to do.** Such a transform goes before the move to the device. Else compute both and choose on the
+    device: `keep = torch.rand((), device=x.device) > p`, then
     `torch.where(keep, layer(x), x)`. Where both are too dear, let all replicas draw the same (a generator
     with one seed: `random.Random(seed)`), and let there be few outcomes.
 
@@ -141,6 +145,38 @@ class HostRandom(Hazard):
                     optimizer.step()
             """
         ),
+        example(
+            """
+            import torch
+            from timm.data import Mixup
+
+
+            def train(model, loader, optimizer):
+                mix = Mixup(cutmix_alpha=1.0)
+                for x, y in loader:
+                    x, y = x.cuda(), y.cuda()
+                    x, y = mix(x, y)  # XLA113
+                    loss = model(x, y)
+                    loss.backward()
+                    optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch
+            from timm.data import Mixup
+
+
+            def train(model, loader, optimizer):
+                mix, weigh = Mixup(cutmix_alpha=1.0), Mixup(mixup_alpha=0.2)
+                for x, y in loader:
+                    x, y = mix(x, y)
+                    x, y = x.cuda(), y.cuda()
+                    loss = model(x, y)
+                    loss.backward()
+                    optimizer.step()
+            """
+        ),
     )
     mended = example(
         """
@@ -164,8 +200,10 @@ class HostRandom(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one condition, or one loop whose number of turns is drawn."""
         assert isinstance(node, cst.If | cst.While | cst.IfExp | cst.For | cst.Call)
-        if isinstance(node, cst.Call) and not _may_choose(node, facts):
-            return
+        if isinstance(node, cst.Call):
+            yield from self._transformed(node, facts)
+            if not _may_choose(node, facts):
+                return
         if not facts.steps.inside(node) or is_transform(node, facts):
             return
         drawn = drawn_of(facts)
@@ -197,6 +235,18 @@ class HostRandom(Hazard):
                 f"{SOME}; draw on the device and choose by torch.where"
             )
             yield self.hit(node, message)
+
+    def _transformed(self, call: cst.Call, facts: Facts) -> Iterator[Hit]:
+        """Yield a call of a library's transform that draws on the host, for what is on the device."""
+        maker = facts.context.calls.host_transforms.get(facts.context.place(call))
+        if maker is None or facts.values.kind(call.args[0].value) in (Kind.HOST, Kind.TENSOR):
+            return
+        if facts.steps.inside(call) and not is_transform(call, facts):
+            message = (
+                f"`{code(call)}`: {maker} draws on the host what it does, and where: each outcome is a "
+                f"graph, compiled for itself{SOME}; call it before the batch is moved to the device"
+            )
+            yield self.hit(call, message)
 
     def _chosen(self, call: cst.Call, facts: Facts) -> Iterator[Hit]:
         """Yield a call of a function, or an order of named parts, that the host draws."""

@@ -141,6 +141,8 @@ class DeviceTypes(Rule):
             yield from self._comparison(node, context)
         elif isinstance(node, cst.Call):
             yield from self._told(node, context)
+            if isinstance(node.func, cst.Attribute) and node.func.attr.value == "get_device":
+                yield from self._index(node, context)
             prefix = node.args[0].value if len(node.args) == 1 else None
             if (
                 prefix is not None
@@ -157,6 +159,19 @@ class DeviceTypes(Rule):
                 yield from self._chosen(node, context)
         elif isinstance(node, cst.Attribute) and node.attr.value == "is_cuda":
             yield from self._is_cuda(node, context)
+        elif isinstance(node, cst.Attribute) and node.attr.value == "index":
+            yield from self._index(node, context)
+
+    def _index(self, node: cst.Attribute | cst.Call, context: Workspace) -> Iterable[Edit]:
+        """Yield the edit of `device.index`, unless it is only handed on as a device."""
+        if context.devices.kind(node) is not Kind.INDEX or _is_handed_on(node, context):
+            return
+        local = context.vocabulary.expression("local rank")
+        message = (
+            f"`{code(node)}` → {context.vocabulary.say('local rank')}: a replica's device is the "
+            "only one that it sees"
+        )
+        yield self.edit(node, lambda _: local, message)
 
     def _told(self, call: cst.Call, context: Workspace) -> Iterable[Finding]:
         """Yield a finding for each argument by which another library takes XLA for CUDA."""
@@ -356,6 +371,22 @@ def _is_moved_to(choice: cst.BaseExpression, context: Workspace) -> bool:
     named = arg.keyword.value if isinstance(arg, cst.Arg) and arg.keyword is not None else ""
     typed = (context.qualified_name(call.func) or "").rpartition(".")[2] in OF_TYPES
     return not typed and (named == "device" or is_move(call, context))
+
+
+def _is_handed_on(node: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether an index goes to a call, where other rules speak of it: a move, DistributedDataParallel."""
+    for above in context.ancestors(node):
+        if isinstance(above, cst.Call):
+            name = context.qualified_name(above.func) or ""
+            return name.startswith("torch.") or is_move(above, context)
+        if isinstance(above, cst.BaseStatement | cst.Comparison | cst.FormattedStringExpression):
+            return isinstance(above, cst.FormattedStringExpression) and _is_cuda(above, context)
+    return False
+
+
+def _is_cuda(part: cst.FormattedStringExpression, context: Workspace) -> bool:
+    """Whether `part` is in `f"cuda:{device.index}"`."""
+    return context.devices.kind(context.parent(part)) is Kind.CUDA
 
 
 def _opposite(operator: cst.BaseCompOp) -> cst.BaseCompOp:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.names.bindings import passed_for
-from migrate.reading.steps.loops import batch_names
+from migrate.reading.steps.loops import batch_names, on_device
 from migrate.reading.tree.tree import base_name, bind, nodes_of, parameters_of, targets
 from migrate.reading.values.devices import is_move, moves
 from migrate.reading.values.kind import LOADERS, Kind
@@ -33,7 +33,8 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
     moved = {name for place in places for name in _receivers(moves(place, context))}
     moved |= {name for place in places for name in _rebound(place, context)}
     moved |= {name for place in places for name in _given_to_mover(place, context)}
-    unmoved = [name for name in names if name in used]
+    placed = on_device(step.loop, context)
+    unmoved = [name for name in names if name in used and name not in placed]
     mentioned = set(names)
     if moved & set(names) or (step.body.block is not step.loop.body and moved):
         # Where the script moves some of them it knows why it leaves the others; some to the model itself.
