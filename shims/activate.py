@@ -19,6 +19,7 @@ from types import ModuleType
 
 from shims import tpu
 from shims._started import shared_names, stand_in
+from shims._started.quick_imports import uncollected
 from shims.errors import BackendError
 
 BACKEND = "SHIMS_BACKEND"
@@ -125,22 +126,26 @@ def switch_on() -> None:
             after_import(name, install)
     for plugin in plugins():
         after_import("torch", functools.partial(_call, plugin))
-        # Where a script imports torch_xla first, torch is complete, and the plugin called, in the middle of
-        # that import: it can wait for its end only if that is followed from the beginning.
-        _WAITING.setdefault("torch_xla", [])
+    # Where a script imports torch_xla first, torch is complete, and the plugin called, in the middle of
+    # that import: it can wait for its end only if that is followed from the beginning.
+    import_quickly("torch", "torch_xla")
 
 
 class _Once:
-    """Calls a function once, and not while torch_xla is half imported: then its own end does."""
+    """Calls a function once; while torch_xla is half imported, at its end."""
 
     def __init__(self, function: str) -> None:
         self._function = function
         self._done = False
 
     def __call__(self) -> None:
-        if not self._done and "torch_xla" not in _RUNNING:
-            self._done = True
-            _call(self._function)
+        if self._done:
+            return
+        if "torch_xla" in _RUNNING:
+            after_import("torch_xla", self)
+            return
+        self._done = True
+        _call(self._function)
 
 
 def after_import(name: str, callback: Callable[[], object]) -> None:
@@ -152,6 +157,12 @@ def after_import(name: str, callback: Callable[[], object]) -> None:
     _WAITING.setdefault(name, []).append(callback)
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
+
+
+def import_quickly(*names: str) -> None:
+    """Let the garbage collector rest while these modules are imported, whoever imports them."""
+    for name in names:
+        after_import(name, lambda: None)
 
 
 def _call(dotted: str) -> None:
@@ -188,13 +199,14 @@ def _follow(loader: importlib.abc.Loader, name: str) -> None:
     execute = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
-        _RUNNING.add(name)
-        try:
-            execute(module)
-        finally:
-            _RUNNING.discard(name)
-        for callback in _WAITING.pop(name, []):
-            callback()
+        with uncollected():
+            _RUNNING.add(name)
+            try:
+                execute(module)
+            finally:
+                _RUNNING.discard(name)
+            for callback in _WAITING.pop(name, []):
+                callback()
 
     loader.exec_module = exec_module  # type: ignore[method-assign]
 

@@ -25,6 +25,7 @@ from migrate.cli.show import COULD_NOT
 from migrate.cli.streams import ReaderGoneError, guard_streams
 from migrate.cli.weights import weights
 from migrate.cli.words import unknown_option_message, usual_message
+from shims.activate import import_quickly
 
 
 class _Terminated(KeyboardInterrupt):
@@ -35,6 +36,7 @@ def main() -> None:
     """Run the command line; the console script `migrate`."""
     signal.signal(signal.SIGTERM, _terminate)
     guard_streams()
+    import_quickly("torch", "torch_xla", "jax", "flax", "transformers")
     commands(prog_name="migrate")
 
 

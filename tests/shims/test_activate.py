@@ -66,6 +66,41 @@ def test_a_plugin_may_wait_for_a_torch_xla_that_is_imported_before_torch(
     assert done.stdout.split() == ["plugin", "after"], done.stderr
 
 
+@pytest.mark.xla
+def test_a_backend_is_there_when_torch_xla_was_imported_before_torch() -> None:
+    variables = activate.environment("cpu", 3, plugins=["os:getpid"])
+    done = run("import torch_xla, torch; print(torch.cuda.device_count())", **variables)
+    assert done.stdout.strip() == "3", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "during", "after"), [("", "False", "True"), ("gc.disable()", "False", "False")]
+)
+def test_the_collector_rests_during_an_import(
+    tmp_path: Path, before: str, during: str, after: str
+) -> None:
+    """And is as it was behind it, whether the import succeeds or not."""
+    (tmp_path / "framework.py").write_text("import gc\nprint(gc.isenabled())\n")
+    (tmp_path / "broken.py").write_text("import gc\nprint(gc.isenabled())\nraise ImportError\n")
+    program = f"""
+import gc, sys
+from shims.activate import import_quickly
+
+sys.path.append({str(tmp_path)!r})
+{before}
+import_quickly("framework", "broken")
+import framework
+print(gc.isenabled(), gc.get_freeze_count() > 0)
+try:
+    import broken
+except ImportError:
+    print(gc.isenabled())
+"""
+    done = run(program)
+    kept = str(after == "True")
+    assert done.stdout.split() == [during, after, kept, during, after], done.stderr
+
+
 def test_a_plugin_that_is_missing_fails_the_import() -> None:
     variables = activate.environment("cpu", plugins=["no_such_module:install"])
     done = run("import torch", **variables)

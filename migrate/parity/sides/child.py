@@ -20,6 +20,7 @@ from migrate.errors import MigrateError
 from migrate.parity.sides.load import load_runner
 from migrate.parity.sides.protocol import REQUESTS, Load, Loaded, to_plain, to_typed
 from migrate.parity.sides.runner import Runner
+from shims.activate import import_quickly
 
 
 class Child:
@@ -58,6 +59,7 @@ def _refused(error: MigrateError | ConversionError) -> dict[str, Any]:
 
 def main() -> None:
     """Answer until stdin ends."""
+    import_quickly("torch", "jax", "flax", "transformers")
     child = Child()
     with os.fdopen(int(sys.argv[1]), "w") as replies:
         for line in sys.stdin:
