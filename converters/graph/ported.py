@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,14 @@ import torch
 from converters.graph.expression import call, code
 from converters.graph.ir import Free, Graph
 from converters.graph.recording.group import group
+from converters.graph.recording.guards import Bound
 from converters.graph.recording.masks import broadcast_masks
 from converters.graph.recording.trace import Trace, trace
 from converters.graph.writing import linen
 from converters.graph.writing.classes import classes
 from converters.graph.writing.draft import Drafter, Missing
-from converters.graph.writing.model import Class, Model
+from converters.graph.writing.limits import Limits
+from converters.graph.writing.model import Model
 from converters.graph.writing.patterns import plain
 
 
@@ -52,6 +54,10 @@ class Port:
         missing: operators without a lowering; in the source functions stand for them that raise.
         origin: class, file and first line of the originals.
         constants: arrays that go into the file of weights beside them, by path ("buffers/…").
+        settings: the values of the configuration, by name.
+        sources: name in the configuration → what the original calls it, and paths of modules that have it.
+        bounds: conditions on free sizes that the source asserts.
+        write: writes both sources anew, with other limits.
     """
 
     modeling: str
@@ -66,6 +72,20 @@ class Port:
     origin: tuple[tuple[str, str, int], ...] = ()
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     stages: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    bounds: tuple[Bound, ...] = ()
+    write: Callable[[Limits], tuple[str, str]] | None = field(
+        default=None, repr=False, compare=False
+    )
+
+    def limited(self, limits: Limits) -> Port:
+        """The port with sources that refuse other sizes than these."""
+        if self.write is None:
+            return self
+        modeling, config = self.write(limits)
+        asserted = tuple(one for one in self.bounds if one.text not in limits.lifted)
+        return replace(self, modeling=modeling, config=config, bounds=asserted)
 
 
 def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
@@ -86,16 +106,26 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
     graph = plain(found, modules, constants)
     drafter = Drafter(graph, module, constants)
     model = classes(drafter)
-    _demand(model.classes[-1], graph)
     name = model.classes[-1].name
     config = f"{name.removesuffix('Model')}Config"
     title = f"{name} in Flax, ported from {type(module).__module__}."
+    forward = model.classes[-1].methods["__call__"]
+
+    def write(limits: Limits) -> tuple[str, str]:
+        demands = _demands(graph, recorded.bounds, limits)
+        with_demands = replace(forward, body=[*demands, *forward.body])
+        model.classes[-1].methods["__call__"] = with_demands
+        modeling = linen.modeling(
+            model, config, title, drafter.functions, drafter.classes_of_ours(), drafter.stubs
+        )
+        sizes = linen.configuration(model, config, f"The sizes of {name}.", limits.values)
+        return modeling, sizes
+
+    modeling, sizes = write(Limits())
     missing = tuple({(one.op, one.path, one.line): one for one in drafter.missing}.values())
     return Port(
-        modeling=linen.modeling(
-            model, config, title, drafter.functions, drafter.classes_of_ours(), drafter.stubs
-        ),
-        config=linen.configuration(model, config, f"The sizes of {name}."),
+        modeling=modeling,
+        config=sizes,
         model_class=name,
         config_class=config,
         inputs=_inputs(graph),
@@ -106,16 +136,23 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         origin=_origin(model),
         constants=_constants(drafter),
         stages={"graph.txt": str(found), "plain.txt": str(graph)},
+        settings=model.settings,
+        sources=model.sources,
+        bounds=recorded.bounds,
+        write=write,
     )
 
 
-def _demand(cls: Class, graph: Graph) -> None:
-    """What the model does first: it refuses other values of what the recording fixed."""
-    checks = [
-        ast.Expr(call("demand_recorded", name, code(name), values))
-        for name, values in graph.fixed.items()
+def _demands(graph: Graph, bounds: tuple[Bound, ...], limits: Limits) -> list[ast.stmt]:
+    """What the model does first: it refuses other values, and other sizes, than the recording holds for."""
+    values = [
+        call("demand_recorded", name, code(name), values) for name, values in graph.fixed.items()
     ]
-    cls.methods["__call__"].body[:0] = checks
+    sizes = {one.condition: one.text for one in bounds if one.text not in limits.lifted}
+    for (name, axis), size in limits.axes.items():
+        sizes[f"{name}.shape[{axis}] == {size}"] = f"{name} axis {axis}: {size}"
+    checks = [call("demand_size", code(condition), text) for condition, text in sizes.items()]
+    return [ast.Expr(one) for one in (*values, *checks)]
 
 
 def _tensors(recorded: Trace) -> dict[str, Any]:

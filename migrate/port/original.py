@@ -14,6 +14,7 @@ from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.load import has_weights, load_runner
 from migrate.parity.sides.target import Target, parse_target
 from migrate.port.errors import PortError
+from migrate.port.sizes.construction import Construction, constructions
 
 if TYPE_CHECKING:
     import torch
@@ -37,11 +38,13 @@ class Original:
         target: as the user named it.
         runner: it, as a side of `migrate parity`.
         checkpoint: the weights that the user named, or those of its folder; None: as its factory made them.
+        construction: the call of its constructor; None: it was not seen.
     """
 
     target: Target
     runner: TorchRunner
     checkpoint: Path | None
+    construction: Construction | None = None
 
     @property
     def module(self) -> torch.nn.Module:
@@ -81,7 +84,8 @@ def load_original(text: str, weights: Path | None, work: Path) -> Original:
             f"{text}: {target.kind}: names no torch module",
             "name file.py:Class, pkg.mod:factory or a Hugging Face folder",
         )
-    runner, _ = load_runner(target, SEED)
+    with constructions() as seen:
+        runner, _ = load_runner(target, SEED)
     if runner.kind != "torch":
         if runner.kind == "jax":
             raise PortError(
@@ -91,15 +95,16 @@ def load_original(text: str, weights: Path | None, work: Path) -> Original:
         raise PortError(f"{text}: is a {runner.kind} module already", "name a torch module")
     made: Any = runner
     _require_dtypes(made.module, text)
+    construction = seen.of(made.module)
     folder = Path(target.spec)
     if weights is None and folder.is_dir() and has_weights(folder):
-        return Original(target, made, folder)
+        return Original(target, made, folder, construction)
     if weights is not None:
         from migrate.parity.align.weight_map import load_file
         from migrate.parity.sides.side import InProcess
 
         load_file(InProcess(made, work), weights, work)
-    return Original(target, made, weights)
+    return Original(target, made, weights, construction)
 
 
 def _require_dtypes(module: torch.nn.Module, shown: str) -> None:

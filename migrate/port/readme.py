@@ -9,6 +9,7 @@ from typing import Any
 from migrate.parity.ground.results import LayerVerdict
 from migrate.parity.sides import frames
 from migrate.port.results import Case
+from migrate.port.sizes.results import Sizes
 
 _FINE = (LayerVerdict.MATCH, LayerVerdict.UNDEFINED, LayerVerdict.ALONE)
 
@@ -22,6 +23,7 @@ def readme_text(
     files: Iterable[str],
     command: str,
     versions: str,
+    sizes: Sizes | None = None,
 ) -> str:
     """The page.
 
@@ -34,6 +36,7 @@ def readme_text(
         files: of the port.
         command: that makes it anew.
         versions: of the frameworks.
+        sizes: what was proven at another size; None: nothing was tried.
     """
     parts = [
         f"# {port.model_class}, in Flax\n",
@@ -43,8 +46,11 @@ def readme_text(
         _use(name, port, bool(weights)),
         _weights(weights),
         _list(
-            "## Free dimensions", port.free, "None: it takes the inputs that it was recorded with."
+            "## Free dimensions",
+            [*port.free, *(one.text for one in port.bounds)],
+            "None: it takes the inputs that it was recorded with.",
         ),
+        _sizes(sizes),
         _list("## What the recording fixed", port.baked, ""),
         _list("## To know", port.notes, ""),
         _missing(port.missing),
@@ -113,6 +119,40 @@ def _list(title: str, lines: Sequence[str], none: str) -> str:
     if not lines:
         return f"{title}\n\n{none}" if none else ""
     return "\n".join([title, "", *(f"- {line}" for line in lines)])
+
+
+def _sizes(sizes: Sizes | None) -> str:
+    if sizes is None:
+        return ""
+    lines = ["## Sizes", "", *_proven_sizes(sizes)]
+    if sizes.held:
+        lines += ["", "Held to their value: `config.py` refuses another one.", ""]
+        lines += ["| size | value | why |", "|---|---|---|"]
+        lines += [f"| `{one.name}` | {one.value} | {_cell(one.why)} |" for one in sizes.held]
+    if sizes.axes:
+        lines += ["", "Axes of inputs that have one size: the model refuses another one.", ""]
+        lines += [f"- {name} axis {axis}: {size}" for (name, axis), size in sizes.axes.items()]
+    return "\n".join(lines)
+
+
+def _proven_sizes(sizes: Sizes) -> list[str]:
+    if sizes.error:
+        return [f"**Not proven at another size**: {sizes.error}."]
+    if not sizes.changed:
+        return ["**Not proven at another size**: the port follows none that was tried."]
+    rows = [f"| `{name}` | {here} | {there} |" for name, here, there in sizes.changed]
+    return [
+        "Proven at another size, all of these changed together: the outputs are "
+        f"{sizes.distance or 0.0:.1e} from the original's (relative L2).",
+        "",
+        "| size | here | proven at |",
+        "|---|---|---|",
+        *rows,
+    ]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _missing(missing: Sequence[Any]) -> str:

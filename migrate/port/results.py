@@ -8,6 +8,7 @@ from typing import Any
 
 from migrate.parity.ground.results import Check, LayerResult, Parity, Verdict
 from migrate.parity.tasks.gradients import ALL_PARAMETERS
+from migrate.port.sizes.results import Sizes
 
 # The name of the comparison of gradients, and of its section.
 GRADIENTS = "gradients"
@@ -112,6 +113,7 @@ class Ported:
         cases: the proof; empty: none was asked for, or stubs stand in the way.
         notes: what else to know, one line each.
         lost: files with edits of the user's that were written over.
+        sizes: which sizes were proven, and which are held; None: none was tried.
     """
 
     folder: Path
@@ -122,6 +124,7 @@ class Ported:
     cases: tuple[Case, ...]
     notes: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    sizes: Sizes | None = None
 
     @property
     def matches(self) -> bool:

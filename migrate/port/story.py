@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from converters.graph.writing.limits import Limits
 from converters.installing import how_to_install, is_installed
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.inputs.set import write_inputs
@@ -21,6 +22,8 @@ from migrate.port.original import SEED, Given, Original, given_inputs, load_orig
 from migrate.port.proof import Arrays, asked, proven
 from migrate.port.readme import readme_text
 from migrate.port.results import Case, Ported
+from migrate.port.sizes.prove import sizes_of
+from migrate.port.sizes.results import Sizes, unproven
 from migrate.port.texts import TEST_INPUTS, convert_text, package_text, test_text
 from migrate.port.texts import Original as Way
 from migrate.port.unused import unused_paths
@@ -99,6 +102,12 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
         with writing(folder) as place:
             progress("writing source and weights")
             weights = _written(place, folder, name, original, given, made, work)
+            sizes = None
+            if not made.missing:
+                progress("building both at another size")
+                sizes = _sizes(place, original, given, made, work, options.proof)
+                made = made.limited(sizes.limits)
+                _write_limited(place, made)
             notes = [*weights.notes, *formatted(place)]
             cases: tuple[Case, ...] = ()
             if options.proof and not made.missing:
@@ -121,10 +130,10 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
             whose = original.weights if weights.state else ""
             names = sorted(path.name for path in place.iterdir() if path.is_file())
             (place / "README.md").write_text(
-                readme_text(name, target, made, whose, cases, names, command, _versions())
+                readme_text(name, target, made, whose, cases, names, command, _versions(), sizes)
             )
             files = record(place, target)
-        return Ported(folder, files, target, made, whose, cases, tuple(notes), lost)
+        return Ported(folder, files, target, made, whose, cases, tuple(notes), lost, sizes)
 
 
 def _require_readable(options: PortOptions) -> None:
@@ -201,6 +210,24 @@ def _written(
     write_inputs(work / "test", [given.inputs[0]])
     (place / TEST_INPUTS).write_bytes((work / "test" / "000.safetensors").read_bytes())
     return weights
+
+
+def _sizes(
+    place: Path, original: Original, given: Given, made: Any, work: Path, proof: bool
+) -> Sizes:
+    """Which sizes the port follows; its source in the place is without limits afterwards."""
+    if not proof:
+        return unproven(made, "made with `--no-proof`")
+    texts = frozenset(one.text for one in made.bounds)
+    _write_limited(place, made.limited(Limits(lifted=texts)))
+    module, shown = original.module, original.target.shown
+    inputs, construction = given.inputs[0], original.construction
+    return sizes_of(made, place, module, construction, inputs, work / "sizes", shown)
+
+
+def _write_limited(place: Path, made: Any) -> None:
+    for file, text in (("modeling.py", made.modeling), ("config.py", made.config)):
+        (place / file).write_text(text)
 
 
 def _narrow(dtype: str) -> str:

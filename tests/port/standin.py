@@ -156,6 +156,14 @@ class StandIn:
     missing: tuple[Missing, ...] = ()
     origin: tuple[tuple[str, str, str], ...] = (("Block", "net.py", "7"), ("Net", "net.py", "18"))
     constants: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(
+        default_factory=lambda: {"width": 16, "depth": 2, "classes": 5}
+    )
+    sources: dict[str, Any] = field(default_factory=dict)
+    bounds: tuple[Any, ...] = ()
+
+    def limited(self, limits: Any) -> StandIn:
+        return self
 
 
 RIGHT = StandIn()

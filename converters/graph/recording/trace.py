@@ -37,6 +37,7 @@ from converters.graph.recording.detours import (
     values_known,
 )
 from converters.graph.recording.gradients import gradients_followed
+from converters.graph.recording.guards import Bound, bounds
 from converters.graph.recording.nodes import (
     frames_of,
     numbers_read,
@@ -72,6 +73,7 @@ class Trace:
         notes: which ways around were taken.
         fixed: inputs whose values the recording holds, which are none of the graph's.
         known: whether sizes rest on values that are known.
+        bounds: conditions on free sizes under which the recording holds.
     """
 
     program: torch.export.ExportedProgram
@@ -82,6 +84,7 @@ class Trace:
     notes: tuple[str, ...] = ()
     fixed: Mapping[str, torch.Tensor] = field(default_factory=dict)
     known: bool = False
+    bounds: tuple[Bound, ...] = ()
 
 
 @torch.library.custom_op("tpu_migrate::mark", mutates_args=())
@@ -154,6 +157,7 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
                 tuple(notes),
                 {name: inputs[name] for name in fixed},
                 way.fixed,
+                called.bounds,
             )
     why = by_value[0] if by_value else failures[0][1]
     raise GraphError(f"torch.export cannot record the model: {why}", _HOW)
@@ -226,6 +230,8 @@ class _Called:
     ties: list[str] = field(default_factory=list)
     # Integer inputs that are read, known when it ended at values.
     read: tuple[str, ...] = ()
+    # Conditions on free sizes, known when it is recorded.
+    bounds: tuple[Bound, ...] = ()
 
 
 def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Called:
@@ -298,6 +304,7 @@ def _export(
         program = torch.export.export(
             wrapper, (), dict(inputs), dynamic_shapes=shapes, strict=False
         )
+        called.bounds = bounds(program, tuple(inputs))
         program = _functional(program)
         for node in numbers_read(program.graph):
             frames = frames_of(node)

@@ -77,6 +77,8 @@ class _Classes:
         self.settings: dict[str, Any] = {}
         # Name and value of a setting → what it is called in the configuration.
         self.named: dict[tuple[str, Any], str] = {}
+        # What a setting is called in the configuration → in the original, and by which modules.
+        self.sources: dict[str, tuple[str, tuple[str, ...]]] = {}
 
     def run(self) -> Model:
         for one in self._written(self.drafter.graph.root):
@@ -111,7 +113,7 @@ class _Classes:
                 body, result = calls.tidied(method.body, method.result)
                 body, _ = asserted(body, method.optional | method.maybe)
                 cls.methods[name] = replace(method, body=body, result=result)
-        return Model(tuple(self.classes), self._used())
+        return Model(tuple(self.classes), self._used(), self.sources)
 
     def _written(self, one: Call) -> Iterator[Call]:
         """The calls that have a class of their own, or dissolve; the innermost first."""
@@ -296,6 +298,7 @@ class _Classes:
             if name.isidentifier():
                 for value, prefix in _told_apart(values).items():
                     self.named[name, value] = f"{prefix}{name}"
+                    self.sources[f"{prefix}{name}"] = name, tuple(dict.fromkeys(values[value]))
         self.settings = {named: value for (_, value), named in self.named.items()}
 
     def _spelled(self, slot: Any) -> ast.expr | None:

@@ -64,21 +64,64 @@ def _unbracketed(text: str) -> str:
     )
 
 
-def configuration(model: Model, name: str, title: str) -> str:
-    """The source of `config.py`."""
+def configuration(
+    model: Model, name: str, title: str, held: Mapping[str, Any] | None = None
+) -> str:
+    """The source of `config.py`.
+
+    Args:
+        model: the classes.
+        name: the name of the configuration's class.
+        title: the first line of its docstring.
+        held: settings that may have one value only; those that the source does not read are added.
+    """
+    settings = {**model.settings, **(held or {})}
+    lengths = {key: len(value) for key, value in settings.items() if isinstance(value, tuple)}
+    constants = [
+        *_table("HELD", held or {}, "Sizes that modeling.py does not follow: see README.md."),
+        *_table("LENGTHS", lengths, "Numbers of entries: modeling.py has a place for so many."),
+    ]
     lines = [
         f'"""{title}"""',
         "",
         "from dataclasses import dataclass",
         "",
+        *constants,
         "",
         "@dataclass(frozen=True)",
         f"class {name}:",
         f'    """{title}"""',
         "",
-        *(f"    {key}: {_kind(value)} = {value!r}" for key, value in model.settings.items()),
+        *(f"    {key}: {_kind(value)} = {value!r}" for key, value in settings.items()),
+        *(_REFUSE if constants else []),
+        *(_REFUSE_VALUES if held else []),
+        *(_REFUSE_LENGTHS if lengths else []),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _table(name: str, values: Mapping[str, Any], comment: str) -> list[str]:
+    inner = [f"    {key!r}: {value!r}," for key, value in values.items()]
+    return [f"# {comment}", f"{name} = {{", *inner, "}"] if values else []
+
+
+_REFUSE = [
+    "",
+    "    def __post_init__(self) -> None:",
+    '        """Refuse sizes that modeling.py does not follow."""',
+]
+_REFUSE_VALUES = [
+    "        for name, value in HELD.items():",
+    "            if getattr(self, name) != value:",
+    '                said = f"{name}={getattr(self, name)!r}: modeling.py holds for {value!r} only"',
+    "                raise ValueError(f\"{type(self).__name__}: {said}; see 'Sizes' in README.md\")",
+]
+_REFUSE_LENGTHS = [
+    "        for name, length in LENGTHS.items():",
+    "            if len(getattr(self, name)) != length:",
+    '                said = f"{name}={getattr(self, name)!r}: modeling.py has a place for {length}"',
+    "                raise ValueError(f\"{type(self).__name__}: {said}; see 'Sizes' in README.md\")",
+]
 
 
 def _kind(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -56,7 +56,14 @@ class Method:
 
 @dataclass(frozen=True)
 class Model:
-    """All classes, those that others use first, and the values of the configuration."""
+    """All classes, those that others use first, and the values of the configuration.
+
+    Attributes:
+        classes: the classes.
+        settings: name in the configuration → value.
+        sources: name in the configuration → what the original calls it, and paths of modules that have it.
+    """
 
     classes: tuple[Class, ...]
     settings: Mapping[str, Any]
+    sources: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)

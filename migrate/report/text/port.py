@@ -35,7 +35,9 @@ def port_summary(ported: Ported) -> list[RenderableType]:
         lines.append(Text(f"  params.safetensors: {ported.weights}"))
     for title, said in (
         ("free", port.free),
+        ("bound", tuple(one.text for one in port.bounds)),
         ("fixed", port.baked),
+        ("size", _sizes(ported)),
         ("note", (*port.notes, *ported.notes)),
         ("written over, with your edits", ported.lost),
     ):
@@ -46,6 +48,18 @@ def port_summary(ported: Ported) -> list[RenderableType]:
         lines += ["", _cases(ported.cases)]
     lines.extend(Text(said, "bold red") for said in _parting(ported.cases))
     return lines
+
+
+def _sizes(ported: Ported) -> tuple[str, ...]:
+    """One line on the sizes that were proven, and one on those that are held."""
+    sizes = ported.sizes
+    if sizes is None:
+        return ()
+    proven = ", ".join(f"{name} {here} → {there}" for name, here, there in sizes.changed)
+    held = ", ".join(f"{one.name}={one.value}" for one in sizes.held)
+    first = f"proven together: {proven}" if proven else "not proven at another size"
+    why = f": {sizes.error}" if sizes.error else ""
+    return (f"{first}{why}", *([f"held to their value: {held}"] if held else []))
 
 
 def verdict(ported: Ported) -> str:
@@ -112,9 +126,26 @@ def port_as_json(ported: Ported) -> dict[str, Any]:
         "free": list(port.free),
         "baked": list(port.baked),
         "notes": [*port.notes, *ported.notes],
+        "sizes": _sizes_as_json(ported),
         "missing": _missing(port.missing),
         "lost": list(ported.lost),
         "proof": [_case(case) for case in ported.cases],
+    }
+
+
+def _sizes_as_json(ported: Ported) -> dict[str, Any] | None:
+    sizes = ported.sizes
+    if sizes is None:
+        return None
+    return {
+        "changed": [{"name": n, "here": here, "there": there} for n, here, there in sizes.changed],
+        "held": [{"name": one.name, "value": one.value, "why": one.why} for one in sizes.held],
+        "axes": [
+            {"input": name, "axis": axis, "size": size} for (name, axis), size in sizes.axes.items()
+        ],
+        "bounds": [one.text for one in ported.port.bounds],
+        "relative_l2": sizes.distance,
+        "error": sizes.error,
     }
 
 

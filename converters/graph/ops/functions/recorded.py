@@ -1,4 +1,4 @@
-"""Arguments that a port takes as it was recorded with them."""
+"""Arguments and sizes that a port takes as it was recorded with them."""
 
 from __future__ import annotations
 
@@ -24,3 +24,9 @@ def demand_recorded(name: str, given: Any, recorded: Any) -> None:
         jax.debug.callback(check, given)
     else:
         check(given)
+
+
+def demand_size(holds: bool, what: str) -> None:
+    """Raise where the sizes of the inputs are others than those that this port holds for."""
+    if not holds:
+        raise ValueError(f"this port holds for {what}; see 'Free dimensions' in its README")

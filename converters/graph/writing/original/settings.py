@@ -290,8 +290,8 @@ class Settings:
         named = name.strip("_")
         if _NO_SETTING.search(named):
             return None
-        config = _configuration(self.root)
-        held = _get(config, name)
+        config = configuration_of(self.root)
+        held = read_setting(config, name)
         if held is None:
             held = getattr(self.root, name, None)
         if isinstance(held, int | float | tuple | list):
@@ -463,7 +463,9 @@ class Settings:
         if _NO_SETTING.search(name):
             return None
         config = self._config(path)
-        return _element_of(f"{self._prefix(config)}{name}", _get(config, name), value, index)
+        return _element_of(
+            f"{self._prefix(config)}{name}", read_setting(config, name), value, index
+        )
 
     def _of_object(
         self, path: str, holder: str, name: str, value: int | float, index: int | None
@@ -481,14 +483,14 @@ class Settings:
 
     def _config(self, path: str) -> Any:
         while True:
-            found = _configuration(self.modules[path])
+            found = configuration_of(self.modules[path])
             if found is not None or not path:
                 return found
             path = path.rpartition(".")[0]
 
     def _prefix(self, config: Any) -> str:
         """ "text_" for the part `text_config` of the model's configuration."""
-        whole = _configuration(self.root)
+        whole = configuration_of(self.root)
         if config is whole or whole is None or isinstance(whole, Mapping):
             return ""
         for name, one in vars(whole).items():
@@ -527,7 +529,7 @@ class Settings:
             ) if child in self.modules[path]._modules:
                 return _element(getattr(self.modules[path]._modules[child], name, None), index)
             case ast.Attribute(attr=name):
-                return _element(_get(self._config(path), name), index)
+                return _element(read_setting(self._config(path), name), index)
             case ast.Name(id=name):
                 held = getattr(self.modules[path], name, None)
                 if isinstance(held, int | float | tuple):
@@ -549,7 +551,7 @@ class Settings:
                 found = self._evaluated(path, inner, depth + 1)
                 return int(found) if isinstance(found, int | float) else None
             case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]):
-                return _get(self._config(path), name)
+                return read_setting(self._config(path), name)
         return None
 
     def _evaluated_choice(self, path: str, node: ast.expr, depth: int, index: int | None) -> Any:
@@ -643,7 +645,7 @@ def _element_of(named: str, held: Any, value: int | float, index: int | None) ->
     return _Said(f"{named}[{index}]", {named: tuple(held)})
 
 
-def _configuration(module: Any) -> Any:
+def configuration_of(module: Any) -> Any:
     """The object with the sizes that a module was made with, under one of its usual names."""
     found = (vars(module).get(name) for name in _CONFIGURATIONS)
     return next(
@@ -651,7 +653,8 @@ def _configuration(module: Any) -> Any:
     )
 
 
-def _get(config: Any, name: str) -> Any:
+def read_setting(config: Any, name: str) -> Any:
+    """An attribute of a configuration; None where it has none."""
     if isinstance(config, Mapping):
         return config.get(name)
     try:

@@ -1,0 +1,154 @@
+"""Bounds of free sizes: the branches on sizes that the recording took.
+
+`torch.export` leaves a side of an input free and records one branch of `if length > window:`. The condition
+under which it took that branch is a guard. A port holds where the guards hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sympy
+import torch
+
+_TORCH = f"{Path(torch.__path__[0])}/"
+# Sides of 0 and 1 are constants to torch.export, so that each free one begins at 2.
+_LEAST = 2
+
+
+@dataclass(frozen=True)
+class Side:
+    """An axis of an input."""
+
+    name: str
+    axis: int
+
+    @property
+    def code(self) -> str:
+        """The size in the source: `x.shape[1]`."""
+        return f"{self.name}.shape[{self.axis}]"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A condition on free sizes under which the recording holds.
+
+    Attributes:
+        condition: in Python, of the inputs' shapes: `x.shape[1] <= 32`.
+        text: for a reader: "x axis 1: up to 32".
+        sides: the axes in it.
+        numbers: the numbers in it, and where it is an order the last size on either side of it.
+    """
+
+    condition: str
+    text: str
+    sides: tuple[Side, ...]
+    numbers: tuple[int, ...]
+
+
+def bounds(program: torch.export.ExportedProgram, names: Sequence[str]) -> tuple[Bound, ...]:
+    """The bounds of a recording's free sizes.
+
+    Args:
+        program: as `torch.export` gave it; what is made of it has lost some.
+        names: the inputs that were given, in the order of the graph's.
+    """
+    sides: dict[sympy.Symbol, Side] = {}
+    environment = None
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    for name, node in zip(names, program.graph_signature.user_inputs, strict=True):
+        value = nodes[node].meta.get("val") if node in nodes else None
+        for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if isinstance(size, torch.SymInt):
+                environment = size.node.shape_env
+                if isinstance(size.node.expr, sympy.Symbol):
+                    sides.setdefault(size.node.expr, Side(name, axis))
+    if environment is None:
+        return ()
+    found = dict.fromkeys(_orders(program.range_constraints, sides))
+    for guard in environment.guards:
+        found |= dict.fromkeys(_of_guard(guard, environment, sides))
+    return tuple(found)
+
+
+def _orders(constraints: Mapping[Any, Any], sides: Mapping[sympy.Symbol, Side]) -> Iterator[Bound]:
+    """The least and the largest size of each free axis, as far as the recording has them."""
+    for symbol, span in constraints.items():
+        side = sides.get(symbol)
+        if side is None:
+            continue
+        named = f"{side.name} axis {side.axis}"
+        if span.lower.is_Integer and int(span.lower) > _LEAST:
+            least = int(span.lower)
+            yield Bound(f"{side.code} >= {least}", f"{named}: from {least}", (side,), (least,))
+        if span.upper.is_Integer and int(span.upper) < 2**31:
+            most = int(span.upper)
+            yield Bound(f"{side.code} <= {most}", f"{named}: up to {most}", (side,), (most,))
+
+
+def _of_guard(guard: Any, environment: Any, sides: Mapping[sympy.Symbol, Side]) -> Iterator[Bound]:
+    """What a guard says beyond the least and the largest size.
+
+    Torch's own comparisons (does a product fit, is a tensor contiguous) are not the model's branches: where
+    they decide, every size gives the same values. Only orders of theirs count: a slice ends at a size.
+    """
+    expression = guard.expr.xreplace(dict(environment.replacements))
+    symbols = expression.free_symbols
+    if not symbols or not symbols <= sides.keys():
+        return
+    order = isinstance(expression, sympy.core.relational._Inequality)
+    if order and len(symbols) == 1 and expression.atoms(sympy.Function) == set():
+        return  # what `_orders` gives
+    if not order and not _is_of_model(guard):
+        return
+    named = {symbol: sides[symbol] for symbol in sorted(symbols, key=str)}
+    condition = _python(expression, {symbol: side.code for symbol, side in named.items()})
+    text = _python(expression, {s: f"{one.name} axis {one.axis}" for s, one in named.items()})
+    if condition is not None and text is not None:
+        numbers = tuple(int(one) for one in expression.atoms(sympy.Integer))
+        yield Bound(condition, f"only where {text}", tuple(named.values()), numbers)
+
+
+def _is_of_model(guard: Any) -> bool:
+    """Whether the line that compared is not one of torch's."""
+    place = getattr(getattr(guard, "sloc", None), "framework_loc", None)
+    file = getattr(place, "filename", None)
+    return file is not None and not file.startswith(_TORCH)
+
+
+_RELATIONS: Mapping[type, str] = {
+    sympy.Eq: "==",
+    sympy.Ne: "!=",
+    sympy.Le: "<=",
+    sympy.Lt: "<",
+    sympy.Ge: ">=",
+    sympy.Gt: ">",
+}
+_FUNCTIONS = {"Mod": "%", "PythonMod": "%", "FloorDiv": "//"}
+
+
+def _python(expression: Any, names: Mapping[sympy.Symbol, str]) -> str | None:
+    """An expression of sizes in Python; None where it has other functions."""
+    if isinstance(expression, sympy.Symbol):
+        return names[expression]
+    if expression.is_Integer:
+        return str(int(expression))
+    parts = [_python(one, names) for one in expression.args]
+    if not parts or None in parts:
+        return None
+    within = [
+        f"({part})" if one.args else str(part)
+        for one, part in zip(expression.args, parts, strict=True)
+    ]
+    for kind, symbol in _RELATIONS.items():
+        if isinstance(expression, kind):
+            return f"{parts[0]} {symbol} {parts[1]}"
+    if isinstance(expression, sympy.Add):
+        return " + ".join(within)
+    if isinstance(expression, sympy.Mul):
+        return " * ".join(within)
+    symbol = _FUNCTIONS.get(type(expression).__name__, "")
+    return f"{within[0]} {symbol} {within[1]}" if symbol else None

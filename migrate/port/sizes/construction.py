@@ -1,0 +1,97 @@
+"""The arguments that a model's constructor was called with."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Construction:
+    """A call of a class that makes a model.
+
+    Attributes:
+        make: the class.
+        arguments: name → value, the defaults among them.
+        rest: positional arguments beyond the named ones.
+        ordered: the names that come before those.
+    """
+
+    make: Callable[..., Any]
+    arguments: Mapping[str, Any]
+    rest: tuple[Any, ...] = ()
+    ordered: tuple[str, ...] = ()
+
+    def copied(self) -> dict[str, Any]:
+        """The arguments, so that changes of them are no changes of these."""
+        return {name: _copied(value) for name, value in self.arguments.items()}
+
+    def build(self, arguments: Mapping[str, Any]) -> Any:
+        """The model that these arguments give."""
+        if not self.rest:
+            return self.make(**arguments)
+        first = [arguments[name] for name in self.ordered]
+        named = {name: one for name, one in arguments.items() if name not in self.ordered}
+        return self.make(*first, *self.rest, **named)
+
+
+def _copied(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # what another's object raises: it is used as it is
+        return value
+
+
+@dataclass
+class Constructions:
+    """The constructors of modules that were called."""
+
+    calls: dict[int, tuple[Any, Construction]] = field(default_factory=dict)
+
+    def of(self, module: Any) -> Construction | None:
+        """The call that made a module; None where it was not seen."""
+        seen = self.calls.get(id(module))
+        return seen[1] if seen is not None and seen[0] is module else None
+
+
+@contextmanager
+def constructions() -> Iterator[Constructions]:
+    """Watch which arguments the constructors of torch modules are called with."""
+    import torch
+
+    found = Constructions()
+    before = sys.getprofile()
+
+    def watch(frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event != "call" or code.co_name != "__init__" or not code.co_argcount:
+            return
+        values = frame.f_locals
+        module = values.get(code.co_varnames[0])
+        if isinstance(module, torch.nn.Module) and id(module) not in found.calls:
+            found.calls[id(module)] = module, _construction(type(module), code, values)
+
+    sys.setprofile(watch)
+    try:
+        yield found
+    finally:
+        sys.setprofile(before)
+
+
+def _construction(cls: type, code: Any, values: Mapping[str, Any]) -> Construction:
+    count = code.co_argcount + code.co_kwonlyargcount
+    names = code.co_varnames[1:count]
+    arguments = {name: values[name] for name in names if name in values}
+    rest: tuple[Any, ...] = ()
+    if code.co_flags & inspect.CO_VARARGS:
+        rest = tuple(values.get(code.co_varnames[count], ()))
+        count += 1
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        arguments |= values.get(code.co_varnames[count], {})
+    return Construction(cls, arguments, rest, tuple(code.co_varnames[1 : code.co_argcount]))

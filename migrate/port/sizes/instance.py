@@ -1,0 +1,196 @@
+"""An instance of the original: the arguments of its constructor, its inputs, what it gives."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from converters.graph.recording.trace import plain
+from migrate.port.sizes.construction import Construction
+from migrate.port.sizes.leaves import Leaf, Value, change
+from migrate.port.weights import stir
+
+Array = np.ndarray[Any, Any]
+Arrays = Mapping[str, Array]
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of an input that the recording has fixed."""
+
+    name: str
+    axis: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """Another value of a number or of input axes, together with what it needs.
+
+    Attributes:
+        leaf: the number; None: only axes.
+        value: what it becomes.
+        axes: input axes and their sizes.
+    """
+
+    leaf: Leaf | None
+    value: Value
+    axes: Mapping[Axis, int]
+
+    @property
+    def name(self) -> str:
+        """The name for a reader."""
+        if self.leaf is not None:
+            return self.leaf.name
+        return ", ".join(f"{one.name} axis {one.axis}" for one in self.axes)
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A model that was built, and what it gives.
+
+    Attributes:
+        module: it, in evaluation mode.
+        arguments: of its constructor.
+        inputs: what it was given.
+        outputs: its tensors, as the recording lists them.
+    """
+
+    module: Any
+    arguments: Mapping[str, Any]
+    inputs: Arrays
+    outputs: Any
+
+
+def built(
+    construction: Construction, inputs: Arrays, changes: tuple[Change, ...], shown: str
+) -> Instance | None:
+    """An instance with these changes; None where the original refuses it.
+
+    Args:
+        construction: of the model that is ported.
+        inputs: what that is given.
+        changes: what is to be other.
+        shown: the model, for messages.
+    """
+    import torch
+
+    arguments = construction.copied()
+    try:
+        for one in changes:
+            if one.leaf is not None:
+                change(arguments, one.leaf, one.value)
+        given = inputs
+        for one in changes:
+            given = resized(given, one.axes)
+        with quiet(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SEED)
+            module = construction.build(arguments)
+            if not isinstance(module, torch.nn.Module):
+                return None
+            module = module.float().eval()
+            outputs = run(module, given)
+            if not _is_finite(outputs):
+                return None
+    except Exception:  # whatever a constructor or a forward of the user's raises
+        return None
+    return Instance(module, arguments, given, outputs)
+
+
+def alive(instance: Instance, stirring: bool = True) -> Instance:
+    """The instance with weights under which its parts count.
+
+    A constructor's weights hide much: gates of zeros, and products so small that an attention looks at
+    everything alike.
+    """
+    import torch
+
+    before = copy.deepcopy(instance.module.state_dict())
+    with torch.no_grad(), quiet():
+        if stirring:
+            stir(instance.module, SEED)
+        for one in instance.module.parameters():
+            if one.dim() > 1 and one.is_floating_point() and one.numel() > 1:
+                spread = float(one.std())
+                target = 1.0 / float(one[0].numel()) ** 0.5
+                if 0 < spread < target:
+                    one.mul_(target / spread)
+        outputs = run(instance.module, instance.inputs)
+    if _is_finite(outputs):
+        return replace(instance, outputs=outputs)
+    instance.module.load_state_dict(before)
+    return instance
+
+
+def run(module: Any, inputs: Arrays, dtype: Any = None) -> Any:
+    """What a module gives for inputs, as numpy arrays in the recording's order."""
+    import torch
+
+    tensors = {name: _tensor(array, dtype or torch.float32) for name, array in inputs.items()}
+    with torch.no_grad():
+        return [_array(one) for one in flat(plain(module(**tensors)))]
+
+
+def flat(value: Any) -> Iterator[Any]:
+    """The tensors or arrays in nested tuples, lists and mappings, by the order of their keys."""
+    if isinstance(value, Mapping):
+        for name in sorted(value):
+            yield from flat(value[name])
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from flat(one)
+    elif hasattr(value, "shape"):
+        yield value
+
+
+def _tensor(array: Array, dtype: Any) -> Any:
+    import torch
+
+    if array.dtype.kind in "iu":
+        return torch.from_numpy(array.astype(np.int64))
+    if array.dtype.kind == "f":
+        return torch.tensor(array.astype(np.float64)).to(dtype)
+    return torch.tensor(array)
+
+
+def _array(tensor: Any) -> Array:
+    import torch
+
+    tensor = tensor.detach()
+    wide = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+    found: Array = wide.resolve_conj().numpy()
+    return found
+
+
+def _is_finite(outputs: list[Array]) -> bool:
+    """Whether there is something to compare."""
+    return bool(outputs) and any(bool(np.isfinite(one).any()) for one in outputs if one.size)
+
+
+def resized(arrays: Arrays, axes: Mapping[Axis, int]) -> dict[str, Array]:
+    """Inputs with so many entries along these axes: the first, or all of them again and again."""
+    made = dict(arrays)
+    for one, size in axes.items():
+        if one.name in made:
+            places = np.arange(size) % made[one.name].shape[one.axis]
+            made[one.name] = np.take(made[one.name], places, axis=one.axis)
+    return made
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """What the user's code prints or warns of is nothing of this command's."""
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,174 @@
+"""The numbers among the arguments of a constructor, and other values to try for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Number = int | float
+Value = Number | tuple[Number, ...]
+_DEPTH = 4
+# What says nothing about the computation of a model.
+_NO_SIZE = (
+    *("initializer_range", "initializer_factor", "transformers_version", "problem_type"),
+    *("bos_token_id", "eos_token_id", "decoder_start_token_id", "sep_token_id", "mask_token_id"),
+    *("max_length", "min_length", "num_beams", "chunk_size_feed_forward", "return_dict"),
+    *("top_p", "length_penalty", "repetition_penalty", "num_return_sequences"),
+)
+# From here on a number is a table's length: a little more costs least.
+_LARGE = 2048
+_SMALL = 8
+# Below, a number is what keeps a division from zero.
+_EPSILON = 1e-3
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A number, or several, among the arguments of a constructor.
+
+    Attributes:
+        path: the argument, and the keys and attributes below it.
+        value: the number; a tuple for a sequence of them.
+    """
+
+    path: tuple[str, ...]
+    value: Value
+
+    @property
+    def name(self) -> str:
+        """The name in a configuration: "text_hidden_size" of `config.text_config.hidden_size`."""
+        parts = [one.removesuffix("_config") for one in self.path[1:-1] if one.endswith("_config")]
+        return "_".join((*parts, self.path[-1].strip("_")))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is an integer."""
+        return isinstance(self.value, int)
+
+
+def leaves(arguments: Mapping[str, Any]) -> tuple[Leaf, ...]:
+    """The numbers among arguments: arguments themselves, and attributes of configurations."""
+    return tuple(
+        leaf
+        for name, value in arguments.items()
+        for leaf in _below((name,), value, 0)
+        if leaf.name not in _NO_SIZE and leaf.name.isidentifier()
+    )
+
+
+def _below(path: tuple[str, ...], value: Any, depth: int) -> Iterator[Leaf]:
+    if isinstance(value, bool) or depth > _DEPTH:
+        return
+    if isinstance(value, int | float):
+        yield Leaf(path, value)
+    elif isinstance(value, list | tuple):
+        if value and all(type(one) in (int, float) for one in value):
+            yield Leaf(path, tuple(value))
+    else:
+        for name, inner in _entries(value).items():
+            yield from _below((*path, name), inner, depth + 1)
+
+
+def _entries(value: Any) -> Mapping[str, Any]:
+    """The entries of a configuration: of a mapping, or the attributes of an object."""
+    import torch
+
+    if isinstance(value, Mapping):
+        held: Mapping[Any, Any] = value
+    elif (
+        isinstance(value, type | torch.nn.Module | torch.Tensor | torch.dtype)
+        or callable(value)
+        or not hasattr(value, "__dict__")
+    ):
+        return {}
+    else:
+        held = vars(value)
+    return {
+        name: one
+        for name, one in held.items()
+        if isinstance(name, str) and name[:1] not in ("", "_")
+    }
+
+
+def change(arguments: dict[str, Any], leaf: Leaf, value: Value) -> None:
+    """Put another value into (copied) arguments.
+
+    A list that has as many entries as the number says (the kinds of layers) becomes as long as the new one.
+    """
+    holder: Any = arguments
+    for name in leaf.path[:-1]:
+        holder = holder[name] if isinstance(holder, Mapping) else getattr(holder, name)
+    name = leaf.path[-1]
+    old = holder[name] if isinstance(holder, Mapping) else getattr(holder, name)
+    if isinstance(value, int) and isinstance(leaf.value, int) and leaf.value > 1:
+        for other, listed in _entries(holder).items():
+            if isinstance(listed, list) and len(listed) == leaf.value:
+                longer = [listed[place % len(listed)] for place in range(value)]
+                _put(holder, other, longer)
+    _put(holder, name, list(value) if isinstance(old, list) and isinstance(value, tuple) else value)
+
+
+def _put(holder: Any, name: str, value: Any) -> None:
+    if isinstance(holder, dict):
+        holder[name] = value
+        return
+    try:
+        setattr(holder, name, value)
+    except AttributeError:  # a frozen dataclass
+        object.__setattr__(holder, name, value)
+
+
+def candidates(leaf: Leaf, upwards: bool) -> tuple[Value, ...]:
+    """Other values of a leaf to try, the best first.
+
+    Args:
+        leaf: the number.
+        upwards: whether larger ones come first. Neighbours in a configuration go different ways, so that what
+            is computed of two of them is another number, too.
+    """
+    value = leaf.value
+    if isinstance(value, tuple):
+        return tuple(dict.fromkeys(_of_several(value, upwards)))
+    if isinstance(value, float):
+        if value == 0.0:
+            return ()
+        if value <= _EPSILON:
+            return (40 * value if value > 1e-9 else 1e-4, 1e-2)
+        return (value * 1.5, value * 0.5) if upwards else (value * 0.75, value * 1.25)
+    return tuple(
+        one for one in dict.fromkeys(_of_whole(value, upwards)) if one != value and one > 0
+    )
+
+
+def _of_whole(value: int, upwards: bool) -> Iterator[int]:
+    if value <= 0:
+        return
+    if value >= _LARGE:
+        more, less = [value + 8, 2 * value], [value // 2, value // 4, value // 16, 64, 8, 3]
+    elif value <= _SMALL:
+        more = [value + 1, 2 * value, value + 2, 3 * value]
+        less = [one for one in (value - 1, value // 2) if one > 1] + [*more, 1]
+    else:
+        half = [value + value // 2] if value % 2 == 0 else []
+        more = [*half, 2 * value, 3 * value, value + 2, value + 1]
+        less = [value // 2, value // 4, value // 3, value - 1, 3, 2]
+    yield from (*more, *less) if upwards else (*less, *more)
+
+
+def _of_several(values: tuple[Number, ...], upwards: bool) -> Iterator[tuple[Number, ...]]:
+    """Each entry another one, all of them in the same way."""
+    if not all(isinstance(one, int) for one in values):
+        yield tuple(1.5 * one for one in values)
+        return
+    whole = [int(one) for one in values]
+    ways = [
+        tuple(one + one // 2 if one % 2 == 0 else 2 * one for one in whole),
+        tuple(2 * one for one in whole),
+        tuple(one + 1 for one in whole),
+        tuple(max(1, one // 2) for one in whole),
+        tuple(one + (place % 2) for place, one in enumerate(whole)),
+    ]
+    small = max(whole) <= _SMALL
+    order = (2, 4, 1, 3, 0) if small else ((0, 1, 3, 2) if upwards else (3, 1, 0, 2))
+    yield from (ways[place] for place in order if ways[place] != values)

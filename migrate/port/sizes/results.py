@@ -1,0 +1,69 @@
+"""What the proof at another size gives: frozen values that the README and the reports show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from converters.graph.writing.limits import Limits
+
+
+@dataclass(frozen=True)
+class Held:
+    """A size that the port holds to its value.
+
+    Attributes:
+        name: the setting, or the axis.
+        value: the only one.
+        why: what happens at another one.
+    """
+
+    name: str
+    value: Any
+    why: str
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What was found out at another size.
+
+    Attributes:
+        changed: name, value here, value there: all were other at once, and both sides agreed.
+        held: settings that the configuration refuses to change.
+        axes: (input, axis) → size: axes that the model refuses to take otherwise.
+        lifted: bounds of the recording beyond which both sides agree.
+        distance: relative L2 of the worst output there.
+        idle: settings that had no effect on what the original gave.
+        error: why nothing was tried; "" otherwise.
+    """
+
+    changed: tuple[tuple[str, Any, Any], ...] = ()
+    held: tuple[Held, ...] = ()
+    axes: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    lifted: tuple[str, ...] = ()
+    distance: float | None = None
+    idle: tuple[str, ...] = ()
+    error: str = ""
+
+    @property
+    def limits(self) -> Limits:
+        """What the classes of the port refuse."""
+        return Limits({one.name: one.value for one in self.held}, self.axes, frozenset(self.lifted))
+
+
+def unproven(port: Any, why: str) -> Sizes:
+    """All sizes held, as none other was tried.
+
+    Args:
+        port: what the compiler gave.
+        why: the reason.
+    """
+    held = tuple(Held(name, value, "not tried") for name, value in port.settings.items())
+    axes = {
+        (one.name, axis): side
+        for one in port.inputs
+        for axis, side in enumerate(one.shape)
+        if isinstance(side, int) and not one.fixed
+    }
+    return Sizes(held=held, axes=axes, error=why)

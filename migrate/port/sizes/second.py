@@ -1,0 +1,177 @@
+"""A second configuration of the original, in which as many of its numbers are others as it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from migrate.port.sizes.construction import Construction
+from migrate.port.sizes.instance import Arrays, Axis, Change, Instance, alive, built, run
+from migrate.port.sizes.leaves import Leaf, Value, candidates, leaves
+
+# Numbers of parameters from which on the second instance is a smaller one.
+_BIG = 20_000_000
+_DIVISORS = (16, 8, 4, 2)
+_WIDE = 64
+# Of a big model so many values are tried for each number.
+_FEW = 3
+
+
+@dataclass
+class Second:
+    """The changes that the original takes, all at once.
+
+    Attributes:
+        changes: each with an effect on what the model holds or gives.
+        idle: numbers without any effect on it.
+        refused: numbers of which the original takes no other value.
+        refused_axes: fixed axes of inputs that the original takes at their size only.
+    """
+
+    changes: list[Change] = field(default_factory=list)
+    idle: list[Leaf] = field(default_factory=list)
+    refused: list[Leaf] = field(default_factory=list)
+    refused_axes: list[Axis] = field(default_factory=list)
+
+
+def second(construction: Construction, base: Instance, fixed: Sequence[Axis], shown: str) -> Second:
+    """Look for other values of the numbers that the model was made with, and other sizes of fixed axes.
+
+    Args:
+        construction: of the model that is ported.
+        base: it, built anew.
+        fixed: axes of inputs that the recording has fixed.
+        shown: the model, for messages.
+    """
+    return _Search(construction, base.inputs, tuple(fixed), shown, alive(base)).run()
+
+
+class _Search:
+    def __init__(
+        self,
+        construction: Construction,
+        inputs: Arrays,
+        fixed: tuple[Axis, ...],
+        shown: str,
+        state: Instance,
+    ) -> None:
+        self.construction = construction
+        self.inputs, self.fixed, self.shown = inputs, fixed, shown
+        self.state = state
+        self.found = Second()
+        count = sum(one.numel() for one in state.module.parameters())
+        self.big = count > _BIG
+
+    def run(self) -> Second:
+        all_leaves = leaves(self.construction.arguments)
+        if self.big:
+            self._shrink(all_leaves)
+        changed = {one.leaf for one in self.found.changes}
+        for place, leaf in enumerate(one for one in all_leaves if one not in changed):
+            self._leaf(leaf, place % 2 == 0)
+        self._axes()
+        return self.found
+
+    def _shrink(self, all_leaves: Sequence[Leaf]) -> None:
+        """A smaller model of the same kind, to begin with."""
+        wide = [one for one in all_leaves if isinstance(one.value, int) and one.value >= _WIDE]
+        wide.sort(key=lambda one: one.value)
+        for group in (wide, wide[:-1]):
+            for divisor in _DIVISORS:
+                smaller = [
+                    Change(one, int(one.value) // divisor, {})  # type: ignore[arg-type]
+                    for one in group
+                ]
+                made = built(self.construction, self.inputs, tuple(smaller), self.shown)
+                if made is not None:
+                    self.found.changes += smaller
+                    self.state = alive(made)
+                    return
+
+    def _leaf(self, leaf: Leaf, upwards: bool) -> None:
+        taken = False
+        values = candidates(leaf, upwards)
+        for value in values[:_FEW] if self.big else values:
+            for axes in self._axes_for(leaf, value):
+                tried = self._tried(Change(leaf, value, axes))
+                if tried is None:
+                    continue
+                taken = True
+                if tried:
+                    return
+                break
+        if values:
+            (self.found.idle if taken else self.found.refused).append(leaf)
+
+    def _axes_for(self, leaf: Leaf, value: Value) -> Iterator[dict[Axis, int]]:
+        """Sizes of fixed axes that may belong to another value of a number."""
+        yield {}
+        old = leaf.value if isinstance(leaf.value, tuple) else (leaf.value,)
+        new = value if isinstance(value, tuple) else (value,)
+        pairs = [
+            (one, other)
+            for one, other in zip(old, new, strict=True)
+            if isinstance(one, int) and isinstance(other, int) and one > 1
+        ]
+        sizes = {one: int(self.state.inputs[one.name].shape[one.axis]) for one in self.fixed}
+        for one, other in dict.fromkeys(pairs):
+            same = {axis: other for axis, size in sizes.items() if size == one}
+            if same:
+                yield same
+            for axis in same if len(same) > 1 else ():
+                yield {axis: other}
+            several = {axis: size // one * other for axis, size in sizes.items() if size % one == 0}
+            if several and several != same:
+                yield several
+
+    def _axes(self) -> None:
+        """Fixed axes for themselves: images of another size."""
+        touched = {axis for one in self.found.changes for axis in one.axes}
+        left = [one for one in self.fixed if one not in touched]
+        sizes = {one: int(self.state.inputs[one.name].shape[one.axis]) for one in left}
+        while left:
+            axis = left.pop(0)
+            alike = [one for one in left if one.name == axis.name and sizes[one] == sizes[axis]]
+            for group in ([axis], [axis, *alike]) if alike else ([axis],):
+                if self._axis(group, sizes[axis]):
+                    left = [one for one in left if one not in group]
+                    break
+            else:
+                self.found.refused_axes.append(axis)
+
+    def _axis(self, group: Sequence[Axis], size: int) -> bool:
+        half = size + size // 2 if size % 2 == 0 else 0
+        for other in dict.fromkeys((half, 2 * size, size + 1, size // 2)):
+            if other > 1 and self._tried(Change(None, other, dict.fromkeys(group, other))):
+                return True
+        return False
+
+    def _tried(self, change: Change) -> bool | None:
+        """Take a change, if it has an effect; None where the original refuses it."""
+        made = built(self.construction, self.inputs, (*self.found.changes, change), self.shown)
+        if made is None:
+            return None
+        if not change.axes and _shapes(made.module) == _shapes(self.state.module):
+            made.module.load_state_dict(self.state.module.state_dict())
+            made = replace(made, outputs=run(made.module, made.inputs))
+            if _equal(made.outputs, self.state.outputs):
+                return False
+        else:
+            made = alive(made)
+        self.state = made
+        self.found.changes.append(change)
+        return True
+
+
+def _shapes(module: Any) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(one.shape) for name, one in module.state_dict().items()}
+
+
+def _equal(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(some) == len(others) and all(
+        one.shape == other.shape and np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
+        for one, other in zip(some, others, strict=True)
+    )
