@@ -172,7 +172,8 @@ def _proof(cases: Sequence[Case], stubs: bool) -> str:
         "|---|---|---|---|---|",
         *(_row(case) for case in cases),
     ]
-    return "\n".join(rows)
+    said = dict.fromkeys(case.reference for case in cases if case.reference)
+    return "\n".join([*rows, *(f"\n{one[:1].upper()}{one[1:]}." for one in said)])
 
 
 def _row(case: Case) -> str:

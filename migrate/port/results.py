@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from migrate.parity.ground.results import Check, LayerResult, Parity, Verdict
+from migrate.parity.sides.references import REFERENCE
 from migrate.parity.tasks.gradients import ALL_PARAMETERS
 from migrate.port.sizes.results import Sizes
 
@@ -88,6 +89,13 @@ class Case:
         sections = () if self.parity is None else self.parity.sections
         rows = [check for one in sections if one.name == name for check in one.checks]
         return [check for check in rows if check.name != ALL_PARAMETERS]
+
+    @property
+    def reference(self) -> str:
+        """How the reference was computed, where that is not float64 throughout; "" otherwise."""
+        notes = () if self.parity is None else self.parity.notes
+        told = (one.removeprefix("truth: ") for one in notes if one.startswith("truth: "))
+        return next((one for one in told if one.startswith(REFERENCE)), "")
 
     @property
     def first(self) -> LayerResult | None:

@@ -127,6 +127,7 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
                     options.timeout,
                     progress,
                 )
+            notes += dict.fromkeys(case.reference for case in cases if case.reference)
             whose = original.weights if weights.state else ""
             names = sorted(path.name for path in place.iterdir() if path.is_file())
             (place / "README.md").write_text(

@@ -102,16 +102,18 @@ def new_empty_strided(
     return _full(out, 0, size)
 
 
-def _like(name: str, *names: str, function: str, **given: Any) -> None:
+def _like(name: str, *names: str, function: str, dtyped: bool = True, **given: Any) -> None:
     def write(x: Any, out: Result, dtype: torch.dtype | None = None) -> ast.expr:
         return call(function, x) if x.dtype == out.dtype else call(function, x, dtype=out.dtype)
 
     write.__doc__ = f"`{function}`."
-    cases = (sample(real(2, 3), **given), sample(integers(2), dtype=torch.float32, **given))
+    another = sample(integers(2), **({"dtype": torch.float32} if dtyped else {}), **given)
+    cases = (sample(real(2, 3), **given), another)
     op(name, *names, samples=cases)(write)
 
 
 _like("aten.zeros_like.default", function="jnp.zeros_like")
+_like("aten.zero.default", function="jnp.zeros_like", dtyped=False)
 _like("aten.ones_like.default", function="jnp.ones_like")
 _like(
     "aten.empty_like.default", function="jnp.zeros_like", values=False, gradient=False, why=_NOTHING

@@ -21,7 +21,7 @@ from converters.slow_paths import slow_paths
 from migrate.parity.causes.frame.changes import attribute, several
 from migrate.parity.causes.frame.functions import FunctionCall, watched
 from migrate.parity.sides.torch.capture.tree import call_leaves, leaves, replaced
-from migrate.parity.sides.torch.float64 import Float64
+from migrate.parity.sides.torch.float64 import in_float64
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
@@ -108,7 +108,7 @@ class Replay:
             for module in self._names
         ]
         try:
-            with torch.no_grad(), Float64(), slow_paths():
+            with torch.no_grad(), in_float64(), slow_paths():
                 model(*given[0], **given[1])
         except _Reached:
             return found[0]
@@ -136,7 +136,7 @@ class Replay:
             for name, module in self.inside.items()
         ]
         args, kwargs = _copied(self.arguments)
-        with torch.no_grad(), several(forwards), Float64(), slow_paths():
+        with torch.no_grad(), several(forwards), in_float64(), slow_paths():
             result = self.target(*args, **kwargs)
         for path, tensor in leaves(result):
             spots[Spot(None, 0, path)] = tensor

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.last_used import LastUsed
 from migrate.parity.ground.settings import Settings
+from migrate.parity.sides.references import REFERENCE
 from migrate.parity.sides.torch import call as torch_call
 from migrate.parity.sides.torch import variant as torch_variant
 from migrate.parity.sides.torch.call import Array, Outputs
 from migrate.parity.sides.torch.capture.xla import fetched
+from migrate.parity.sides.torch.float64 import Extent, widen_layers
 from migrate.parity.sides.torch.variant import Kind
+
+Answer = TypeVar("Answer")
+_EXTENTS: tuple[Extent, ...] = ("throughout", "layers", "none")
+_NARROWER = {
+    "layers": f"{REFERENCE} with the layers of torch.nn in float64",
+    "none": REFERENCE,
+}
 
 # The truth's and the one that is compared with it take turns, input by input.
 _VARIANTS = 2
@@ -54,6 +65,9 @@ class TorchModel:
         self.module = getattr(module, "_orig_mod", module)  # torch.compile's wrapper has no layers
         self.module.eval()
         self.shown = shown
+        # How the float64 reference runs, and why it is not float64 throughout.
+        self._extent: Extent = "throughout"
+        self._why = ""
         self._variants: LastUsed[Variant] = LastUsed(_VARIANTS)
 
     def variant(self, settings: Settings) -> tuple[nn.Module, torch.device]:
@@ -66,9 +80,40 @@ class TorchModel:
         where = torch_variant.device(self.kind, settings)
 
         def make() -> Variant:
-            return Variant(torch_variant.variant(self.module, where, settings, shared=True))
+            how = self.effective(settings)
+            model = torch_variant.variant(self.module, where, how, shared=True)
+            if how != settings and self._extent == "layers":
+                widen_layers(model)
+            return Variant(model)
 
         return self._variants.get((settings.dtype, where), make), where
+
+    def effective(self, settings: Settings) -> Settings:
+        """The settings in which the model really runs: not all take float64."""
+        narrow = settings.dtype == "float64" and self._extent != "throughout"
+        return replace(settings, dtype="float32") if narrow else settings
+
+    @property
+    def narrowed(self) -> str:
+        """How the float64 reference really runs, and why; "" where it is float64 throughout."""
+        return f"{_NARROWER[self._extent]} ({self._why})" if self._why else ""
+
+    def widest(self, settings: Settings, answer: Callable[[], Answer]) -> Answer:
+        """What `answer` gives; a reference that raises in float64 is run again in less of it.
+
+        Raises:
+            ParityError: it raises in float32 too.
+        """
+        while True:
+            try:
+                return answer()
+            except ParityError as error:
+                later = _EXTENTS[_EXTENTS.index(self._extent) + 1 :]
+                if settings.dtype != "float64" or not later:
+                    raise
+                self._extent = later[0]
+                self._why = self._why or error.what.removeprefix(f"{self.shown}: ")
+                self.forget()
 
     def outputs(
         self, model: nn.Module, arrays: dict[str, Array], where: torch.device, settings: Settings
@@ -90,6 +135,7 @@ class TorchModel:
     ) -> Outputs:
         """The outputs of `run`, which is the model or what it was compiled to."""
         parts = []
+        settings = self.effective(settings)
         for chunk in torch_call.chunks(arrays, settings.batch):
             with torch_variant.running(where, settings):
                 given = torch_call.tensors(chunk, where, settings)

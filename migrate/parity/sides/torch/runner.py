@@ -103,11 +103,27 @@ class TorchRunner(TorchModel):
         Where `settings.batch` cuts an input, the calls of its parts are counted on. In float64, the truth,
         the first input's plain pass tells whether hooks change anything; if not, others go without.
         """
+
+        def captured() -> float:
+            return self._captured(settings, inputs, writer, layers, forced, numbers)
+
+        return self.widest(settings, captured)
+
+    def _captured(
+        self,
+        settings: Settings,
+        inputs: InputSet,
+        writer: DumpWriter,
+        layers: bool,
+        forced: Forced | None,
+        numbers: Sequence[int] | None,
+    ) -> float:
         variant, where = self.kept(settings)
         model = variant.model
         written = Written(writer)
         forcing = None if forced is None else TorchForcing(forced)
-        expected = DTYPES[settings.dtype] if settings.dtype == "float64" else None
+        whole = settings.dtype == "float64" and not self.narrowed
+        expected = DTYPES[settings.dtype] if whole else None
         hooks = Hooks(model, Later() if where.type == "xla" else written, forcing, expected)
         run = variant.compiled(where) if settings.compiled else model
         eager = settings.dtype == "float64" and where.type == "cpu" and not settings.compiled
@@ -134,6 +150,8 @@ class TorchRunner(TorchModel):
             hooks.declare(writer)
             for note in _notes(model, hooks, forcing):
                 writer.note(note)
+        if settings.dtype == "float64" and self.narrowed:
+            writer.note(self.narrowed)
         if differs:
             writer.note(_MOVED_COMPILED if settings.compiled else _MOVED, differs)
         return seconds
@@ -142,7 +160,7 @@ class TorchRunner(TorchModel):
         """See `Runner`."""
         from migrate.parity.sides.torch.training import gradients
 
-        gradients(self, settings, inputs, cotangents, into)
+        self.widest(settings, lambda: gradients(self, settings, inputs, cotangents, into))
 
     def train(self, settings: Settings, inputs: InputSet, training: Training) -> list[float]:
         """See `Runner`."""
@@ -175,6 +193,7 @@ class TorchRunner(TorchModel):
         hooks.begin(number)
         written.begin(number)
         parts = []
+        settings = self.effective(settings)
         for chunk in torch_call.chunks(inputs[number], settings.batch):
             with torch_variant.running(where, settings), hooks.attached():
                 given = torch_call.tensors(chunk, where, settings)

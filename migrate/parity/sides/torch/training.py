@@ -41,6 +41,7 @@ def gradients(
 ) -> None:
     """See `Runner.gradients`. A parameter that no output depends on has no gradient and no entry."""
     model, where = runner.variant(settings)
+    settings = runner.effective(settings)
     into.mkdir(parents=True, exist_ok=True)
     for number in range(inputs.count):
         model.zero_grad(set_to_none=True)

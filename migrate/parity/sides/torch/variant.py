@@ -13,7 +13,7 @@ from torch import nn
 from converters.copied import copied
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.settings import Settings
-from migrate.parity.sides.torch.float64 import Float64
+from migrate.parity.sides.torch.float64 import in_float64
 
 Kind = Literal["torch", "xla"]
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -99,18 +99,27 @@ def variant(
         ) from error
     model.eval()
     tied = _tied(model)
-    frequencies = {
-        (holder, name): buffer
+    kept = {
+        (holder, name): _complex(buffer, settings) if buffer.is_complex() else buffer
         for holder in model.modules()
         for name, buffer in holder._buffers.items()
-        if buffer is not None and settings.dtype == "bfloat16" and "inv_freq" in name
+        if buffer is not None
+        and (buffer.is_complex() or (settings.dtype == "bfloat16" and "inv_freq" in name))
     }
+    for holder, name in kept:
+        holder._buffers[name] = None  # a cast would drop imaginary parts
     model.to(dtype=DTYPES[settings.dtype])
-    for (holder, name), buffer in frequencies.items():
+    for (holder, name), buffer in kept.items():
         holder._buffers[name] = buffer
     model.to(where)
     _tie(model, tied)
     return model
+
+
+def _complex(buffer: torch.Tensor, settings: Settings) -> torch.Tensor:
+    """A complex buffer as precise as the settings' dtype, and at least complex64."""
+    wide = settings.dtype == "float64"
+    return buffer.to(torch.complex128 if wide else torch.complex64)
 
 
 def _copied(module: nn.Module, *, shared: bool) -> nn.Module:
@@ -155,7 +164,7 @@ def running(where: torch.device, settings: Settings) -> Iterator[None]:
     torch.manual_seed(settings.seed)
     with contextlib.ExitStack() as stack:
         if settings.dtype == "float64":
-            stack.enter_context(Float64())
+            stack.enter_context(in_float64())
         if is_emulated(where, settings):
             from migrate.parity.emulate.torch_mode import emulated
 

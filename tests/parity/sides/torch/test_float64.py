@@ -1,0 +1,138 @@
+"""The float64 reference of models that make their own tensors, or that do not take float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.settings import TRUTH
+from migrate.parity.inputs.set import InputSet, write_inputs
+from migrate.parity.sides.torch.float64 import in_float64
+from tests.parity.sides.torch.torch_made import captured, errors, runner
+
+
+class Factories(nn.Module):
+    """Starts from zeros of torch's default dtype, beside float64 weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(5, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out, _ = self.gru(x, torch.zeros(1, x.shape[0], 4).to(x.device))
+        return torch.cat([out, torch.ones(3)[None, None].expand(*out.shape[:2], 3)], -1)
+
+
+class ByName(nn.Module):
+    """Asks for float32 by name, and rounds its states to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(5, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        start = torch.zeros(x.shape[0], 4, dtype=torch.float32), torch.FloatTensor(x.shape[0], 4)
+        start[1].zero_()
+        return torch.sin(self.cell(x, start)[0].float())
+
+
+class Unregistered(nn.Module):
+    """Multiplies by tensors that are no buffers, and by an array of numpy's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(5, 4)
+        self.basis = torch.randn(4, 3)
+        self.scale = np.linspace(0.5, 1, 3, dtype=np.float32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x) @ self.basis @ torch.diag(torch.from_numpy(self.scale))
+
+
+class Rotary(nn.Module):
+    """Keeps complex numbers as a buffer: a cast to a real dtype would drop their imaginary parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(5, 8)
+        angles = torch.arange(4.0)
+        self.register_buffer("turn", torch.polar(torch.ones(4), angles))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pairs = torch.view_as_complex(self.fc(x).float().unflatten(-1, (4, 2)))
+        return torch.view_as_real(pairs * self.turn).flatten(-2)
+
+
+class Asks(nn.Module):
+    """Runs in float32 only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(5, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dtype != torch.float32:
+            raise TypeError("float32 is wanted")
+        return torch.sin(self.fc(x))
+
+
+class Never(Asks):
+    """Raises in any dtype."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise TypeError("never")
+
+
+def given(folder: Path, *shape: int) -> InputSet:
+    random = np.random.default_rng(0)
+    arrays = [{"x": random.standard_normal(shape).astype(np.float32)} for _ in range(2)]
+    return write_inputs(folder / "inputs", arrays)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [(Factories, (4, 3, 5)), (ByName, (4, 5)), (Unregistered, (4, 5)), (Rotary, (4, 5))],
+)
+def test_the_reference_is_float64_throughout(
+    make: type[nn.Module], shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    side = runner(make())
+    inputs = given(tmp_path, *shape)
+    truth = captured(side, inputs, tmp_path / "truth", TRUTH)
+    assert not truth.facts.notes
+    assert all(
+        truth.tensor(ref).dtype == np.float64 for call in truth.calls for ref in call.outputs
+    )
+    plain = captured(side, inputs, tmp_path / "plain")
+    assert 0 < max(errors(plain, truth).values()) < 1e-6
+
+
+def test_a_model_that_takes_no_float64_has_a_reference_that_says_so(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    side = runner(Asks())
+    inputs = given(tmp_path, 4, 5)
+    truth = captured(side, inputs, tmp_path / "truth", TRUTH)
+    (note,) = truth.facts.notes
+    assert note.startswith("the reference runs in float32 with the layers of torch.nn in float64 (")
+    assert "float32 is wanted" in note
+    plain = captured(side, inputs, tmp_path / "plain")
+    assert 0 < max(errors(plain, truth).values()) < 1e-6
+
+
+def test_a_model_that_never_runs_raises_its_own_error(tmp_path: Path) -> None:
+    inputs = given(tmp_path, 4, 5)
+    with pytest.raises(ParityError, match="TypeError: never"):
+        captured(runner(Never()), inputs, tmp_path / "truth", TRUTH)
+
+
+def test_the_default_dtype_is_put_back() -> None:
+    before = torch.get_default_dtype()
+    with in_float64():
+        assert torch.zeros(2).dtype == torch.float64
+    assert torch.get_default_dtype() == before
