@@ -13,6 +13,10 @@ import sympy
 import torch
 
 
+# The dtype that stands for whatever a model computes in, where the recording tells dtypes.
+COMPUTE = torch.bfloat16
+
+
 @dataclass(frozen=True)
 class Ref:
     """A tensor of the graph, by its number."""
@@ -186,6 +190,8 @@ class Graph:
         facts: number of a tensor → its shape and dtype.
         fixed: inputs that hold for the values of the recording only, and these: nested lists.
         constants: tensors that were computed of constants, by name.
+        narrow: parameters and buffers that have the dtype that the model computes in, which
+            `precision.COMPUTE` stands for; None: the recording does not tell dtypes.
     """
 
     inputs: tuple[tuple[str, int], ...]
@@ -194,6 +200,11 @@ class Graph:
     facts: Mapping[int, Fact]
     fixed: Mapping[str, Any] = field(default_factory=dict)
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    narrow: frozenset[str] | None = None
+
+    def dtype_of(self, key: str, tensor: torch.Tensor) -> torch.dtype:
+        """The dtype that a parameter, buffer or constant was recorded with."""
+        return COMPUTE if self.narrow is not None and key in self.narrow else tensor.dtype
 
     def __str__(self) -> str:
         lines = [f"inputs {', '.join(f'{name}=%{number}' for name, number in self.inputs)}"]

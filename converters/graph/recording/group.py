@@ -100,6 +100,7 @@ class _Group:
             self.facts,
             {name: value.tolist() for name, value in self.trace.fixed.items()},
             self.known.constants,
+            None if self.trace.same_dtype else self.trace.narrow,
         )
 
     def _placeholders(self) -> None:

@@ -52,7 +52,7 @@ class _Shared:
         free: set[str],
     ) -> None:
         self.constants, self.dissolves, self.free = constants, dissolves, free
-        self.facts = dict(graph.facts)
+        self.graph, self.facts = graph, dict(graph.facts)
 
     def call(self, one: Call) -> tuple[Call, list[str]]:
         """The call, and the names that whoever makes it has to know."""
@@ -89,7 +89,7 @@ class _Shared:
     def _new(self, key: str) -> int:
         number = max(self.facts) + 1
         tensor = self.constants[key]
-        self.facts[number] = Fact(tuple(tensor.shape), tensor.dtype)
+        self.facts[number] = Fact(tuple(tensor.shape), self.graph.dtype_of(key, tensor))
         return number
 
     def _with(self, item: Item, inside: Mapping[str, Ref]) -> Item:

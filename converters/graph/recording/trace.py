@@ -44,6 +44,13 @@ from converters.graph.recording.nodes import (
     without_changes,
     without_checks,
 )
+from converters.graph.recording.precision import (
+    ExactNumbers,
+    NarrowSeen,
+    in_compute_dtype,
+    narrowed,
+    saved_floats,
+)
 from converters.graph.recording.reading import read_inputs
 from converters.graph.recording.ties import Ties
 from converters.slow_paths import slow_paths
@@ -74,6 +81,9 @@ class Trace:
         fixed: inputs whose values the recording holds, which are none of the graph's.
         known: whether sizes rest on values that are known.
         bounds: conditions on free sizes under which the recording holds.
+        narrow: names of the parameters and buffers that it was recorded with in `precision.COMPUTE`, which
+            stands for whatever the model computes in.
+        same_dtype: why dtypes are not followed; "" if they are.
     """
 
     program: torch.export.ExportedProgram
@@ -85,6 +95,8 @@ class Trace:
     fixed: Mapping[str, torch.Tensor] = field(default_factory=dict)
     known: bool = False
     bounds: tuple[Bound, ...] = ()
+    narrow: frozenset[str] = frozenset()
+    same_dtype: str = ""
 
 
 @torch.library.custom_op("tpu_migrate::mark", mutates_args=())
@@ -105,6 +117,23 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
     """
     module.eval()
     called = _probe(module, inputs)
+    if called.narrow:
+        return replace(_recorded(module, inputs, called), same_dtype=_OWN_DTYPE)
+    try:
+        with in_compute_dtype(module), ExactNumbers():
+            recorded = _recorded(module, narrowed(inputs), called)
+    except GraphError as error:
+        called.read = ()
+        wide = _recorded(module, inputs, called)
+        return replace(wide, same_dtype=f"{_NO_NARROW} ({error.what})")
+    fixed = {name: inputs[name] for name in recorded.fixed}
+    return replace(recorded, fixed=fixed, narrow=frozenset(saved_floats(module)))
+
+
+def _recorded(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], called: _Called
+) -> Trace:
+    """Record a model in the dtype of its weights and inputs."""
     failures: list[tuple[_Way, str]] = []
     by_value: list[str] = []  # those where values decide
     hopeless: set[_Way] = set()
@@ -216,6 +245,8 @@ _TRIES = (
 _EAGER = "recorded with eager attention"
 _BATCHED = "recorded with its experts as one batched product"
 _UNAWARE = "recorded as it runs when it is not exported"
+_OWN_DTYPE = "the original computes in 16 bits by itself"
+_NO_NARROW = "the original cannot be recorded in bfloat16"
 _HOW = "see docs/port.md, 'Models that do not export'"
 
 
@@ -232,6 +263,8 @@ class _Called:
     read: tuple[str, ...] = ()
     # Conditions on free sizes, known when it is recorded.
     bounds: tuple[Bound, ...] = ()
+    # Whether it computes in 16 bits by itself.
+    narrow: bool = False
 
 
 def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Called:
@@ -261,6 +294,7 @@ def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Call
             ):
                 stack.callback(hook.remove)
         ties = stack.enter_context(Ties())
+        narrow = stack.enter_context(NarrowSeen())
         try:
             module(**inputs)
         except Exception as error:
@@ -269,6 +303,7 @@ def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Call
                 "name what its forward takes: --inputs 'x=float32[2,3,32,32]'",
             ) from error
     called.ties = ties.notes()
+    called.narrow = narrow.seen
     return called
 
 

@@ -21,11 +21,12 @@ from converters.graph.expression import (
     dtype_name,
     method,
 )
-from converters.graph.ir import Apply, Call, Fact, Frame, Free, Held, Item, Op, Ref, references
+from converters.graph.ir import COMPUTE, Apply, Call, Fact, Frame, Free, Held, Item, Op, Ref, references
 from converters.graph.ops import lowerings
 from converters.graph.ops.functions import functions
 from converters.graph.ops.registry import Result, Size, Tensor
 from converters.graph.recording.trace import GraphError
+from converters.graph.writing import dtypes
 from converters.graph.writing.draft import Draft, Drafter, Missing, attended
 from converters.graph.writing.forms.sequences import Part, sequence
 from converters.graph.writing.forms.turns import Over, Scan, with_scans
@@ -62,12 +63,14 @@ class _Function:
         order: the positions of its arguments among those of the item.
         sizes: that come after them.
         numbers: settings that come after these.
+        dtype: the dtype that the model computes in, where it is given that.
     """
 
     name: str
     order: tuple[int, ...]
     sizes: tuple[sympy.Expr, ...]
     numbers: tuple[SettingInt | SettingFloat, ...]
+    dtype: tuple[Hole, ...]
 
 
 def _function(writer: _Writer, item: Apply, scan: Scan | None = None) -> _Function:
@@ -101,7 +104,8 @@ def _function(writer: _Writer, item: Apply, scan: Scan | None = None) -> _Functi
             made.body.insert(0, ast.Expr(ast.Constant(doc)))
         drafter.functions.append(made)
     numbers = tuple(inner.numbers.values())
-    return _Function(forms[form], tuple(inner.order), tuple(inner.sizes), numbers)
+    dtype = (Hole(dtypes.ComputeDtype()),) if inner.dtype_given else ()
+    return _Function(forms[form], tuple(inner.order), tuple(inner.sizes), numbers, dtype)
 
 
 def _form(made: ast.FunctionDef) -> str:
@@ -142,6 +146,8 @@ class _Writer:
         self.prefix = f"{one.path}." if one.path else ""
         # Whether whoever calls it can give it sizes that none of its tensors shows.
         self.sizes_given = bool(one.path)
+        # Whether it is given the dtype that the model computes in, as none of its tensors shows it.
+        self.dtype_given = False
 
     # From items to statements.
 
@@ -157,11 +163,15 @@ class _Writer:
         results = self._results()
         self._name(results)
         self.made.sizes = tuple(self.sizes.values())
+        if self.dtype_given:
+            self.made.sizes += (dtypes.ARGUMENT,)
+            self.drafter.dtype_given.add((self.call.path, self.call.number))
         self.made.labels = tuple(one.label for one in self.call.taken)
         self.drafter.sizes[self.call.path, self.call.number] = list(self.sizes)
         return self.made
 
     def _name(self, results: Any) -> None:
+        shown = self._dtype_shown()
         facts = dict(self.facts)
         for number, (a, b) in unturned(self.statements, results).items():
             shape = list(facts[number].shape)
@@ -183,7 +193,37 @@ class _Writer:
             self.size_argument if self.sizes_given else None,
         )
         self.made.arguments = tuple(name for name, _ in self.arguments)
-        self.made.body, self.made.result = named(scope, statements, results)
+        body, result = named(scope, statements, results)
+        if shown:
+            taken = {*scope.taken, *self.made.arguments}
+            *body, last = dtypes.read_from(
+                [*body, ast.Expr(result)], shown, taken, names.source_tree(type(self.module).forward)
+            )
+            assert isinstance(last, ast.Expr)
+            result = last.value
+        self.made.body, self.made.result = body, result
+
+    def _dtype_shown(self) -> str:
+        """Fill the holes for the dtype that the model computes in.
+
+        Returns:
+            The argument whose dtype it is, where these are still to be filled.
+        """
+        if not any(dtypes.needs(one.value) for one in self.statements):
+            return ""
+        for name, number in self.arguments:
+            if self.facts[number].dtype == COMPUTE:
+                return name
+        out = dtypes.shown_by(self.statements, self.facts)
+        if out is not None:
+            dtype: ast.expr = ast.Attribute(Hole(Ref(out)), "dtype", ast.Load())
+        elif self.sizes_given:
+            self.dtype_given, dtype = True, code(dtypes.ARGUMENT)
+        else:
+            dtype = code("self.dtype")
+        for one in self.statements:
+            one.value = dtypes.filled(one.value, dtype)
+        return ""
 
     def _arguments(self) -> list[tuple[str, int]]:
         found = []
@@ -306,6 +346,8 @@ class _Writer:
             made = None  # in a function all is in torch's order
         written = made[1](lambda one: self._lying(one, item)) if made else self._attended(item)
         if written is not None:
+            if self.drafter.graph.narrow is not None:
+                written = dtypes.marked(written)
             frames = self._frames(item.frames)
             self.statements.append(Statement(item.outs, written, frames, item.single))
             return
@@ -324,6 +366,8 @@ class _Writer:
             value = lowering(arguments, named, outs[0] if item.single else tuple(outs))
         except (ValueError, TypeError, NotImplementedError) as error:
             value = self._stub(item, arguments, named, str(error))
+        if self.drafter.graph.narrow is not None:
+            value = dtypes.marked(value)
         self.statements.append(Statement(item.outs, value, self._frames(item.frames), item.single))
 
     @staticmethod
@@ -342,7 +386,7 @@ class _Writer:
         given = [as_code(self._operand(value, _NO_OP)) for value in item.given]
         needed: list[ast.expr] = [Hole(Free(one, 0)) for one in made.sizes]
         numbers = [as_code(one) for one in made.numbers]
-        arguments = [*(given[index] for index in made.order), *needed, *numbers]
+        arguments = [*(given[index] for index in made.order), *needed, *numbers, *made.dtype]
         value = ast.Call(ast.Name(made.name, ast.Load()), arguments, [])
         frames = self._frames(item.frames)[:-1] or item.frames[:-1]
         places = _places(item)
@@ -384,6 +428,7 @@ class _Writer:
                 ),
                 *(Hole(Free(one, 0)) for one in made.sizes),
                 *(as_code(one) for one in made.numbers),
+                *made.dtype,
             ],
             [],
         )
@@ -541,7 +586,7 @@ class _Writer:
         if tensor is None:
             raise GraphError(f"{value.key}: is no tensor of the model", "report it")
         owner, _, name = value.key.rpartition(".")
-        shape, dtype = tuple(tensor.shape), tensor.dtype
+        shape, dtype = tuple(tensor.shape), self.drafter.graph.dtype_of(value.key, tensor)
         if value.key in self.drafter.graph_constants:
             return Tensor(shape, dtype, _literal(tensor))
         while is_container(self.drafter.modules[owner]):
@@ -557,7 +602,7 @@ class _Writer:
         if value.key.startswith(self.prefix) and (layer := self.drafter.layer(owner)):
             access = layer.weight(self.access(owner), name, self.drafter.settings)
             if access is not None:
-                return Tensor(shape, dtype, access)
+                return Tensor(shape, dtype, self.drafter.in_dtype(value.key, access))
         if value.key.startswith(self.prefix):
             inner = self.drafter.modules[owner]
             below = self.access(owner)
@@ -591,6 +636,8 @@ class _Writer:
         given = [self._crossing(one.value, one.inside) for one in ordered]
         sizes = self.drafter.sizes.get((item.path, item.number), [])
         given += [Hole(Free(one, 0)) for one in sizes]
+        if (item.path, item.number) in self.drafter.dtype_given:
+            given.append(Hole(dtypes.ComputeDtype()))
         function: ast.expr = self.access(item.path)
         name = self.drafter.methods.get((item.path, item.number), "__call__")
         if name != "__call__":
@@ -759,7 +806,8 @@ class _FunctionWriter(_Writer):
         for key, (_, number) in self.given.items():
             if isinstance(key, str):
                 tensor = self.drafter.constants[key]
-                self.facts = {**self.facts, number: Fact(tuple(tensor.shape), tensor.dtype)}
+                kind = self.drafter.graph.dtype_of(key, tensor)
+                self.facts = {**self.facts, number: Fact(tuple(tensor.shape), kind)}
         self.arguments = list(self.given.values())
         self._items(with_scans(self.item.body, set(self.item.outs), self.facts))
         refs = tuple(self._resolved(Ref(one)) for one in self.item.outs)
@@ -785,6 +833,7 @@ class _FunctionWriter(_Writer):
                         ast.arg(name, code("int" if isinstance(one, int) else "float"))
                         for name, one in self.numbers.items()
                     ),
+                    *([ast.arg(dtypes.ARGUMENT, code("jax.typing.DTypeLike"))] * self.dtype_given),
                 ],
                 None,
                 [],

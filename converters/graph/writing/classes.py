@@ -39,6 +39,7 @@ from converters.graph.writing.forms.repeats import repeated
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import weight_of
 from converters.graph.writing.model import Class, Method, Model
+from converters.graph.writing.numerics import BASE, NUMERICS, READ, reads_numerics, with_numerics
 from converters.graph.writing.original.constants import computed
 from converters.graph.writing.original.names import aliases
 from converters.mapping.paths import has_layers
@@ -47,7 +48,7 @@ _CONFIG = "config"
 # Up to how many forms of a class every choice of them is tried, and every two; of more only all.
 _TRIED, _PAIRS = 5, 8
 # Names of a Flax module that no field can have.
-_OF_FLAX = ("name", "parent", "scope", "variables", "path", _CONFIG)
+_OF_FLAX = ("name", "parent", "scope", "variables", "path", _CONFIG, *READ)
 
 
 @dataclass
@@ -216,7 +217,7 @@ class _Classes:
         if isinstance(below, str):
             layer = self.drafter.layer(path)
             if layer is not None:
-                return layer.made(self.drafter.settings)
+                return layer.made(self.drafter.settings, self.drafter.graph.narrow is not None)
             return Hole(_Child(path))
         inner = [
             self._held(parent, f"{name}.{key}", f"{path}.{key}", one, below[key])
@@ -259,17 +260,21 @@ class _Classes:
             settings.of_parameter(one.module, name, axis, side) for axis, side in enumerate(sides)
         )
         if found is not None and found.collection != "params":
-            return _variable(found.collection, name, shape, tensor.dtype)
+            return self.drafter.in_dtype(
+                key, _variable(found.collection, name, shape, tensor.dtype)
+            )
         if key in self.drafter.volatile:
             again = computed(tensor, one.module, name, settings)
             if again is not None:
                 self.drafter.recomputed.add(key)
                 return again
         if key in self.drafter.buffers:
-            return _variable("buffers", name, shape, tensor.dtype)
-        return code(
-            "self.param({name}, {init}, {shape})", name=name, init=_init(tensor), shape=shape
-        )
+            made = _variable("buffers", name, shape, tensor.dtype)
+        else:
+            narrow = key in (self.drafter.graph.narrow or ())
+            kind = [code("self.param_dtype")] if narrow else []
+            made = call("self.param", name, _init(tensor), shape, *kind)
+        return self.drafter.in_dtype(key, made)
 
     def _children(self, one: _Instance) -> None:
         """The holes of the children as calls of their classes."""
@@ -280,7 +285,8 @@ class _Classes:
             cls, fields = self.made[hole.value.path]
             first = [ast.Attribute(ast.Name("self", ast.Load()), _CONFIG, ast.Load())]
             named = {key: as_code(value) for key, value in fields.items()}
-            return call(cls.name, *(first if cls.configured else []), **named)
+            made = call(cls.name, *(first if cls.configured else []), **named)
+            return with_numerics(made, NUMERICS) if cls.typed else made
 
         one.setup = [lists.together(fill(each, made), one.over) for each in one.setup]
 
@@ -383,6 +389,7 @@ class _Classes:
             configured,
             setup,
             methods,
+            typed=reads_numerics([*setup, *(s for m in methods.values() for s in _all(m))]),
         )
         self.classes.append(made)
         for index, instance in enumerate(group):
@@ -513,7 +520,7 @@ class _Classes:
         )
 
     def _name(self, cls: type) -> str:
-        taken = {one.name for one in self.classes}
+        taken = {BASE, *(one.name for one in self.classes)}
         if cls.__name__ not in taken:
             return cls.__name__
         first = f"{cls.__name__}_" if cls.__name__[-1].isdigit() else cls.__name__

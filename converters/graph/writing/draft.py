@@ -19,6 +19,8 @@ from converters.graph.ir import (
     calls,
 )
 from converters.graph.recording.shared import first_names, with_shared
+from converters.graph.expression import code
+from converters.graph.writing.dtypes import cast_only
 from converters.graph.writing.layers import Layer, layer_of
 from converters.graph.writing.layout import (
     layouts,
@@ -135,6 +137,10 @@ class Drafter:
                     number_of = len(self.symbols)
                     name = usual[number_of] if number_of < 4 else f"size_{number_of}"
                     self.symbols.setdefault(side.expression, name)
+        # Calls that are given the dtype that the model computes in.
+        self.dtype_given: set[tuple[str, int]] = set()
+        # Parameters that are only read in another dtype than that.
+        self.cast_only = cast_only(graph)
         # Name of a function that is still to be written → what for.
         self.stubs: dict[str, str] = {}
         self.functions: list[ast.FunctionDef] = []
@@ -146,6 +152,13 @@ class Drafter:
         self.members: dict[str, ast.expr] = {}
         # Path of a module → what others read of it, by name.
         self.lent: dict[str, dict[str, str]] = {}
+
+    def in_dtype(self, key: str, array: ast.expr) -> ast.expr:
+        """A parameter or buffer in the dtype that the model computes in, where it is used in that."""
+        narrow = self.graph.narrow is not None and key in self.graph.narrow
+        if not narrow or key in self.cast_only:
+            return array
+        return code("jnp.asarray({x}, self.dtype)", x=array)
 
     def classes_of_ours(self) -> list[type]:
         """The classes of `converters.modules` that the layers are."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 
 from converters.graph.expression import as_code, call, code
 from converters.graph.writing.original.settings import Settings
+from converters.graph.writing.numerics import with_numerics
 from converters.layers.flax_call import Call, FlaxCall, Maker, Name, Variable
 from converters.layers.layout import UNCHANGED, Permute
 from converters.layers.registry import find_entry, flax_calls
@@ -68,13 +69,23 @@ class Layer:
         """What it returns: None for one tensor, a tuple of these for several."""
         return _GIVES.get(type(self.module).__name__) if self.ours else None
 
-    def made(self, settings: Settings) -> ast.expr:
-        """The expression that makes it; sizes are settings of the model."""
+    def made(self, settings: Settings, typed: bool = False) -> ast.expr:
+        """The expression that makes it; sizes are settings of the model.
+
+        Args:
+            settings: of the model.
+            typed: whether it is given the dtypes and the precision of the module that holds it.
+        """
         named = {**self.flax.sizes, **self.flax.settings}
         written = {name: self._argument(settings, name, value) for name, value in named.items()}
         first = [written.pop(one) for one in ("num_embeddings", "features") if one in written]
         name = self.flax.of.rpartition(".")[2]
-        return call(name if self.ours else f"nn.{name}", *first, **written)
+        made = call(name if self.ours else f"nn.{name}", *first, **written)
+        return with_numerics(made, self._fields()) if typed else made
+
+    def _fields(self) -> Set[str]:
+        place, _, name = self.flax.of.rpartition(".")
+        return set(getattr(importlib.import_module(place), name).__dataclass_fields__)
 
     def _argument(self, settings: Settings, name: str, value: Any) -> Any:
         for torch_name in _FROM.get(name, ()):

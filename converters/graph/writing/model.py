@@ -19,6 +19,7 @@ class Class:
         configured: whether it reads the configuration, or something below it does.
         setup: what its `setup` does.
         methods: name → arguments, statements and result.
+        typed: whether it has the fields `dtype`, `param_dtype` and `precision`.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Class:
     configured: bool
     setup: list[ast.stmt]
     methods: dict[str, Method]
+    typed: bool = False
 
 
 @dataclass

@@ -1,0 +1,61 @@
+"""`dtype`, `param_dtype` and `precision` as fields of the classes, given on to what they hold."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Set
+
+from converters.graph.expression import code
+
+# The class that all of a port's classes are derived from which hold weights.
+BASE = "Module"
+SOURCE = '''
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
+'''.strip()
+IMPORTS = ("from typing import Any", "from jax.typing import DTypeLike")
+_DTYPES = {"dtype", "param_dtype"}
+NUMERICS = frozenset({*_DTYPES, "precision"})
+READ = {*NUMERICS, "dtypes", "numerics"}
+
+
+def with_numerics(made: ast.expr, fields: Set[str]) -> ast.expr:
+    """A call that makes a layer, given what it takes of the dtypes and the precision."""
+    assert isinstance(made, ast.Call)
+    if fields >= NUMERICS:
+        more = [ast.keyword(None, code("self.numerics"))]
+    elif fields >= _DTYPES:
+        more = [ast.keyword(None, code("self.dtypes"))]
+    else:
+        more = [ast.keyword(one, code(f"self.{one}")) for one in sorted(fields & NUMERICS)]
+    return ast.Call(made.func, made.args, [*made.keywords, *more])
+
+
+def reads_numerics(trees: Iterable[ast.AST]) -> bool:
+    """Whether the source of a class reads one of the fields."""
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr in READ
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+        for tree in trees
+        for node in ast.walk(tree)
+    )
