@@ -38,6 +38,7 @@ from converters.graph.recording.detours import (
 )
 from converters.graph.recording.gradients import gradients_followed
 from converters.graph.recording.nodes import (
+    drawn_anew,
     frames_of,
     numbers_read,
     without_changes,
@@ -72,6 +73,7 @@ class Trace:
         notes: which ways around were taken.
         fixed: inputs whose values the recording holds, which are none of the graph's.
         known: whether sizes rest on values that are known.
+        decomposed: whether torch took it apart once more, to be rid of changes in place.
     """
 
     program: torch.export.ExportedProgram
@@ -82,6 +84,7 @@ class Trace:
     notes: tuple[str, ...] = ()
     fixed: Mapping[str, torch.Tensor] = field(default_factory=dict)
     known: bool = False
+    decomposed: bool = False
 
 
 @torch.library.custom_op("tpu_migrate::mark", mutates_args=())
@@ -94,13 +97,26 @@ def _(x: torch.Tensor, label: str) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
+def trace(
+    module: torch.nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    *,
+    as_it_is: bool = False,
+    decomposed: bool = False,
+) -> Trace:
     """Record what a model does with inputs of these shapes; their sides are left free where it allows it.
+
+    Args:
+        module: the model; it is put into `eval()`.
+        inputs: what it is called with.
+        as_it_is: whether it keeps the mode that it is in, which may be training.
+        decomposed: whether it is taken apart once more (see `Trace`), also where it changes nothing in place.
 
     Raises:
         GraphError: it does not take the inputs, or cannot be recorded.
     """
-    module.eval()
+    if not as_it_is:
+        module.eval()
     called = _probe(module, inputs)
     failures: list[tuple[_Way, str]] = []
     by_value: list[str] = []  # those where values decide
@@ -121,7 +137,10 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
                     checks_pass(way.checks, told),
                 ):
                     kept = numbers_kept(module) if way.fixed else {}
-                    program, outputs = _export(module, inputs, fixed, kept, free, called)
+                    how = decomposed, as_it_is
+                    program, outputs, apart = _export(
+                        module, inputs, fixed, kept, free, called, *how
+                    )
             except Exception as error:  # whatever torch.export raises
                 said = _placed(error)
                 if (way, said) in failures:
@@ -154,6 +173,7 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
                 tuple(notes),
                 {name: inputs[name] for name in fixed},
                 way.fixed,
+                apart,
             )
     why = by_value[0] if by_value else failures[0][1]
     raise GraphError(f"torch.export cannot record the model: {why}", _HOW)
@@ -273,7 +293,9 @@ def _export(
     kept: _Kept,
     free: Callable[[int], range],
     called: _Called,
-) -> tuple[torch.export.ExportedProgram, Any]:
+    decomposed: bool,
+    in_training: bool,
+) -> tuple[torch.export.ExportedProgram, Any, bool]:
     outputs: list[Any] = []
     wrapper = _wrapped(module, inputs, fixed, kept, outputs)
     inputs = {name: one for name, one in inputs.items() if name not in fixed}
@@ -298,24 +320,31 @@ def _export(
         program = torch.export.export(
             wrapper, (), dict(inputs), dynamic_shapes=shapes, strict=False
         )
-        program = _functional(program)
+        if in_training:
+            drawn_anew(program.graph)
+        program, apart = _functional(program, decomposed)
         for node in numbers_read(program.graph):
             frames = frames_of(node)
             raise ReadError(f"{frames[-1] if frames else node}: a number is read from a tensor")
-        return program, outputs[-1]
+        return program, outputs[-1], apart
 
 
 class ReadError(RuntimeError):
     """A number that the recording reads, so that it rests on values."""
 
 
-def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program without changes in place; one that has none need not be recorded a second time."""
+def _functional(
+    program: torch.export.ExportedProgram, decomposed: bool
+) -> tuple[torch.export.ExportedProgram, bool]:
+    """The program without changes in place, and whether torch took it apart for that.
+
+    One that has none need not be recorded a second time, unless it is to be `decomposed`.
+    """
     without_checks(program.graph)
     without_changes(program.graph)
-    if any(_changes(node.target) for node in program.graph.nodes):
-        return program.run_decompositions({})
-    return program
+    if decomposed or any(_changes(node.target) for node in program.graph.nodes):
+        return program.run_decompositions({}), True
+    return program, False
 
 
 def _changes(target: Any) -> bool:

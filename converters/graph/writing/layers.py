@@ -29,6 +29,9 @@ _FROM = {
     "hidden_size": ("hidden_size",),
     "num_layers": ("num_layers",),
     "num_parameters": ("num_parameters",),
+    "dropout_rate": ("dropout",),
+    "dropout": ("dropout",),
+    "momentum": ("momentum",),
 }
 # Layers that give several tensors, and how these are nested; Flax's own differ in it, ours do not.
 _GIVES: Mapping[str, Any] = {
@@ -49,10 +52,12 @@ class Layer:
     Attributes:
         module: the torch layer.
         flax: how Flax's is made and called.
+        trains: whether it computes otherwise in training: its calls are told `deterministic`.
     """
 
     module: torch.nn.Module
     flax: FlaxCall
+    trains: bool = False
 
     @property
     def ours(self) -> type | None:
@@ -72,6 +77,8 @@ class Layer:
         """The expression that makes it; sizes are settings of the model."""
         named = {**self.flax.sizes, **self.flax.settings}
         written = {name: self._argument(settings, name, value) for name, value in named.items()}
+        if self.trains and "dropout_rate" in written:
+            written["broadcast_dropout"] = False  # torch drops each weight by itself
         first = [written.pop(one) for one in ("num_embeddings", "features") if one in written]
         name = self.flax.of.rpartition(".")[2]
         return call(name if self.ours else f"nn.{name}", *first, **written)
@@ -88,9 +95,15 @@ class Layer:
         for before in self.flax.before:
             named = {name: _value(value) for name, value in before.named.items()}
             given = call(_spelled(before.of), given, *map(_value, before.first), **named)
-        options = {**more, **{name: _value(value) for name, value in self.flax.options.items()}}
+        told = {name: self._option(value) for name, value in self.flax.options.items()}
+        options = {**more, **told}
         keywords = [ast.keyword(name, as_code(value)) for name, value in options.items()]
         return ast.Call(layer, [given], keywords)
+
+    def _option(self, value: Any) -> Any:
+        """What a call is told; `deterministic` is what its caller is told."""
+        mode = self.trains and isinstance(value, Variable)
+        return code(value.name) if mode else _value(value)
 
     def weight(self, layer: ast.expr, name: str, settings: Settings) -> ast.expr | None:
         """The torch tensor `name` of the layer, as an expression; None if it is not one array of Flax's."""
@@ -219,7 +232,7 @@ def _value(value: Any) -> Any:
     """A value of a `FlaxCall` as an expression."""
     match value:
         case Variable():
-            # The port runs in inference: nothing is drawn and statistics stay.
+            # Nothing is drawn and statistics stay.
             return True
         case Name():
             return code(_spelled(value.of))

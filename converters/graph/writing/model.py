@@ -19,6 +19,7 @@ class Class:
         configured: whether it reads the configuration, or something below it does.
         setup: what its `setup` does.
         methods: name → arguments, statements and result.
+        told: whether its methods are told by `deterministic` whether the model is trained.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Class:
     configured: bool
     setup: list[ast.stmt]
     methods: dict[str, Method]
+    told: bool = False
 
 
 @dataclass
