@@ -13,6 +13,7 @@ import torch
 
 from converters.graph.expression import call, code
 from converters.graph.ir import Free, Graph
+from converters.graph.merging.merged import both_modes
 from converters.graph.recording.group import group
 from converters.graph.recording.guards import Bound
 from converters.graph.recording.masks import broadcast_masks
@@ -21,8 +22,9 @@ from converters.graph.writing import linen
 from converters.graph.writing.classes import classes
 from converters.graph.writing.draft import Drafter, Missing
 from converters.graph.writing.limits import Limits
-from converters.graph.writing.model import Model
+from converters.graph.writing.model import Class, Model
 from converters.graph.writing.patterns import plain
+from converters.graph.writing.training import refusal
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Port:
         notes: what else to know.
         missing: operators without a lowering; in the source functions stand for them that raise.
         origin: class, file and first line of the originals.
+        trains: whether it computes otherwise in training, which `deterministic=False` says.
+        refused: why training is not in it, with a line of the original; "" where it is.
         constants: arrays that go into the file of weights beside them, by path ("buffers/…").
         settings: the values of the configuration, by name.
         sources: name in the configuration → what the original calls it, and paths of modules that have it.
@@ -70,6 +74,8 @@ class Port:
     notes: tuple[str, ...] = ()
     missing: tuple[Missing, ...] = ()
     origin: tuple[tuple[str, str, int], ...] = ()
+    trains: bool = False
+    refused: str = ""
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     stages: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -100,12 +106,14 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
     """
     with broadcast_masks():
         recorded = trace(module, inputs)
-    found = group(recorded)
+    both = both_modes(module, inputs, recorded, group(recorded))
+    recorded, found = both.recorded, both.graph
     constants = _tensors(recorded) | dict(found.constants)
     modules = dict(module.named_modules(remove_duplicate=False))
     graph = plain(found, modules, constants)
-    drafter = Drafter(graph, module, constants)
+    drafter = Drafter(graph, module, constants, both.modes)
     model = classes(drafter)
+    _refuse_training(model.classes[-1], both.modes.refused)
     name = model.classes[-1].name
     config = f"{name.removesuffix('Model')}Config"
     title = f"{name} in Flax, ported from {type(module).__module__}."
@@ -134,6 +142,8 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         notes=recorded.notes,
         missing=missing,
         origin=_origin(model),
+        trains=drafter.training.any,
+        refused=both.modes.refused,
         constants=_constants(drafter),
         stages={"graph.txt": str(found), "plain.txt": str(graph)},
         settings=model.settings,
@@ -153,6 +163,13 @@ def _demands(graph: Graph, bounds: tuple[Bound, ...], limits: Limits) -> list[as
         sizes[f"{name}.shape[{axis}] == {size}"] = f"{name} axis {axis}: {size}"
     checks = [call("demand_size", code(condition), text) for condition, text in sizes.items()]
     return [ast.Expr(one) for one in (*values, *checks)]
+
+
+def _refuse_training(cls: Class, reason: str) -> None:
+    """Have the model refuse training, where the port does not have what the original does then."""
+    if reason:
+        cls.told = True
+        cls.methods["__call__"].body.insert(0, refusal(reason))
 
 
 def _tensors(recorded: Trace) -> dict[str, Any]:

@@ -41,6 +41,11 @@ _DROPPED = re.compile(
     r"aten\._assert|aten\.sym_|_operator\.|aten\._check|math\.|torch\.sym|aten\.sym_constrain"
 )
 
+# What draws random numbers: a second one draws others.
+_DRAWS = re.compile(
+    r"aten\.(rand|bernoulli|normal|multinomial|uniform|exponential|\w*dropout|scaled_dot_product)"
+)
+
 
 def group(trace: Trace) -> Graph:
     """The recorded graph as calls within calls.
@@ -165,7 +170,7 @@ class _Group:
         # The same once more, in one call of a function: what another one computes it computes itself.
         frames = self._frames(node)
         again = (name, str(arguments), str(named), frames[:-1])
-        if again in at.computed:
+        if again in at.computed and not _DRAWS.match(name):
             self.values[node] = at.computed[again]
             return
         value = node.meta.get("val")

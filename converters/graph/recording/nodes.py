@@ -94,3 +94,30 @@ def without_changes(graph: fx.Graph) -> None:
 def _is_fresh(node: fx.Node) -> bool:
     """Whether what a node gives shares memory with nothing that was there before."""
     return node.op == "call_function" and _FRESH.match(name_of(node.target)) is not None
+
+
+# What a mask is drawn into, and what is done to it in place.
+_DRAWN = re.compile(r"aten\.(new_empty|empty|empty_like|rand|rand_like|bernoulli|add|floor)\.")
+_ON_DRAWN = {
+    "aten.bernoulli_.float": torch.ops.aten.bernoulli.p,
+    "aten.floor_.default": torch.ops.aten.floor.default,
+    "aten.div_.Tensor": torch.ops.aten.div.Tensor,
+    "aten.div_.Scalar": torch.ops.aten.div.Scalar,
+    "aten.mul_.Tensor": torch.ops.aten.mul.Tensor,
+}
+
+
+def drawn_anew(graph: fx.Graph) -> None:
+    """Have what is drawn in place, and scaled then, be tensors of their own (stochastic depth's masks)."""
+    order = {node: number for number, node in enumerate(graph.nodes)}
+    for node in list(graph.nodes):
+        source = node.args[0] if node.args else None
+        made = _ON_DRAWN.get(name_of(node.target))
+        if made is None or not isinstance(source, fx.Node):
+            continue
+        earlier = [one for one in source.users if order[one] < order[node]]
+        if _DRAWN.match(name_of(source.target)) and not earlier:
+            node.target = made
+            for user in list(source.users):
+                if order[user] > order[node]:
+                    user.replace_input_with(source, node)

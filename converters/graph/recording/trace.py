@@ -39,6 +39,7 @@ from converters.graph.recording.detours import (
 from converters.graph.recording.gradients import gradients_followed
 from converters.graph.recording.guards import Bound, bounds
 from converters.graph.recording.nodes import (
+    drawn_anew,
     frames_of,
     numbers_read,
     without_changes,
@@ -84,6 +85,7 @@ class Trace:
         narrow: names of the parameters and buffers that it was recorded with in `precision.COMPUTE`, which
             stands for whatever the model computes in.
         same_dtype: why dtypes are not followed; "" if they are.
+        decomposed: whether torch took it apart once more, to be rid of changes in place.
     """
 
     program: torch.export.ExportedProgram
@@ -97,6 +99,7 @@ class Trace:
     bounds: tuple[Bound, ...] = ()
     narrow: frozenset[str] = frozenset()
     same_dtype: str = ""
+    decomposed: bool = False
 
 
 @torch.library.custom_op("tpu_migrate::mark", mutates_args=())
@@ -109,29 +112,47 @@ def _(x: torch.Tensor, label: str) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
+def trace(
+    module: torch.nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    *,
+    as_it_is: bool = False,
+    decomposed: bool = False,
+) -> Trace:
     """Record what a model does with inputs of these shapes; their sides are left free where it allows it.
+
+    Args:
+        module: the model; it is put into `eval()`.
+        inputs: what it is called with.
+        as_it_is: whether it keeps the mode that it is in, which may be training.
+        decomposed: whether it is taken apart once more (see `Trace`), also where it changes nothing in place.
 
     Raises:
         GraphError: it does not take the inputs, or cannot be recorded.
     """
-    module.eval()
+    if not as_it_is:
+        module.eval()
     called = _probe(module, inputs)
     if called.narrow:
-        return replace(_recorded(module, inputs, called), same_dtype=_OWN_DTYPE)
+        wide = _recorded(module, inputs, called, decomposed, as_it_is)
+        return replace(wide, same_dtype=_OWN_DTYPE)
     try:
         with in_compute_dtype(module), ExactNumbers():
-            recorded = _recorded(module, narrowed(inputs), called)
+            recorded = _recorded(module, narrowed(inputs), called, decomposed, as_it_is)
     except GraphError as error:
         called.read = ()
-        wide = _recorded(module, inputs, called)
+        wide = _recorded(module, inputs, called, decomposed, as_it_is)
         return replace(wide, same_dtype=f"{_NO_NARROW} ({error.what})")
     fixed = {name: inputs[name] for name in recorded.fixed}
     return replace(recorded, fixed=fixed, narrow=frozenset(saved_floats(module)))
 
 
 def _recorded(
-    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], called: _Called
+    module: torch.nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    called: _Called,
+    decomposed: bool,
+    in_training: bool,
 ) -> Trace:
     """Record a model in the dtype of its weights and inputs."""
     failures: list[tuple[_Way, str]] = []
@@ -153,7 +174,10 @@ def _recorded(
                     checks_pass(way.checks, told),
                 ):
                     kept = numbers_kept(module) if way.fixed else {}
-                    program, outputs = _export(module, inputs, fixed, kept, free, called)
+                    how = decomposed, in_training
+                    program, outputs, apart = _export(
+                        module, inputs, fixed, kept, free, called, *how
+                    )
             except Exception as error:  # whatever torch.export raises
                 said = _placed(error)
                 if (way, said) in failures:
@@ -187,6 +211,7 @@ def _recorded(
                 {name: inputs[name] for name in fixed},
                 way.fixed,
                 called.bounds,
+                decomposed=apart,
             )
     why = by_value[0] if by_value else failures[0][1]
     raise GraphError(f"torch.export cannot record the model: {why}", _HOW)
@@ -314,7 +339,9 @@ def _export(
     kept: _Kept,
     free: Callable[[int], range],
     called: _Called,
-) -> tuple[torch.export.ExportedProgram, Any]:
+    decomposed: bool,
+    in_training: bool,
+) -> tuple[torch.export.ExportedProgram, Any, bool]:
     outputs: list[Any] = []
     wrapper = _wrapped(module, inputs, fixed, kept, outputs)
     inputs = {name: one for name, one in inputs.items() if name not in fixed}
@@ -340,24 +367,31 @@ def _export(
             wrapper, (), dict(inputs), dynamic_shapes=shapes, strict=False
         )
         called.bounds = bounds(program, tuple(inputs))
-        program = _functional(program)
+        if in_training:
+            drawn_anew(program.graph)
+        program, apart = _functional(program, decomposed)
         for node in numbers_read(program.graph):
             frames = frames_of(node)
             raise ReadError(f"{frames[-1] if frames else node}: a number is read from a tensor")
-        return program, outputs[-1]
+        return program, outputs[-1], apart
 
 
 class ReadError(RuntimeError):
     """A number that the recording reads, so that it rests on values."""
 
 
-def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program without changes in place; one that has none need not be recorded a second time."""
+def _functional(
+    program: torch.export.ExportedProgram, decomposed: bool
+) -> tuple[torch.export.ExportedProgram, bool]:
+    """The program without changes in place, and whether torch took it apart for that.
+
+    One that has none need not be recorded a second time, unless it is to be `decomposed`.
+    """
     without_checks(program.graph)
     without_changes(program.graph)
-    if any(_changes(node.target) for node in program.graph.nodes):
-        return program.run_decompositions({})
-    return program
+    if decomposed or any(_changes(node.target) for node in program.graph.nodes):
+        return program.run_decompositions({}), True
+    return program, False
 
 
 def _changes(target: Any) -> bool:

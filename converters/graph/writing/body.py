@@ -11,6 +11,7 @@ from typing import Any
 import sympy
 import torch
 
+from converters.graph.draws import draws, dropout_rate, is_dropout
 from converters.graph.expression import (
     Hole,
     SettingFloat,
@@ -21,9 +22,22 @@ from converters.graph.expression import (
     dtype_name,
     method,
 )
-from converters.graph.ir import COMPUTE, Apply, Call, Fact, Frame, Free, Held, Item, Op, Ref, references
+from converters.graph.ir import (
+    COMPUTE,
+    Apply,
+    Call,
+    Fact,
+    Frame,
+    Free,
+    Held,
+    Item,
+    Op,
+    Ref,
+    references,
+)
 from converters.graph.ops import lowerings
 from converters.graph.ops.functions import functions
+from converters.graph.ops.networks.matmul import is_usual
 from converters.graph.ops.registry import Result, Size, Tensor
 from converters.graph.recording.trace import GraphError
 from converters.graph.writing import dtypes
@@ -44,6 +58,7 @@ from converters.graph.writing.original.functions import (
     within,
 )
 from converters.graph.writing.statements import Statement, inlined, targets, unturned
+from converters.graph.writing.training import MODE, mode_keyword
 from converters.mapping.paths import has_layers, is_container
 
 
@@ -64,6 +79,7 @@ class _Function:
         sizes: that come after them.
         numbers: settings that come after these.
         dtype: the dtype that the model computes in, where it is given that.
+        dropouts: rate, axes and operator of the dropouts that come last.
     """
 
     name: str
@@ -71,6 +87,7 @@ class _Function:
     sizes: tuple[sympy.Expr, ...]
     numbers: tuple[SettingInt | SettingFloat, ...]
     dtype: tuple[Hole, ...]
+    dropouts: tuple[tuple[float, tuple[int, ...], Op], ...] = ()
 
 
 def _function(writer: _Writer, item: Apply, scan: Scan | None = None) -> _Function:
@@ -105,7 +122,8 @@ def _function(writer: _Writer, item: Apply, scan: Scan | None = None) -> _Functi
         drafter.functions.append(made)
     numbers = tuple(inner.numbers.values())
     dtype = (Hole(dtypes.ComputeDtype()),) if inner.dtype_given else ()
-    return _Function(forms[form], tuple(inner.order), tuple(inner.sizes), numbers, dtype)
+    drawn = tuple((rate, axes, op) for (rate, axes), (_, op) in inner.dropouts.items())
+    return _Function(forms[form], tuple(inner.order), tuple(inner.sizes), numbers, dtype, drawn)
 
 
 def _form(made: ast.FunctionDef) -> str:
@@ -159,7 +177,7 @@ class _Writer:
         later = {one.id for one in references(results)}
         items = [(item, self._own(item)) for item in self.call.body]
         whole = [item for item, _ in with_functions(items, later)]
-        self._items(with_scans(whole, later, self.facts))
+        self._items(self._scanned(whole, later))
         results = self._results()
         self._name(results)
         self.made.sizes = tuple(self.sizes.values())
@@ -169,6 +187,10 @@ class _Writer:
         self.made.labels = tuple(one.label for one in self.call.taken)
         self.drafter.sizes[self.call.path, self.call.number] = list(self.sizes)
         return self.made
+
+    def _scanned(self, items: Sequence[Item], later: set[int]) -> Sequence[Item | Scan]:
+        """Items with loops over data as scans; one that draws is written turn by turn, as each draws anew."""
+        return items if any(map(draws, items)) else with_scans(items, later, self.facts)
 
     def _name(self, results: Any) -> None:
         shown = self._dtype_shown()
@@ -187,7 +209,7 @@ class _Writer:
             self.layouts,
             self.lying,
             placed,
-            {*functions(), *written},
+            {*functions(), *written, *self._reserved()},
             self.wanted,
             self._held,
             self.size_argument if self.sizes_given else None,
@@ -197,7 +219,10 @@ class _Writer:
         if shown:
             taken = {*scope.taken, *self.made.arguments}
             *body, last = dtypes.read_from(
-                [*body, ast.Expr(result)], shown, taken, names.source_tree(type(self.module).forward)
+                [*body, ast.Expr(result)],
+                shown,
+                taken,
+                names.source_tree(type(self.module).forward),
             )
             assert isinstance(last, ast.Expr)
             result = last.value
@@ -224,6 +249,10 @@ class _Writer:
         for one in self.statements:
             one.value = dtypes.filled(one.value, dtype)
         return ""
+
+    def _reserved(self) -> set[str]:
+        """Names that no value may have, as they are training's."""
+        return {MODE, "partial"} if self.drafter.training.any else set()
 
     def _arguments(self) -> list[tuple[str, int]]:
         found = []
@@ -334,13 +363,18 @@ class _Writer:
             parts.append((one, self._where(one.path) if owned else None, self.statements[start:]))
         whole = sequence(module, item, parts, self.facts, self.layouts)
         if whole is not None:
-            given, out, members = whole
+            given, out, members, told = whole
             for key, function in members.items():
                 self.drafter.members[f"{item.path}.{key}"] = function
-            value = ast.Call(self._where(item.path), [given], [])
+            keywords = [mode_keyword()] if told else []
+            self.drafter.training.sequentials |= {item.path} if told else set()
+            value = ast.Call(self._where(item.path), [given], keywords)
             self.statements[first:] = [Statement((out,), value, self._frames(item.frames))]
 
     def _op(self, item: Op) -> None:
+        if is_dropout(item):
+            self._dropout(item)
+            return
         made = stays(item, self.layouts, self.facts, self.drafter.constants)
         if made is not None and made[0] != self.layouts.get(item.outs[0]):
             made = None  # in a function all is in torch's order
@@ -361,6 +395,8 @@ class _Writer:
             arguments = (*arguments[:2], *bounds, *arguments[4:])
         named = {key: self._operand(one, item) for key, one in item.named.items()}
         try:
+            if dropout_rate(item):
+                lowering = self._dropping(item)
             if lowering is None:
                 raise NotImplementedError("no lowering is registered")
             value = lowering(arguments, named, outs[0] if item.single else tuple(outs))
@@ -369,6 +405,74 @@ class _Writer:
         if self.drafter.graph.narrow is not None:
             value = dtypes.marked(value)
         self.statements.append(Statement(item.outs, value, self._frames(item.frames), item.single))
+
+    def _dropout(self, item: Op) -> None:
+        """A dropout: a module of the original's, or one that stands for what its forward does."""
+        value, rate, axes, path = item.arguments
+        x = self._resolved(value)
+        layout = self.layouts.get(x.id) if isinstance(x, Ref) else None
+        operand: Any = self._operand(x, item)
+        if layout is not None and self.layouts.get(item.outs[0]) == layout:
+            rank = len(self.facts[x.id].shape)
+            axes = tuple(sorted(moved(axis, rank) for axis in axes)) if axes else ()
+            operand = Hole(x)
+        layer = self.drafter.training.dropouts.get(path)
+        if layer is not None and path.startswith(self.prefix):
+            layer.axes.append(axes)
+            if layer.axes[0] != axes:
+                raise GraphError(f"{path}: drops along other axes in each call", "report it")
+            made = layer.applied(self.access(path), as_code(operand))
+        else:
+            made = self._dropped(rate, axes, item, as_code(operand))
+        self.statements.append(Statement(item.outs, made, self._frames(item.frames)))
+
+    def _dropped(self, rate: float, axes: tuple[int, ...], item: Op, x: ast.expr) -> ast.expr:
+        """A tensor after a dropout that the original has as a function."""
+        layer = ast.Attribute(
+            ast.Name("self", ast.Load()), self._dropout_name(rate, axes, item), ast.Load()
+        )
+        return ast.Call(layer, [x], [mode_keyword()])
+
+    def _dropout_function(self, rate: float, axes: tuple[int, ...], item: Op) -> ast.expr:
+        """A function of a tensor that drops, for a function that is given it."""
+        layer = ast.Attribute(
+            ast.Name("self", ast.Load()), self._dropout_name(rate, axes, item), ast.Load()
+        )
+        return ast.Call(ast.Name("partial", ast.Load()), [layer], [mode_keyword()])
+
+    def _dropout_name(self, rate: float, axes: tuple[int, ...], item: Op) -> str:
+        """The attribute of a dropout that the original has none for."""
+        frames = self._frames(item.frames)
+        found = self.drafter.settings.on_lines(rate, self.module, frames)
+        if found is None:
+            found = self.drafter.settings.of_number(rate, self.module, frames)
+        usual = "attn_dropout" if not is_dropout(item) else "drop_path" if axes else "dropout"
+        held = self.made.dropouts
+        taken = {*vars(self.module), *self.module._modules, *self.module._parameters}
+        taken |= set(self.module._buffers)
+        for number in range(1, 1000):
+            name = usual if number == 1 else f"{usual}_{number}"
+            if name not in taken and held.setdefault(name, (found, axes)) == (found, axes):
+                return name
+        raise AssertionError("no name is free")
+
+    def _dropping(self, item: Op) -> Any:
+        """What writes an attention that drops weights."""
+        drop = self._dropout_function(dropout_rate(item), (), item)
+
+        def lowering(arguments: Sequence[Any], named: Mapping[str, Any], out: Any) -> ast.expr:
+            names_of = ("attn_mask", "dropout_p", "is_causal")
+            options = dict(zip(names_of, arguments[3:], strict=False)) | dict(named)
+            told = {
+                "mask": options.get("attn_mask"),
+                "is_causal": options.get("is_causal") or None,
+                "scale": options.get("scale"),
+            }
+            usual = told["scale"] is not None and is_usual(told["scale"], arguments[0])
+            told = {k: v for k, v in told.items() if v is not None and (k != "scale" or not usual)}
+            return call("dropout_attention", *arguments[:3], drop, **told)
+
+        return lowering
 
     @staticmethod
     def _expanded(x: Tensor, sides: Sequence[Any]) -> list[Any]:
@@ -386,7 +490,9 @@ class _Writer:
         given = [as_code(self._operand(value, _NO_OP)) for value in item.given]
         needed: list[ast.expr] = [Hole(Free(one, 0)) for one in made.sizes]
         numbers = [as_code(one) for one in made.numbers]
-        arguments = [*(given[index] for index in made.order), *needed, *numbers, *made.dtype]
+        drawn = [self._dropout_function(*one) for one in made.dropouts]
+        plain = [given[index] for index in made.order]
+        arguments = [*plain, *needed, *numbers, *made.dtype, *drawn]
         value = ast.Call(ast.Name(made.name, ast.Load()), arguments, [])
         frames = self._frames(item.frames)[:-1] or item.frames[:-1]
         places = _places(item)
@@ -642,7 +748,9 @@ class _Writer:
         name = self.drafter.methods.get((item.path, item.number), "__call__")
         if name != "__call__":
             function = ast.Attribute(function, name, ast.Load())
-        value = ast.Call(function, [as_code(one) for one in given], [])
+        told = self.drafter.training.is_told(self.drafter, type(module))
+        keywords = [mode_keyword()] if told else []
+        value = ast.Call(function, [as_code(one) for one in given], keywords)
         labels = tuple(one.label for one in item.taken)
         self.statements.append(
             Statement(item.outs, value, frames, len(item.taken) == 1, labels=labels)
@@ -777,6 +885,8 @@ class _FunctionWriter(_Writer):
         self.sizes_given = True
         # What settings of the model it is given, by name.
         self.numbers: dict[str, SettingInt | SettingFloat] = {}
+        # Rate and axes of the dropouts that it is given → what they are called, and an operator.
+        self.dropouts: dict[tuple[float, tuple[int, ...]], tuple[str, Op]] = {}
         self.stored: set[str] = set()
         self.same = above.same
         values = [above._resolved(value) for value in item.given]
@@ -809,7 +919,7 @@ class _FunctionWriter(_Writer):
                 kind = self.drafter.graph.dtype_of(key, tensor)
                 self.facts = {**self.facts, number: Fact(tuple(tensor.shape), kind)}
         self.arguments = list(self.given.values())
-        self._items(with_scans(self.item.body, set(self.item.outs), self.facts))
+        self._items(self._scanned(self.item.body, set(self.item.outs)))
         refs = tuple(self._resolved(Ref(one)) for one in self.item.outs)
         results = self._returned(refs)
         self._name(results)
@@ -834,6 +944,10 @@ class _FunctionWriter(_Writer):
                         for name, one in self.numbers.items()
                     ),
                     *([ast.arg(dtypes.ARGUMENT, code("jax.typing.DTypeLike"))] * self.dtype_given),
+                    *(
+                        ast.arg(name, code("Callable[[jax.Array], jax.Array]"))
+                        for name, _ in self.dropouts.values()
+                    ),
                 ],
                 None,
                 [],
@@ -848,6 +962,18 @@ class _FunctionWriter(_Writer):
 
     def _returned(self, refs: tuple[Any, ...]) -> Any:
         return refs[0] if len(refs) == 1 else refs
+
+    def _reserved(self) -> set[str]:
+        return super()._reserved() | {name for name, _ in self.dropouts.values()}
+
+    def _dropped(self, rate: float, axes: tuple[int, ...], item: Op, x: ast.expr) -> ast.expr:
+        return ast.Call(self._dropout_function(rate, axes, item), [x], [])
+
+    def _dropout_function(self, rate: float, axes: tuple[int, ...], item: Op) -> ast.expr:
+        """What the function is given."""
+        number = len(self.dropouts)
+        name = f"dropout_{number + 1}" if number else "dropout"
+        return ast.Name(self.dropouts.setdefault((rate, axes), (name, item))[0], ast.Load())
 
     def _place(self, name: str, parameters: Sequence[str]) -> int:
         """Where an argument stands among the original's."""

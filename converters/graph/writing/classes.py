@@ -42,6 +42,7 @@ from converters.graph.writing.model import Class, Method, Model
 from converters.graph.writing.numerics import BASE, NUMERICS, READ, reads_numerics, with_numerics
 from converters.graph.writing.original.constants import computed
 from converters.graph.writing.original.names import aliases
+from converters.graph.writing.training import dropout_made
 from converters.mapping.paths import has_layers
 
 _CONFIG = "config"
@@ -188,6 +189,9 @@ class _Classes:
         children |= self.drafter.reached.get(one.path, {})
         for name, key in held.items():
             one.setup.append(_assign(name, self._parameter(one, name, key)))
+        dropouts = [each for draft in self.drafts[one.path] for each in draft.dropouts.items()]
+        for name, (rate, axes) in dict(dropouts).items():
+            one.setup.append(_assign(name, dropout_made(rate, axes)))
         tree: dict[str, Any] = {}
         for attribute, path in children.items():
             at = tree
@@ -228,7 +232,8 @@ class _Classes:
         if isinstance(module, torch.nn.ModuleDict):
             return ast.Dict([ast.Constant(key) for key in module._modules], inner)
         if isinstance(module, torch.nn.Sequential):
-            return call("nn.Sequential", ast.List(inner, ast.Load()))
+            told = path in self.drafter.training.sequentials
+            return call("Sequential" if told else "nn.Sequential", ast.List(inner, ast.Load()))
         if isinstance(module, torch.nn.ModuleList):
             while list(module._modules)[len(inner) - 1] not in below:
                 inner.pop()  # what is behind the last that is called
@@ -390,6 +395,7 @@ class _Classes:
             setup,
             methods,
             typed=reads_numerics([*setup, *(s for m in methods.values() for s in _all(m))]),
+            told=self.drafter.training.is_told(self.drafter, cls),
         )
         self.classes.append(made)
         for index, instance in enumerate(group):

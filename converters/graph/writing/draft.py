@@ -10,6 +10,8 @@ from typing import Any
 import sympy
 import torch
 
+from converters.graph.draws import Modes
+from converters.graph.expression import code
 from converters.graph.ir import (
     Call,
     Free,
@@ -19,7 +21,6 @@ from converters.graph.ir import (
     calls,
 )
 from converters.graph.recording.shared import first_names, with_shared
-from converters.graph.expression import code
 from converters.graph.writing.dtypes import cast_only
 from converters.graph.writing.layers import Layer, layer_of
 from converters.graph.writing.layout import (
@@ -29,7 +30,9 @@ from converters.graph.writing.original.functions import own_frames, within
 from converters.graph.writing.original.names import argument_name, label_path
 from converters.graph.writing.original.settings import Settings
 from converters.graph.writing.place import buffer_path
+from converters.graph.writing.training import Training
 from converters.mapping.flatten import flattened_inputs
+from converters.modules.linen.modes import Sequential
 
 # How many elements a constant may have that is written down.
 _WRITTEN = 64
@@ -66,6 +69,7 @@ class Draft:
         children: attribute path → the module's path below, in the order of their first use.
         held: own parameters and buffers that are used, by name.
         labels: where its results stand in what the original returns.
+        dropouts: name → rate and axes of the dropouts that the original has as functions.
     """
 
     path: str
@@ -77,12 +81,19 @@ class Draft:
     children: dict[str, str] = field(default_factory=dict)
     held: dict[str, str] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
+    dropouts: dict[str, tuple[Any, tuple[int, ...]]] = field(default_factory=dict)
 
 
 class Drafter:
     """What the calls of a graph have in common when they are written (by `converters.graph.writing.body`)."""
 
-    def __init__(self, graph: Graph, root: torch.nn.Module, constants: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        root: torch.nn.Module,
+        constants: Mapping[str, Any],
+        modes: Modes = Modes(),  # noqa: B008 (frozen)
+    ) -> None:
         self.graph = graph
         self.root = root
         self.constants = constants
@@ -91,6 +102,7 @@ class Drafter:
         self.baked: dict[str, None] = {}
         self.modules = dict(root.named_modules(remove_duplicate=False))
         self.settings = Settings(root)
+        self.training = Training(graph, self.modules, modes)
         self.layers: dict[str, Layer] = {}
         self.buffers = {
             f"{path}.{name}" if path else name
@@ -162,7 +174,8 @@ class Drafter:
 
     def classes_of_ours(self) -> list[type]:
         """The classes of `converters.modules` that the layers are."""
-        found = (layer.ours for layer in self.layers.values())
+        found = [layer.ours for layer in self.layers.values()]
+        found += [Sequential] if self.training.sequentials else []
         return list(dict.fromkeys(one for one in found if one is not None))
 
     def _in_function(self, one: Call, item: Op) -> bool:
@@ -197,11 +210,13 @@ class Drafter:
 
     def layer(self, path: str) -> Layer | None:
         """The layer of Flax's that a module is, if it is one."""
+        if path in self.training.dropouts:
+            return self.training.dropouts[path]
         if path not in self.layers:
             found = layer_of(self.modules[path], path in self.called, self._plain(path))
             if found is None or self._elsewhere(path):
                 return None
-            self.layers[path] = found
+            self.layers[path] = self.training.layer(path, found)
         return self.layers[path]
 
     def _plain(self, path: str) -> bool:
@@ -226,7 +241,7 @@ class Drafter:
         if not made or not module.batch_first or not batched:
             return False
         if isinstance(module, torch.nn.LSTM):
-            usual = module.bias and not module.proj_size
+            usual = module.bias and not module.proj_size and path not in self.training.drawing
             return usual and all(len(one.given) == 1 for one in made)
         return all(
             len(one.given) == len(attended(one, module)) == 3
@@ -245,7 +260,7 @@ class Drafter:
         It is one of a Sequential, of a module without weights, or of one that stands elsewhere, whose weights
         are handed down.
         """
-        if (one.path, one.number) in self.foreign:
+        if (one.path, one.number) in self.foreign or one.path in self.training.dropouts:
             return True
         module = self.modules[one.path]
         if self.layer(one.path) is not None:

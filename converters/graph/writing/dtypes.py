@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from converters.graph.expression import Hole, code, dtype_name
-from converters.graph.ir import COMPUTE, Call, Fact, Graph, Held, Op, calls, held
+from converters.graph.ir import COMPUTE, Fact, Graph, Held, Op, calls, held
 from converters.graph.writing.holes import fill, holes
 from converters.graph.writing.statements import Statement
 

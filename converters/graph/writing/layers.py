@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from converters.graph.expression import as_code, call, code
-from converters.graph.writing.original.settings import Settings
 from converters.graph.writing.numerics import with_numerics
+from converters.graph.writing.original.settings import Settings
 from converters.layers.flax_call import Call, FlaxCall, Maker, Name, Variable
 from converters.layers.layout import UNCHANGED, Permute
 from converters.layers.registry import find_entry, flax_calls
@@ -30,6 +30,9 @@ _FROM = {
     "hidden_size": ("hidden_size",),
     "num_layers": ("num_layers",),
     "num_parameters": ("num_parameters",),
+    "dropout_rate": ("dropout",),
+    "dropout": ("dropout",),
+    "momentum": ("momentum",),
 }
 # Layers that give several tensors, and how these are nested; Flax's own differ in it, ours do not.
 _GIVES: Mapping[str, Any] = {
@@ -50,10 +53,12 @@ class Layer:
     Attributes:
         module: the torch layer.
         flax: how Flax's is made and called.
+        trains: whether it computes otherwise in training: its calls are told `deterministic`.
     """
 
     module: torch.nn.Module
     flax: FlaxCall
+    trains: bool = False
 
     @property
     def ours(self) -> type | None:
@@ -78,6 +83,8 @@ class Layer:
         """
         named = {**self.flax.sizes, **self.flax.settings}
         written = {name: self._argument(settings, name, value) for name, value in named.items()}
+        if self.trains and "dropout_rate" in written:
+            written["broadcast_dropout"] = False  # torch drops each weight by itself
         first = [written.pop(one) for one in ("num_embeddings", "features") if one in written]
         name = self.flax.of.rpartition(".")[2]
         made = call(name if self.ours else f"nn.{name}", *first, **written)
@@ -99,9 +106,15 @@ class Layer:
         for before in self.flax.before:
             named = {name: _value(value) for name, value in before.named.items()}
             given = call(_spelled(before.of), given, *map(_value, before.first), **named)
-        options = {**more, **{name: _value(value) for name, value in self.flax.options.items()}}
+        told = {name: self._option(value) for name, value in self.flax.options.items()}
+        options = {**more, **told}
         keywords = [ast.keyword(name, as_code(value)) for name, value in options.items()]
         return ast.Call(layer, [given], keywords)
+
+    def _option(self, value: Any) -> Any:
+        """What a call is told; `deterministic` is what its caller is told."""
+        mode = self.trains and isinstance(value, Variable)
+        return code(value.name) if mode else _value(value)
 
     def weight(self, layer: ast.expr, name: str, settings: Settings) -> ast.expr | None:
         """The torch tensor `name` of the layer, as an expression; None if it is not one array of Flax's."""
@@ -230,7 +243,7 @@ def _value(value: Any) -> Any:
     """A value of a `FlaxCall` as an expression."""
     match value:
         case Variable():
-            # The port runs in inference: nothing is drawn and statistics stay.
+            # Nothing is drawn and statistics stay.
             return True
         case Name():
             return code(_spelled(value.of))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from converters.graph.draws import is_dropout
 from converters.graph.expression import call, code, method
 from converters.graph.ir import Call, Fact, Graph, Held, Item, Op, Ref, held, references
 
@@ -185,6 +186,10 @@ def stays(
         return _turned(packet, item, found.get(first.id), rank)
     if states <= {None}:
         return None
+    if is_dropout(item):
+        state = found.get(first.id) if isinstance(first, Ref) else None
+        fits = state == LAST or not arguments[2]
+        return (state, lambda given: given(first).code) if fits else None
     if packet in _ELEMENTWISE:
         return _elementwise(item, found, facts, refs, constants)
     if found.get(getattr(first, "id", -1)) != LAST and packet != "cat":

@@ -16,6 +16,7 @@ from converters.graph.writing.numerics import BASE, IMPORTS, SOURCE
 from converters.graph.writing.original.comments import commented, of, placed
 from converters.graph.writing.original.names import first_sentence
 from converters.graph.writing.sources import copied
+from converters.graph.writing.training import MODE
 
 
 def modeling(
@@ -151,6 +152,8 @@ def _imports(text: str, config: str, more: Iterable[str]) -> str:
         "jax": "import jax",
         "jnp": "import jax.numpy as jnp",
         "np": "import numpy as np",
+        "partial": "from functools import partial",
+        "Callable": "from collections.abc import Callable",
         "nn": "from flax import linen as nn",
     }
     lines = [line for name, line in needed.items() if name in names]
@@ -185,7 +188,7 @@ def _class(cls: Class, config: str) -> str:
     methods: list[ast.stmt] = []
     for name, method in cls.methods.items():
         whole = [*method.body, commented(ast.Return(method.result), of(method.result))]
-        methods.append(_function(name, method, whole, _returns(method)))
+        methods.append(_function(name, method, whole, _returns(method), cls.told))
     if cls.setup:
         setup = [written(one) for one in cls.setup]
         body.append(_function("setup", None, setup, "None"))
@@ -225,7 +228,9 @@ def _returns(method: Method) -> str:
     return "jax.Array"
 
 
-def _function(name: str, method: Method | None, body: list[ast.stmt], returns: str) -> ast.stmt:
+def _function(
+    name: str, method: Method | None, body: list[ast.stmt], returns: str, told: bool = False
+) -> ast.stmt:
     given = [ast.arg("self")]
     defaults: list[ast.expr] = []
     if method is not None:
@@ -238,6 +243,9 @@ def _function(name: str, method: Method | None, body: list[ast.stmt], returns: s
             kind = f"{kinds[one]} | None" if spared else kinds[one]
             given.append(ast.arg(one, ast.parse(kind, mode="eval").body))
             defaults += [ast.Constant(None)] if spared else []
+        if told:
+            given.append(ast.arg(MODE, ast.Name("bool", ast.Load())))
+            defaults.append(ast.Constant(True))
     result = ast.parse(returns, mode="eval").body
     signature = ast.arguments([], given, None, [], [], None, defaults)
     return ast.FunctionDef(name, signature, body, [], result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -58,3 +59,26 @@ def attention_log_sums(
     if is_causal:
         scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_)), scores, -jnp.inf)
     return jax.nn.logsumexp(scores, axis=-1)
+
+
+def dropout_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    dropout: Callable[[jax.Array], jax.Array],
+    mask: jax.Array | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> jax.Array:
+    """Attention of (…, heads, length, width) with a dropout of its weights; heads may share keys and values."""
+    if query.ndim > 3 and query.shape[-3] != key.shape[-3]:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = (jnp.repeat(one, groups, axis=-3) for one in (key, value))
+    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        mask = jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_))
+    if mask is not None:
+        scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == jnp.bool_ else scores + mask
+    sees = (scores > -jnp.inf).any(axis=-1, keepdims=True)
+    weights = jax.nn.softmax(jnp.where(sees, scores, 0).astype(jnp.float32), axis=-1)
+    return dropout(jnp.where(sees, weights, 0).astype(value.dtype)) @ value

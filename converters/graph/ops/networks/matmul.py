@@ -210,7 +210,7 @@ _GROUPED = (real(2, 4, 3, 8), real(2, 2, 5, 8), real(2, 2, 5, 8))
 _HALF = tuple(real(2, 4, 3, 8, dtype=_BFLOAT) for _ in range(3))
 
 
-def _is_usual(scale: float, query: Tensor) -> bool:
+def is_usual(scale: float, query: Tensor) -> bool:
     """Whether a scale is what is taken where none is given: one over the root of the features."""
     features = query.shape[-1]
     return isinstance(features, int) and math.isclose(scale, features**-0.5, rel_tol=1e-12)
@@ -263,7 +263,7 @@ def attention(
     """
     demand(dropout_p == 0, "attention with dropout draws random numbers")
     options: dict[str, Any] = {}
-    if scale is not None and not _is_usual(scale, query):
+    if scale is not None and not is_usual(scale, query):
         options["scale"] = scale
     if is_causal:
         options["is_causal"] = True

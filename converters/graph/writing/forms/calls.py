@@ -11,6 +11,7 @@ from converters.graph.expression import code
 from converters.graph.writing.forms.branches import Way
 from converters.graph.writing.holes import fill
 from converters.graph.writing.original.comments import commented, of
+from converters.graph.writing.training import MODE
 from converters.mapping.paths import has_layers
 
 
@@ -90,11 +91,12 @@ class _Rewire(ast.NodeTransformer):
         return commented(code("{call}[{place}]", call=made, place=way.places[0]), of(node))
 
     def _call(self, node: ast.Call, way: Way) -> ast.Call:
-        if len(node.args) != len(way.given) or node.keywords:
+        told = [one for one in node.keywords if one.arg == MODE]
+        if len(node.args) != len(way.given) or len(told) < len(node.keywords):
             raise OtherWayError
         given = dict(zip(way.given, (self.visit(one) for one in node.args), strict=True))
         named = [ast.keyword(name, given.get(name, ast.Constant(None))) for name in way.optional]
-        made = ast.Call(node.func, [given[name] for name in way.needed], named)
+        made = ast.Call(node.func, [given[name] for name in way.needed], [*named, *told])
         return commented(made, of(node))
 
     def _way(self, node: ast.expr) -> Way | None:

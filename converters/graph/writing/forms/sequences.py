@@ -11,6 +11,7 @@ from converters.graph.expression import Hole, code
 from converters.graph.ir import Call, Fact, Free, Ref
 from converters.graph.writing.holes import fill, filled, holes, refs
 from converters.graph.writing.statements import Statement
+from converters.graph.writing.training import MODE
 
 # A module's call, the expression of the module (None: another one holds it), its statements.
 Part = tuple[Call, ast.expr | None, Sequence[Statement]]
@@ -29,8 +30,9 @@ def sequence(
     parts: Sequence[Part],
     facts: Mapping[int, Fact],
     turned: Container[int],
-) -> tuple[ast.expr, int, dict[str, ast.expr]] | None:
-    """What a Sequential is called with, the tensor that it gives, and the functions among its members.
+) -> tuple[ast.expr, int, dict[str, ast.expr], bool] | None:
+    """What a Sequential is called with, the tensor that it gives, the functions among its members, and whether
+    a member is told the mode.
 
     Args:
         module: the Sequential.
@@ -51,7 +53,7 @@ def sequence(
     given: ast.expr | None = None
     functions: dict[str, ast.expr] = {}
     last: tuple[str, ast.expr] | None = None  # the function before this member, and what it gives
-    out, layers = -1, 0
+    out, layers, told = -1, 0, False
     for key, child in module._modules.items():
         access, made = calls.get(key, (None, ()))
         if not made:
@@ -64,6 +66,7 @@ def sequence(
             return None
         value, start = chain
         inner = _argument(value, access)
+        told = told or (inner is not None and bool(getattr(value, "keywords", ())))
         given = Hole(Ref(start)) if given is None and inner is None else given
         if inner is not None:
             if given is None:
@@ -82,7 +85,9 @@ def sequence(
     made_of = {key: _function(value, facts, turned) for key, value in functions.items()}
     if any(isinstance(hole.value, Free) for one in made_of.values() for hole in holes(one)):
         return None
-    return given, out, made_of
+    if any(_tells(one) for one in made_of.values()):
+        return None
+    return given, out, made_of, told
 
 
 def _chained(made: Sequence[Statement], before: int) -> tuple[ast.expr, int] | None:
@@ -102,9 +107,15 @@ def _chained(made: Sequence[Statement], before: int) -> tuple[ast.expr, int] | N
 
 def _argument(value: ast.expr, access: ast.expr | None) -> ast.expr | None:
     """What a module is called with, where the value is its call and nothing else."""
-    if access is None or not isinstance(value, ast.Call) or len(value.args) != 1 or value.keywords:
+    if access is None or not isinstance(value, ast.Call) or len(value.args) != 1:
+        return None
+    if any(one.arg != MODE for one in value.keywords):
         return None
     return value.args[0] if ast.dump(value.func) == ast.dump(access) else None
+
+
+def _tells(value: ast.expr) -> bool:
+    return any(isinstance(one, ast.Name) and one.id == MODE for one in ast.walk(value))
 
 
 def _is(value: ast.expr, number: int) -> bool:

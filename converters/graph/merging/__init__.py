@@ -1,0 +1,1 @@
+"""Both modes of a model, evaluation and training, as one graph."""

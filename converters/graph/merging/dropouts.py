@@ -1,0 +1,208 @@
+"""What a model draws in training, as dropouts: torch's own, and stochastic depth however it is written.
+
+A tensor times a mask that was drawn, divided by the chance to be kept, is a dropout; where the mask is of one
+element along some axes, these are dropped together (Flax's `broadcast_dims`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from converters.graph.draws import DROPOUT, is_dropout
+from converters.graph.ir import Call, Fact, Graph, Op, Ref, calls, references, uses
+from converters.graph.writing.patterns import pruned
+
+_CASTS = ("to", "_to_copy", "type_as", "clone", "view", "reshape")
+
+
+def with_dropouts(graph: Graph, modules: Mapping[str, torch.nn.Module]) -> Graph:
+    """A graph recorded in training with its dropouts as such."""
+    walk = _Walk(graph.facts, Counter(_all_uses(graph)))
+    root = walk.call(graph.root)
+    made = replace(graph, root=pruned(root, graph.outputs), facts=walk.facts)
+    return _alike(_placed(made), modules)
+
+
+def _all_uses(graph: Graph) -> list[int]:
+    used = [one.id for one in references(graph.outputs)]
+    for one in calls(graph.root):
+        used += [taken.inside for taken in one.taken]
+        used += [number for item in one.body for number in uses(item)]
+    return used
+
+
+@dataclass(frozen=True)
+class _Mask:
+    """A mask that was drawn: which share is kept, what the kept is multiplied with, and its shape."""
+
+    keep: float
+    scale: float
+    shape: tuple[Any, ...]
+
+
+@dataclass
+class _Walk:
+    facts: Mapping[int, Fact]
+    count: Counter[int]
+    producers: dict[int, Op] = field(default_factory=dict)
+
+    def call(self, one: Call) -> Call:
+        body: list[Any] = []
+        before, self.producers = self.producers, {}
+        for item in one.body:
+            if isinstance(item, Call):
+                body.append(self.call(item))
+                continue
+            if isinstance(item, Op):
+                self.producers |= dict.fromkeys(item.outs, item)
+                item = self._dropout(item) or item
+            body.append(item)
+        self.producers = before
+        return replace(one, body=tuple(body))
+
+    def _dropout(self, item: Op) -> Op | None:
+        packet = item.target.removeprefix("aten.").split(".")[0]
+        first = item.arguments[0] if item.arguments else None
+        if packet in ("dropout", "native_dropout", "feature_dropout") and isinstance(first, Ref):
+            if not item.arguments[2] or any(self.count[out] for out in item.outs[1:]):
+                return None
+            axes = range(2, len(self.facts[first.id].shape)) if packet[0] == "f" else ()
+            return self._made(item, first, item.arguments[1], tuple(axes))
+        if packet == "mul" and len(item.arguments) == 2:
+            return self._masked(item, item, 1.0)
+        if packet == "div" and isinstance(first, Ref) and _is_number(item.arguments[1]):
+            inner = self.producers.get(first.id)
+            if inner is not None and inner.target.startswith("aten.mul."):
+                return self._masked(item, inner, 1 / item.arguments[1])
+        return None
+
+    def _masked(self, item: Op, product: Op, scale: float) -> Op | None:
+        """A product with a mask."""
+        for value, other in (product.arguments, product.arguments[::-1]):
+            mask = self._mask(other)
+            if mask is None or not isinstance(value, Ref):
+                continue
+            scaled = scale * mask.scale
+            divided = self.producers.get(value.id)
+            if divided is not None and divided.target.startswith("aten.div."):
+                whole, by = divided.arguments[:2]
+                if _is_number(by) and isinstance(whole, Ref) and math.isclose(by, mask.keep):
+                    value, scaled = whole, scaled / by
+            axes = _axes(self.facts[value.id].shape, mask.shape)
+            if axes is None or not math.isclose(scaled * mask.keep, 1, rel_tol=1e-9):
+                continue
+            return self._made(item, value, round(1 - mask.keep, 12), axes)
+        return None
+
+    def _mask(self, value: Any) -> _Mask | None:
+        item = self.producers.get(value.id) if isinstance(value, Ref) else None
+        if item is None:
+            return None
+        packet = item.target.removeprefix("aten.").split(".")[0]
+        first, number = (*item.arguments, None, None)[:2]
+        shape = self.facts[item.outs[0]].shape
+        if packet == "bernoulli":
+            keep = number if _is_number(number) else self._filled(first)
+            return None if keep is None else _Mask(keep, 1.0, shape)
+        if packet in _CASTS:
+            inner = self._mask(first)
+            same = inner is not None and len(inner.shape) == len(shape)
+            return inner if same else None
+        if packet in ("div", "mul") and _is_number(number):
+            inner = self._mask(first)
+            by = 1 / number if packet == "div" else number
+            return None if inner is None else replace(inner, scale=inner.scale * by)
+        if packet == "floor":
+            added = self.producers.get(first.id) if isinstance(first, Ref) else None
+            if added is None or not added.target.startswith("aten.add."):
+                return None
+            for drawn, keep in (added.arguments, added.arguments[::-1]):
+                if _is_number(keep) and self._is_uniform(drawn):
+                    return _Mask(keep, 1.0, shape)
+        if packet in ("lt", "le", "gt", "ge") and _is_number(number) and self._is_uniform(first):
+            return _Mask(number if packet[0] == "l" else 1 - number, 1.0, shape)
+        return None
+
+    def _filled(self, value: Any) -> float | None:
+        """The number that all elements are."""
+        item = self.producers.get(value.id) if isinstance(value, Ref) else None
+        if item is None or item.target.split(".")[1] not in ("full", "full_like", "new_full"):
+            return None
+        number = item.arguments[2 if item.target.startswith("aten.new_full") else 1]
+        return number if _is_number(number) else None
+
+    def _is_uniform(self, value: Any) -> bool:
+        item = self.producers.get(value.id) if isinstance(value, Ref) else None
+        return item is not None and item.target.split(".")[1] in ("rand", "rand_like")
+
+    def _made(self, item: Op, value: Ref, rate: float, axes: tuple[int, ...]) -> Op:
+        return Op(DROPOUT, (value, rate, axes, ""), {}, item.outs[:1], True, item.frames)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _axes(shape: tuple[Any, ...], mask: tuple[Any, ...]) -> tuple[int, ...] | None:
+    """The axes along which a mask has one element and the tensor more; None where it does not fit."""
+    if len(shape) != len(mask):
+        return None
+    made = []
+    for axis, (side, drawn) in enumerate(zip(shape, mask, strict=True)):
+        if drawn == 1 and side != 1:
+            made.append(axis)
+        elif drawn != side:
+            return None
+    return tuple(made)
+
+
+def _placed(graph: Graph) -> Graph:
+    """Dropouts that are all that a module does know its path."""
+
+    def call(one: Call) -> Call:
+        body = tuple(call(item) if isinstance(item, Call) else item for item in one.body)
+        if one.path and len(body) == len(one.taken) == 1 and is_dropout(body[0]):
+            op: Any = body[0]
+            own = {given.inside for given in one.given}
+            if op.outs[0] == one.taken[0].inside and op.arguments[0].id in own:
+                body = (replace(op, arguments=(*op.arguments[:3], one.path)),)
+        return replace(one, body=body)
+
+    return replace(graph, root=call(graph.root))
+
+
+def _alike(graph: Graph, modules: Mapping[str, torch.nn.Module]) -> Graph:
+    """Where a layer drops at an attribute, others of its class that do nothing there drop at a rate of 0."""
+    axes: dict[tuple[type, str], tuple[int, ...]] = {}
+    for one in calls(graph.root):
+        for item in one.body:
+            if is_dropout(item) and item.arguments[3]:
+                axes[_attribute(item.arguments[3], modules)] = item.arguments[2]
+    facts = dict(graph.facts)
+
+    def call(one: Call) -> Call:
+        body = tuple(call(item) if isinstance(item, Call) else item for item in one.body)
+        made = replace(one, body=body)
+        key = _attribute(one.path, modules) if one.path else None
+        if key not in axes or body or len(one.taken) != 1:
+            return made
+        inside = one.taken[0].inside
+        if inside not in {given.inside for given in one.given}:
+            return made
+        number = max(facts) + 1
+        facts[number] = facts[inside]
+        op = Op(DROPOUT, (Ref(inside), 0.0, axes[key], one.path), {}, (number,), True, one.frames)
+        return replace(made, body=(op,), taken=(replace(one.taken[0], inside=number),))
+
+    return replace(graph, root=call(graph.root), facts=facts)
+
+
+def _attribute(path: str, modules: Mapping[str, torch.nn.Module]) -> tuple[type, str]:
+    above, _, name = path.rpartition(".")
+    return type(modules[above]), name

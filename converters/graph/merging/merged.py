@@ -1,0 +1,208 @@
+"""The recordings of both modes as one graph: that of training, whose dropouts `deterministic` turns off.
+
+It is taken only where it is the recording of evaluation once its dropouts are taken out, operator by operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from converters.graph.draws import ATTENTION, Modes, is_dropout, is_recurrent
+from converters.graph.ir import Call, Free, Graph, Held, Op, Ref, calls
+from converters.graph.merging.dropouts import with_dropouts
+from converters.graph.recording.group import group
+from converters.graph.recording.masks import broadcast_masks
+from converters.graph.recording.modes import DrawError, training, trains_otherwise
+from converters.graph.recording.trace import GraphError, Trace, trace
+from converters.graph.writing.patterns import pruned
+
+# Operators that draw random numbers.
+_DRAWS = (
+    *("rand", "randn", "rand_like", "randn_like", "randint", "randperm", "bernoulli", "normal"),
+    *("multinomial", "uniform", "exponential", "dropout", "native_dropout", "feature_dropout"),
+    *("alpha_dropout", "feature_alpha_dropout"),
+)
+
+
+@dataclass(frozen=True)
+class Both:
+    """A recording of both modes: with its graph, and what is known of training."""
+
+    recorded: Trace
+    graph: Graph
+    modes: Modes = field(default_factory=Modes)
+
+
+class _ApartError(Exception):
+    """The modes differ in more than dropouts."""
+
+
+def both_modes(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], recorded: Trace, graph: Graph
+) -> Both:
+    """The recording of evaluation with what training does otherwise.
+
+    Args:
+        module: the model.
+        inputs: what it is called with.
+        recorded: its recording in evaluation.
+        graph: of it.
+    """
+    try:
+        if not trains_otherwise(module, inputs):
+            return Both(recorded, graph)
+        with training(module, inputs) as statistics, broadcast_masks():
+            trained = trace(module, inputs, as_it_is=True)
+        if trained.decomposed and not recorded.decomposed:
+            with broadcast_masks():
+                recorded = trace(module, inputs, decomposed=True)
+            graph = group(recorded)
+        modules = dict(module.named_modules(remove_duplicate=False))
+        found = with_dropouts(group(trained), modules)
+        _demand_same(_without_dropouts(found), graph)
+    except (DrawError, _ApartError, GraphError) as error:
+        what = error.what if isinstance(error, GraphError) else str(error)
+        return Both(recorded, graph, Modes(refused=what))
+    except Exception as error:  # whatever the original raises in training
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        return Both(recorded, graph, Modes(refused=f"it does not run in training ({what})"))
+    trained = replace(trained, notes=recorded.notes)
+    return Both(trained, found, Modes(frozenset(statistics)))
+
+
+def _without_dropouts(graph: Graph) -> Graph:
+    """The graph as it is in evaluation."""
+    same: dict[int, Any] = {}
+
+    def value(one: Any) -> Any:
+        if isinstance(one, Ref):
+            return value(same[one.id]) if one.id in same else one
+        if isinstance(one, tuple | list):
+            return tuple(map(value, one))
+        return {key: value(each) for key, each in one.items()} if isinstance(one, dict) else one
+
+    def call(one: Call) -> Call:
+        body: list[Any] = []
+        given = tuple(replace(each, value=value(each.value)) for each in one.given)
+        for item in one.body:
+            if isinstance(item, Call):
+                body.append(call(item))
+            elif is_dropout(item):
+                same[item.outs[0]] = item.arguments[0]
+            elif isinstance(item, Op):
+                named = value(dict(item.named))
+                body.append(replace(item, arguments=value(item.arguments), named=named))
+        taken = tuple(replace(each, inside=value(Ref(each.inside)).id) for each in one.taken)
+        return replace(one, given=given, body=tuple(body), taken=taken)
+
+    root = call(graph.root)
+    return replace(graph, root=root, outputs=value(graph.outputs))
+
+
+def _demand_same(first: Graph, second: Graph) -> None:
+    """Raise where the graphs differ."""
+    _Same(first, second).run()
+
+
+class _Same:
+    def __init__(self, first: Graph, second: Graph) -> None:
+        self.first, self.second = first, second
+        self.known: dict[int, int] = {}
+
+    def run(self) -> None:
+        for (name, one), (other_name, other) in zip(
+            self.first.inputs, self.second.inputs, strict=True
+        ):
+            self.known[one] = other
+            if name != other_name:
+                raise _ApartError("it takes other inputs in training")
+        first, second = (pruned(one.root, one.outputs) for one in (self.first, self.second))
+        for item in _operators(second):
+            if item.target.removeprefix("aten.").split(".")[0] in _DRAWS:
+                raise _ApartError(f"it draws random numbers in evaluation too{_at(item)}")
+        self._call(first, second)
+        if not self._is(self.first.outputs, self.second.outputs):
+            raise _ApartError("it gives other outputs in training")
+
+    def _call(self, one: Call, other: Call) -> None:
+        if (one.path, one.number) != (other.path, other.number):
+            raise _ApartError(f"it calls {one.path or other.path} otherwise in training{_at(one)}")
+        if [given.label for given in one.given] != [given.label for given in other.given]:
+            raise _ApartError(f"{one.path} takes other tensors in training{_at(one)}")
+        for mine, theirs in zip(one.given, other.given, strict=True):
+            if not self._is(mine.value, theirs.value):
+                raise _ApartError(f"{one.path} takes other tensors in training{_at(one)}")
+            self.known[mine.inside] = theirs.inside
+        for item, against in zip(one.body, other.body, strict=False):
+            self._item(item, against)
+        if len(one.body) != len(other.body):
+            longer = max(one.body, other.body, key=len)
+            item = longer[min(len(one.body), len(other.body))]
+            raise _ApartError(f"training and evaluation differ{_at(item)}")
+        if [taken.label for taken in one.taken] != [taken.label for taken in other.taken]:
+            raise _ApartError(f"{one.path} gives other tensors in training{_at(one)}")
+        for result, expected in zip(one.taken, other.taken, strict=True):
+            if self.known.get(result.inside) != expected.inside:
+                raise _ApartError(f"{one.path} gives other tensors in training{_at(one)}")
+            self.known[result.outside] = expected.outside
+
+    def _item(self, item: Any, other: Any) -> None:
+        if isinstance(item, Call) and isinstance(other, Call):
+            self._call(item, other)
+            return
+        if not isinstance(item, Op) or not isinstance(other, Op) or item.target != other.target:
+            raise _ApartError(f"training and evaluation differ{_at(item)}")
+        if not self._is(_plain(item), _plain(other)) or len(item.outs) != len(other.outs):
+            raise _ApartError(f"training and evaluation differ{_at(item)}")
+        self.known |= dict(zip(item.outs, other.outs, strict=True))
+
+    def _is(self, one: Any, other: Any) -> bool:
+        if isinstance(one, Ref) and isinstance(other, Ref):
+            return self.known.get(one.id) == other.id
+        if isinstance(one, Held) and isinstance(other, Held):
+            return one == other or self._constant(one, other)
+        if isinstance(one, Free) and isinstance(other, Free):
+            return one.hint == other.hint
+        if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+            return len(one) == len(other) and all(map(self._is, one, other))
+        if isinstance(one, dict) and isinstance(other, dict):
+            return one.keys() == other.keys() and all(self._is(one[key], other[key]) for key in one)
+        return type(one) is type(other) and (one == other or (one != one and other != other))
+
+    def _constant(self, one: Held, other: Held) -> bool:
+        """Whether two constants of the graphs are equal: their names count what was recorded."""
+        mine, theirs = (
+            graph.constants.get(held.key)
+            for graph, held in ((self.first, one), (self.second, other))
+        )
+        return mine is not None and theirs is not None and torch.equal(mine, theirs)
+
+
+def _plain(item: Op) -> tuple[Any, dict[str, Any]]:
+    """The arguments of an operator, without what is a mode in them."""
+    named, arguments = dict(item.named), item.arguments
+    if item.target == ATTENTION:
+        named.pop("dropout_p", None)
+        arguments = (*arguments[:4], *arguments[5:])
+        names = ("attn_mask", "is_causal")
+        named |= dict(zip(names, arguments[3:], strict=False))
+        named = {"attn_mask": None, "is_causal": False, **named}
+        arguments = arguments[:3]
+    if is_recurrent(item):
+        arguments = (*arguments[:5], *arguments[7:])
+    return arguments, named
+
+
+def _operators(root: Call) -> Iterator[Op]:
+    for one in calls(root):
+        yield from (item for item in one.body if isinstance(item, Op))
+
+
+def _at(item: Any) -> str:
+    """Where in the original an item stands: " (net.py:12)"."""
+    frames = item.frames
+    return f" ({frames[-1].file.rpartition('/')[2]}:{frames[-1].line})" if frames else ""

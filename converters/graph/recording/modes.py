@@ -1,0 +1,192 @@
+"""How a model computes while it is trained, beside evaluation: whether it differs, and both recordings."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from converters.slow_paths import slow_paths
+
+# Layers that have running statistics: in training they normalise with the batch's.
+_BATCH_NORMS = torch.nn.modules.batchnorm._NormBase
+
+
+class DrawError(RuntimeError):
+    """A branch of Python that rests on a random number."""
+
+
+def trains_otherwise(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> bool:
+    """Whether a model computes something else in training than in evaluation.
+
+    Both are run once, eagerly, and the operators that ran are compared.
+
+    Raises:
+        DrawError: a branch of Python rests on a random number, or one is drawn by Python or numpy.
+    """
+    with preserved(module):
+        module.train()
+        trained = _operators(module, inputs)
+        module.eval()
+        return trained != _operators(module, inputs)
+
+
+def _operators(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[str]:
+    before = random.getstate(), _numpy_state()
+    with (
+        slow_paths(),
+        torch.no_grad(),
+        warnings.catch_warnings(),
+        draws_compared(),
+        _Listed() as seen,
+    ):
+        warnings.simplefilter("ignore")
+        module(**inputs)
+    if (random.getstate(), _numpy_state()) != before:
+        raise DrawError("it draws random numbers by Python or numpy, which no recording has")
+    return seen.names
+
+
+def _numpy_state() -> Any:
+    return str(np.random.get_state())
+
+
+class _Listed(TorchDispatchMode):
+    """The operators that run, with the numbers that they are given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plain = [one for one in args if isinstance(one, bool | int | float)]
+        self.names.append(f"{func} {plain}")
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def preserved(module: torch.nn.Module) -> Iterator[None]:
+    """Put back what a run in training changes: modes, buffers, the states of random numbers."""
+    modes = [(one, one.training) for one in module.modules()]
+    buffers = [(one, one.detach().clone()) for one in module.buffers()]
+    states = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            yield
+    finally:
+        for one, mode in modes:
+            one.training = mode
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
+@contextmanager
+def training(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Iterator[set[str]]:
+    """A model in training, its batch normalisations as they are in evaluation; gives the paths of these.
+
+    What such a layer does in training is known; recorded it would change its statistics in place.
+    """
+    with preserved(module):
+        module.train()
+        statistics = _with_statistics_of_the_batch(module, inputs)
+        with ExitStack() as stack:
+            for path in statistics:
+                stack.enter_context(_in_evaluation(module.get_submodule(path)))
+            stack.enter_context(draws_compared())
+            yield statistics
+
+
+def _with_statistics_of_the_batch(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]
+) -> set[str]:
+    """Paths of the normalisations that are in training when they are called: a model may keep some out."""
+    found: set[str] = set()
+
+    def note(path: str, one: torch.nn.Module) -> None:
+        if one.training and getattr(one, "track_running_stats", False):
+            found.add(path)
+
+    with ExitStack() as stack, slow_paths(), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stack.enter_context(draws_compared())
+        for path, one in module.named_modules():
+            if isinstance(one, _BATCH_NORMS):
+                hook = one.register_forward_pre_hook(lambda m, a, path=path: note(path, m))
+                stack.callback(hook.remove)
+        if any(isinstance(one, _BATCH_NORMS) for one in module.modules()):
+            module(**inputs)
+    return found
+
+
+@contextmanager
+def _in_evaluation(layer: torch.nn.Module) -> Iterator[None]:
+    """A layer whose forward runs in evaluation, whatever mode it is given meanwhile."""
+    hook = layer.register_forward_pre_hook(lambda m, a: setattr(m, "training", False), prepend=True)
+    layer.training = False
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+class _Draw(float):
+    """A number between 0 and 1 that was drawn: what holds for all of them is known, all else not."""
+
+    def _known(self, other: Any, below: bool) -> bool:
+        if not isinstance(other, _Draw) and other <= 0:
+            return not below
+        if not isinstance(other, _Draw) and other >= 1:
+            return below
+        raise DrawError("a branch of Python rests on a random number")
+
+    def __lt__(self, other: Any) -> bool:
+        return self._known(other, below=True)
+
+    __le__ = __lt__
+
+    def __gt__(self, other: Any) -> bool:
+        return self._known(other, below=False)
+
+    __ge__ = __gt__
+    __hash__ = float.__hash__
+
+
+class _Scalars(TorchFunctionMode):
+    """`torch.rand([])`, which decides whether a layer is left out, as a number of Python."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.rand and (args == ([],) or args == ((),)):
+            return _Draw(0.5)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def draws_compared() -> Iterator[None]:
+    """Let single random numbers be compared with a rate of 0 or 1: no layer is left out, or each."""
+    uniform, drawn = random.uniform, random.random
+    numpy_uniform, numpy_rand = np.random.uniform, np.random.rand
+
+    def one(first: Any, *between: Any) -> Any:
+        return lambda *args, **named: (
+            _Draw(0.5) if args in between and not named else first(*args, **named)
+        )
+
+    random.uniform, random.random = one(uniform, (0, 1)), one(drawn, ())
+    np.random.uniform, np.random.rand = one(numpy_uniform, (0, 1), ()), one(numpy_rand, ())
+    try:
+        with _Scalars():
+            yield
+    finally:
+        random.uniform, random.random = uniform, drawn
+        np.random.uniform, np.random.rand = numpy_uniform, numpy_rand

@@ -1,0 +1,146 @@
+"""Training in what is written: dropouts as layers, and which modules are told `deterministic`."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from converters.graph.draws import Modes, draws, is_dropout
+from converters.graph.expression import call, code
+from converters.graph.ir import Call, Graph, calls
+from converters.graph.writing.layers import Layer
+from converters.graph.writing.original.settings import Settings
+from converters.layers.flax_call import DETERMINISTIC, FlaxCall
+
+if TYPE_CHECKING:
+    from converters.graph.writing.draft import Drafter
+
+# The argument that tells a model and its modules whether they are trained, and what it is.
+MODE = "deterministic"
+_BATCH_NORM = "converters.modules.linen.modes.BatchNorm"
+
+
+def mode_keyword() -> ast.keyword:
+    """`deterministic=deterministic`."""
+    return ast.keyword(MODE, ast.Name(MODE, ast.Load()))
+
+
+@dataclass(frozen=True)
+class DropoutLayer(Layer):
+    """A module of the original that does nothing but drop: Flax's Dropout.
+
+    Attributes:
+        rate: the share that is dropped.
+        axes: that are dropped together, as the tensor lies; known once it is called.
+    """
+
+    rate: float = 0.0
+    axes: list[tuple[int, ...]] = field(default_factory=list)
+
+    def made(self, settings: Settings) -> ast.expr:
+        """See `Layer`."""
+        names = ("p", *vars(self.module))
+        found = [one for one in names if getattr(self.module, one, None) == self.rate]
+        known = found and self.rate
+        rate = settings.of_layer(self.module, found[0], self.rate) if known else self.rate
+        return dropout_made(rate, self.axes[0] if self.axes else ())
+
+
+def dropout_made(rate: Any, axes: tuple[int, ...]) -> ast.expr:
+    """The expression that makes a dropout."""
+    return call("nn.Dropout", rate, **({"broadcast_dims": axes} if axes else {}))
+
+
+class Training:
+    """What training does in a graph.
+
+    Args:
+        graph: of both modes.
+        modules: path → module of the original.
+        modes: what is known of training.
+    """
+
+    def __init__(self, graph: Graph, modules: Mapping[str, torch.nn.Module], modes: Modes) -> None:
+        self.modes = modes
+        self.dropouts: dict[str, DropoutLayer] = {}
+        self.drawing = {one.path for one in calls(graph.root) if draws(one)}
+        for one in calls(graph.root):
+            for item in one.body:
+                if is_dropout(item) and item.arguments[3]:
+                    path, rate = item.arguments[3], item.arguments[1]
+                    flax = FlaxCall("flax.linen.Dropout", {}, options={MODE: DETERMINISTIC})
+                    layer = DropoutLayer(modules[path], flax, True, rate)
+                    self.dropouts.setdefault(path, layer)
+        # Paths of Sequentials whose members are told the mode.
+        self.sequentials: set[str] = set()
+        self._told: set[type] | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether training is something else than evaluation."""
+        return bool(self.drawing or self.modes.statistics)
+
+    def layer(self, path: str, found: Layer) -> Layer:
+        """A layer as it is where it computes otherwise in training."""
+        if path in self.modes.statistics:
+            return replace(found, flax=_batch_norm(found.module), trains=True)
+        return replace(found, trains=True) if path in self.drawing else found
+
+    def is_told(self, drafter: Drafter, cls: type) -> bool:
+        """Whether modules of a class of the original are told the mode."""
+        if not self.any:
+            return False
+        if self._told is None:
+            self._told = self._find(drafter)
+        return cls in self._told
+
+    def _find(self, drafter: Drafter) -> set[type]:
+        """The classes in whose calls something differs, or that call such."""
+        found: set[type] = set()
+        callers: dict[type, set[type]] = defaultdict(set)
+
+        def walk(one: Call, owner: type) -> None:
+            for item in one.body:
+                if not isinstance(item, Call):
+                    if draws(item):
+                        found.add(owner)
+                elif drafter.dissolves(item):
+                    walk(item, owner)
+                elif (layer := drafter.layer(item.path)) is not None:
+                    if layer.trains:
+                        found.add(owner)
+                else:
+                    cls = type(drafter.modules[item.path])
+                    callers[cls].add(owner)
+                    walk(item, cls)
+
+        walk(drafter.graph.root, type(drafter.root))
+        todo = list(found)
+        while todo:
+            for owner in callers[todo.pop()] - found:
+                found.add(owner)
+                todo.append(owner)
+        return found
+
+
+def _batch_norm(layer: Any) -> FlaxCall:
+    shown = {"use_scale": layer.weight is not None, "use_bias": layer.bias is not None}
+    settings = {name: False for name, there in shown.items() if not there}
+    return FlaxCall(
+        _BATCH_NORM,
+        {},
+        {"epsilon": layer.eps, "momentum": layer.momentum, **settings},
+        options={MODE: DETERMINISTIC},
+        channels_last=True,
+    )
+
+
+def refusal(reason: str) -> ast.stmt:
+    """The statement with which a model refuses training that the port does not have."""
+    raised = code("NotImplementedError({why})", why=f"training is not in this port: {reason}")
+    return ast.If(code(f"not {MODE}"), [ast.Raise(raised, None)], [])

@@ -1,0 +1,241 @@
+"""Models that compute otherwise in training, for the tests of ports."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Classifier(nn.Module):
+    """A small CNN with batch normalisation and dropout in Sequentials."""
+
+    def __init__(self, rate: float = 0.25) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 6, 3, padding=1),
+            nn.BatchNorm2d(6),
+            nn.ReLU(),
+            nn.Dropout2d(rate),
+            nn.Conv2d(6, 7, 3, stride=2),
+            nn.BatchNorm2d(7, momentum=None),
+            nn.ReLU(),
+        )
+        self.norm = nn.BatchNorm1d(7, eps=1e-3, momentum=0.3, affine=False)
+        self.head = nn.Sequential(nn.Dropout(0.5), nn.Linear(7, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.features(x)
+        x = self.norm(x.mean(dim=(2, 3)))
+        return self.head(x)
+
+
+def drop_path(x: Tensor, drop_prob: float, training: bool) -> Tensor:
+    if drop_prob == 0.0 or not training:
+        return x
+    keep_prob = 1 - drop_prob
+    random_tensor = x.new_empty((x.shape[0],) + (1,) * (x.ndim - 1)).bernoulli_(keep_prob)
+    random_tensor.div_(keep_prob)
+    return x * random_tensor
+
+
+class DropPath(nn.Module):
+    def __init__(self, drop_prob: float) -> None:
+        super().__init__()
+        self.drop_prob = drop_prob
+
+    def forward(self, x: Tensor) -> Tensor:
+        return drop_path(x, self.drop_prob, self.training)
+
+
+class Attention(nn.Module):
+    def __init__(self, dim: int, heads: int, rate: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.rate = rate
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.proj = nn.Linear(dim, dim)
+        self.proj_drop = nn.Dropout(rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, dim = x.shape
+        qkv = self.qkv(x).reshape(batch, length, 3, self.heads, dim // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        rate = self.rate if self.training else 0.0
+        x = F.scaled_dot_product_attention(q, k, v, dropout_p=rate)
+        x = x.transpose(1, 2).reshape(batch, length, dim)
+        return self.proj_drop(self.proj(x))
+
+
+class Block(nn.Module):
+    def __init__(self, dim: int, drop: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim)
+        self.attn = Attention(dim, 2, 0.15)
+        self.drop_path = DropPath(drop) if drop else nn.Identity()
+        self.norm2 = nn.LayerNorm(dim)
+        self.mlp = nn.Sequential(nn.Linear(dim, 12), nn.GELU(), nn.Dropout(0.1), nn.Linear(12, dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop_path(self.attn(self.norm1(x)))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+class Vision(nn.Module):
+    """A vision transformer with stochastic depth, which grows from 0 with the layer."""
+
+    def __init__(self, depth: int = 3) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, 8, 4, stride=4)
+        self.pos_drop = nn.Dropout(0.1)
+        self.blocks = nn.ModuleList(Block(8, 0.2 * at / (depth - 1)) for at in range(depth))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patch(x).flatten(2).transpose(1, 2)
+        x = self.pos_drop(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean(dim=1))
+
+
+class Encoder(nn.Module):
+    """torch's own transformer encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(x))
+
+
+def eager_attention(q: Tensor, k: Tensor, v: Tensor, rate: float, training: bool) -> Tensor:
+    weights = torch.softmax(q @ k.transpose(-2, -1) / 2.0, dim=-1)
+    weights = F.dropout(weights, rate, training)
+    return weights @ v
+
+
+class Functional(nn.Module):
+    """Dropouts as functions, one of them in a function; two of one tensor that differ."""
+
+    def __init__(self, rate: float = 0.3) -> None:
+        super().__init__()
+        self.rate = rate
+        self.q, self.k, self.v = nn.Linear(6, 4), nn.Linear(6, 4), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = eager_attention(self.q(x), self.k(x), self.v(x), self.rate, self.training)
+        first = F.dropout(x, self.rate, self.training)
+        second = F.dropout(x, self.rate, self.training)
+        return first * second
+
+
+class Recurrent(nn.Module):
+    """An LSTM with dropout between its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 5, num_layers=2, dropout=0.4, batch_first=True)
+        self.head = nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(x)[0])
+
+
+class Residual(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn = nn.BatchNorm2d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x + self.bn(self.conv(x)))
+
+
+class Frozen(nn.Module):
+    """A backbone that is not trained, whose normalisations stay as they are, and a head that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3)
+        self.backbone = nn.Sequential(Residual(4), Residual(4))
+        self.neck = nn.Sequential(Residual(4), Residual(4))
+        self.head = nn.Linear(4, 2)
+        for parameter in self.backbone.parameters():
+            parameter.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> Frozen:
+        super().train(mode)
+        self.backbone.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.neck(self.backbone(self.stem(x)))
+        return self.head(x.mean(dim=(2, 3)))
+
+
+class Labelled(nn.Module):
+    """A model that computes its loss from labels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 6)
+        self.drop = nn.Dropout(0.2)
+        self.head = nn.Linear(6, 11)
+
+    def forward(self, ids: Tensor, labels: Tensor | None = None) -> dict[str, Any]:
+        logits = self.head(self.drop(self.embed(ids)))
+        if labels is None:
+            return {"logits": logits}
+        loss = F.cross_entropy(logits.view(-1, 11), labels.view(-1), ignore_index=-100)
+        return {"loss": loss, "logits": logits}
+
+
+class LayerDrop(nn.Module):
+    """Layers that are left out at random."""
+
+    def __init__(self, layerdrop: float, python: bool = False) -> None:
+        super().__init__()
+        self.layerdrop, self.python = layerdrop, python
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            drawn = random.uniform(0, 1) if self.python else torch.rand([])
+            if self.training and drawn < self.layerdrop:
+                continue
+            x = self.dropout(torch.tanh(layer(x)))
+        return x
+
+
+class Noisy(nn.Module):
+    """Noise in training that is no dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.fc(x)
+        if self.training:
+            x = x + 0.1 * torch.randn_like(x)
+        return x.relu()
+
+
+class Plain(nn.Module):
+    """A model that is the same in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.dropout = nn.Dropout(0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(self.fc(x)).relu()
