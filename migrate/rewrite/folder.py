@@ -28,7 +28,7 @@ from migrate.reading.tree.prescan import concerns_rules
 from migrate.reading.tree.source import UnreadableScriptError, parse, why_unread
 from migrate.rewrite.left.after import left_for, left_in_functions, note_of
 from migrate.rewrite.left.answered import without_answered
-from migrate.rewrite.left.configurations import in_configurations
+from migrate.rewrite.left.configurations import absent_submodules, in_configurations
 from migrate.rewrite.left.order import in_order
 from migrate.rewrite.notebook import in_cells
 from migrate.rewrite.options import DEFAULT, Options
@@ -112,8 +112,10 @@ def rewrite_folder(
         files = _with_functions(folder, first, last, files, calls, contents, left, workers)
         files = without_answered(files, first.project, calls)
         files = _with_unread(folder, first.project, files, contents)
+    more = list(absent_submodules(folder, everything))
     if any(file.changed for file in files):
-        files = sorted([*files, *in_configurations(folder, everything)], key=lambda file: file.name)
+        more += in_configurations(folder, everything)
+    files = sorted([*files, *more], key=lambda file: file.name)
     named = {folder / file.name for file in files}
     return FolderRewrite(
         folder,

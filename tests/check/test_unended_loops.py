@@ -218,3 +218,54 @@ def test_what_callers_give_decides_before_the_name(
 ) -> None:
     calls, main = CALLS.replace("NAME", name), GIVES.replace("GIVEN", given)
     assert reported(tmp_path, calls=calls, main=main) == [("calls", 7)] * expected
+
+
+COLLECTING = """
+import torch
+
+from lib import {imported}
+
+
+@torch.no_grad()
+def infer(net, images, steps):
+    results = []
+    images = images.cuda()
+    for i in range(0, len(images), steps):
+        out = net(images[i : i + steps])
+        results.append({kept})
+    return results
+"""
+LIB = """
+import torch
+
+
+def todevice(batch, device):
+    if isinstance(batch, (list, tuple)):
+        return [todevice(part, device) for part in batch]
+    return batch.to(device)
+
+
+def to_cpu(batch):
+    return todevice(batch, "cpu")
+
+
+def double(batch):
+    return [2 * part for part in batch]
+"""
+
+
+@pytest.mark.parametrize(
+    ("imported", "kept", "ends"),
+    [
+        ("to_cpu", "to_cpu(out)", True),
+        ("todevice", 'todevice(out, "cpu")', True),
+        ("double", "double(out)", False),
+        ("todevice", 'todevice(out, "cuda")', False),
+    ],
+)
+def test_a_turn_that_moves_what_it_keeps_to_the_host(
+    tmp_path: Path, imported: str, kept: str, ends: bool
+) -> None:
+    script = COLLECTING.format(imported=imported, kept=kept)
+    found = reported(tmp_path, infer=script, lib=LIB)
+    assert found == ([] if ends else [("infer", 10)])

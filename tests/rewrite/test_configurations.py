@@ -62,3 +62,24 @@ def test_anything_else_is_not(name: str, text: str, tmp_path: Path) -> None:
 
 def test_a_project_without_a_rewrite_is_not_looked_at(tmp_path: Path) -> None:
     assert said(tmp_path, "a.yaml", "device: cuda\n", "def add(a, b):\n    return a + b\n") == []
+
+
+MODULES = '[submodule "other"]\n\tpath = {path}\n\turl = https://example.org/other\n'
+
+
+@pytest.mark.parametrize("line", ["from other.tools import run\n", "import other.tools as t\n"])
+@pytest.mark.parametrize("path", ["other", "third_party/other"])
+def test_a_submodule_that_is_imported_and_not_there(line: str, path: str, tmp_path: Path) -> None:
+    text = MODULES.format(path=path)
+    assert said(tmp_path, ".gitmodules", text, line + TRAIN) == [("2:1", "unhandled")]
+    assert said(tmp_path, ".gitmodules", text, TRAIN) == []
+    (tmp_path / path).mkdir(parents=True)
+    assert said(tmp_path, ".gitmodules", text, line + TRAIN) == [("2:1", "unhandled")]
+    (tmp_path / path / "README.md").write_text("There.\n")
+    assert said(tmp_path, ".gitmodules", text, line + TRAIN) == []
+
+
+def test_a_project_of_which_all_that_trains_is_not_there(tmp_path: Path) -> None:
+    text = MODULES.format(path="other")
+    script = "from other.training import train\n\ntrain()\n"
+    assert said(tmp_path, ".gitmodules", text, script) == [("2:1", "unhandled")]

@@ -53,3 +53,45 @@ def test_a_batch_that_does_not_move(tmp_path: Path) -> None:
     done = rewrite_source(parse(text.encode(), tmp_path / "train.py"))
     messages = [note.message for note in done.findings if note.rule == "step"]
     assert messages == ["is `batch` on the device? It is not moved in the loop"]
+
+
+PARTS = [
+    "x, y = [part.to(device) for part in batch]",
+    "x, y = (part.cuda() for part in batch)",
+    "parts = {k: v.to(device) for k, v in batch.items()}",
+    "parts = {k: [part.to(device) for part in v] for k, v in batch.items()}",
+    "parts = []\n            for part in batch:\n                parts.append(part.to(device))",
+]
+ELEMENTS = """
+    import torch
+
+
+    def run(model, criterion, loader):
+        device = torch.device("cuda")
+        model.to(device)
+        optimizer = torch.optim.Adam(model.parameters())
+        for batch in loader:
+            {move}
+            loss = criterion(model(first), second)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("move", PARTS)
+def test_a_batch_that_moves_part_by_part_under_other_names(move: str, tmp_path: Path) -> None:
+    parts = ("x", "y") if move.startswith("x") else ("parts['x']", "parts['y']")
+    text = ELEMENTS.replace("{move}", move)
+    text = text.replace("first", parts[0]).replace("second", parts[1])
+    done = rewrite_source(parse(textwrap.dedent(text).encode(), tmp_path / "train.py"))
+    assert [note.message for note in done.findings if note.rule == "step"] == []
+    assert "with torch_xla.step():" in done.data.decode()
+
+
+def test_a_batch_of_which_nothing_moves(tmp_path: Path) -> None:
+    text = ELEMENTS.replace("{move}", "x, y = [part.float() for part in batch]")
+    text = text.replace("first", "x").replace("second", "y")
+    done = rewrite_source(parse(textwrap.dedent(text).encode(), tmp_path / "train.py"))
+    messages = [note.message for note in done.findings if note.rule == "step"]
+    assert messages == ["is `batch` on the device? It is not moved in the loop"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options
 
 GROUP = """\
 import torch
@@ -165,3 +167,53 @@ def test_a_launcher_of_another_file_is_the_only_one(tmp_path: Path) -> None:
         'if __name__ == "__main__":\n    launch(main, 2, (None, []))\n'
     )
     assert "_mp_fn" not in after["evaluate.py"]
+
+
+ABSENT = """\
+import torch
+{line}
+from lib.net import Net
+
+
+def train(args):
+    {call}(args)
+    model = Net().cuda()
+    return torch.nn.parallel.DistributedDataParallel(model, device_ids=[args.gpu])
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "call", "module"),
+    [
+        ("import other.misc as misc", "misc.init_distributed_mode", "other.misc"),
+        ("from other.misc import init_distributed_mode", "init_distributed_mode", "other.misc"),
+        ("from other.start import setup_ddp as begin", "begin", "other.start"),
+        ("import lib.misc as misc", "misc.init_distributed_mode", ""),
+        ("import lib.misc as misc", "misc.prepare", ""),
+    ],
+)
+@pytest.mark.parametrize("style", ["native", "portable"])
+def test_a_group_that_a_package_joins_which_is_not_there(
+    line: str, call: str, module: str, style: Literal["native", "portable"], tmp_path: Path
+) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/__init__.py").write_text("")
+    (tmp_path / "lib/net.py").write_text(
+        "import torch\n\n\nclass Net(torch.nn.Linear):\n    pass\n"
+    )
+    (tmp_path / "lib/misc.py").write_text(
+        "import torch.distributed as dist\n\n\ndef init_distributed_mode(args):\n"
+        "    dist.init_process_group('nccl')\n\n\ndef prepare(args):\n    init_distributed_mode(args)\n"
+    )
+    (tmp_path / "train.py").write_text(ABSENT.format(line=line, call=call))
+    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    messages = [
+        note.message
+        for at, note in done.left_to_do
+        if at.name == "train.py" and note.rule == "init-process-group"
+    ]
+    if not module:
+        assert messages == []
+    else:
+        assert len(messages) == 1
+        assert f"`{module}` is no file of this project" in messages[0]

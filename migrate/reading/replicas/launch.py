@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.catalogue import libraries, torch_distributed, torch_other
+from migrate.reading.catalogue import catalogue, libraries, torch_distributed, torch_other
 from migrate.reading.catalogue.entry import names
 from migrate.reading.names.dead_branches import live_nodes
 from migrate.reading.replicas.launchers import DDP, LAUNCHERS, PROCESS, SCRIPT, SUBMITTERS
@@ -219,13 +219,25 @@ class Launch:
         if not isinstance(node, cst.Call):
             return False
         name = self._context.qualified_name(node.func) or ""
-        if name in INIT:
-            return True
-        root, _, last = name.rpartition(".")
-        if bool(root) and last in JOINING and not root.startswith("torch"):
+        if name in INIT or self._module_named_for_joining(node):
             return True
         joins = self._context.calls.joins
         return bool(joins) and self._context.place(node) in joins
+
+    def _module_named_for_joining(self, call: cst.Call) -> str:
+        """Return the module of the function that `call` runs, where that is named for joining a group."""
+        root, _, last = (self._context.qualified_name(call.func) or "").rpartition(".")
+        return root if last in JOINING and not root.startswith("torch") else ""
+
+    def absent_module(self, call: cst.Call) -> str:
+        """Return the module that is to join the process group in `call` and is no file of the project.
+
+        Nothing in a script that imports no other file of its project: it was perhaps given by itself.
+        """
+        root = self._module_named_for_joining(call)
+        calls = self._context.calls
+        known = not calls.local or calls.is_local(root) or self._context.place(call) in calls.joins
+        return "" if known or catalogue.of_import(root) is not None else root
 
     def joining(self) -> cst.Call | None:
         """Return the first call by which the script joins a process group, where it shows."""

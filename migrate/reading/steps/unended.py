@@ -11,7 +11,15 @@ from migrate.reading.flow.reads import Reads
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.in_step import is_step
 from migrate.reading.steps.loops import Loop
-from migrate.reading.tree.tree import code, container, is_attribute_of_self, nodes_of, targets
+from migrate.reading.tree.tree import (
+    code,
+    container,
+    is_attribute_of_self,
+    last_part,
+    nodes_of,
+    string_value,
+    targets,
+)
 from migrate.reading.tree.walk import children
 from migrate.reading.values.device_values import DeviceValues
 from migrate.reading.values.kind import LOADERS, Kind
@@ -23,6 +31,7 @@ from migrate.reading.values.words import (
     READ_METHODS,
     RUNS_PENDING,
     STEPS,
+    TO_CPU,
     WAITS,
 )
 
@@ -412,6 +421,10 @@ def _ends_by(call: cst.Call, facts: Facts, depth: int = 0) -> bool:
         and not call.args
     ):
         return True
+    if TO_CPU.fullmatch(last_part(call.func)) and call.args:
+        return True
+    if any(string_value(arg.value) == "cpu" for arg in call.args if arg.keyword is None):
+        return bool(facts.context.run_by(call) or context.called(call)) and len(call.args) > 1
     return depth < DEEPEST and any(
         _ends_by(inner, facts, depth + 1)
         for function in context.called(call)

@@ -250,6 +250,8 @@ NO_GRADIENTS = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autogr
 # What a model keeps while it generates, one token after the other: no training step has it.
 CACHE = re.compile(r"(\w*_)?(kv_?cache|cache|past(_key_values?|_kv)?|layer_past)s?", re.IGNORECASE)
 MASK = re.compile(r"(^|_)(mask|masks|keep|valid|is_\w+|ignore|selected)(_\w+)?$", re.IGNORECASE)
+# Entries of a batch, and parts of what a call returns, that are masks where nothing else is known of them.
+ENTRY_OF_MASK = re.compile(r"(^|_)(masks?|msks?|valid)\d*(_\w+)?$", re.IGNORECASE)
 BOOLEAN_METHODS = words(
     "bool eq ne gt ge lt le isnan isinf isfinite logical_and logical_or logical_not logical_xor "
     "greater less not_equal"
@@ -356,6 +358,8 @@ STEPS = SYNCS | {"shims.step", "torch_xla.step", f"{_XM}optimizer_step"}
 # Calls that wait for the device: no part of a step.
 WAITS = SYNCS | names(*torch_cuda.WAITS) | {"shims.synchronize", f"{_XM}wait_device_ops"}
 # Calls that run what is pending, its collectives included.
+# Functions that move all the tensors of a structure to the host, however deep they lie in it.
+TO_CPU = re.compile(r"(\w*_)?(to|2|on)_?(cpu|host|numpy|np)")
 RUNS_PENDING = SYNCS | {
     f"{_XM}rendezvous",
     f"{_XM}save",

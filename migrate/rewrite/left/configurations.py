@@ -1,9 +1,12 @@
-"""What configuration files of a project say of CUDA: `device: cuda` in YAML, `"backend": "nccl"` in JSON."""
+"""What configuration files of a project say of CUDA: `device: cuda` in YAML, `"backend": "nccl"` in JSON.
+
+And which submodules that the scripts import `.gitmodules` names without their being there.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from migrate.rewrite.results import FileRewrite, Note
@@ -16,6 +19,9 @@ SAID = re.compile(
     r"""(?P<quote>['"]?)(?P<value>cuda(?::\d+)?|gpu|nccl)(?P=quote)\s*(?:[,}\]#]|$)""",
     re.IGNORECASE | re.MULTILINE,
 )
+
+SUBMODULES = ".gitmodules"
+SUBMODULE = re.compile(r"^\s*path\s*=\s*(?P<path>\S.*?)\s*$", re.MULTILINE)
 
 
 def in_configurations(folder: Path, paths: Iterable[Path]) -> Iterator[FileRewrite]:
@@ -30,6 +36,34 @@ def in_configurations(folder: Path, paths: Iterable[Path]) -> Iterator[FileRewri
         text = data.decode(errors="replace")
         if notes := tuple(_notes(text)):
             yield FileRewrite(path.relative_to(folder), data, data, findings=notes)
+
+
+def absent_submodules(folder: Path, paths: Collection[Path]) -> Iterator[FileRewrite]:
+    """Yield the `.gitmodules` that name submodules which scripts import, and of which no file is there."""
+    for path in paths:
+        if path.name == SUBMODULES and not path.is_symlink():
+            data = path.read_bytes()
+            if notes := tuple(_absent(path, data.decode(errors="replace"), paths)):
+                yield FileRewrite(path.relative_to(folder), data, data, findings=notes)
+
+
+def _absent(modules: Path, text: str, paths: Iterable[Path]) -> Iterator[Note]:
+    """Yield the submodules that scripts import, and of which no file is there."""
+    scripts = [path for path in paths if path.suffix == ".py"]
+    for entry in SUBMODULE.finditer(text):
+        place = modules.parent / entry["path"]
+        if place.is_dir() and any(place.iterdir()):
+            continue
+        package = re.escape(place.name.replace("-", "_"))
+        imports = re.compile(rf"^[ \t]*(?:from|import)[ \t]+{package}\b".encode(), re.MULTILINE)
+        if any(imports.search(path.read_bytes()) for path in scripts):
+            number = text.count("\n", 0, entry.start("path")) + 1
+            message = (
+                f"the submodule `{entry['path']}` is not checked out, and scripts import `{place.name}`: "
+                "what it does for CUDA is not seen. Run git submodule update --init --recursive, and "
+                "rewrite again"
+            )
+            yield Note(number, 1, "unhandled", message)
 
 
 def _notes(text: str) -> Iterator[Note]:

@@ -9,15 +9,21 @@ import libcst as cst
 from migrate.check.common import method, placed
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.names.bindings import How
-from migrate.reading.values.words import BOOLEAN_METHODS, MASK
+from migrate.reading.names.bindings import Given, How
+from migrate.reading.tree.tree import code, string_value
+from migrate.reading.values.kind import TENSORS, Kind
+from migrate.reading.values.words import BOOLEAN_METHODS, ENTRY_OF_MASK, MASK, words
+
+# Methods that give a mask with the same values.
+SAME_VALUES = words("bool clone contiguous detach flatten ravel reshape squeeze to unsqueeze view")
 
 
 class BooleanIndex(Hazard):
     """Indexing with a boolean mask has a shape that depends on values.
 
     **Why.** `x[mask]` is `nonzero` and a gather. Assigning (`x[mask] = 0`) is the same inside: measured on
-    torch_xla 2.9, it fetches the mask too and compiles for each number of elements.
+    torch_xla 2.9, it fetches the mask too and compiles for each number of elements. An entry of the batch, as
+    `batch["valid_mask"]`, counts as a mask by its name, and so does what is made of one.
 
     **What to do.** `torch.where(mask, x, 0)` and a sum divided by `mask.sum()` for means;
     `x.masked_fill(mask, 0)` or `torch.where(mask, new, x)` for assignments.
@@ -58,6 +64,47 @@ class BooleanIndex(Hazard):
                 return table[table > 0]
             """
         ),
+        example(
+            """
+            import torch
+
+
+            class Loss(torch.nn.Module):
+                def __init__(self, criterion):
+                    super().__init__()
+                    self.criterion = criterion
+
+                def points(self, gt, pred, clip=None):
+                    inside = gt["valid_mask"].clone()
+                    if clip is not None:
+                        inside = inside & (gt["pts"].norm(dim=-1) <= clip)
+                    return gt["pts"], pred["pts"], inside
+
+                def compute_loss(self, gt, pred, **options):
+                    pts, guess, on = self.points(gt, pred, **options)
+                    loss = self.criterion(guess[on], pts[on])  # XLA103 # XLA103
+                    (near, msk1), more = loss
+                    far = gt["depth"][~gt["mask"]]  # XLA103
+                    return near * pred["conf"][msk1], far, pts[gt["index"]]  # XLA103
+
+                def forward(self, *args, **options):
+                    return self.compute_loss(*args, **options)
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            class Net(torch.nn.Module):
+                def forward(self, batch, *args):
+                    names = [name for name in batch]
+                    order, valid = args
+                    if valid:
+                        names = names[order]
+                    return batch["x"][order] * batch["weights"][0], batch["mask"] * batch["x"]
+            """
+        ),
     )
     mended = example(
         """
@@ -82,11 +129,15 @@ class BooleanIndex(Hazard):
             index = element.slice
             if not isinstance(index, cst.Index) or isinstance(index.value, cst.BaseNumber):
                 continue
+            assigned = isinstance(facts.context.parent(node), cst.AssignTarget | cst.Element)
+            instead = "masked_fill or torch.where" if assigned else "torch.where(mask, x, 0)"
             if _is_boolean(index.value, facts):
-                assigned = isinstance(facts.context.parent(node), cst.AssignTarget)
-                instead = "masked_fill or torch.where" if assigned else "torch.where(mask, x, 0)"
                 message = f"a boolean mask as index: a compilation for each number; {instead}"
                 yield from placed(self, node, index.value, message, facts)
+                return
+            if _may_be_mask(node, index.value, facts):
+                what = f"if `{code(index.value)}` is a boolean mask"
+                yield self.hit(node, f"{what}, a compilation for each number; {instead}")
                 return
 
     def _put(self, node: cst.Call, facts: Facts) -> Iterator[Hit]:
@@ -101,6 +152,70 @@ class BooleanIndex(Hazard):
                 message = "a boolean mask as index: a compilation for each number; torch.where"
                 yield from placed(self, node, element.value, message, facts)
                 return
+
+
+def _may_be_mask(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `index` is a mask by how it is made or named, where nothing says where its tensor lies.
+
+    A step computes with it: an entry of the batch, or what a method made of one returns.
+    """
+    if isinstance(index, cst.UnaryOperation) and isinstance(index.operator, cst.BitInvert):
+        index = index.expression
+    if not isinstance(index, cst.Name | cst.Subscript) or not facts.steps.inside(node):
+        return False
+    holds = (facts.values.kind(node.value), facts.values.kind(index))
+    if any(kind not in {Kind.UNKNOWN, *TENSORS} for kind in holds):
+        return False
+    return _is_made_as_mask(index, facts)
+
+
+def _is_made_as_mask(node: cst.CSTNode | None, facts: Facts, depth: int = 6) -> bool:
+    """Whether `node` is a mask: compared or joined by bits, an entry or a name of which says so."""
+    if depth == 0:
+        return False
+    if isinstance(node, cst.BinaryOperation):
+        both = (node.left, node.right)
+        joins = isinstance(node.operator, cst.BitAnd | cst.BitOr)
+        return joins and any(
+            isinstance(side, cst.Comparison) or _is_made_as_mask(side, facts, depth - 1)
+            for side in both
+        )
+    if isinstance(node, cst.UnaryOperation):
+        inverts = isinstance(node.operator, cst.BitInvert)
+        return inverts and _is_made_as_mask(node.expression, facts, depth - 1)
+    if isinstance(node, cst.Subscript):
+        key = node.slice[0].slice
+        text = string_value(key.value) if isinstance(key, cst.Index) else None
+        if text is not None:
+            return ENTRY_OF_MASK.search(text) is not None
+        return _is_made_as_mask(node.value, facts, depth - 1)  # a part of a mask
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        if method(node) in BOOLEAN_METHODS:
+            return True
+        return method(node) in SAME_VALUES and _is_made_as_mask(node.func.value, facts, depth - 1)
+    if not isinstance(node, cst.Name):
+        return False
+    given = facts.bindings.reaching(node)
+    for value in (part for one in given for part in _parts(one, facts)):
+        if isinstance(value, cst.Comparison) or _is_made_as_mask(value, facts, depth - 1):
+            return True
+    known = bool(given) and all(one.how is How.VALUE for one in given)
+    return not known and ENTRY_OF_MASK.search(node.value) is not None
+
+
+def _parts(given: Given, facts: Facts) -> list[cst.BaseExpression]:
+    """Return the values of which a name is given one: those that functions of the script return, too."""
+    value = given.value
+    if value is None or given.how is How.VALUE:
+        return [value] if value is not None else []
+    if given.index is None or not isinstance(value, cst.Call):
+        return []
+    returned = (r for f in facts.context.called(value) for r in facts.bindings.returns[id(f)])
+    return [
+        one.elements[given.index].value
+        for one in returned
+        if isinstance(one, cst.Tuple) and len(one.elements) == given.count
+    ]
 
 
 def _is_boolean(node: cst.CSTNode, facts: Facts, depth: int = 0) -> bool:

@@ -12,6 +12,7 @@ from migrate.reading.catalogue import cpu_operators as cpu
 from migrate.reading.facts import Facts
 from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import bind, code, keyword, string_value
+from migrate.reading.values.kind import Kind
 
 ADAPTIVE = frozenset(f"AdaptiveAvgPool{rank}d" for rank in (1, 2, 3))
 POOLS = frozenset(f"adaptive_avg_pool{rank}d" for rank in (1, 2, 3))
@@ -119,6 +120,31 @@ class CpuFallback(Hazard):
         ),
         example(
             """
+            import numpy as np
+            import torch
+
+
+            def inverse(matrix):
+                if isinstance(matrix, np.ndarray):
+                    return np.linalg.inv(matrix)
+                return torch.linalg.inv(matrix)  # XLA111
+
+
+            def middle(points, scale=1):
+                ramp = torch.nanmedian(torch.arange(3))
+                return torch.nanmedian(points, dim=1).values + ramp * scale  # XLA111
+
+
+            class Loss(torch.nn.Module):
+                def points(self, view, *more):
+                    return middle(inverse(view["pose"]) @ view["points"])
+
+                def forward(self, *args, **options):
+                    return self.points(*args, **options)
+            """
+        ),
+        example(
+            """
             import torch
             import torch.nn.functional as F
             from torch import nn
@@ -221,6 +247,7 @@ class CpuFallback(Hazard):
         if name:
             operator = _function(name, node, facts)
             used = any(facts.values.is_tensor(arg.value) for arg in node.args)
+            used = used or _is_of_the_step(node, facts)
             used = used or (operator in WITHOUT_INPUT and keyword(node, "device") is not None)
         else:
             operator, used = _method(node, facts)
@@ -237,6 +264,18 @@ class CpuFallback(Hazard):
         else:
             message = f"{operator} runs on the CPU: the graph is cut and the inputs are fetched"
         yield self.hit(node, message, severity)
+
+
+def _is_of_the_step(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call` is given what the step hands on, of which nothing says where it lies: no new tensor."""
+    value = call.args[0].value if call.args else None
+    while isinstance(value, cst.Subscript | cst.Attribute):
+        value = value.value
+    if not isinstance(value, cst.Name) or value.value == "self":
+        return False
+    if facts.values.kind(call.args[0].value) is not Kind.UNKNOWN:
+        return False
+    return facts.bindings.parameter(value) is not None
 
 
 def _function(name: str, call: cst.Call, facts: Facts) -> str:

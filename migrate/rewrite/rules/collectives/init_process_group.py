@@ -40,7 +40,9 @@ class InitProcessGroup(Rule):
     **Reported.** A number of processes that is an option and read elsewhere too (a learning rate by it keeps
     the option's default); a group over MPI, in a script built on `torch.distributed.rpc`, or with `*` or `**`
     arguments. A `store`, `pg_options` and a backend for CPU tensors (`"cpu:gloo,cuda:nccl"`, or `"gloo"`
-    where the script makes collectives) are reported too, the call being rewritten all the same.
+    where the script makes collectives) are reported too, the call being rewritten all the same. A call that
+    is named for joining the group, as `misc.init_distributed_mode(args)`, of a package that is not in the
+    project: what it does for CUDA stays.
 
     Source: torch_xla 2.9, `torch_xla/_internal/rendezvous.py`.
     """
@@ -146,6 +148,12 @@ class InitProcessGroup(Rule):
         """Yield the edit of one call, or why it is left as it is."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in INIT:
+            if module := context.launch.absent_module(node):
+                message = (
+                    f"`{code(node.func)}` is named for joining the process group, and `{module}` is no file "
+                    "of this project (a submodule that is not checked out?): rewrite that package as well"
+                )
+                yield from self.report(node, message)
             return
         bound = bind(node, PARAMETERS)
         if bound is None:

@@ -33,6 +33,7 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
     moved = {name for place in places for name in _receivers(moves(place, context))}
     moved |= {name for place in places for name in _rebound(place, context)}
     moved |= {name for place in places for name in _given_to_mover(place, context)}
+    moved |= {name for place in places for name in _moved_by_element(place, context)}
     placed = on_device(step.loop, context)
     unmoved = [name for name in names if name in used and name not in placed]
     mentioned = set(names)
@@ -254,6 +255,27 @@ def _targets(assign: cst.Assign) -> Iterator[str | None]:
 def _receivers(calls: Iterable[cst.Call]) -> set[str]:
     """Return the names in what the methods `calls` are called on."""
     return {name.value for call in calls for name in nodes_of(call.func, cst.Name)}
+
+
+def _moved_by_element(root: cst.CSTNode, context: Workspace) -> Iterator[str]:
+    """Yield the names whose elements are moved: `batch` in `x, y = [part.cuda() for part in batch]`."""
+    for move in moves(root, context):
+        moved = _receivers([move])
+        for around in context.ancestors(move):
+            if around is root:
+                break
+            loops: list[cst.CompFor | cst.For] = []
+            if isinstance(around, cst.BaseSimpleComp | cst.DictComp):
+                inner: cst.CompFor | None = around.for_in
+                while inner is not None:
+                    loops.insert(0, inner)
+                    inner = inner.inner_for_in
+            elif isinstance(around, cst.For):
+                loops.append(around)
+            for loop in loops:
+                if moved & {name.value for name in nodes_of(loop.target, cst.Name)}:
+                    moved |= {name.value for name in nodes_of(loop.iter, cst.Name)}
+        yield from moved
 
 
 def _is_no_model(move: cst.Call, context: Workspace) -> bool:
