@@ -112,7 +112,7 @@ def rewrite_folder(
         files = _with_functions(folder, first, last, files, calls, contents, left, workers)
         files = without_answered(files, first.project, calls)
         files = _with_unread(folder, first.project, files, contents)
-    if any(file.changed for file in files):
+    if any(file.changed or file.findings for file in files):
         files = sorted([*files, *in_configurations(folder, everything)], key=lambda file: file.name)
     named = {folder / file.name for file in files}
     return FolderRewrite(

@@ -62,3 +62,20 @@ def test_anything_else_is_not(name: str, text: str, tmp_path: Path) -> None:
 
 def test_a_project_without_a_rewrite_is_not_looked_at(tmp_path: Path) -> None:
     assert said(tmp_path, "a.yaml", "device: cuda\n", "def add(a, b):\n    return a + b\n") == []
+
+
+def test_a_project_whose_device_only_its_configuration_names(tmp_path: Path) -> None:
+    """Nothing was rewritten, and the one place that says CUDA was not reported."""
+    script = """
+import torch
+
+
+def train(model, loader, optimizer, cfg):
+    for x, y in loader:
+        loss = model.to(cfg.device)(x.to(cfg.device)).sum()
+        loss.backward()
+        optimizer.step()
+"""
+    assert said(tmp_path, "conf/train.yaml", "lr: 0.1\ndevice: cuda\n", script) == [
+        ("2:1", "device")
+    ]
