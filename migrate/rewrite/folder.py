@@ -113,7 +113,7 @@ def rewrite_folder(
         files = without_answered(files, first.project, calls)
         files = _with_unread(folder, first.project, files, contents)
     more = list(absent_submodules(folder, everything))
-    if any(file.changed for file in files):
+    if any(file.changed or file.findings for file in files):
         more += in_configurations(folder, everything)
     files = sorted([*files, *more], key=lambda file: file.name)
     named = {folder / file.name for file in files}
@@ -140,8 +140,22 @@ def _with_unread(
 
 
 def _is_concerned(path: Path, analysis: Analysis) -> bool:
-    """Whether a file that holds no word of a rule starts training, or holds the device of a move."""
-    return path.resolve() in spelled_devices(analysis) or _starts_training(path, analysis)
+    """Whether a file that holds no word of a rule trains, starts training, or holds the device of a move."""
+    return (
+        path.resolve() in spelled_devices(analysis)
+        or _starts_training(path, analysis)
+        or _holds_step_loop(path, analysis)
+    )
+
+
+def _holds_step_loop(path: Path, analysis: Analysis) -> bool:
+    """Whether a loop of the file trains by functions of others: `for batch in loader: self.step(batch)`."""
+    top = analysis.scopes.get(path.resolve())
+    return top is not None and any(
+        region in analysis.step_loops
+        for root in top.all_roots
+        for region in analysis.regions(root)
+    )
 
 
 def _starts_training(path: Path, analysis: Analysis) -> bool:

@@ -83,3 +83,20 @@ def test_a_project_of_which_all_that_trains_is_not_there(tmp_path: Path) -> None
     text = MODULES.format(path="other")
     script = "from other.training import train\n\ntrain()\n"
     assert said(tmp_path, ".gitmodules", text, script) == [("2:1", "unhandled")]
+
+
+def test_a_project_whose_device_only_its_configuration_names(tmp_path: Path) -> None:
+    """Nothing was rewritten, and the one place that says CUDA was not reported."""
+    script = """
+import torch
+
+
+def train(model, loader, optimizer, cfg):
+    for x, y in loader:
+        loss = model.to(cfg.device)(x.to(cfg.device)).sum()
+        loss.backward()
+        optimizer.step()
+"""
+    assert said(tmp_path, "conf/train.yaml", "lr: 0.1\ndevice: cuda\n", script) == [
+        ("2:1", "device")
+    ]

@@ -246,6 +246,25 @@ class Programs:
             return False
         return self.is_accelerated(scope.module.path)
 
+    @cached_property
+    def moving_files(self) -> frozenset[Path]:
+        """The files that move something to an accelerator, or to a device that the project does not show."""
+        return frozenset(
+            top.module.path
+            for top in self._analysis.scopes.values()
+            if any(self._signs_of(top.module))
+            and any(
+                self.is_move(call, at) or self._is_open_move(call, at)
+                for root in top.all_roots
+                for region in self._analysis.regions(root)
+                for call, at in region.calls
+            )
+        )
+
+    def names_accelerator(self, path: Path) -> bool:
+        """Whether the file `path` names an accelerator."""
+        return self._signs_of(self._analysis.scopes[path].module)[0]
+
     def is_accelerated(self, path: Path) -> bool:
         """Whether the file `path`, or a file that imports it, names an accelerator."""
         return any(

@@ -133,6 +133,13 @@ HUB_KERNELS = (
 LIBRARIES = (
     *LAUNCHERS,
     *_trains(
+        "dora.argparse_main dora.distrib.init dora.hydra_main flashy.distrib.init",
+        "Dora joins its processes over NCCL: on a TPU that raises, and started once, one chip trains alone",
+        "torch.distributed.init_process_group('xla', init_method='xla://') in a worker that "
+        "torch_xla.launch starts, in place of init(); flashy.distrib.average_metrics then needs its tensor "
+        "on the device",
+    ),
+    *_trains(
         "fairscale",
         "FairScale has no TPU backend",
         "torch_xla.distributed.fsdp was made from it",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from migrate import draws
+from migrate.reading.accelerators.programs import programs_of
 from migrate.reading.calls.callers import callers_of, reaching
 from migrate.reading.calls.kinds import External
 from migrate.reading.calls.launching import JOINS, joining_of, launching_of
@@ -86,11 +87,13 @@ class Randomness:
             top: the file.
             alone: whether only this file of the project is rewritten.
         """
-        if not self._entries and not self._loaders:
+        if not self._entries and not self._loaders and top.module.path not in self._accelerated:
             return NO_SEEDING
         launching = launching_of(self._analysis).functions
         kept = self._early_functions | launching
         early, silent, devices, loaders = set(), set(), set(), set()
+        on_device = self._is_led(top) or top.module.path in self._accelerated
+        others = top.guard if self._entries and top not in self._entries else None
         for root, call, scope in self._calls_of(top):
             end = _end(call, top)
             if root is top.region and self._is_read_early(top):
@@ -102,11 +105,11 @@ class Randomness:
             elif isinstance(scope, Function) and scope in kept:
                 if scope in self._early_functions and self._seeds(call, scope):
                     early.add(end)
-            elif not self._entries or (root is top.guard and top not in self._entries):
+            elif not on_device or root is others:
                 continue
             elif self._is_silent(call, scope, top, alone) and not self._is_before(call):
                 silent.add(end)
-            elif self._is_torch_seed(call, scope) and self._is_led(top):
+            elif self._is_torch_seed(call, scope):
                 devices.add(end)
         return Seeding(
             dict(self._joining(top)),
@@ -295,6 +298,19 @@ class Randomness:
     def _is_led(self, top: ModuleScope) -> bool:
         """Whether the replicas of a script run code of the file."""
         return any(top.module.path in files for files in self._entries.values())
+
+    @cached_property
+    def _accelerated(self) -> frozenset[Path]:
+        """The files of scripts that run on an accelerator, of one process too."""
+        if not self._with_seeds:
+            return frozenset()
+        programs = programs_of(self._analysis)
+        found: set[Path] = set()
+        for top in filter(self._is_script, self._scopes):
+            files = self._closure(top)
+            if files & programs.moving_files and any(map(programs.names_accelerator, files)):
+                found |= files
+        return frozenset(found)
 
     def _is_read_early(self, top: ModuleScope) -> bool:
         """Whether the file is read in the process that launches the replicas, and again in each."""

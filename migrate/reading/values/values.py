@@ -473,12 +473,19 @@ class Values:
             kinds |= {self._of_parts(self.bindings.put_into(node))} & {Kind.MODEL}
         host = bool(kinds) and kinds <= DEVICES | {Kind.HOST}
         found = held(kinds) if kinds & PLACED or host else Kind.UNKNOWN
-        if found not in PLACED and self._is_buffer(node):
+        if found not in PLACED and self._is_placed_buffer(node):
             return Kind.ON_DEVICE
         named = found is Kind.UNKNOWN and v.MODEL.fullmatch(node.attr.value)
         return Kind.MODEL if named else found
 
-    def _is_buffer(self, node: cst.Attribute) -> bool:
+    def is_buffer(self, node: cst.Attribute) -> bool:
+        """Whether `node` is a buffer of the module around it, and surely a tensor."""
+        if not is_attribute_of_self(node) or not self._is_placed_buffer(node):
+            return False
+        key = (id(self._context.class_around(node)), node.attr.value)
+        return key not in self._missing_buffers
+
+    def _is_placed_buffer(self, node: cst.Attribute) -> bool:
         """Whether `node` is a buffer of the module around it, which moves to the device with it."""
         function = self._context.function_around(node)
         built = function is not None and function.name.value == "__init__"
@@ -487,13 +494,30 @@ class Values:
     @cached_property
     def _buffers(self) -> frozenset[tuple[int, str]]:
         """The names by which the classes of the script register buffers, with the id of the class."""
-        found = set()
+        return frozenset(key for key, _ in self._registered())
+
+    @cached_property
+    def _missing_buffers(self) -> frozenset[tuple[int, str]]:
+        """Those of the buffers that are None at first, or that are given something else by name."""
+        none = {key for key, value in self._registered() if value is None or code(value) == "None"}
+        return frozenset(
+            none
+            | {
+                (id(self._context.class_around(target)), name)
+                for name, assigned in self._context.attributes.items()
+                for target, _ in assigned
+            }
+        )
+
+    def _registered(self) -> Iterator[tuple[tuple[int, str], cst.BaseExpression | None]]:
+        """Yield each buffer that is registered, with what it is."""
         for call in self._context.all_of(cst.Call):
             if isinstance(call.func, cst.Attribute) and dotted(call.func) == "self.register_buffer":
                 name = string_value(call.args[0].value) if call.args else None
+                tensor = keyword(call, "tensor") or (call.args[1] if len(call.args) > 1 else None)
                 if name is not None:
-                    found.add((id(self._context.class_around(call)), name))
-        return frozenset(found)
+                    key = (id(self._context.class_around(call)), name)
+                    yield key, tensor.value if tensor is not None else None
 
     def _of_name(self, node: cst.Name) -> Kind:
         if node.value in ("True", "False", "None"):

@@ -9,8 +9,12 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.reads import CHECKS, is_read, reads_device
 from migrate.reading.facts import Facts
+from migrate.reading.names.bindings import How
 from migrate.reading.steps.in_step import When
 from migrate.reading.tree.tree import code
+
+# What is a tensor where it is asked of tensors: `bad = torch.isnan(loss).any()`, `x > 3`.
+ANSWERS = cst.Call | cst.Comparison
 
 
 class ControlFlow(Hazard):
@@ -43,6 +47,21 @@ class ControlFlow(Hazard):
                     assert torch.isfinite(x).all()  # XLA110
                     scale = max(x.std(), 1e-5)  # XLA110
                     return x / scale
+
+
+            class Codebook(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.register_buffer("ready", torch.zeros(1))
+                    self.register_buffer("mask", None)
+
+                def forward(self, x):
+                    if not self.ready:  # XLA110
+                        self.ready.fill_(1)
+                    large = x.abs().max() > 10
+                    if large:  # XLA110
+                        x = x / 2
+                    return x if self.mask is None else x * self.mask
 
 
             def train(model, loader, optimizer):
@@ -143,6 +162,14 @@ def _on_values(test: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpre
         yield from _on_values(test.right, facts)
     elif isinstance(test, cst.UnaryOperation):
         yield from _on_values(test.expression, facts)
+    elif isinstance(test, cst.Name):
+        given = (one.value for one in facts.bindings.reaching(test) if one.how is How.VALUE)
+        answers = (value for value in given if isinstance(value, ANSWERS))
+        if any(next(_on_values(answer, facts), None) is not None for answer in answers):
+            yield test
+    elif isinstance(test, cst.Attribute):
+        if facts.values.is_buffer(test):
+            yield test
     elif isinstance(test, cst.Comparison):
         parts = (test.left, *(target.comparator for target in test.comparisons))
         if reads_device(test, facts) or any(is_read(part, facts) for part in parts):

@@ -58,6 +58,18 @@ class Frameworks(Rule):
             """,
             "torch_xla.launch",
         ),
+        reported(
+            """
+            import flashy
+            from dora import hydra_main
+
+
+            @hydra_main(config_path='config')
+            def main(cfg):
+                flashy.distrib.init()
+            """,
+            "one chip trains alone",
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
