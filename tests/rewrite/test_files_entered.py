@@ -19,19 +19,19 @@ import migrate
 from migrate.cli import main
 
 root = Path(migrate.__file__).parent
-entered = set()
+files = set()
 
 def note(frame, event, arg):
-    code = frame.f_code
     # Not the body of a module or a class, which runs at its import.
-    if event == "call" and code.co_flags & 0x02 and Path(code.co_filename).is_relative_to(root):
-        entered.add(str(Path(code.co_filename).relative_to(root)))
+    if event == "call" and frame.f_code.co_flags & 0x02:
+        files.add(frame.f_code.co_filename)
 
 sys.setprofile(note)
 try:
     main()
 finally:
     sys.setprofile(None)
+    entered = {str(Path(f).relative_to(root)) for f in files if Path(f).is_relative_to(root)}
     Path(sys.argv[-1]).with_suffix(".entered").write_text("\\n".join(sorted(entered)))
 """
 # The rules and hazards of whose words the script holds none are not asked. The count after the hazards of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from pathlib import Path
 
@@ -42,9 +43,15 @@ def left(data: bytes, path: Path) -> list[int]:
     ]
 
 
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As they are with a user: what they import of this toolkit is no part of their project."""
+    return shutil.copytree(EXAMPLES, tmp_path_factory.mktemp("copy") / "examples")
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_every_loop_that_trains_has_its_step_or_a_finding(name: str) -> None:
-    path = EXAMPLES / name if name.endswith(".py") else Path("script.py")
+def test_every_loop_that_trains_has_its_step_or_a_finding(name: str, examples: Path) -> None:
+    path = examples / name if name.endswith(".py") else Path("script.py")
     done = rewrite_source(parse(SCRIPTS[name], path))
     said = [note for note in done.findings if note.rule == "step"]
     assert not left(done.data, path) or said

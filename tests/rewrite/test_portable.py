@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -37,6 +38,7 @@ ALL = [
 ]
 
 
+@functools.cache
 def rewritten(script: str, options: Options = PORTABLE, rule: Rule | None = None) -> Rewrite:
     notebook = rule is not None and rule.notebook
     path = Path("notebook.ipynb" if notebook else "script.py")
@@ -141,6 +143,7 @@ if __name__ == "__main__":
 
 
 SCRIPT = """\
+import functools
 import os
 import sys
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ EXAMPLES = [
 ]
 
 
+@functools.cache
 def run(script: str, rule: Rule) -> Rewrite:
     return rewrite_source(parse(script.encode(), path(rule)), options=rule.options)
 

@@ -23,7 +23,6 @@ from converters.graph.ops import CannotLowerError, lowerings
 from tests.converters.graph.comparison import compare, operator, takes
 
 pytest.importorskip("expecttest")  # torch.testing needs it
-from torch.testing._internal.common_methods_invocations import op_db
 
 DTYPES = (torch.float32, torch.int64, torch.bool)
 # Calls of one operator with one dtype (tensors without axes counted apart, as many refuse these), elements of
@@ -97,6 +96,9 @@ def _copy(value: Any) -> Any:
 
 @cache
 def _calls() -> Calls:
+    # Imported where it is used: that takes seconds, which each run of other tests would wait for as well.
+    from torch.testing._internal.common_methods_invocations import op_db
+
     seen = _Seen()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
