@@ -52,6 +52,7 @@ class Port:
         missing: operators without a lowering; in the source functions stand for them that raise.
         origin: class, file and first line of the originals.
         constants: arrays that go into the file of weights beside them, by path ("buffers/…").
+        streams: what its forward draws from: the names of `rngs`.
     """
 
     modeling: str
@@ -65,6 +66,7 @@ class Port:
     missing: tuple[Missing, ...] = ()
     origin: tuple[tuple[str, str, int], ...] = ()
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    streams: tuple[str, ...] = ()
     stages: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -105,6 +107,7 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         missing=missing,
         origin=_origin(model),
         constants=_constants(drafter),
+        streams=tuple(sorted(drafter.streams)),
         stages={"graph.txt": str(found), "plain.txt": str(graph)},
     )
 

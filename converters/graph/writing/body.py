@@ -13,6 +13,7 @@ import torch
 
 from converters.graph.expression import (
     Hole,
+    Rng,
     SettingFloat,
     SettingInt,
     as_code,
@@ -62,12 +63,14 @@ class _Function:
         order: the positions of its arguments among those of the item.
         sizes: that come after them.
         numbers: settings that come after these.
+        keys: of random numbers, which come last.
     """
 
     name: str
     order: tuple[int, ...]
     sizes: tuple[sympy.Expr, ...]
     numbers: tuple[SettingInt | SettingFloat, ...]
+    keys: tuple[Rng, ...]
 
 
 def _function(writer: _Writer, item: Apply, scan: Scan | None = None) -> _Function:
@@ -101,7 +104,8 @@ def _function(writer: _Writer, item: Apply, scan: Scan | None = None) -> _Functi
             made.body.insert(0, ast.Expr(ast.Constant(doc)))
         drafter.functions.append(made)
     numbers = tuple(inner.numbers.values())
-    return _Function(forms[form], tuple(inner.order), tuple(inner.sizes), numbers)
+    keys = tuple(inner.keys)
+    return _Function(forms[form], tuple(inner.order), tuple(inner.sizes), numbers, keys)
 
 
 def _form(made: ast.FunctionDef) -> str:
@@ -324,7 +328,21 @@ class _Writer:
             value = lowering(arguments, named, outs[0] if item.single else tuple(outs))
         except (ValueError, TypeError, NotImplementedError) as error:
             value = self._stub(item, arguments, named, str(error))
+        value = self._keyed(value)
         self.statements.append(Statement(item.outs, value, self._frames(item.frames), item.single))
+
+    def _keyed(self, value: ast.expr) -> ast.expr:
+        """An expression with the keys that it draws with."""
+
+        def key(hole: Hole) -> ast.expr:
+            return self._key(hole.value) if isinstance(hole.value, Rng) else hole
+
+        return fill(value, key)
+
+    def _key(self, key: Rng) -> ast.expr:
+        """A new key of a stream: the module's."""
+        self.drafter.streams.add(key.stream)
+        return key.code
 
     @staticmethod
     def _expanded(x: Tensor, sides: Sequence[Any]) -> list[Any]:
@@ -342,7 +360,8 @@ class _Writer:
         given = [as_code(self._operand(value, _NO_OP)) for value in item.given]
         needed: list[ast.expr] = [Hole(Free(one, 0)) for one in made.sizes]
         numbers = [as_code(one) for one in made.numbers]
-        arguments = [*(given[index] for index in made.order), *needed, *numbers]
+        keys = [self._key(Rng(one.stream)) for one in made.keys]
+        arguments = [*(given[index] for index in made.order), *needed, *numbers, *keys]
         value = ast.Call(ast.Name(made.name, ast.Load()), arguments, [])
         frames = self._frames(item.frames)[:-1] or item.frames[:-1]
         places = _places(item)
@@ -730,6 +749,8 @@ class _FunctionWriter(_Writer):
         self.sizes_given = True
         # What settings of the model it is given, by name.
         self.numbers: dict[str, SettingInt | SettingFloat] = {}
+        # The keys that it draws with, by name.
+        self.keys: dict[Rng, str] = {}
         self.stored: set[str] = set()
         self.same = above.same
         values = [above._resolved(value) for value in item.given]
@@ -785,6 +806,7 @@ class _FunctionWriter(_Writer):
                         ast.arg(name, code("int" if isinstance(one, int) else "float"))
                         for name, one in self.numbers.items()
                     ),
+                    *(ast.arg(one, kind) for one in self.keys.values()),
                 ],
                 None,
                 [],
@@ -804,9 +826,20 @@ class _FunctionWriter(_Writer):
         """Where an argument stands among the original's."""
         return parameters.index(name) if name in parameters else 99
 
+    def _key(self, key: Rng) -> ast.expr:
+        """A new key: the function is given it."""
+        return Hole(key)
+
     def _argument(self, hole: Hole) -> ast.expr:
-        """A setting of the model, which the function is given."""
+        """A setting of the model, or a key, which the function is given."""
         value = hole.value
+        if isinstance(value, Rng):
+            if value not in self.keys:
+                number = len(self.keys) + 1
+                taken = {*self.made.arguments, *self.sizes.values(), *self.stored}
+                name = "key" if number == 1 else f"key_{number}"
+                self.keys[value] = f"{name}_" if name in taken else name
+            return ast.Name(self.keys[value], ast.Load())
         if not isinstance(value, SettingInt | SettingFloat):
             return hole
         wanted = names.clean(value.local or (value.text if value.text.isidentifier() else "size"))
