@@ -2,10 +2,10 @@
 
     python benchmarks/maxcode.py CHECKOUT [NAME…] [--seconds N] [--csv FILE]
 
-CHECKOUT is one of AI-Hypercomputer/accelerator-agents; its MaxCode/evaluation has 12 files with 13 models. Each
-is made with the sizes of its own test there and given to `migrate port` once, with inputs of the shapes of
-that test: eight of the distributions of docs/parity/inputs.md, and adjacency matrices of 0 and 1 for the graph
-convolution. Nothing is tuned between tries.
+CHECKOUT is one of AI-Hypercomputer/accelerator-agents; its MaxCode/evaluation has 12 files with 13 models.
+Each is made with the sizes of its own test there and given to `migrate port` once, with inputs of the shapes
+of that test: eight of the distributions of docs/parity/inputs.md, and adjacency matrices of 0 and 1 for the
+graph convolution. Nothing is tuned between tries.
 
 Prints a row for each model; `--csv benchmarks/maxcode.csv` appends the rows to that file. Exit code 1 unless
 all are proven.

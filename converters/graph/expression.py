@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -71,6 +72,26 @@ class SettingFloat(float):
         made = super().__new__(cls, value)
         made.text, made.parts, made.local = text, parts or {}, local
         return made
+
+
+# The streams of random numbers that a port asks its caller for, as Flax names them.
+NOISE, DROPOUT = "noise", "dropout"
+
+
+@dataclass(frozen=True, eq=False)
+class Rng:
+    """A key that is used once.
+
+    Attributes:
+        stream: which of the module's streams gives it.
+    """
+
+    stream: str
+
+    @property
+    def code(self) -> ast.expr:
+        """The expression in a module's method."""
+        return method(ast.Name("self", ast.Load()), "make_rng", self.stream)
 
 
 def code(text: str, **parts: Any) -> ast.expr:

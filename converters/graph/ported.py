@@ -62,6 +62,7 @@ class Port:
         sources: name in the configuration → what the original calls it, and paths of modules that have it.
         bounds: conditions on free sizes that the source asserts.
         write: writes both sources anew, with other limits.
+        streams: what its forward draws from: the names of `rngs`.
     """
 
     modeling: str
@@ -77,6 +78,7 @@ class Port:
     trains: bool = False
     refused: str = ""
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    streams: tuple[str, ...] = ()
     stages: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
@@ -145,6 +147,7 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         trains=drafter.training.any,
         refused=both.modes.refused,
         constants=_constants(drafter),
+        streams=tuple(sorted(drafter.streams)),
         stages={"graph.txt": str(found), "plain.txt": str(graph)},
         settings=model.settings,
         sources=model.sources,

@@ -91,6 +91,9 @@ def _use(name: str, port: Any, weights: bool) -> str:
         f"`{one.name}` {one.dtype}[{', '.join(map(str, one.shape))}]" for one in port.inputs
     )
     given = ", ".join(f"{one.name}={one.name}" for one in port.inputs)
+    keys = enumerate(port.streams)
+    rngs = ", ".join(f'"{name}": jax.random.key({number})' for number, name in keys)
+    drawn = f", rngs={{{rngs}}}" if rngs else ""
     loaded = (
         "variables = load_params()  # or of a file of convert.py"
         if weights
@@ -103,12 +106,19 @@ def _use(name: str, port: Any, weights: bool) -> str:
         "",
         f"model = {port.model_class}({port.config_class}())",
         loaded,
-        f"outputs = jax.jit(model.apply)(variables, {given})",
+        f"outputs = jax.jit(model.apply)(variables, {given}{drawn})",
         "```",
         "",
         f"Inputs: {shapes}; laid out as torch has them.",
+        *(["", _DRAWS] if rngs else []),
     ]
     return "\n".join(lines)
+
+
+_DRAWS = (
+    "It draws random numbers in its forward, as the original does: other keys give other outputs. JAX's "
+    "generator gives other numbers than torch's; in the comparison below both draw the same."
+)
 
 
 def _weights(weights: str) -> str:

@@ -202,7 +202,7 @@ def _written(
         original.folder is None or original.checkpoint is not None,
     )
     params = weights.state is not None
-    sources["test_parity.py"] = test_text(made.model_class, way, SEED, params)
+    sources["test_parity.py"] = test_text(made.model_class, way, SEED, params, made.streams)
     for file, text in sources.items():
         _require_python(file, text)
         (place / file).write_text(text)

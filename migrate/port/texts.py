@@ -202,10 +202,24 @@ def convert_text(model: str, config: str, original: str, by_mapping: bool, const
     return "\n".join(lines)
 
 
-def test_text(model: str, how: Original, seed: int, params: bool) -> str:
-    """`test_parity.py`: the port against the original, without this project."""
+def test_text(model: str, how: Original, seed: int, params: bool, streams: Sequence[str]) -> str:
+    """`test_parity.py`: the port against the original, without this project unless it draws.
+
+    Args:
+        model: the model's class.
+        how: how the test comes to the original.
+        seed: of the factory.
+        params: whether the port has weights.
+        streams: of random numbers that the model draws from.
+    """
     weights = "package.load_params()" if params else "{}"
+    rngs = ", ".join(f'"{name}": jax.random.key(0)' for name in streams)
     return _text(_TEST).format(
+        alone="and, as the model draws, tpu-migrate" if streams else "and not tpu-migrate",
+        draws=_DRAWS if streams else "",
+        torch_draws=", torch_side.Drawn(draws.Draws(SEED))" if streams else "",
+        jax_draws=", jax_side.drawn(draws.Draws(SEED))" if streams else "",
+        rngs=f", rngs={{{rngs}}}" if rngs else "",
         model=model,
         place=how.place,
         load=how.load,
@@ -298,10 +312,16 @@ _CHECKPOINT = """\
     state = {next((end for end in ends(key) if end in own), key): one for key, one in state.items()}
     module.load_state_dict(state)
 """
+_DRAWS = """\
+# Both sides draw the same numbers.
+draws = pytest.importorskip("migrate.parity.ground.draws")
+jax_side = pytest.importorskip("migrate.parity.sides.jax.draws")
+torch_side = pytest.importorskip("migrate.parity.sides.torch.draws")
+"""
 _TEST = '''\
     """{model} computes what the original computes: `pytest test_parity.py`.
 
-    Needs torch and the original beside jax and flax, and not tpu-migrate.
+    Needs torch and the original beside jax and flax, {alone}.
     """
 
     import importlib.util
@@ -317,7 +337,7 @@ _TEST = '''\
     from safetensors.numpy import load_file
 
     torch = pytest.importorskip("torch")
-
+    {draws}
     HERE = Path(__file__).parent
     {place}
     SEED = {seed}
@@ -368,14 +388,15 @@ _TEST = '''\
 
 
     def test_outputs_are_those_of_the_original() -> None:
-        given = load_file(HERE / "{inputs}")
-        with torch.no_grad():
+        given, module = load_file(HERE / "{inputs}"), original()
+        with torch.no_grad(){torch_draws}:
             tensors = {{name: torch.from_numpy(array) for name, array in given.items()}}
-            expected = dict(leaves(original()(**tensors)))
+            expected = dict(leaves(module(**tensors)))
         package = port()
-        with jax.default_matmul_precision("highest"):
+        variables = {weights}
+        with jax.default_matmul_precision("highest"){jax_draws}:
             run = jax.jit(package.build().apply)
-            found = dict(leaves(run({weights}, **given)))
+            found = dict(leaves(run(variables, **given{rngs})))
         if expected.keys() != found.keys():
             found = dict(zip(expected, found.values(), strict=True))
         assert expected

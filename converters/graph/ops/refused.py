@@ -5,16 +5,12 @@ from __future__ import annotations
 from converters.graph.ops.registry import refuse
 
 _RANDOM = """
-    rand.default rand.generator rand.names rand_like.default randn.default randn.generator randn_like.default
-    randint.default randint.low randint_like.default randint_like.low_dtype randperm.default
-    multinomial.default bernoulli.default bernoulli.p normal.Tensor_Tensor normal.Tensor_float
-    normal.float_Tensor normal.float_float normal_functional.default uniform.default poisson.default
-    exponential.default geometric.default cauchy.default log_normal.default random.default
+    rand.names poisson.default geometric.default cauchy.default random.default random.from random.to
     rrelu_with_noise.default rrelu_with_noise_functional.default
 """
 refuse(
     *(f"aten.{name}" for name in _RANDOM.split()),
-    reason="it draws random numbers: a port takes them as an input, or draws them with a key of its own",
+    reason="it draws random numbers of a kind that has no lowering: make what it draws an input",
 )
 refuse(
     "aten.item.default",

@@ -120,6 +120,18 @@ def precision_stays() -> Iterator[None]:
 
 
 @contextmanager
+def distributions_unchecked() -> Iterator[None]:
+    """torch.distributions make no checks of their parameters, which are branches on values."""
+    cls = torch.distributions.Distribution
+    before = cls._validate_args
+    cls.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        cls.set_default_validate_args(before)
+
+
+@contextmanager
 def unaware(wanted: bool) -> Iterator[None]:
     """The model's questions whether it is compiled or exported are answered no, where that is wanted."""
     names = ("is_compiling", "is_exporting")

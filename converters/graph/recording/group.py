@@ -26,11 +26,12 @@ from converters.graph.ir import (
     size_of,
     uses,
 )
+from converters.graph.recording.drawn import draws
 from converters.graph.recording.gradients import stops
 from converters.graph.recording.known import Known
 from converters.graph.recording.libraries import own_files
 from converters.graph.recording.nodes import frames_of, name_of, needed
-from converters.graph.recording.shared import first_names
+from converters.graph.recording.shared import first_names, first_paths
 from converters.graph.recording.simplify import same_as
 from converters.graph.recording.trace import MARK, GraphError, Leaf, Trace
 
@@ -41,10 +42,8 @@ _DROPPED = re.compile(
     r"aten\._assert|aten\.sym_|_operator\.|aten\._check|math\.|torch\.sym|aten\.sym_constrain"
 )
 
-# What draws random numbers: a second one draws others.
-_DRAWS = re.compile(
-    r"aten\.(rand|bernoulli|normal|multinomial|uniform|exponential|\w*dropout|scaled_dot_product)"
-)
+# An attention drops weights where its arguments say so: a second one drops others.
+_ATTENTION = re.compile(r"aten\.\w*scaled_dot_product")
 
 
 def group(trace: Trace) -> Graph:
@@ -77,11 +76,13 @@ class _Group:
         self.numbers: dict[fx.Node, int] = {}
         self.values: dict[fx.Node, Any] = {}
         self.facts: dict[int, Fact] = {}
+        self.held: dict[str, Fact] = {}
         self.inputs: list[tuple[str, int]] = []
         # What a call is given, by its number within: the call, and the value.
         self.given: dict[int, tuple[_Open, Any]] = {}
         self.count = 0
         self.first = first_names(trace.module)
+        self.paths = first_paths(trace.module)
         self.own = own_files(trace.module)
         self.known = Known(trace.program, trace.known)
 
@@ -117,7 +118,10 @@ class _Group:
                 self.inputs.append((spec.arg.name, self._new(node)))
             else:
                 key = str(spec.target).removeprefix("model.")
-                self.values[node] = Held(self.first.get(key, key))
+                key = self.first.get(key, key)
+                self.values[node] = Held(key)
+                if isinstance(node.meta.get("val"), torch.Tensor):
+                    self.held[key] = self._fact(node.meta["val"])
         for name, value in self.trace.fixed.items():
             self.inputs.append((name, self.count))
             self.facts[self.count] = Fact(tuple(value.shape), value.dtype)
@@ -170,7 +174,8 @@ class _Group:
         # The same once more, in one call of a function: what another one computes it computes itself.
         frames = self._frames(node)
         again = (name, str(arguments), str(named), frames[:-1])
-        if again in at.computed and not _DRAWS.match(name):
+        drawn = draws(name, arguments) or _ATTENTION.match(name)
+        if again in at.computed and not drawn:
             self.values[node] = at.computed[again]
             return
         value = node.meta.get("val")
@@ -205,6 +210,8 @@ class _Group:
         return tuple(one for one in frames_of(node) if self.own(one.file))
 
     def _fact_of(self, value: Any) -> Fact | None:
+        if isinstance(value, Held):
+            return self.held.get(value.key)
         return self.facts.get(value.id) if isinstance(value, Ref) else None
 
     def _mark(self, node: fx.Node, at: _Open, arguments: tuple[Any, ...]) -> None:
@@ -235,6 +242,7 @@ class _Group:
             if not path.startswith("model."):
                 continue  # what wraps the model, and the model
             name = path.removeprefix("model.").split("@")[0]
+            name = self.paths.get(name, name)
             if name not in self.trace.kinds:
                 continue
             at = at.inner.get(key) or self._enter(at, key, name)

@@ -27,6 +27,13 @@ def first_names(root: torch.nn.Module) -> dict[str, str]:
     return found
 
 
+def first_paths(root: torch.nn.Module) -> dict[str, str]:
+    """Path of each module → the first path of the same module."""
+    first: dict[int, str] = {}
+    every = root.named_modules(remove_duplicate=False)
+    return {path: first.setdefault(id(module), path) for path, module in every}
+
+
 def with_shared(
     graph: Graph, constants: Mapping[str, Any], dissolves: Callable[[Call], bool], free: set[str]
 ) -> Graph:

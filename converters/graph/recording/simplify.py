@@ -94,7 +94,7 @@ def same_as(
     if name in _DROPOUTS and (not arguments[2] or not arguments[1]):
         return first if name != "aten.native_dropout.default" else None
     before = fact(first)
-    if before is None:
+    if before is None or (isinstance(first, Held) and name not in _SHAPES):
         return None
     if name in _NEUTRAL and before.dtype == value.dtype and named.get("alpha", 1) == 1:
         other = arguments[1]

@@ -26,6 +26,7 @@ from converters.errors import ConversionError
 from converters.graph.recording.detours import (
     batched_experts,
     checks_pass,
+    distributions_unchecked,
     eager_attention,
     kept_as_numbers,
     masks_by_index,
@@ -353,6 +354,7 @@ def _export(
         masks_by_index(),
         modules_stay(),
         precision_stays(),
+        distributions_unchecked(),
         memory_followed(),
         # Its search for the best order of a product of three asks for every size, which would fix them.
         torch.backends.opt_einsum.flags(enabled=False),

@@ -14,6 +14,7 @@ import torch
 from converters.graph.draws import draws, dropout_rate, is_dropout
 from converters.graph.expression import (
     Hole,
+    Rng,
     SettingFloat,
     SettingInt,
     as_code,
@@ -79,6 +80,7 @@ class _Function:
         sizes: that come after them.
         numbers: settings that come after these.
         dtype: the dtype that the model computes in, where it is given that.
+        keys: of random numbers, which come after these.
         dropouts: rate, axes and operator of the dropouts that come last.
     """
 
@@ -87,6 +89,7 @@ class _Function:
     sizes: tuple[sympy.Expr, ...]
     numbers: tuple[SettingInt | SettingFloat, ...]
     dtype: tuple[Hole, ...]
+    keys: tuple[Rng, ...]
     dropouts: tuple[tuple[float, tuple[int, ...], Op], ...] = ()
 
 
@@ -123,7 +126,8 @@ def _function(writer: _Writer, item: Apply, scan: Scan | None = None) -> _Functi
     numbers = tuple(inner.numbers.values())
     dtype = (Hole(dtypes.ComputeDtype()),) if inner.dtype_given else ()
     drawn = tuple((rate, axes, op) for (rate, axes), (_, op) in inner.dropouts.items())
-    return _Function(forms[form], tuple(inner.order), tuple(inner.sizes), numbers, dtype, drawn)
+    order, sizes, keys = tuple(inner.order), tuple(inner.sizes), tuple(inner.keys)
+    return _Function(forms[form], order, sizes, numbers, dtype, keys, drawn)
 
 
 def _form(made: ast.FunctionDef) -> str:
@@ -404,6 +408,7 @@ class _Writer:
             value = self._stub(item, arguments, named, str(error))
         if self.drafter.graph.narrow is not None:
             value = dtypes.marked(value)
+        value = self._keyed(value)
         self.statements.append(Statement(item.outs, value, self._frames(item.frames), item.single))
 
     def _dropout(self, item: Op) -> None:
@@ -474,6 +479,19 @@ class _Writer:
 
         return lowering
 
+    def _keyed(self, value: ast.expr) -> ast.expr:
+        """An expression with the keys that it draws with."""
+
+        def key(hole: Hole) -> ast.expr:
+            return self._key(hole.value) if isinstance(hole.value, Rng) else hole
+
+        return fill(value, key)
+
+    def _key(self, key: Rng) -> ast.expr:
+        """A new key of a stream: the module's."""
+        self.drafter.streams.add(key.stream)
+        return key.code
+
     @staticmethod
     def _expanded(x: Tensor, sides: Sequence[Any]) -> list[Any]:
         """The sides that a tensor is repeated to: one that stays is that of the tensor, whatever it is."""
@@ -490,9 +508,10 @@ class _Writer:
         given = [as_code(self._operand(value, _NO_OP)) for value in item.given]
         needed: list[ast.expr] = [Hole(Free(one, 0)) for one in made.sizes]
         numbers = [as_code(one) for one in made.numbers]
+        keys = [self._key(Rng(one.stream)) for one in made.keys]
         drawn = [self._dropout_function(*one) for one in made.dropouts]
         plain = [given[index] for index in made.order]
-        arguments = [*plain, *needed, *numbers, *made.dtype, *drawn]
+        arguments = [*plain, *needed, *numbers, *made.dtype, *keys, *drawn]
         value = ast.Call(ast.Name(made.name, ast.Load()), arguments, [])
         frames = self._frames(item.frames)[:-1] or item.frames[:-1]
         places = _places(item)
@@ -887,6 +906,8 @@ class _FunctionWriter(_Writer):
         self.numbers: dict[str, SettingInt | SettingFloat] = {}
         # Rate and axes of the dropouts that it is given → what they are called, and an operator.
         self.dropouts: dict[tuple[float, tuple[int, ...]], tuple[str, Op]] = {}
+        # The keys that it draws with, by name.
+        self.keys: dict[Rng, str] = {}
         self.stored: set[str] = set()
         self.same = above.same
         values = [above._resolved(value) for value in item.given]
@@ -944,6 +965,7 @@ class _FunctionWriter(_Writer):
                         for name, one in self.numbers.items()
                     ),
                     *([ast.arg(dtypes.ARGUMENT, code("jax.typing.DTypeLike"))] * self.dtype_given),
+                    *(ast.arg(one, kind) for one in self.keys.values()),
                     *(
                         ast.arg(name, code("Callable[[jax.Array], jax.Array]"))
                         for name, _ in self.dropouts.values()
@@ -979,9 +1001,20 @@ class _FunctionWriter(_Writer):
         """Where an argument stands among the original's."""
         return parameters.index(name) if name in parameters else 99
 
+    def _key(self, key: Rng) -> ast.expr:
+        """A new key: the function is given it."""
+        return Hole(key)
+
     def _argument(self, hole: Hole) -> ast.expr:
-        """A setting of the model, which the function is given."""
+        """A setting of the model, or a key, which the function is given."""
         value = hole.value
+        if isinstance(value, Rng):
+            if value not in self.keys:
+                number = len(self.keys) + 1
+                taken = {*self.made.arguments, *self.sizes.values(), *self.stored}
+                name = "key" if number == 1 else f"key_{number}"
+                self.keys[value] = f"{name}_" if name in taken else name
+            return ast.Name(self.keys[value], ast.Load())
         if not isinstance(value, SettingInt | SettingFloat):
             return hole
         wanted = names.clean(value.local or (value.text if value.text.isidentifier() else "size"))

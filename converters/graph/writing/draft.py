@@ -156,6 +156,8 @@ class Drafter:
         # Name of a function that is still to be written → what for.
         self.stubs: dict[str, str] = {}
         self.functions: list[ast.FunctionDef] = []
+        # Streams of random numbers that the model draws from.
+        self.streams: set[str] = set()
         self.forms: dict[tuple[str, str], dict[str, str]] = {}
         self.recomputed: set[str] = set()
         # Path of a module → modules below it that others call, by attribute.

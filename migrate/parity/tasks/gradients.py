@@ -144,7 +144,9 @@ def write_cotangents(parties: Parties, party: Party, folder: Path) -> None:
             if len(shape) > 1:
                 kept = positions(parties, number, shape[:-1]).reshape(*shape[:-1], 1)
                 drawn = np.where(kept, drawn, np.float32(0))
-            made[pair.mine or "output"] = np.ascontiguousarray(pair.as_mine(drawn))
+            array = pair.as_mine(drawn)
+            # numpy gives a number an axis.
+            made[pair.mine or "output"] = np.ascontiguousarray(array).reshape(array.shape)
         save_file(made, folder / f"{number:03d}.safetensors")
 
 

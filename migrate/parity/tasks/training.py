@@ -184,7 +184,10 @@ def _write_targets(parties: Parties, pair: TensorPair, path: str, loss: str, fol
             laid = pair.as_mine(counted)
             made["counted"] = laid[..., 0] if loss == "cross_entropy" else laid
         save_file(
-            {name: np.ascontiguousarray(array) for name, array in made.items()},
+            {
+                name: np.ascontiguousarray(array).reshape(array.shape)
+                for name, array in made.items()
+            },
             folder / f"{number:03d}.safetensors",
         )
 

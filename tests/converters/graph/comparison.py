@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from flax import linen as nn
 
-from converters.graph.expression import dtype_name
+from converters.graph.expression import Rng, code, dtype_name
 from converters.graph.ops import CannotLowerError, Lowering, Result, Size, Tensor
 from converters.graph.ops.functions import functions
+from converters.graph.writing.holes import fill
 
 
 def operator(name: str) -> Any:
@@ -122,6 +123,7 @@ def written(
     others = {key: symbols.of(one, kinds[key]) for key, one in named.items()}
     made = lowering(places, others, symbols.result(expected))
     assert isinstance(made, ast.expr)
+    made = fill(made, lambda hole: code("key") if isinstance(hole.value, Rng) else hole)
     return ast.unparse(ast.fix_missing_locations(made)), symbols
 
 
@@ -189,7 +191,8 @@ def _compare_sizes(
 
 def _run(text: str, symbols: Symbols) -> Any:
     names = ", ".join(f"t{index}" for index in range(len(symbols.tensors)))
-    space = {"jnp": jnp, "jax": jax, "nn": nn, **functions(), **symbols.sizes}
+    key = jax.random.key(0)
+    space = {"jnp": jnp, "jax": jax, "nn": nn, "key": key, **functions(), **symbols.sizes}
     return eval(f"lambda {names}: {text}", space)
 
 

@@ -250,23 +250,3 @@ def rrelu(
     """A leaky ReLU in evaluation."""
     demand(not training, "rrelu in training draws random slopes")
     return code("jax.nn.leaky_relu({x}, {slope})", x=x, slope=(lower + upper) / 2)
-
-
-@op(
-    "aten.dropout.default",
-    "aten.feature_dropout.default",
-    "aten.alpha_dropout.default",
-    "aten.feature_alpha_dropout.default",
-    samples=(sample(real(2, 3), 0.5, False), sample(real(2, 3), 0.0, True)),
-)
-def dropout(x: Any, p: float, train: bool) -> ast.expr:
-    """The tensor itself in evaluation."""
-    demand(not train or p == 0, "dropout in training draws random numbers")
-    return code("{x}", x=x)
-
-
-@op("aten.native_dropout.default", samples=(sample(real(2, 3), 0.5, False),))
-def native_dropout(x: Any, p: float, train: bool | None) -> ast.expr:
-    """The tensor itself in evaluation, and a mask of ones."""
-    demand(not train, "dropout in training draws random numbers")
-    return code("({x}, jnp.ones_like({x}, dtype=jnp.bool_))", x=x)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from converters.graph.ir import Fact, Frame, Held, Item, Op, Ref, held, references, uses
+from converters.graph.recording.drawn import draws
 
 # How many turns are a loop, and how many operators a turn may have.
 _TURNS, _LONGEST = 4, 400
@@ -159,6 +160,8 @@ class _Turns:
 
     def scan(self, after: Sequence[Item], later: Set[int]) -> tuple[Scan, list[Op]] | None:
         body = []
+        if any(draws(one.target, one.arguments) for one in self.turns[0]):
+            return None  # in a scan each turn would draw the same
         for place, ops in enumerate(zip(*self.turns, strict=True)):
             over = self._read(ops)
             if over is not None:

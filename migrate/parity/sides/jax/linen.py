@@ -6,16 +6,19 @@ import contextlib
 import functools
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
 
+from migrate.parity.ground.draws import Draws
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.sides.jax.arguments import Bound
 from migrate.parity.sides.jax.capture.linen import intercepted
 from migrate.parity.sides.jax.capture.recorder import Watcher
 from migrate.parity.sides.jax.capture.values import is_floating, rebuilt
+from migrate.parity.sides.jax.draws import drawn
 from migrate.parity.sides.jax.model import JaxModel, is_float32, room, trained
 from migrate.parity.sides.jax.weights import Weights, require_fit
 
@@ -43,6 +46,8 @@ class LinenModel(JaxModel):
             self._keep(variables)
         self._module = module
         self._writes = False
+        # Streams of random numbers that it asked for.
+        self._streams: set[str] = set()
 
     def parameters(self) -> list[inspect.Parameter]:
         """See `JaxModel`."""
@@ -159,10 +164,32 @@ class LinenModel(JaxModel):
         modes: Mapping[str, Any],
         changing: list[str] | Literal[False],
     ) -> Any:
-        """What it gives; beside it the collections that change, where some may."""
-        return self._module.apply(
-            self._tree(weights), *bound.args, **bound.kwargs, **modes, mutable=changing
-        )
+        """What it gives; beside it the collections that change, where some may.
+
+        A model that draws is given a key for each stream that it asks for, and draws the numbers of the
+        comparison.
+        """
+        import jax
+        from flax import errors
+
+        while True:
+            rngs = {name: jax.random.key(self.seed) for name in sorted(self._streams)}
+            context = drawn(Draws(self.seed)) if rngs else contextlib.nullcontext()
+            try:
+                with context:
+                    return self._module.apply(
+                        self._tree(weights),
+                        *bound.args,
+                        **bound.kwargs,
+                        **modes,
+                        mutable=changing,
+                        **({"rngs": rngs} if rngs else {}),
+                    )
+            except errors.InvalidRngError as error:
+                asked = re.search(r'needs PRNG for "(\w+)"', str(error))
+                if asked is None or asked[1] in self._streams:
+                    raise
+                self._streams.add(asked[1])
 
     def _tree(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         tree: dict[str, Any] = {}

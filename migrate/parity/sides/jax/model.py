@@ -28,11 +28,13 @@ class JaxModel(ABC):
         notes: what the report must say of it.
         mode: in which it runs where it is not trained, as far as it has one.
         lies_as_torch: whether it takes images channels first, as torch does.
+        seed: of what it draws.
     """
 
     notes: tuple[str, ...] = ()
     lies_as_torch = False
     mode = ""
+    seed = 0
 
     def __init__(self, shown: str) -> None:
         self.shown = shown

@@ -243,6 +243,7 @@ class JaxRunner:
         return Arguments(self._model.parameters(), self._shown)
 
     def _ready(self, settings: Settings) -> tuple[Passes, Session]:
+        self._model.seed = settings.seed
         if settings not in self._ready_for:
             session = Session(settings)
             passes = Passes(self._model, self.call, session)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -68,6 +68,8 @@ class TorchModel:
         # How the float64 reference runs, and why it is not float64 throughout.
         self._extent: Extent = "throughout"
         self._why = ""
+        # Whether its forward draws random numbers; None: nobody knows yet.
+        self._draws: bool | None = None
         self._variants: LastUsed[Variant] = LastUsed(_VARIANTS)
 
     def variant(self, settings: Settings) -> tuple[nn.Module, torch.device]:
@@ -115,6 +117,19 @@ class TorchModel:
                 self._why = self._why or error.what.removeprefix(f"{self.shown}: ")
                 self.forget()
 
+    def draws(self, settings: Settings, arrays: Mapping[str, Array]) -> bool:
+        """Whether its forward draws from torch's generator on the CPU; the first time it runs once."""
+        if self._draws is None:
+            settings = replace(settings, device="cpu", dtype="float32", compiled=False, batch=None)
+            model, where = self.variant(settings)
+            with torch.no_grad(), torch_variant.running(where, settings):
+                before = torch.get_rng_state()
+                torch_call.call(
+                    model, model, torch_call.tensors(arrays, where, settings), self.shown
+                )
+                self._draws = not torch.equal(before, torch.get_rng_state())
+        return self._draws
+
     def outputs(
         self, model: nn.Module, arrays: dict[str, Array], where: torch.device, settings: Settings
     ) -> Outputs:
@@ -137,9 +152,14 @@ class TorchModel:
         parts = []
         settings = self.effective(settings)
         for chunk in torch_call.chunks(arrays, settings.batch):
-            with torch_variant.running(where, settings):
+            with torch_variant.running(where, settings, draws=bool(self._draws)):
                 given = torch_call.tensors(chunk, where, settings)
+                before = torch.get_rng_state() if self._draws is None else None
                 outputs = torch_call.call(run, model, given, self.shown)
+                if before is not None:
+                    self._draws = not torch.equal(before, torch.get_rng_state())
+                    if self._draws:  # once more, with the draws of the comparison
+                        return self.run(run, model, arrays, where, settings)
             values = fetched([tensor for _, tensor in outputs])
             cpu = [value.cpu() for value in values]
             parts.append([(path, t) for (path, _), t in zip(outputs, cpu, strict=True)])

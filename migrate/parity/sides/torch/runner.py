@@ -128,6 +128,8 @@ class TorchRunner(TorchModel):
         run = variant.compiled(where) if settings.compiled else model
         eager = settings.dtype == "float64" and where.type == "cpu" and not settings.compiled
         seconds, differs, watched = 0.0, 0.0, layers or forced is not None
+        if forced is not None:  # no plain pass shows it
+            self.draws(settings, inputs[0])
         with torch.no_grad():
             for number in range(inputs.count) if numbers is None else numbers:
                 plain: Outputs | None = None
@@ -195,7 +197,8 @@ class TorchRunner(TorchModel):
         parts = []
         settings = self.effective(settings)
         for chunk in torch_call.chunks(inputs[number], settings.batch):
-            with torch_variant.running(where, settings), hooks.attached():
+            draws = bool(self._draws)
+            with torch_variant.running(where, settings, draws=draws), hooks.attached():
                 given = torch_call.tensors(chunk, where, settings)
                 outputs = torch_call.call(model, model, given, self.shown)
             if isinstance(hooks.store, Later):

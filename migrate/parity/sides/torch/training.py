@@ -40,13 +40,15 @@ def gradients(
     runner: TorchModel, settings: Settings, inputs: InputSet, cotangents: Path, into: Path
 ) -> None:
     """See `Runner.gradients`. A parameter that no output depends on has no gradient and no entry."""
+    draws = inputs.count > 0 and runner.draws(settings, inputs[0])
     model, where = runner.variant(settings)
     settings = runner.effective(settings)
     into.mkdir(parents=True, exist_ok=True)
     for number in range(inputs.count):
         model.zero_grad(set_to_none=True)
         model.requires_grad_(True)
-        with torch_variant.running(where, settings), _backward_of_rnns(where), _written_out(where):
+        running = torch_variant.running(where, settings, draws=draws)
+        with running, _backward_of_rnns(where), _written_out(where):
             given = torch_call.tensors(inputs[number], where, settings)
             floating = {n: t.requires_grad_() for n, t in given.items() if t.is_floating_point()}
             outputs = dict(torch_call.call(model, model, given, runner.shown))

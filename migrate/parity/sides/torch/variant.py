@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from converters.copied import copied
+from migrate.parity.ground.draws import Draws
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.settings import Settings
+from migrate.parity.sides.torch.draws import Drawn
 from migrate.parity.sides.torch.float64 import in_float64
 
 Kind = Literal["torch", "xla"]
@@ -150,8 +152,13 @@ def _tie(model: nn.Module, tied: list[list[str]]) -> None:
 
 
 @contextlib.contextmanager
-def running(where: torch.device, settings: Settings) -> Iterator[None]:
+def running(where: torch.device, settings: Settings, *, draws: bool = False) -> Iterator[None]:
     """The model runs in here as the settings want it; what is global is put back.
+
+    Args:
+        where: the device.
+        settings: as which it runs.
+        draws: whether it draws random numbers: then they are those of the comparison.
 
     Raises:
         ParityError: a compiled model, whose precision cannot be emulated.
@@ -173,6 +180,8 @@ def running(where: torch.device, settings: Settings) -> Iterator[None]:
             stack.enter_context(_tensor_floats(settings.precision != "highest"))
         if on_tpu(where):
             stack.enter_context(_tpu_precision(settings.precision))
+        if draws and not settings.compiled:
+            stack.enter_context(Drawn(Draws(settings.seed)))
         yield
 
 

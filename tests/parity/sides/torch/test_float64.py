@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,7 +92,9 @@ class Never(Asks):
 
 def given(folder: Path, *shape: int) -> InputSet:
     random = np.random.default_rng(0)
-    arrays = [{"x": random.standard_normal(shape).astype(np.float32)} for _ in range(2)]
+    arrays: list[Mapping[str, Any]] = [
+        {"x": random.standard_normal(shape).astype(np.float32)} for _ in range(2)
+    ]
     return write_inputs(folder / "inputs", arrays)
 
 

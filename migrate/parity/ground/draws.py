@@ -1,0 +1,59 @@
+"""The random numbers of a comparison: both sides draw the same, whatever their generators would give.
+
+The n-th draw of a kind and a shape is the same array in every pass of every side: it follows from the seed.
+Distributions with parameters are made of it by both sides alike (a normal one is scaled, a choice is
+`uniform < p`), so that their parameters are compared too. A side that draws another kind, another shape or in
+another order gets other numbers, and differs.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+Kind = Literal["normal", "uniform", "integers", "exponential", "gumbel", "permutation"]
+Array = np.ndarray[Any, Any]
+
+
+class Draws:
+    """The draws of one pass.
+
+    Args:
+        seed: of the comparison.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._counts: Counter[tuple[Kind, tuple[int, ...]]] = Counter()
+
+    def next(self, kind: Kind, shape: Sequence[int]) -> Array:
+        """The next array of this kind and shape: standard ones, in float32.
+
+        "integers" and "permutation" are uniform numbers, of which whole ones are made.
+        """
+        sides = tuple(int(side) for side in shape)
+        number = self._counts[kind, sides]
+        self._counts[kind, sides] += 1
+        random = np.random.default_rng([self._seed, zlib.crc32(kind.encode()), number, *sides])
+        if kind == "normal":
+            return np.asarray(random.standard_normal(sides, np.float32))
+        if kind == "exponential":
+            return np.asarray(random.standard_exponential(sides, np.float32))
+        if kind == "gumbel":
+            return np.asarray(random.gumbel(size=sides), np.float32)
+        return np.asarray(random.random(sides, np.float32))
+
+
+def whole(uniform: Array, low: Any, high: Any) -> Array:
+    """Whole numbers from `low` to below `high`."""
+    span = np.asarray(high, np.float64) - np.asarray(low, np.float64)
+    return np.asarray(np.floor(uniform.astype(np.float64) * span) + low, np.int64)
+
+
+def order(uniform: Array) -> Array:
+    """A permutation."""
+    return np.argsort(uniform, kind="stable")
