@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 import sympy
 import torch
 
-
 # The dtype that stands for whatever a model computes in, where the recording tells dtypes.
 COMPUTE = torch.bfloat16
 

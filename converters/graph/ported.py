@@ -52,6 +52,7 @@ class Port:
         missing: operators without a lowering; in the source functions stand for them that raise.
         origin: class, file and first line of the originals.
         constants: arrays that go into the file of weights beside them, by path ("buffers/…").
+        same_dtype: why its source does not follow the dtype of its weights; "" if it does.
     """
 
     modeling: str
@@ -66,6 +67,7 @@ class Port:
     origin: tuple[tuple[str, str, int], ...] = ()
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     stages: Mapping[str, str] = field(default_factory=dict)
+    same_dtype: str = ""
 
 
 def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
@@ -101,10 +103,11 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         inputs=_inputs(graph),
         free=_free(graph),
         baked=(*drafter.baked, *(f"{name}: {values}" for name, values in graph.fixed.items())),
-        notes=recorded.notes,
+        notes=(*recorded.notes, *_dtypes_note(recorded)),
         missing=missing,
         origin=_origin(model),
         constants=_constants(drafter),
+        same_dtype=recorded.same_dtype,
         stages={"graph.txt": str(found), "plain.txt": str(graph)},
     )
 
@@ -116,6 +119,11 @@ def _demand(cls: Class, graph: Graph) -> None:
         for name, values in graph.fixed.items()
     ]
     cls.methods["__call__"].body[:0] = checks
+
+
+def _dtypes_note(recorded: Trace) -> list[str]:
+    why = recorded.same_dtype
+    return [f"its classes have no `dtype`: {why}"] if why else []
 
 
 def _tensors(recorded: Trace) -> dict[str, Any]:

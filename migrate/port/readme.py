@@ -8,6 +8,7 @@ from typing import Any
 
 from migrate.parity.ground.results import LayerVerdict
 from migrate.parity.sides import frames
+from migrate.port.numerics.results import Numerics
 from migrate.port.results import Case
 
 _FINE = (LayerVerdict.MATCH, LayerVerdict.UNDEFINED, LayerVerdict.ALONE)
@@ -22,6 +23,7 @@ def readme_text(
     files: Iterable[str],
     command: str,
     versions: str,
+    numerics: Sequence[Numerics] = (),
 ) -> str:
     """The page.
 
@@ -34,6 +36,7 @@ def readme_text(
         files: of the port.
         command: that makes it anew.
         versions: of the frameworks.
+        numerics: the proof in bfloat16.
     """
     parts = [
         f"# {port.model_class}, in Flax\n",
@@ -50,6 +53,7 @@ def readme_text(
         _missing(port.missing),
         "## Does it compute the same?\n",
         _proof(cases, bool(port.missing)),
+        _numerics(numerics),
         "## Files\n",
         "\n".join(f"- `{file}`: {_FILES[file]}" for file in files if file in _FILES),
     ]
@@ -133,6 +137,24 @@ def _proof(cases: Sequence[Case], stubs: bool) -> str:
         *(_row(case) for case in cases),
     ]
     return "\n".join(rows)
+
+
+def _numerics(numerics: Sequence[Numerics]) -> str:
+    """The rows in bfloat16: errors of both sides, as each rounds."""
+    if not numerics:
+        return ""
+    rows = [
+        f"| {one.setting} | {error_text(one.port, one)} | {error_text(one.original, one)} "
+        f"| {one.verdict if one.matches else f'**{one.verdict}**'} |"
+        for one in numerics
+    ]
+    head = "| weights and computation | port, relative L2 to float64 | original in bfloat16 | verdict |"
+    return "\n".join([head, "|---|---|---|---|", *rows])
+
+
+def error_text(error: float, of: Numerics) -> str:
+    """An error of a comparison in bfloat16; "" where nothing was compared."""
+    return "" if of.skipped or of.error else f"{error:.1e}"
 
 
 def _row(case: Case) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from migrate.parity.ground.results import Check, LayerResult, Parity, Verdict
 from migrate.parity.tasks.gradients import ALL_PARAMETERS
+from migrate.port.numerics.results import Numerics
 
 # The name of the comparison of gradients, and of its section.
 GRADIENTS = "gradients"
@@ -112,6 +113,7 @@ class Ported:
         cases: the proof; empty: none was asked for, or stubs stand in the way.
         notes: what else to know, one line each.
         lost: files with edits of the user's that were written over.
+        numerics: the proof in bfloat16.
     """
 
     folder: Path
@@ -122,8 +124,11 @@ class Ported:
     cases: tuple[Case, ...]
     notes: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    numerics: tuple[Numerics, ...] = ()
 
     @property
     def matches(self) -> bool:
         """Whether the exit code is 0: nothing parts, and nothing is left to be filled in."""
-        return all(case.matches for case in self.cases) and not self.port.missing
+        proven = all(case.matches for case in self.cases)
+        in_bfloat16 = all(one.matches for one in self.numerics)
+        return proven and in_bfloat16 and not self.port.missing

@@ -46,6 +46,7 @@ from converters.graph.recording.nodes import (
 from converters.graph.recording.precision import (
     ExactNumbers,
     NarrowSeen,
+    grouped_products_recorded,
     in_compute_dtype,
     narrowed,
     saved_floats,
@@ -320,6 +321,7 @@ def _export(
         masks_by_index(),
         modules_stay(),
         precision_stays(),
+        grouped_products_recorded(),
         memory_followed(),
         # Its search for the best order of a product of three asks for every size, which would fix them.
         torch.backends.opt_einsum.flags(enabled=False),

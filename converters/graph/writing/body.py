@@ -21,7 +21,19 @@ from converters.graph.expression import (
     dtype_name,
     method,
 )
-from converters.graph.ir import COMPUTE, Apply, Call, Fact, Frame, Free, Held, Item, Op, Ref, references
+from converters.graph.ir import (
+    COMPUTE,
+    Apply,
+    Call,
+    Fact,
+    Frame,
+    Free,
+    Held,
+    Item,
+    Op,
+    Ref,
+    references,
+)
 from converters.graph.ops import lowerings
 from converters.graph.ops.functions import functions
 from converters.graph.ops.registry import Result, Size, Tensor
@@ -197,7 +209,10 @@ class _Writer:
         if shown:
             taken = {*scope.taken, *self.made.arguments}
             *body, last = dtypes.read_from(
-                [*body, ast.Expr(result)], shown, taken, names.source_tree(type(self.module).forward)
+                [*body, ast.Expr(result)],
+                shown,
+                taken,
+                names.source_tree(type(self.module).forward),
             )
             assert isinstance(last, ast.Expr)
             result = last.value
@@ -220,7 +235,7 @@ class _Writer:
         elif self.sizes_given:
             self.dtype_given, dtype = True, code(dtypes.ARGUMENT)
         else:
-            dtype = code("self.dtype")
+            dtype = code("self.dtype or self.param_dtype")
         for one in self.statements:
             one.value = dtypes.filled(one.value, dtype)
         return ""
@@ -833,7 +848,7 @@ class _FunctionWriter(_Writer):
                         ast.arg(name, code("int" if isinstance(one, int) else "float"))
                         for name, one in self.numbers.items()
                     ),
-                    *([ast.arg(dtypes.ARGUMENT, code("jax.typing.DTypeLike"))] * self.dtype_given),
+                    *([ast.arg(dtypes.ARGUMENT, code("DTypeLike"))] * self.dtype_given),
                 ],
                 None,
                 [],

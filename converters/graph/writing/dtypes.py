@@ -1,8 +1,8 @@
 """The dtype that a model computes in, in the source: `x.dtype` of a value that has it.
 
-The recording has `ir.COMPUTE` for it. What a lowering writes with that dtype gets a hole, and the method or
-function that it stands in fills the hole: with the dtype of an argument, else of a value that it computes, else
-of an argument that it is given for this alone.
+The recording has `ir.COMPUTE` for it. What a lowering writes with that dtype gets a hole. The method or
+function that it stands in fills the hole with the dtype of an argument, else of a value that it computes,
+else with an argument that it is given for this alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from converters.graph.expression import Hole, code, dtype_name
-from converters.graph.ir import COMPUTE, Call, Fact, Graph, Held, Op, calls, held
+from converters.graph.ir import COMPUTE, Fact, Graph, Held, Op, calls, held
 from converters.graph.writing.holes import fill, holes
 from converters.graph.writing.statements import Statement
 
