@@ -132,6 +132,22 @@ class Recurrent(nn.Module):
         return self.lstm(x)[0]
 
 
+class Masked(nn.Module):
+    """A norm without an epsilon of its own, and an attention of which a row sees nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        q = F.rms_norm(self.q(x), (8,))[:, None]
+        least = torch.finfo(q.dtype).min
+        bias = torch.zeros(x.shape[0], 1, 7, 7, dtype=q.dtype)
+        bias = bias.masked_fill(~seen[:, None, None, :], least)
+        truth = F.scaled_dot_product_attention(q, q, q, attn_mask=seen[:, None, None, :])
+        return truth, F.scaled_dot_product_attention(q, q, q, attn_mask=bias)
+
+
 class Narrow(nn.Module):
     """Chooses 16 bits by itself."""
 
@@ -155,6 +171,7 @@ _SEEN = torch.tensor([[True] * 7, [True] * 4 + [False] * 3, [False] * 7])
 CASES: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
     "tokens": (Tokens, {"ids": ids(11, 3, 7), "seen": _SEEN}),
     "timed": (Timed, {"steps": ids(90, 64)}),
+    "masked": (Masked, {"x": real(3, 7, 8), "seen": _SEEN}),
     "layers": (Layers, {"x": real(4, 9, 5)}),
     "recurrent": (Recurrent, {"x": real(4, 9, 5)}),
 }

@@ -162,7 +162,10 @@ def test_forms_of_a_class_are_one_class_with_fields_and_arguments() -> None:
     source = made("two towers")[2].modeling
     assert re.findall(r"class (\w+)", source) == ["Module", "OwnBias", "BiasedLayer", "TwoTowers"]
     assert "    has_bias: bool\n" in source
-    assert "        if self.has_bias:\n            self.table = nn.Embed(20, 1, **self.dtypes)" in source
+    assert (
+        "        if self.has_bias:\n            self.table = nn.Embed(20, 1, **self.dtypes)"
+        in source
+    )
     assert "key_states: jax.Array | None=None, bias: jax.Array | None=None" in source
     assert "        elif bias is None:\n" in source
     assert "    has_cross: bool\n" in source
