@@ -63,6 +63,7 @@ class Port:
         bounds: conditions on free sizes that the source asserts.
         write: writes both sources anew, with other limits.
         streams: what its forward draws from: the names of `rngs`.
+        same_dtype: why its source does not follow the dtype of its weights; "" if it does.
     """
 
     modeling: str
@@ -94,6 +95,8 @@ class Port:
         modeling, config = self.write(limits)
         asserted = tuple(one for one in self.bounds if one.text not in limits.lifted)
         return replace(self, modeling=modeling, config=config, bounds=asserted)
+
+    same_dtype: str = ""
 
 
 def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
@@ -141,13 +144,14 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         inputs=_inputs(graph),
         free=_free(graph),
         baked=(*drafter.baked, *(f"{name}: {values}" for name, values in graph.fixed.items())),
-        notes=recorded.notes,
+        notes=(*recorded.notes, *_dtypes_note(recorded)),
         missing=missing,
         origin=_origin(model),
         trains=drafter.training.any,
         refused=both.modes.refused,
         constants=_constants(drafter),
         streams=tuple(sorted(drafter.streams)),
+        same_dtype=recorded.same_dtype,
         stages={"graph.txt": str(found), "plain.txt": str(graph)},
         settings=model.settings,
         sources=model.sources,
@@ -173,6 +177,11 @@ def _refuse_training(cls: Class, reason: str) -> None:
     if reason:
         cls.told = True
         cls.methods["__call__"].body.insert(0, refusal(reason))
+
+
+def _dtypes_note(recorded: Trace) -> list[str]:
+    why = recorded.same_dtype
+    return [f"its classes have no `dtype`: {why}"] if why else []
 
 
 def _tensors(recorded: Trace) -> dict[str, Any]:

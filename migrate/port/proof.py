@@ -67,7 +67,7 @@ def asked(
     fixed = {one.name: inputs[0][one.name] for one in arguments if one.fixed}
     given = [{**inputs[number], **fixed} for number in range(inputs.count)]
     yield Asked("float32", tuple(given))
-    few = _alike(given)[:_FEW]
+    few = alike(given)[:_FEW]
     yield Asked(GRADIENTS, few, layers=False, gradients=True)
     yield Asked(_NAMED["default"], few, precision="default")
     for name, axes in free_axes(arguments, given[0]).items():
@@ -130,7 +130,7 @@ def _sizes(old: int) -> tuple[int, ...]:
     return tuple(size for size in (old - 1, old + 1, old // 2, 2 * old) if size > 1)
 
 
-def _alike(given: Sequence[Arrays]) -> tuple[Arrays, ...]:
+def alike(given: Sequence[Arrays]) -> tuple[Arrays, ...]:
     """Those of the shapes of the first."""
     first = {name: one.shape for name, one in given[0].items()}
     return tuple(one for one in given if {name: a.shape for name, a in one.items()} == first)

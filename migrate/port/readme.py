@@ -8,6 +8,7 @@ from typing import Any
 
 from migrate.parity.ground.results import LayerVerdict
 from migrate.parity.sides import frames
+from migrate.port.numerics.results import Numerics
 from migrate.port.results import Case
 from migrate.port.sizes.results import Sizes
 
@@ -24,6 +25,7 @@ def readme_text(
     command: str,
     versions: str,
     sizes: Sizes | None = None,
+    numerics: Sequence[Numerics] = (),
 ) -> str:
     """The page.
 
@@ -37,6 +39,7 @@ def readme_text(
         command: that makes it anew.
         versions: of the frameworks.
         sizes: what was proven at another size; None: nothing was tried.
+        numerics: the proof in bfloat16.
     """
     parts = [
         f"# {port.model_class}, in Flax\n",
@@ -56,6 +59,7 @@ def readme_text(
         _missing(port.missing),
         "## Does it compute the same?\n",
         _proof(cases, bool(port.missing)),
+        _numerics(numerics),
         "## Files\n",
         "\n".join(f"- `{file}`: {_FILES[file]}" for file in files if file in _FILES),
     ]
@@ -184,6 +188,24 @@ def _proof(cases: Sequence[Case], stubs: bool) -> str:
     ]
     said = dict.fromkeys(case.reference for case in cases if case.reference)
     return "\n".join([*rows, *(f"\n{one[:1].upper()}{one[1:]}." for one in said)])
+
+
+def _numerics(numerics: Sequence[Numerics]) -> str:
+    """The rows in bfloat16: errors of both sides, as each rounds."""
+    if not numerics:
+        return ""
+    rows = [
+        f"| {one.setting} | {error_text(one.port, one)} | {error_text(one.original, one)} "
+        f"| {one.verdict if one.matches else f'**{one.verdict}**'} |"
+        for one in numerics
+    ]
+    head = "| weights and computation | port, relative L2 to float64 | original in bfloat16 | verdict |"
+    return "\n".join([head, "|---|---|---|---|", *rows])
+
+
+def error_text(error: float, of: Numerics) -> str:
+    """An error of a comparison in bfloat16; "" where nothing was compared."""
+    return "" if of.skipped or of.error else f"{error:.1e}"
 
 
 def _row(case: Case) -> str:

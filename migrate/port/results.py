@@ -9,6 +9,7 @@ from typing import Any
 from migrate.parity.ground.results import Check, LayerResult, Parity, Verdict
 from migrate.parity.sides.references import REFERENCE
 from migrate.parity.tasks.gradients import ALL_PARAMETERS
+from migrate.port.numerics.results import Numerics
 from migrate.port.sizes.results import Sizes
 
 # The name of the comparison of gradients, and of its section.
@@ -122,6 +123,7 @@ class Ported:
         notes: what else to know, one line each.
         lost: files with edits of the user's that were written over.
         sizes: which sizes were proven, and which are held; None: none was tried.
+        numerics: the proof in bfloat16.
     """
 
     folder: Path
@@ -133,8 +135,11 @@ class Ported:
     notes: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     sizes: Sizes | None = None
+    numerics: tuple[Numerics, ...] = ()
 
     @property
     def matches(self) -> bool:
         """Whether the exit code is 0: nothing parts, and nothing is left to be filled in."""
-        return all(case.matches for case in self.cases) and not self.port.missing
+        proven = all(case.matches for case in self.cases)
+        in_bfloat16 = all(one.matches for one in self.numerics)
+        return proven and in_bfloat16 and not self.port.missing

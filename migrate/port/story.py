@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from converters.copied import copied
 from converters.graph.writing.limits import Limits
 from converters.installing import how_to_install, is_installed
 from migrate.parity.ground.errors import ParityError
@@ -18,8 +19,11 @@ from migrate.parity.inputs.set import write_inputs
 from migrate.port.compiler import compiled, has_compiler
 from migrate.port.errors import PortError
 from migrate.port.folder import port_name, record, require_place, writing
+from migrate.port.numerics.compare import compared
+from migrate.port.numerics.results import Folder as NumericsFolder
+from migrate.port.numerics.results import Numerics
 from migrate.port.original import SEED, Given, Original, given_inputs, load_original
-from migrate.port.proof import Arrays, asked, proven
+from migrate.port.proof import Arrays, alike, asked, described, proven
 from migrate.port.readme import readme_text
 from migrate.port.results import Case, Ported
 from migrate.port.sizes.prove import sizes_of
@@ -110,6 +114,7 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
                 _write_limited(place, made)
             notes = [*weights.notes, *formatted(place)]
             cases: tuple[Case, ...] = ()
+            numerics: tuple[Numerics, ...] = ()
             if options.proof and not made.missing:
                 wanted = list(asked(given.inputs, made.inputs, _takes(original, given)))
                 state, params = weights.state, place / PARAMS if weights.state else None
@@ -127,14 +132,37 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
                     options.timeout,
                     progress,
                 )
+                progress("comparing: bfloat16")
+                numerics = _in_bfloat16(place, given, made, state, params, work, options.timeout)
             notes += dict.fromkeys(case.reference for case in cases if case.reference)
             whose = original.weights if weights.state else ""
             names = sorted(path.name for path in place.iterdir() if path.is_file())
-            (place / "README.md").write_text(
-                readme_text(name, target, made, whose, cases, names, command, _versions(), sizes)
+            page = readme_text(
+                name,
+                target,
+                made,
+                whose,
+                cases,
+                names,
+                command,
+                _versions(),
+                sizes=sizes,
+                numerics=numerics,
             )
+            (place / "README.md").write_text(page)
             files = record(place, target)
-        return Ported(folder, files, target, made, whose, cases, tuple(notes), lost, sizes)
+        return Ported(
+            folder,
+            files,
+            target,
+            made,
+            whose,
+            cases,
+            tuple(notes),
+            lost,
+            sizes=sizes,
+            numerics=numerics,
+        )
 
 
 def _require_readable(options: PortOptions) -> None:
@@ -253,6 +281,36 @@ def _stirred(
     weights = write_weights(model, name, made.constants, _example(given), folder, folder)
     note = f"compared with noise on {count} constant tensors (zeros hide what they multiply)"
     return weights.state, folder / PARAMS, [note] if count else []
+
+
+def _in_bfloat16(
+    place: Path,
+    given: Given,
+    made: Any,
+    state: Path | None,
+    params: Path | None,
+    work: Path,
+    timeout: float,
+) -> tuple[Numerics, ...]:
+    """Compare the port with the original in bfloat16, with the weights of the proof."""
+    import torch
+
+    model = given.model
+    if state is not None:
+        model = copied(model)
+        model.load_state_dict(torch.load(state))
+    inputs = alike([given.inputs[number] for number in range(given.inputs.count)])[:2]
+    files = work / "bfloat16"
+    files.mkdir()
+    return compared(
+        model,
+        [given.tensors(one) for one in inputs],
+        made,
+        NumericsFolder(place, params, tuple(made.constants)),
+        files,
+        timeout,
+        described(inputs[0]),
+    )
 
 
 def _require_python(file: str, text: str) -> None:

@@ -1,13 +1,14 @@
 """Recording a model in bfloat16, so that the recording shows where its dtypes change.
 
-In float32 `x.float()` and `y.to(x.dtype)` do nothing, and `torch.export` keeps neither. In bfloat16 they do. A
-model that does not use bfloat16 by itself is recorded with weights and inputs in bfloat16: there bfloat16
-stands for the dtype that the model computes in, and float32 for what the original computes in float32 whatever
-its weights are.
+In float32 `x.float()` and `y.to(x.dtype)` do nothing, and `torch.export` keeps neither; in bfloat16 it does.
+A model that does not use bfloat16 by itself is recorded with weights and inputs in bfloat16. There bfloat16
+stands for the dtype that the model computes in, and float32 for what the original computes in float32
+whatever its weights are.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -81,7 +82,7 @@ def narrowed(
 
 
 class ExactNumbers(TorchFunctionMode):
-    """Makes tensors of numbers in float32 before they are rounded: a port in float32 needs all their digits."""
+    """Makes tensors of numbers in float32 before they are rounded: a port in float32 needs all digits."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -91,3 +92,18 @@ class ExactNumbers(TorchFunctionMode):
         ):
             return func(*args, **{**kwargs, "dtype": torch.float32}).to(COMPUTE)
         return func(*args, **kwargs)
+
+
+@contextmanager
+def grouped_products_recorded() -> Iterator[None]:
+    """Products by expert as transformers' own operator, not by torch's, which asks where tensors lie."""
+    module: Any = sys.modules.get("transformers.integrations.moe")
+    before = getattr(module, "_can_use_grouped_mm", None)
+    if before is None:
+        yield
+        return
+    module._can_use_grouped_mm = lambda *_: False
+    try:
+        yield
+    finally:
+        module._can_use_grouped_mm = before

@@ -49,6 +49,7 @@ from converters.graph.recording.nodes import (
 from converters.graph.recording.precision import (
     ExactNumbers,
     NarrowSeen,
+    grouped_products_recorded,
     in_compute_dtype,
     narrowed,
     saved_floats,
@@ -355,6 +356,7 @@ def _export(
         modules_stay(),
         precision_stays(),
         distributions_unchecked(),
+        grouped_products_recorded(),
         memory_followed(),
         # Its search for the best order of a product of three asks for every size, which would fix them.
         torch.backends.opt_einsum.flags(enabled=False),

@@ -249,7 +249,7 @@ class _Writer:
         elif self.sizes_given:
             self.dtype_given, dtype = True, code(dtypes.ARGUMENT)
         else:
-            dtype = code("self.dtype")
+            dtype = code("self.dtype or self.param_dtype")
         for one in self.statements:
             one.value = dtypes.filled(one.value, dtype)
         return ""
@@ -964,7 +964,7 @@ class _FunctionWriter(_Writer):
                         ast.arg(name, code("int" if isinstance(one, int) else "float"))
                         for name, one in self.numbers.items()
                     ),
-                    *([ast.arg(dtypes.ARGUMENT, code("jax.typing.DTypeLike"))] * self.dtype_given),
+                    *([ast.arg(dtypes.ARGUMENT, code("DTypeLike"))] * self.dtype_given),
                     *(ast.arg(one, kind) for one in self.keys.values()),
                     *(
                         ast.arg(name, code("Callable[[jax.Array], jax.Array]"))

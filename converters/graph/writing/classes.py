@@ -39,7 +39,14 @@ from converters.graph.writing.forms.repeats import repeated
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import weight_of
 from converters.graph.writing.model import Class, Method, Model
-from converters.graph.writing.numerics import BASE, NUMERICS, READ, reads_numerics, with_numerics
+from converters.graph.writing.numerics import (
+    BASE,
+    NUMERICS,
+    PARAM,
+    READ,
+    reads_numerics,
+    with_numerics,
+)
 from converters.graph.writing.original.constants import computed
 from converters.graph.writing.original.names import aliases
 from converters.graph.writing.training import dropout_made
@@ -274,12 +281,11 @@ class _Classes:
                 self.drafter.recomputed.add(key)
                 return again
         if key in self.drafter.buffers:
-            made = _variable("buffers", name, shape, tensor.dtype)
-        else:
-            narrow = key in (self.drafter.graph.narrow or ())
-            kind = [code("self.param_dtype")] if narrow else []
-            made = call("self.param", name, _init(tensor), shape, *kind)
-        return self.drafter.in_dtype(key, made)
+            return self.drafter.in_dtype(key, _variable("buffers", name, shape, tensor.dtype))
+        if self.drafter.in_compute_dtype(key):
+            return call(f"self.{PARAM}", name, _init(tensor), shape)
+        kind = [code("self.param_dtype")] if key in (self.drafter.graph.narrow or ()) else []
+        return call("self.param", name, _init(tensor), shape, *kind)
 
     def _children(self, one: _Instance) -> None:
         """The holes of the children as calls of their classes."""
@@ -670,7 +676,9 @@ def _hints(tree: Any, hint: str) -> Iterator[str]:
                 yield from _hints(one, "features")
             for keyword in tree.keywords:
                 yield from _hints(keyword, "")
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr="param"), args=given):
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id="self"), attr="param" | "cast_param"), args=given
+        ):
             for one in given:
                 yield from _hints(one, "features")
         case _:

@@ -169,10 +169,13 @@ class Drafter:
 
     def in_dtype(self, key: str, array: ast.expr) -> ast.expr:
         """A parameter or buffer in the dtype that the model computes in, where it is used in that."""
-        narrow = self.graph.narrow is not None and key in self.graph.narrow
-        if not narrow or key in self.cast_only:
+        if not self.in_compute_dtype(key):
             return array
         return code("jnp.asarray({x}, self.dtype)", x=array)
+
+    def in_compute_dtype(self, key: str) -> bool:
+        """Whether a parameter or buffer is used in the dtype that the model computes in."""
+        return key in (self.graph.narrow or ()) and key not in self.cast_only
 
     def classes_of_ours(self) -> list[type]:
         """The classes of `converters.modules` that the layers are."""

@@ -1,8 +1,8 @@
 """The dtype that a model computes in, in the source: `x.dtype` of a value that has it.
 
-The recording has `ir.COMPUTE` for it. What a lowering writes with that dtype gets a hole, and the method or
-function that it stands in fills the hole: with the dtype of an argument, else of a value that it computes, else
-of an argument that it is given for this alone.
+The recording has `ir.COMPUTE` for it. What a lowering writes with that dtype gets a hole. The method or
+function that it stands in fills the hole with the dtype of an argument, else of a value that it computes,
+else with an argument that it is given for this alone.
 """
 
 from __future__ import annotations

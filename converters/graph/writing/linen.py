@@ -12,7 +12,7 @@ from converters.graph.ops.functions import functions
 from converters.graph.writing.dtypes import ARGUMENT
 from converters.graph.writing.forms.lists import written
 from converters.graph.writing.model import Class, Method, Model
-from converters.graph.writing.numerics import BASE, IMPORTS, SOURCE
+from converters.graph.writing.numerics import BASE, base
 from converters.graph.writing.original.comments import commented, of, placed
 from converters.graph.writing.original.names import first_sentence
 from converters.graph.writing.sources import copied
@@ -40,12 +40,10 @@ def modeling(
     parts = [_stub(name, reason) for name, reason in (stubs or {}).items()]
     parts += [_unparsed(one) for one in restored]
     parts += [_class(cls, config) for cls in model.classes]
-    typed = any(cls.typed for cls in model.classes)
     needed = [functions()[name] for name in _functions(parts)] + list(layers)
     helpers, imports = copied(dict.fromkeys(needed))
-    base = [SOURCE] if typed else []
-    imports = sorted({*imports, *(IMPORTS if typed else ())})
-    text = "\n\n\n".join((*helpers, *base, *map(_unbracketed, parts)))
+    above = [base("\n".join(parts))] if any(cls.typed for cls in model.classes) else []
+    text = "\n\n\n".join((*helpers, *above, *map(_unbracketed, parts)))
     doc = textwrap.wrap(f'"""{title}"""', 100, break_long_words=False, break_on_hyphens=False)
     return "\n".join((*doc, "", _imports(text, config, imports), "", "", text, ""))
 
@@ -149,6 +147,8 @@ def _imports(text: str, config: str, more: Iterable[str]) -> str:
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     needed = {
         "math": "import math",
+        "Any": "from typing import Any",
+        "DTypeLike": "from jax.typing import DTypeLike",
         "jax": "import jax",
         "jnp": "import jax.numpy as jnp",
         "np": "import numpy as np",
@@ -193,8 +193,8 @@ def _class(cls: Class, config: str) -> str:
         setup = [written(one) for one in cls.setup]
         body.append(_function("setup", None, setup, "None"))
     body += methods
-    base = BASE if cls.typed else "nn.Module"
-    made = ast.ClassDef(cls.name, [ast.parse(base, mode="eval").body], [], body, [])
+    above = BASE if cls.typed else "nn.Module"
+    made = ast.ClassDef(cls.name, [ast.parse(above, mode="eval").body], [], body, [])
     return _unparsed(made)
 
 
@@ -236,7 +236,7 @@ def _function(
     if method is not None:
         kinds = dict.fromkeys(method.arguments, "jax.Array") | dict.fromkeys(method.sizes, "int")
         if ARGUMENT in kinds:
-            kinds[ARGUMENT] = "jax.typing.DTypeLike"
+            kinds[ARGUMENT] = "DTypeLike"
         # What every call gives comes first.
         for one in sorted(kinds, key=lambda one: one in method.optional):
             spared = one in method.optional

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Set
 
 from converters.graph.expression import code
 
+# The method of it that makes a weight.
+PARAM = "cast_param"
 # The class that all of a port's classes are derived from which hold weights.
 BASE = "Module"
-SOURCE = '''
+_SOURCE = '''
 class Module(nn.Module, kw_only=True):
     """A module of this model.
 
@@ -31,10 +33,22 @@ class Module(nn.Module, kw_only=True):
     def numerics(self) -> dict[str, Any]:
         return {**self.dtypes, "precision": self.precision}
 '''.strip()
-IMPORTS = ("from typing import Any", "from jax.typing import DTypeLike")
+_CAST = '''
+
+    def cast_param(
+        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
+    ) -> jax.Array:
+        """A weight in the dtype of the computation."""
+        return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
+'''.rstrip()
 _DTYPES = {"dtype", "param_dtype"}
 NUMERICS = frozenset({*_DTYPES, "precision"})
-READ = {*NUMERICS, "dtypes", "numerics"}
+READ = {*NUMERICS, "dtypes", "numerics", PARAM}
+
+
+def base(text: str) -> str:
+    """The class that the classes in a source are derived from, with what they use of it."""
+    return _SOURCE + (_CAST if f"self.{PARAM}(" in text else "")
 
 
 def with_numerics(made: ast.expr, fields: Set[str]) -> ast.expr:

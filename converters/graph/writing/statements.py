@@ -60,8 +60,10 @@ def inlined(
         for number in refs(one.value):
             count[number] += 1
             consumer[number] = index
+    casts = {one.outs[0] for one in statements if one.single and _is_nameless_cast(one)}
     for ref in references(results):
-        count[ref.id] += 2 if not isinstance(results, Ref) else 1
+        alone = isinstance(results, Ref) or ref.id in casts
+        count[ref.id] += 1 if alone else 2
         consumer[ref.id] = -1
     held: dict[int, ast.expr] = {}
     kept = []
@@ -79,6 +81,14 @@ def inlined(
                 continue
         kept.append(one)
     return kept, held
+
+
+def _is_nameless_cast(one: Statement) -> bool:
+    """Whether a statement gives a tensor in another dtype, and the original no name to that."""
+    match one.value:
+        case ast.Call(func=ast.Attribute(attr="astype")):
+            return not targets(one.frames)
+    return False
 
 
 def _without_aliases(statements: Sequence[Statement], results: Any) -> list[Statement]:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
 Kind = Literal["RNN", "LSTM", "GRU"]
 Carry = tuple[Array, ...]  # (h,) or, for an LSTM, (h, c)
@@ -117,7 +118,7 @@ def run(
     rows = sum(len(directions) for directions in layers)
     batch = inputs.shape[1:-1]
     if hx is None:
-        carry = zeros(kind, rows, batch, hidden, projected)
+        carry = zeros(kind, rows, batch, hidden, projected, inputs.dtype)
     else:
         carry = tuple(hx) if kind == "LSTM" else (hx,)
     if not batched:
@@ -194,14 +195,26 @@ def stack(
     return inputs, tuple(jnp.stack(states) for states in zip(*final, strict=True))
 
 
-def zeros(kind: Kind, rows: int, batch: tuple[int, ...], hidden: int, projected: int) -> Carry:
+def zeros(
+    kind: Kind,
+    rows: int,
+    batch: tuple[int, ...],
+    hidden: int,
+    projected: int,
+    dtype: DTypeLike = jnp.float32,
+) -> Carry:
     """The states that torch starts with where none are given."""
-    h = jnp.zeros((rows, *batch, projected or hidden))
-    return (h, jnp.zeros((rows, *batch, hidden))) if kind == "LSTM" else (h,)
+    h = jnp.zeros((rows, *batch, projected or hidden), dtype)
+    return (h, jnp.zeros((rows, *batch, hidden), dtype)) if kind == "LSTM" else (h,)
+
+
+def _wide(x: Array) -> Any:
+    """What gates are computed in: of bfloat16 float32, as in torch's kernels."""
+    return jnp.promote_types(x.dtype, jnp.float32)
 
 
 def _project(weights: Mapping[str, Any], x: Array, side: str) -> Array:
-    y = x @ weights[f"{side}_kernel"]
+    y = jnp.matmul(x, weights[f"{side}_kernel"], preferred_element_type=_wide(x))
     return y + weights[f"{side}_bias"] if f"{side}_bias" in weights else y
 
 
@@ -212,19 +225,19 @@ def _advance(
     hidden = _project(weights, carry[0], "hidden")
     if kind == "RNN":
         activate = {"tanh": jnp.tanh, "relu": jax.nn.relu}[nonlinearity]
-        return (activate(projected + hidden),)
+        return (activate(projected + hidden).astype(carry[0].dtype),)
     if kind == "GRU":
         x_r, x_z, x_n = jnp.split(projected, 3, axis=-1)
         h_r, h_z, h_n = jnp.split(hidden, 3, axis=-1)
         update = jax.nn.sigmoid(x_z + h_z)
         new = jnp.tanh(x_n + jax.nn.sigmoid(x_r + h_r) * h_n)
-        return ((1 - update) * new + update * carry[0],)
+        return (((1 - update) * new + update * carry[0]).astype(carry[0].dtype),)
     i, f, g, o = jnp.split(projected + hidden, 4, axis=-1)
     c = jax.nn.sigmoid(f) * carry[1] + jax.nn.sigmoid(i) * jnp.tanh(g)
-    h = jax.nn.sigmoid(o) * jnp.tanh(c)
+    h = (jax.nn.sigmoid(o) * jnp.tanh(c)).astype(carry[0].dtype)
     if "projection_kernel" in weights:
         h = h @ weights["projection_kernel"]
-    return h, c
+    return h, c.astype(carry[1].dtype)
 
 
 def _scan(
@@ -251,5 +264,7 @@ def _scan(
         return kept, jnp.where(real, new[0], 0)
 
     times = jnp.arange(inputs.shape[0])
-    last, outputs = jax.lax.scan(advance, carry, (projected, times), reverse=backward)
-    return outputs, last
+    # An LSTM's c stays wide from step to step.
+    start = (carry[0], *(state.astype(_wide(state)) for state in carry[1:]))
+    last, outputs = jax.lax.scan(advance, start, (projected, times), reverse=backward)
+    return outputs, tuple(now.astype(old.dtype) for now, old in zip(last, carry, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
+from jax.typing import DTypeLike
 
 
 class PReLU(nn.Module):
@@ -17,10 +18,13 @@ class PReLU(nn.Module):
 
     num_parameters: int
     init_slope: float = 0.25
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """x, or slope * x where it is negative."""
         start = nn.initializers.constant(self.init_slope)
-        slope = self.param("negative_slope", start, (self.num_parameters,))
+        slope = self.param("negative_slope", start, (self.num_parameters,), self.param_dtype)
+        x, slope = nn.dtypes.promote_dtype(x, slope, dtype=self.dtype)
         return jnp.where(x >= 0, x, slope * x)

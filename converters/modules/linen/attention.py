@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
+from jax.typing import DTypeLike
 
 from converters.modules.functional.attention import attention, batched, causal_mask, unbatched
 
@@ -32,6 +37,9 @@ class MultiheadAttention(nn.Module):
     add_bias_kv: bool = False
     add_zero_attn: bool = False
     batch_first: bool = False
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
 
     @nn.compact
     def __call__(
@@ -59,14 +67,24 @@ class MultiheadAttention(nn.Module):
         if is_causal and attn_mask is None:
             attn_mask = causal_mask(query.shape[1], key.shape[1])
 
+        numerics: dict[str, Any] = {
+            "dtype": self.dtype,
+            "param_dtype": self.param_dtype,
+            "precision": self.precision,
+        }
+
         def project(name: str, x: Array) -> Array:
-            layer = nn.DenseGeneral((heads, features), use_bias=self.bias, name=name)
+            layer = nn.DenseGeneral((heads, features), use_bias=self.bias, name=name, **numerics)
             return layer(x)
 
         extra: dict[str, Array | None] = {"bias_k": None, "bias_v": None}
         if self.add_bias_kv:
             normal = nn.initializers.xavier_normal()
-            extra = {name: self.param(name, normal, (heads, features)) for name in extra}
+            shape = (heads, features)
+            extra = {
+                name: jnp.asarray(self.param(name, normal, shape, self.param_dtype), self.dtype)
+                for name in extra
+            }
         output, weights = attention(
             project("query", query),
             project("key", key),
@@ -78,7 +96,9 @@ class MultiheadAttention(nn.Module):
             add_zero_attn=self.add_zero_attn,
             drop=nn.Dropout(self.dropout, deterministic=deterministic) if self.dropout else None,
         )
-        out = nn.DenseGeneral(self.embed_dim, axis=(-2, -1), use_bias=self.bias, name="out")
+        out = nn.DenseGeneral(
+            self.embed_dim, axis=(-2, -1), use_bias=self.bias, name="out", **numerics
+        )
         output, weights = unbatched(
             out(output),
             weights,

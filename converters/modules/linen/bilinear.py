@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
+from jax.typing import DTypeLike
 
 
 class Bilinear(nn.Module):
@@ -17,13 +19,20 @@ class Bilinear(nn.Module):
 
     features: int
     use_bias: bool = True
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
 
     @nn.compact
     def __call__(self, input1: Array, input2: Array) -> Array:
         """(…, in1) and (…, in2) → (…, features)."""
         shape = (input1.shape[-1], input2.shape[-1], self.features)
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
-        y = jnp.einsum("...i,ijo,...j->...o", input1, kernel, input2)
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape, self.param_dtype)
+        bias = None
         if self.use_bias:
-            y = y + self.param("bias", nn.initializers.zeros, (self.features,))
-        return y
+            bias = self.param("bias", nn.initializers.zeros, (self.features,), self.param_dtype)
+        input1, kernel, input2, bias = nn.dtypes.promote_dtype(
+            input1, kernel, input2, bias, dtype=self.dtype
+        )
+        y = jnp.einsum("...i,ijo,...j->...o", input1, kernel, input2, precision=self.precision)
+        return y if bias is None else y + bias

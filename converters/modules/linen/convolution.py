@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
+from jax.typing import DTypeLike
 
 from converters.modules.functional.convolution import conv_transpose
 
@@ -32,21 +34,26 @@ class ConvTranspose(nn.Module):
     kernel_dilation: tuple[int, ...] | None = None
     groups: int = 1
     use_bias: bool = True
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """(batch, *space, in) → (batch, *larger space, features)."""
         rank = len(self.kernel_size)
         shape = (*self.kernel_size, x.shape[-1] // self.groups, self.features)
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape, self.param_dtype)
+        bias = None
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros, (self.features,), self.param_dtype)
+        x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)
         y = conv_transpose(
             x,
-            self.param("kernel", nn.initializers.lecun_normal(), shape),
+            kernel,
             strides=self.strides or (1,) * rank,
             padding=self.padding or (0,) * rank,
             output_padding=self.output_padding or (0,) * rank,
             dilation=self.kernel_dilation or (1,) * rank,
             groups=self.groups,
         )
-        if self.use_bias:
-            y = y + self.param("bias", nn.initializers.zeros, (self.features,))
-        return y
+        return y if bias is None else y + bias

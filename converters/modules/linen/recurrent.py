@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
+from jax.typing import DTypeLike
 
 from converters.modules.functional import recurrent
 from converters.modules.functional.recurrent import Carry, Kind
 
 
-def _parameters(module: nn.Module, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:
+def _parameters(module: _Stack | _Cell, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:
     kernel, bias = nn.initializers.lecun_normal(), nn.initializers.zeros
     return {
-        name: module.param(name, kernel if len(shape) == 2 else bias, shape)
+        name: module.param(name, kernel if len(shape) == 2 else bias, shape, module.param_dtype)
         for name, shape in shapes.items()
     }
+
+
+def _promoted(
+    module: _Stack | _Cell, inputs: Array, shapes: dict[str, tuple[int, ...]]
+) -> tuple[Array, dict[str, Array]]:
+    """The input and the weights in the dtype of the computation."""
+    weights = _parameters(module, shapes)
+    inputs, *arrays = nn.dtypes.promote_dtype(inputs, *weights.values(), dtype=module.dtype)
+    return inputs, dict(zip(weights, arrays, strict=True))
 
 
 class _Stack(nn.Module):
@@ -28,6 +39,8 @@ class _Stack(nn.Module):
     batch_first: bool = False
     dropout: float = 0.0
     bidirectional: bool = False
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
 
     kind: ClassVar[Kind]
 
@@ -58,10 +71,11 @@ class _Stack(nn.Module):
             bias=self.bias,
             projected=projected,
         )
+        inputs, weights = _promoted(self, inputs, shapes)
         drop = nn.Dropout(self.dropout, deterministic=deterministic) if self.dropout else None
         return recurrent.run(
             self.kind,
-            _parameters(self, shapes),
+            weights,
             inputs,
             hx,
             hidden=self.hidden_size,
@@ -98,6 +112,8 @@ class GRU(_Stack):
 class _Cell(nn.Module):
     hidden_size: int
     bias: bool = True
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
 
     kind: ClassVar[Kind]
 
@@ -107,14 +123,17 @@ class _Cell(nn.Module):
         shapes = recurrent.weight_shapes(
             self.kind, inputs.shape[-1], self.hidden_size, bias=self.bias
         )
+        inputs, weights = _promoted(self, inputs, shapes)
         if hx is None:
-            rows = recurrent.zeros(self.kind, 1, inputs.shape[:-1], self.hidden_size, 0)
+            rows = recurrent.zeros(
+                self.kind, 1, inputs.shape[:-1], self.hidden_size, 0, inputs.dtype
+            )
             carry: Carry = tuple(state[0] for state in rows)
         else:
             carry = tuple(hx) if self.kind == "LSTM" else (hx,)
         new = recurrent.step(
             self.kind,
-            _parameters(self, shapes),
+            weights,
             inputs,
             carry,
             getattr(self, "nonlinearity", "tanh"),

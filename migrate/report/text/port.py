@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from migrate.port.errors import MissingOperatorsError
+    from migrate.port.numerics.results import Numerics
     from migrate.port.results import Case, Ported
 
 FORMAT = 1  # of the JSON
@@ -46,6 +47,8 @@ def port_summary(ported: Ported) -> list[RenderableType]:
         lines += ["", "Stubs to fill in:", missing_table(port.missing)]
     if ported.cases:
         lines += ["", _cases(ported.cases)]
+    if ported.numerics:
+        lines += ["", _numerics(ported.numerics)]
     lines.extend(Text(said, "bold red") for said in _parting(ported.cases))
     return lines
 
@@ -93,6 +96,18 @@ def _cases(cases: Sequence[Case]) -> Table:
     return table
 
 
+def _numerics(numerics: Sequence[Numerics]) -> Table:
+    from rich.text import Text
+
+    from migrate.port.readme import error_text
+
+    table = plain_table("weights and computation", "port", "original", "verdict")
+    for one in numerics:
+        row = (one.setting, error_text(one.port, one), error_text(one.original, one), one.verdict)
+        table.add_row(*(Text(text) for text in row))
+    return table
+
+
 def _parting(cases: Sequence[Case]) -> list[str]:
     """The first case that speaks against the port: the first module that parts, and why."""
     case = next((one for one in cases if not one.matches), None)
@@ -130,6 +145,17 @@ def port_as_json(ported: Ported) -> dict[str, Any]:
         "missing": _missing(port.missing),
         "lost": list(ported.lost),
         "proof": [_case(case) for case in ported.cases],
+        "bfloat16": [_numbers(one) for one in ported.numerics],
+    }
+
+
+def _numbers(one: Numerics) -> dict[str, Any]:
+    return {
+        "setting": one.setting,
+        "matches": one.matches,
+        "port": one.port if math.isfinite(one.port) else None,
+        "original": one.original if math.isfinite(one.original) else None,
+        "verdict": one.verdict,
     }
 
 

@@ -160,9 +160,12 @@ def test_a_list_of_blocks_is_a_loop_over_one_class() -> None:
 def test_forms_of_a_class_are_one_class_with_fields_and_arguments() -> None:
     """What an argument tells needs no field; a part that only some have is one: `has_cross`."""
     source = made("two towers")[2].modeling
-    assert re.findall(r"class (\w+)", source) == ["OwnBias", "BiasedLayer", "TwoTowers"]
+    assert re.findall(r"class (\w+)", source) == ["Module", "OwnBias", "BiasedLayer", "TwoTowers"]
     assert "    has_bias: bool\n" in source
-    assert "        if self.has_bias:\n            self.table = nn.Embed(20, 1)" in source
+    assert (
+        "        if self.has_bias:\n            self.table = nn.Embed(20, 1, **self.dtypes)"
+        in source
+    )
     assert "key_states: jax.Array | None=None, bias: jax.Array | None=None" in source
     assert "        elif bias is None:\n" in source
     assert "    has_cross: bool\n" in source
@@ -195,7 +198,7 @@ def test_a_long_title_is_of_several_lines() -> None:
 def test_the_original_s_own_test_tells_forms_apart() -> None:
     """`if self.shift > 0` is that again, and four forms are two fields."""
     source = made("stages")[2].modeling
-    assert re.findall(r"class (\w+)", source) == ["Stage", "Stages"]
+    assert re.findall(r"class (\w+)", source) == ["Module", "Stage", "Stages"]
     assert "        if self.shift > 0:\n" in source
     assert "        if self.has_down:\n            x = self.down(x)" in source
 
@@ -220,7 +223,7 @@ def test_a_sequential_is_one_call() -> None:
     assert all(f"self.{name}(" in body for name in ("stem", "mlp", "head"))
     setup = written.modeling.partition("def __call__")[0]
     assert "nn.Dropout(0.1, deterministic=True)" in setup
-    assert "self.out = [nn.Dense(self.config.dim)]" in setup
+    assert "self.out = [nn.Dense(self.config.dim, **self.numerics)]" in setup
     assert setup.count("lambda x: x]") == 1, "the Identity, and nothing else"
 
 
@@ -229,7 +232,7 @@ def test_layers_that_are_called_as_most_are_have_short_sources() -> None:
     assert "self.own = nn.MultiHeadDotProductAttention(" in text
     assert "self.cross(x, memory)" in text
     assert "self.masked = MultiheadAttention(" in text
-    assert "LSTM(hidden_size=self.config.hidden, num_layers=2, bidirectional=True)" in text
+    assert "LSTM(hidden_size=self.config.hidden, num_layers=2, bidirectional=True, " in text
     assert "def run(" not in text
     both = made("two lstms")[2].modeling
     assert both.count("class LSTM(") == 1
@@ -254,7 +257,7 @@ def test_images_are_turned_at_the_model_s_border_only() -> None:
 def test_sizes_are_settings() -> None:
     written = made("mlp")[2]
     assert "hidden: int = 10" in written.config
-    assert "nn.Dense(self.config.hidden)" in written.modeling
+    assert "nn.Dense(self.config.hidden, **self.numerics)" in written.modeling
 
 
 def test_what_a_constructor_computes_is_computed() -> None:
@@ -385,7 +388,7 @@ def test_shapes_and_sizes_have_the_names_of_the_original() -> None:
     assert text.count(".reshape(head_shape)") == 3
     # int(…) is written once.
     assert text.count("self.config.width / self.config.number_of_heads") == 1
-    assert text.count("nn.Dense(self.size_of_all_heads)") == 3
+    assert text.count("nn.Dense(self.size_of_all_heads, **self.numerics)") == 3
 
 
 def test_sizes_come_from_what_the_original_calls_args() -> None:
@@ -394,7 +397,7 @@ def test_sizes_come_from_what_the_original_calls_args() -> None:
     assert "jnp.arange(self.config.length" in written.modeling
     assert "jnp.full((1, self.config.length), 1.0" in written.modeling
     # of layers that are added under a name that is put together
-    assert "self.fc_2 = nn.Dense(self.config.width)" in written.modeling
+    assert "self.fc_2 = nn.Dense(self.config.width, **self.numerics)" in written.modeling
 
 
 def test_results_of_a_function_keep_their_names_in_whatever_order() -> None:
@@ -411,8 +414,8 @@ def test_tensors_of_an_object_bear_its_name_and_that_of_the_attribute() -> None:
 def test_sizes_come_from_an_object_that_no_module_keeps() -> None:
     written = made("stored")[2]
     assert "(self.config.features, self.config.width))" in written.modeling
-    assert "self.inner = nn.Dense(self.config.width)" in written.modeling
-    assert "self.head = nn.Dense(self.config.classes)" in written.modeling
+    assert "self.inner = nn.Dense(self.config.width, **self.numerics)" in written.modeling
+    assert "self.head = nn.Dense(self.config.classes, **self.numerics)" in written.modeling
     for said in ("features: int = 5", "width: int = 7", "classes: int = 3"):
         assert said in written.config
 

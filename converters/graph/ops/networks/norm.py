@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from converters.graph.expression import call, code, method
-from converters.graph.ops.parts import demand
-from converters.graph.ops.registry import op, positive, real, sample, within
+from converters.graph.ops.parts import cast, demand
+from converters.graph.ops.registry import Tensor, op, positive, real, sample, within
 
 _EPS = 1e-5
 
@@ -90,9 +90,13 @@ def native_layer_norm(x: Any, normalized_shape: Any, weight: Any, bias: Any, eps
 def rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> ast.expr:
     """The mean square of the last axes to 1."""
     axes = tuple(range(-len(normalized_shape), 0)) if len(normalized_shape) > 1 else -1
-    small = torch.finfo(x.dtype).eps if eps is None else eps
-    mean = code("jnp.square({x}).mean(axis={axes}, keepdims=True)", x=x, axes=axes)
-    made = code("{x} * jax.lax.rsqrt({mean} + {eps})", x=x, mean=mean, eps=small)
+    # torch computes 16 bits in float32, and takes its smallest step.
+    kind = torch.promote_types(x.dtype, torch.float32)
+    small = torch.finfo(kind).eps if eps is None else eps
+    wide = cast(x, kind)
+    mean = code("jnp.square({x}).mean(axis={axes}, keepdims=True)", x=wide, axes=axes)
+    made = code("{x} * jax.lax.rsqrt({mean} + {eps})", x=wide, mean=mean, eps=small)
+    made = cast(Tensor(x.shape, kind, made), x.dtype).code
     return made if weight is None else code("{made} * {weight}", made=made, weight=weight)
 
 

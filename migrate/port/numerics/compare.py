@@ -1,0 +1,202 @@
+"""Compare a port with its original in bfloat16, in two settings.
+
+- bfloat16: weights and inputs in bfloat16, `param_dtype=jnp.bfloat16`, `dtype` left to them.
+- float32 weights, bfloat16: weights stay float32, `dtype=jnp.bfloat16`. The counterpart is the original with
+  its weights cast where they are used, as FSDP's mixed precision (`param_dtype=torch.bfloat16`) does: the
+  same numbers as those of the first setting.
+
+Both sides are measured against the original in float64 on the same rounded weights and inputs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from migrate.port.numerics.results import SETTINGS, Folder, Numerics, Products, Run
+
+if TYPE_CHECKING:
+    import torch
+
+
+def compared(
+    model: torch.nn.Module,
+    inputs: Sequence[Mapping[str, torch.Tensor]],
+    port: Any,
+    folder: Folder,
+    work: Path,
+    timeout: float,
+    described: str = "",
+) -> tuple[Numerics, ...]:
+    """Compare in each setting.
+
+    Args:
+        model: the original in float32, in evaluation mode.
+        inputs: some, of one shape.
+        port: what the compiler gave.
+        folder: of the port.
+        work: for files in between.
+        timeout: seconds for the port's process.
+        described: the shapes, for reports.
+    """
+    from migrate.port.numerics.original import in_bfloat16, reference
+
+    if port.same_dtype:
+        return tuple(Numerics(one, described, skipped=port.same_dtype) for one in SETTINGS)
+    try:
+        runs = [in_bfloat16(model, one) for one in inputs]
+    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+        line = " ".join(str(error).split())[:200]
+        why = f"the original does not run in bfloat16 ({type(error).__name__}: {line})"
+        return tuple(Numerics(one, described, skipped=why) for one in SETTINGS)
+    exact = [reference(model, one) for one in inputs]
+    answer = _asked(inputs, port, folder, work, timeout)
+    if "error" in answer:
+        return tuple(Numerics(one, described, error=answer["error"]) for one in SETTINGS)
+    return tuple(
+        _judged(setting, described, runs, exact, answer[setting], _outputs(work, at, len(inputs)))
+        for at, setting in enumerate(SETTINGS)
+    )
+
+
+def _asked(
+    inputs: Sequence[Mapping[str, torch.Tensor]],
+    port: Any,
+    folder: Folder,
+    work: Path,
+    timeout: float,
+) -> dict[str, Any]:
+    from safetensors.torch import save_file
+
+    files = []
+    for number, one in enumerate(inputs):
+        files.append(str(work / f"input{number}.safetensors"))
+        save_file({name: tensor.contiguous() for name, tensor in one.items()}, files[-1])
+    request, answer = work / "request.json", work / "answer.json"
+    asked = {
+        "folder": str(folder.path),
+        "model": port.model_class,
+        "config": port.config_class,
+        "params": str(folder.params) if folder.params else "",
+        "unsaved": list(folder.unsaved),
+        "inputs": files,
+        "outputs": str(work),
+        "answer": str(answer),
+    }
+    request.write_text(json.dumps(asked))
+    command = [sys.executable, "-m", "migrate.port.numerics.port_side", str(request)]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    root = str(Path(__file__).parents[3])
+    environment["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"no answer within {timeout:g} s"}
+    if not answer.exists():
+        last = done.stderr.strip().splitlines()[-1:] or ["nothing was printed"]
+        return {"error": f"its process ended with {done.returncode}: {last[0]}"}
+    found: dict[str, Any] = json.loads(answer.read_text())
+    return found
+
+
+def _outputs(work: Path, at: int, count: int) -> list[dict[str, Any]]:
+    from safetensors.numpy import load_file
+
+    return [load_file(work / f"{at}_{number}.safetensors") for number in range(count)]
+
+
+def _judged(
+    setting: str,
+    described: str,
+    runs: Sequence[Run],
+    exact: Sequence[Mapping[str, Any]],
+    answer: Mapping[str, Any],
+    given: Sequence[Mapping[str, Any]],
+) -> Numerics:
+    paths = list(exact[0])
+    names = {path: path or "output" for path in paths}
+    if set(names.values()) != set(given[0]):
+        if len(paths) != len(given[0]):
+            return Numerics(setting, described, error="it gives other outputs than the original")
+        # A model that gives an object: its port gives the same tensors in the same order.
+        names = dict(zip(paths, answer["dtypes"], strict=True))
+    differences: list[str] = []
+    worst = (0.0, 0.0)
+    for path in paths:
+        kind = answer["dtypes"].get("" if names[path] == "output" else names[path], "")
+        kind = kind or answer["dtypes"].get(names[path], "")
+        wanted = runs[0].dtypes[path]
+        if kind.replace("64", "32") != wanted.replace("64", "32"):
+            differences.append(f"output {path or 0} is {kind}, the original's {wanted}")
+        mine = [one[names[path]] for one in given]
+        theirs = [one.outputs[path] for one in runs]
+        truth = [one[path] for one in exact]
+        if truth[0].dtype.kind not in "fc":
+            continue
+        if not _same_infinities(theirs, mine):
+            differences.append(f"output {path or 0} is not finite where the original's is, or is")
+            continue
+        pair = (_distance(truth, mine), _distance(truth, theirs))
+        if _ratio(pair) >= _ratio(worst):
+            worst = pair
+    differences += _products(runs[0].products, answer["products"])
+    return Numerics(setting, described, worst[1], worst[0], tuple(differences))
+
+
+def _ratio(pair: tuple[float, float]) -> float:
+    port, original = pair
+    return port / original if original else (np.inf if port else 0.0)
+
+
+def _same_infinities(theirs: Sequence[Any], mine: Sequence[Any]) -> bool:
+    return all(
+        a.shape == b.shape and np.array_equal(np.isfinite(a), np.isfinite(b))
+        for a, b in zip(theirs, mine, strict=True)
+    )
+
+
+def _distance(truth: Sequence[Any], mine: Sequence[Any]) -> float:
+    """‖mine - truth‖₂ / ‖truth‖₂ over all inputs, where both are finite."""
+    error = size = 0.0
+    for a, b in zip(truth, mine, strict=True):
+        finite = np.isfinite(a) & np.isfinite(b)
+        error += float(np.sum(np.abs(b[finite] - a[finite]) ** 2))
+        size += float(np.sum(np.abs(a[finite]) ** 2))
+    return float(np.sqrt(error / size)) if size else float(np.sqrt(error))
+
+
+def _products(original: Products, port: Mapping[str, Iterable[str]]) -> list[str]:
+    """Where the port multiplies in another dtype than the original, module by module.
+
+    What a module without a class of its own multiplies counts for the one around it.
+    """
+    common = {path for path in port if path in original}
+    theirs, mine = _gathered(original, common), _gathered(port, common)
+    return [
+        f"{path or 'the model'} multiplies {_said(mine[path])}, the original {_said(theirs[path])}"
+        for path in sorted(theirs.keys() & mine.keys())
+        if theirs[path] != mine[path]
+    ]
+
+
+def _gathered(products: Mapping[str, Iterable[str]], common: set[str]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for path, kinds in products.items():
+        at = path
+        while at and at not in common:
+            at = at.rpartition(".")[0]
+        found.setdefault(at, set()).update(kinds)
+    return found
+
+
+def _said(kinds: Iterable[str]) -> str:
+    return " and ".join(sorted(kinds))

@@ -1,0 +1,120 @@
+"""The original in bfloat16 and in float64, on weights and inputs that were rounded to bfloat16."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from converters.graph.recording.precision import in_compute_dtype, narrowed, saved_floats
+from migrate.parity.sides.torch.capture.tree import leaves
+from migrate.parity.sides.torch.float64 import Float64
+from migrate.port.numerics.results import Products, Run
+
+Tensors = Mapping[str, torch.Tensor]
+_PRODUCTS = {
+    *("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear"),
+    *("convolution", "_convolution", "mkldnn_convolution", "mkldnn_linear", "_grouped_mm"),
+    *("mkldnn_rnn_layer", "lstm", "gru", "rnn_tanh", "rnn_relu"),
+}
+_ATTENTION = "_scaled_dot_product"
+
+
+class _Products(TorchDispatchMode):
+    """Notes what each module multiplies.
+
+    Attributes:
+        path: of the module whose forward runs.
+        noted: see `Products`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.path: list[str] = [""]
+        self.noted: Products = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in _PRODUCTS or name.startswith(_ATTENTION):
+            tensors = [one for one in args if isinstance(one, torch.Tensor)]
+            dtypes = {_name(one.dtype) for one in tensors[-3:] if one.is_floating_point()}
+            self.noted.setdefault(self.path[-1], set()).update(dtypes)
+        return func(*args, **(kwargs or {}))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@contextlib.contextmanager
+def _paths(module: nn.Module, products: _Products) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for name, one in module.named_modules():
+            if not name:
+                continue
+            before = one.register_forward_pre_hook(lambda *_, name=name: products.path.append(name))
+            after = one.register_forward_hook(lambda *_: products.path.pop() and None)
+            stack.callback(before.remove)
+            stack.callback(after.remove)
+        yield
+
+
+def in_bfloat16(module: nn.Module, inputs: Tensors) -> Run:
+    """Run the original in bfloat16; buffers that it does not save keep their dtype."""
+    products = _Products()
+    with in_compute_dtype(module), torch.no_grad(), _paths(module, products), products:
+        given = list(leaves(module(**narrowed(inputs))))
+    outputs = {path: _array(one) for path, one in given}
+    return Run(outputs, {path: _name(one.dtype) for path, one in given}, products.noted)
+
+
+def reference(module: nn.Module, inputs: Tensors) -> dict[str, Any]:
+    """What the original gives in float64 on the rounded weights and inputs.
+
+    Where a module cannot run in float64 it runs in float32, whose own rounding is four digits below what is
+    measured.
+    """
+    try:
+        return _reference(module, inputs, torch.float64, Float64)
+    except (RuntimeError, TypeError, ValueError):
+        return _reference(module, inputs, torch.float32, contextlib.nullcontext)
+
+
+def _reference(
+    module: nn.Module, inputs: Tensors, dtype: torch.dtype, mode: Callable[[], Any]
+) -> dict[str, Any]:
+    rounded = {
+        name: one.to(dtype) if one.is_floating_point() else one
+        for name, one in narrowed(inputs).items()
+    }
+    default = torch.get_default_dtype()
+    with _rounded(module, dtype), torch.no_grad(), mode():
+        torch.set_default_dtype(dtype)
+        try:
+            return {path: _array(one) for path, one in leaves(module(**rounded))}
+        finally:
+            torch.set_default_dtype(default)
+
+
+@contextlib.contextmanager
+def _rounded(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """The module with what it saves rounded to bfloat16, and all of it in a wide dtype."""
+    saved = {id(one) for one in saved_floats(module).values()}
+    every = [*module.parameters(), *module.buffers()]
+    before = [(one, one.data) for one in every if one.is_floating_point()]
+    try:
+        for tensor, data in before:
+            tensor.data = (data.to(torch.bfloat16) if id(tensor) in saved else data).to(dtype)
+        yield
+    finally:
+        for tensor, data in before:
+            tensor.data = data
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    found = tensor.detach()
+    return (found.double() if found.is_floating_point() else found).numpy()

@@ -1,0 +1,139 @@
+"""A port in bfloat16, in a process of its own.
+
+    python -m migrate.port.numerics.port_side REQUEST
+
+REQUEST is a JSON file: the folder of the port, its weights, files of inputs, and where the answer goes: one
+file of arrays for each setting and input, and a JSON file with dtypes and products, or an error.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from migrate.port.numerics.results import BFLOAT16, SETTINGS, Products
+
+_PRODUCTS = {"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"}
+
+
+def main(request: Path) -> None:
+    """Run the port as the request says."""
+    asked = json.loads(request.read_text())
+    answer: dict[str, Any]
+    try:
+        answer = {setting: _run(asked, setting, at) for at, setting in enumerate(SETTINGS)}
+    except Exception as error:  # whatever the port's source raises
+        line = " ".join(str(error).split())
+        answer = {"error": f"{type(error).__name__}: {line[:400]} ({_place(error)})"}
+    Path(asked["answer"]).write_text(json.dumps(answer))
+
+
+def _run(asked: Mapping[str, Any], setting: str, at: int) -> dict[str, Any]:
+    import jax
+    import jax.numpy as jnp
+    from safetensors.flax import load_file
+    from safetensors.numpy import save_file
+
+    folder = Path(asked["folder"])
+    sys.path.insert(0, str(folder.parent))
+    package = importlib.import_module(folder.name)
+    model_class = getattr(package, asked["model"])
+    config = getattr(package, asked["config"])()
+    narrow = setting == BFLOAT16
+    typed = "dtype" in model_class.__dataclass_fields__
+    more = {"param_dtype" if narrow else "dtype": jnp.bfloat16} if typed else {}
+    model = model_class(config, **more)
+    variables: dict[str, Any] = {}
+    for path, array in (load_file(asked["params"]) if asked["params"] else {}).items():
+        *above, name = path.split("/")
+        node = variables
+        for step in above:
+            node = node.setdefault(step, {})
+        if path not in asked["unsaved"]:
+            rounded = _narrowed(array)
+            # In float32, too, they have the values that the original is given: XLA may leave a rounding out.
+            array = rounded if narrow else rounded.astype(array.dtype)
+        node[name] = array
+    inputs = [
+        {name: _narrowed(one) for name, one in load_file(file).items()} for file in asked["inputs"]
+    ]
+    traced = jax.jit(model.apply).trace(variables, **inputs[0])
+    run = traced.lower().compile()
+    dtypes: dict[str, str] = {}
+    for number, given in enumerate(inputs):
+        outputs = dict(_leaves(run(variables, **given)))
+        dtypes = {path: one.dtype.name for path, one in outputs.items()}
+        wide = {
+            path or "output": one.astype(jnp.float32) if one.dtype == jnp.bfloat16 else one
+            for path, one in outputs.items()
+        }
+        save_file(
+            {path: jax.device_get(one) for path, one in wide.items()},
+            Path(asked["outputs"]) / f"{at}_{number}.safetensors",
+        )
+    products: Products = {}
+    _note(traced.jaxpr.jaxpr, (), products)
+    return {
+        "dtypes": dtypes,
+        "products": {path: sorted(kinds) for path, kinds in products.items()},
+    }
+
+
+def _narrowed(array: Any) -> Any:
+    import jax.numpy as jnp
+
+    return array.astype(jnp.bfloat16) if array.dtype == jnp.float32 else array
+
+
+def _note(jaxpr: Any, above: tuple[str, ...], products: Products) -> None:
+    from jax.extend import core
+
+    for equation in jaxpr.eqns:
+        names = (*above, *str(equation.source_info.name_stack).split("/"))
+        if equation.primitive.name in _PRODUCTS:
+            kinds = {one.aval.dtype.name for one in equation.invars[:2]}
+            products.setdefault(_path(names), set()).update(kinds)
+        for inner in core.jaxprs_in_params(equation.params):
+            _note(inner, names, products)
+
+
+def _path(names: tuple[str, ...]) -> str:
+    """The torch path of a module, of the names that Flax gives: layers_0 → layers.0."""
+    parts = []
+    for name in names[1:] if names and not names[0] else names:
+        if not re.fullmatch(r"\w+(\.\w+)?", name):
+            break  # a transformation of JAX's, within the module
+        parts.append(name.partition(".")[0])
+    return ".".join(re.sub(r"_(\d+)", r".\1", part) for part in parts[1:])
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        inner: Any = list(value.items())
+    elif isinstance(value, tuple | list):
+        inner = list(enumerate(value))
+    else:
+        if hasattr(value, "shape"):
+            yield path, value
+        return
+    for key, one in inner:
+        yield from _leaves(one, f"{path}.{key}" if path else str(key))
+
+
+def _place(error: BaseException) -> str:
+    place, traceback = "", error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if code.co_filename.endswith("modeling.py"):
+            place = f"modeling.py:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return place or "not in modeling.py"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,97 @@
+"""What the comparison in bfloat16 gives."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+# How many times torch's own error the port's may be.
+LIMIT = 1.5
+BFLOAT16, MIXED = "bfloat16", "float32 weights, bfloat16"
+SETTINGS = (BFLOAT16, MIXED)
+# Module path → the dtypes of what its products multiply.
+Products = dict[str, set[str]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a model gave on one input.
+
+    Attributes:
+        outputs: path → array, in float32 or as it is.
+        dtypes: path → the dtype that the model gave.
+        products: of the pass.
+    """
+
+    outputs: dict[str, Any]
+    dtypes: dict[str, str]
+    products: Products = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """A comparison in one setting.
+
+    Attributes:
+        setting: one of `SETTINGS`.
+        inputs: the shapes.
+        original: relative L2 of the original's worst output in bfloat16 against its own in float64.
+        port: that of the port.
+        differences: where dtypes or infinite values are other than the original's, one line each.
+        error: why it could not be compared; "" if it was.
+        skipped: why there is nothing to compare: the original does not run in bfloat16; "" if it does.
+    """
+
+    setting: str
+    inputs: str
+    original: float = 0.0
+    port: float = 0.0
+    differences: tuple[str, ...] = ()
+    error: str = ""
+    skipped: str = ""
+
+    @property
+    def matches(self) -> bool:
+        """Whether it speaks for the port, or at least not against it."""
+        if self.skipped:
+            return True
+        return not self.error and not self.differences and self.is_as_near
+
+    @property
+    def is_as_near(self) -> bool:
+        """Whether the port's error is at most `LIMIT` times the original's."""
+        return math.isfinite(self.port) and self.port <= LIMIT * self.original
+
+    @property
+    def verdict(self) -> str:
+        """The verdict for a reader, with what differs."""
+        if self.skipped:
+            return f"not tried: {self.skipped}"
+        if self.error:
+            return f"could not be compared: {self.error}"
+        said = list(self.differences[:_SHOWN])
+        if len(self.differences) > _SHOWN:
+            said.append(f"and {len(self.differences) - _SHOWN} more")
+        if not self.is_as_near:
+            said.insert(0, f"{self.port:.1e} from float64, the original {self.original:.1e}")
+        return f"differs: {'; '.join(said)}" if said else "match"
+
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A port on disk.
+
+    Attributes:
+        path: the package.
+        params: its weights; None: it has none.
+        unsaved: paths of the arrays that keep their dtype, as no checkpoint has them.
+    """
+
+    path: Path
+    params: Path | None
+    unsaved: tuple[str, ...] = ()
