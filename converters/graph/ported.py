@@ -13,10 +13,10 @@ import torch
 
 from converters.graph.expression import call, code
 from converters.graph.ir import Free, Graph
-from converters.graph.merging.merged import both_modes
+from converters.graph.merging.merged import Both, both_modes, evaluation_alone
 from converters.graph.recording.group import group
 from converters.graph.recording.masks import broadcast_masks
-from converters.graph.recording.trace import Trace, trace
+from converters.graph.recording.trace import GraphError, Trace, trace
 from converters.graph.writing import linen
 from converters.graph.writing.classes import classes
 from converters.graph.writing.draft import Drafter, Missing
@@ -54,6 +54,8 @@ class Port:
         missing: operators without a lowering; in the source functions stand for them that raise.
         origin: class, file and first line of the originals.
         trains: whether it computes otherwise in training, which `deterministic=False` says.
+        draws: whether it draws random numbers in training: it needs `rngs={"dropout": key}` then.
+        statistics: whether it updates statistics in training: `mutable=["batch_stats"]`.
         refused: why training is not in it, with a line of the original; "" where it is.
         constants: arrays that go into the file of weights beside them, by path ("buffers/…").
     """
@@ -69,6 +71,8 @@ class Port:
     missing: tuple[Missing, ...] = ()
     origin: tuple[tuple[str, str, int], ...] = ()
     trains: bool = False
+    draws: bool = False
+    statistics: bool = False
     refused: str = ""
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     stages: Mapping[str, str] = field(default_factory=dict)
@@ -87,12 +91,14 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
     with broadcast_masks():
         recorded = trace(module, inputs)
     both = both_modes(module, inputs, recorded, group(recorded))
+    try:
+        graph, drafter, model = _written(module, both)
+    except GraphError as error:
+        if both.evaluation is None:
+            raise
+        both = evaluation_alone(both, error.what)
+        graph, drafter, model = _written(module, both)
     recorded, found = both.recorded, both.graph
-    constants = _tensors(recorded) | dict(found.constants)
-    modules = dict(module.named_modules(remove_duplicate=False))
-    graph = plain(found, modules, constants)
-    drafter = Drafter(graph, module, constants, both.modes)
-    model = classes(drafter)
     _demand(model.classes[-1], graph)
     _refuse_training(model.classes[-1], both.modes.refused)
     name = model.classes[-1].name
@@ -113,10 +119,30 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         missing=missing,
         origin=_origin(model),
         trains=drafter.training.any,
+        draws=bool(drafter.training.drawing),
+        statistics=bool(both.modes.statistics),
         refused=both.modes.refused,
         constants=_constants(drafter),
         stages={"graph.txt": str(found), "plain.txt": str(graph)},
     )
+
+
+def _written(module: torch.nn.Module, both: Both) -> tuple[Graph, Drafter, Model]:
+    """The graph as one would say it, and the classes of it.
+
+    Raises:
+        GraphError: a part has a form that no port has.
+    """
+    constants = _tensors(both.recorded) | dict(both.graph.constants)
+    modules = dict(module.named_modules(remove_duplicate=False))
+    graph = plain(both.graph, modules, constants)
+    drafter = Drafter(graph, module, constants, both.modes)
+    model = classes(drafter)
+    for path in sorted(both.modes.statistics):
+        layer = drafter.layer(path)
+        if layer is None or not layer.trains:
+            raise GraphError(f"{path} keeps statistics, and is no layer of its own", "report it")
+    return graph, drafter, model
 
 
 def _demand(cls: Class, graph: Graph) -> None:

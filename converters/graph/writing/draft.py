@@ -10,6 +10,7 @@ from typing import Any
 import sympy
 import torch
 
+from converters.graph.draws import Modes
 from converters.graph.ir import (
     Call,
     Free,
@@ -18,7 +19,6 @@ from converters.graph.ir import (
     Op,
     calls,
 )
-from converters.graph.draws import Modes
 from converters.graph.recording.shared import first_names, with_shared
 from converters.graph.writing.layers import Layer, layer_of
 from converters.graph.writing.layout import (

@@ -65,9 +65,7 @@ class Training:
         modes: what is known of training.
     """
 
-    def __init__(
-        self, graph: Graph, modules: Mapping[str, torch.nn.Module], modes: Modes
-    ) -> None:
+    def __init__(self, graph: Graph, modules: Mapping[str, torch.nn.Module], modes: Modes) -> None:
         self.modes = modes
         self.dropouts: dict[str, DropoutLayer] = {}
         self.drawing = {one.path for one in calls(graph.root) if draws(one)}
