@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from converters.graph.ir import Apply, Call, Op
 
@@ -26,7 +26,7 @@ class Modes:
     refused: str = ""
 
 
-def is_dropout(item: Any) -> bool:
+def is_dropout(item: Any) -> TypeGuard[Op]:
     """Whether an item is a dropout."""
     return isinstance(item, Op) and item.target == DROPOUT
 

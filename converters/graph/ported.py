@@ -13,11 +13,11 @@ import torch
 
 from converters.graph.expression import call, code
 from converters.graph.ir import Free, Graph
-from converters.graph.merging.merged import both_modes
+from converters.graph.merging.merged import Both, both_modes, evaluation_alone
 from converters.graph.recording.group import group
 from converters.graph.recording.guards import Bound
 from converters.graph.recording.masks import broadcast_masks
-from converters.graph.recording.trace import Trace, trace
+from converters.graph.recording.trace import GraphError, Trace, trace
 from converters.graph.writing import linen
 from converters.graph.writing.classes import classes
 from converters.graph.writing.draft import Drafter, Missing
@@ -56,6 +56,8 @@ class Port:
         missing: operators without a lowering; in the source functions stand for them that raise.
         origin: class, file and first line of the originals.
         trains: whether it computes otherwise in training, which `deterministic=False` says.
+        draws: whether it draws random numbers in training: it needs `rngs={"dropout": key}` then.
+        statistics: whether it updates statistics in training: `mutable=["batch_stats"]`.
         refused: why training is not in it, with a line of the original; "" where it is.
         constants: arrays that go into the file of weights beside them, by path ("buffers/…").
         settings: the values of the configuration, by name.
@@ -77,9 +79,12 @@ class Port:
     missing: tuple[Missing, ...] = ()
     origin: tuple[tuple[str, str, int], ...] = ()
     trains: bool = False
+    draws: bool = False
+    statistics: bool = False
     refused: str = ""
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     streams: tuple[str, ...] = ()
+    same_dtype: str = ""
     stages: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
@@ -96,8 +101,6 @@ class Port:
         asserted = tuple(one for one in self.bounds if one.text not in limits.lifted)
         return replace(self, modeling=modeling, config=config, bounds=asserted)
 
-    same_dtype: str = ""
-
 
 def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
     """Write a torch model in Flax.
@@ -112,12 +115,14 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
     with broadcast_masks():
         recorded = trace(module, inputs)
     both = both_modes(module, inputs, recorded, group(recorded))
+    try:
+        graph, drafter, model = _written(module, both)
+    except GraphError as error:
+        if both.evaluation is None:
+            raise
+        both = evaluation_alone(both, error.what)
+        graph, drafter, model = _written(module, both)
     recorded, found = both.recorded, both.graph
-    constants = _tensors(recorded) | dict(found.constants)
-    modules = dict(module.named_modules(remove_duplicate=False))
-    graph = plain(found, modules, constants)
-    drafter = Drafter(graph, module, constants, both.modes)
-    model = classes(drafter)
     _refuse_training(model.classes[-1], both.modes.refused)
     name = model.classes[-1].name
     config = f"{name.removesuffix('Model')}Config"
@@ -148,6 +153,8 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         missing=missing,
         origin=_origin(model),
         trains=drafter.training.any,
+        draws=bool(drafter.training.drawing),
+        statistics=bool(both.modes.statistics),
         refused=both.modes.refused,
         constants=_constants(drafter),
         streams=tuple(sorted(drafter.streams)),
@@ -158,6 +165,24 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         bounds=recorded.bounds,
         write=write,
     )
+
+
+def _written(module: torch.nn.Module, both: Both) -> tuple[Graph, Drafter, Model]:
+    """The graph as one would say it, and the classes of it.
+
+    Raises:
+        GraphError: a part has a form that no port has.
+    """
+    constants = _tensors(both.recorded) | dict(both.graph.constants)
+    modules = dict(module.named_modules(remove_duplicate=False))
+    graph = plain(both.graph, modules, constants)
+    drafter = Drafter(graph, module, constants, both.modes)
+    model = classes(drafter)
+    for path in sorted(both.modes.statistics):
+        layer = drafter.layer(path)
+        if layer is None or not layer.trains:
+            raise GraphError(f"{path} keeps statistics, and is no layer of its own", "report it")
+    return graph, drafter, model
 
 
 def _demands(graph: Graph, bounds: tuple[Bound, ...], limits: Limits) -> list[ast.stmt]:

@@ -20,7 +20,7 @@ from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.parity.sides import frames
 from migrate.parity.sides.start import started, workplace
 from migrate.parity.sides.target import Target
-from migrate.port.results import GRADIENTS, Case
+from migrate.port.results import GRADIENTS, TRAINING, Case
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
@@ -41,6 +41,7 @@ class Asked:
         precision: of float32 matmuls on both sides.
         layers: whether each layer is compared, not only the outputs.
         gradients: whether the gradients of parameters and floating inputs are compared.
+        modes: whether training mode is compared.
         skipped: see `Case`.
     """
 
@@ -49,11 +50,15 @@ class Asked:
     precision: str = "highest"
     layers: bool = True
     gradients: bool = False
+    modes: bool = False
     skipped: str = ""
 
 
 def asked(
-    inputs: InputSet, arguments: Sequence[Any], takes: Callable[[Arrays], bool]
+    inputs: InputSet,
+    arguments: Sequence[Any],
+    takes: Callable[[Arrays], bool],
+    trains: bool = False,
 ) -> Iterator[Asked]:
     """Yield the comparisons: the inputs as given, in float32 and in a TPU's precision, their gradients, and
     other shapes of them.
@@ -63,12 +68,15 @@ def asked(
         arguments: those of the port: name, a shape of numbers and names (what is named is free), whether it
             holds for the values of the first input only.
         takes: whether the original takes an input at all.
+        trains: whether the port computes otherwise in training.
     """
     fixed = {one.name: inputs[0][one.name] for one in arguments if one.fixed}
     given = [{**inputs[number], **fixed} for number in range(inputs.count)]
     yield Asked("float32", tuple(given))
     few = alike(given)[:_FEW]
     yield Asked(GRADIENTS, few, layers=False, gradients=True)
+    if trains:
+        yield Asked(TRAINING, few, layers=False, modes=True)
     yield Asked(_NAMED["default"], few, precision="default")
     for name, axes in free_axes(arguments, given[0]).items():
         argument, axis = axes[0]
@@ -191,6 +199,7 @@ def proven(
                 count=written.count,
                 layers=case.layers,
                 gradients=case.gradients,
+                modes=case.modes,
             )
             shapes = described(case.inputs[0])
             try:

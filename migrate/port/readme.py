@@ -55,6 +55,7 @@ def readme_text(
         ),
         _sizes(sizes),
         _list("## What the recording fixed", port.baked, ""),
+        _training(port),
         _list("## To know", port.notes, ""),
         _missing(port.missing),
         "## Does it compute the same?\n",
@@ -127,6 +128,26 @@ _DRAWS = (
 
 def _weights(weights: str) -> str:
     return f"`params.safetensors`: {weights}." if weights else ""
+
+
+def _training(port: Any) -> str:
+    """How the port is trained, or why it refuses to be."""
+    if port.refused:
+        return (
+            "## Training\n\n`deterministic=False` raises: what the original does in training is not in this "
+            f"port: {port.refused}."
+        )
+    if not port.trains:
+        return ""
+    given = ", ".join(f"{one.name}={one.name}" for one in port.inputs)
+    lines = ["## Training", "", "```python"]
+    mutable = ", mutable=['batch_stats']" if port.statistics else ""
+    outputs = "outputs, updates" if port.statistics else "outputs"
+    rngs = ", rngs={'dropout': key}" if port.draws else ""
+    call = f"model.apply(variables, {given}, deterministic=False{rngs}{mutable})"
+    lines += [f"{outputs} = {call}".replace("'", '"')]
+    lines += ["variables = {**variables, **updates}"] if port.statistics else []
+    return "\n".join([*lines, "```"])
 
 
 def _list(title: str, lines: Sequence[str], none: str) -> str:
@@ -222,7 +243,8 @@ def worst_text(case: Case) -> str:
     """The relative L2 of the worst output, or of the worst gradient with its name."""
     if case.worst_gradient is not None:
         name, distance = case.worst_gradient
-        return f"{distance:.1e} (gradient of {name})"
+        what = name if name.startswith("statistics ") else f"gradient of {name}"
+        return f"{distance:.1e} ({what})"
     return "" if case.worst is None else f"{case.worst:.1e}"
 
 

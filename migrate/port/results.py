@@ -9,11 +9,12 @@ from typing import Any
 from migrate.parity.ground.results import Check, LayerResult, Parity, Verdict
 from migrate.parity.sides.references import REFERENCE
 from migrate.parity.tasks.gradients import ALL_PARAMETERS
+from migrate.parity.tasks.modes import SECTION
 from migrate.port.numerics.results import Numerics
 from migrate.port.sizes.results import Sizes
 
-# The name of the comparison of gradients, and of its section.
-GRADIENTS = "gradients"
+# The names of the comparisons of gradients and of training mode, and of their sections.
+GRADIENTS, TRAINING = "gradients", SECTION
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,23 @@ class Case:
             return f"not tried: {self.skipped}"
         if self.parity is None:
             return "could not be compared"
-        return "differs" if self._wrong_gradients() else self.parity.verdict.value
+        return "differs" if self._wrong() else self.parity.verdict.value
 
     @property
     def sentence(self) -> str:
         """The verdict for a reader, with what differs; "" where nothing was compared."""
         if self.parity is None:
             return ""
-        wrong = self._wrong_gradients()
+        wrong = self._wrong()
         if not wrong:
             return self.parity.sentence
         worst = max(wrong, key=lambda check: check.b or 0.0)
+        if not worst.name.startswith("gradient "):
+            told = f" ({worst.note})" if worst.note else ""
+            return (
+                f"differs: {worst.name} in {TRAINING}: {worst.b:.1e}, where {worst.limit:.1e} is "
+                f"allowed{told}; rows that differ: {len(wrong)}"
+            )
         return (
             f"differs: the gradient of {_weight(worst.name)} is {worst.b:.1e} from float64's, "
             f"where {worst.limit:.1e} is allowed; gradients that differ: {len(wrong)}"
@@ -71,15 +78,20 @@ class Case:
     @property
     def worst_gradient(self) -> tuple[str, float] | None:
         """The parameter or input whose gradient is the worst, and its relative L2 against float64."""
-        found = self._measured(GRADIENTS)
+        found = self._measured(GRADIENTS) or {
+            name: value
+            for name, value in self._measured(TRAINING).items()
+            if name.startswith(("gradient ", "statistics "))
+        }
         name = max(found, key=lambda one: found[one], default=None)
         return None if name is None else (_weight(name), found[name])
 
-    def _wrong_gradients(self) -> list[Check]:
-        """The rows of gradients that failed, where nothing else did."""
+    def _wrong(self) -> list[Check]:
+        """The rows of gradients or of training that failed, where nothing else did."""
         if self.parity is None or self.parity.verdict is not Verdict.PARTLY:
             return []
-        return [check for check in self._rows(GRADIENTS) if not check.passed]
+        rows = [*self._rows(GRADIENTS), *self._rows(TRAINING)]
+        return [check for check in rows if not check.passed]
 
     def _measured(self, section: str) -> dict[str, float]:
         """The rows of a section by name, each with the relative L2 of the port."""

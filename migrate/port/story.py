@@ -116,7 +116,8 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
             cases: tuple[Case, ...] = ()
             numerics: tuple[Numerics, ...] = ()
             if options.proof and not made.missing:
-                wanted = list(asked(given.inputs, made.inputs, _takes(original, given)))
+                takes = _takes(original, given)
+                wanted = list(asked(given.inputs, made.inputs, takes, made.trains))
                 state, params = weights.state, place / PARAMS if weights.state else None
                 if state is not None and original.checkpoint is None:
                     state, params, note = _stirred(name, original, given, made, work)
@@ -215,9 +216,9 @@ def _written(
         one: (array.shape, _narrow(array.dtype.name)) for one, array in given.inputs[0].items()
     }
     names = (made.model_class, made.config_class, what, shapes)
-    sources["__init__.py"] = package_text(*names)
     example = _example(given)
     weights = write_weights(original.module, name, made.constants, example, place, work)
+    sources["__init__.py"] = package_text(*names, frozen=weights.frozen)
     spec = original.target.spec
     if weights.state is not None:
         sources["convert.py"] = convert_text(
@@ -235,7 +236,7 @@ def _written(
         _require_python(file, text)
         (place / file).write_text(text)
     if unused := unused_paths(place):
-        (place / "__init__.py").write_text(package_text(*names, unused))
+        (place / "__init__.py").write_text(package_text(*names, unused, weights.frozen))
     write_inputs(work / "test", [given.inputs[0]])
     (place / TEST_INPUTS).write_bytes((work / "test" / "000.safetensors").read_bytes())
     return weights

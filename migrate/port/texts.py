@@ -17,6 +17,7 @@ def package_text(
     what: str,
     inputs: Mapping[str, tuple[tuple[int, ...], str]],
     unused: Sequence[str] = (),
+    frozen: Sequence[str] = (),
 ) -> str:
     """`__init__.py`: the names, the model with its sizes, the weights.
 
@@ -26,16 +27,20 @@ def package_text(
         what: the model, in words.
         inputs: shape and dtype of each input of the recording.
         unused: paths of weights that the original has and its forward does not read.
+        frozen: paths of weights that the original does not train (`requires_grad=False`).
     """
     shapes = "".join(
         f'    "{name}": jax.ShapeDtypeStruct({shape!r}, "{dtype}"),\n'
         for name, (shape, dtype) in inputs.items()
     )
     text = _PACKAGE.replace("MODEL", model).replace("CONFIG", config).replace("WHAT", what)
-    names = sorted([model, config, "build", "load_params", "require_params"])
+    more = ["trainable"] if frozen else []
+    names = sorted([model, config, "build", "load_params", "require_params", *more])
     apart = "".join(f"    {path!r},\n" for path in unused)
     text = text.replace("NAMES", repr(names)).replace("SHAPES\n", shapes)
-    return text.replace("UNUSED_PATHS", f"frozenset([\n{apart}])" if apart else "frozenset()")
+    text = text.replace("UNUSED_PATHS", f"frozenset([\n{apart}])" if apart else "frozenset()")
+    still = "".join(f"    {path!r},\n" for path in frozen)
+    return text + _TRAINABLE.replace("FROZEN_PATHS", f"frozenset([\n{still}])") if frozen else text
 
 
 _PACKAGE = '''\
@@ -119,6 +124,24 @@ def require_params(
     if said:
         whose = f"{file}: " if file else ""
         raise ValueError(f"{whose}MODEL {' and '.join(said)}; give the config of its size")
+'''
+
+_TRAINABLE = '''
+
+# Weights that the original does not train (`requires_grad=False`).
+FROZEN: frozenset[str] = FROZEN_PATHS
+
+
+def trainable(params: Any) -> Any:
+    """Which weights the original trains: True and False, laid out as `variables["params"]`.
+
+    For optax: `optax.partition({True: optimizer, False: optax.set_to_zero()}, trainable)`.
+    """
+
+    def is_trained(path: tuple[Any, ...], _: Any) -> bool:
+        return "params/" + "/".join(str(step.key) for step in path) not in FROZEN
+
+    return jax.tree_util.tree_map_with_path(is_trained, params)
 '''
 
 

@@ -29,12 +29,14 @@ class Weights:
             weights (weight_norm), and the original's class is needed.
         state: the original's state dict, as a file of `torch.save`; None without weights.
         notes: of the conversion.
+        frozen: paths of the parameters that the original does not train (`requires_grad=False`).
     """
 
     parameters: int
     by_mapping: bool
     state: Path | None
     notes: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
 
 
 def write_weights(
@@ -74,7 +76,8 @@ def write_weights(
 
         save_file(dict(constants), folder / CONSTANTS)
     computed = any(one.outcome is Outcome.REFUSED for one in load_mapping(folder / MAPPING).rules)
-    return Weights(done.parameters, not computed, saved, done.notes)
+    frozen = _frozen(module, done.plan)
+    return Weights(done.parameters, not computed, saved, done.notes, frozen)
 
 
 def _with_computed(
@@ -128,3 +131,18 @@ def stir(module: torch.nn.Module, seed: int) -> int:
                 tensor.add_((noise * (0.1 * value if value else 0.02)).to(tensor.dtype))
                 count += 1
     return count
+
+
+def _frozen(module: torch.nn.Module, plan: Plan) -> tuple[str, ...]:
+    """Paths, in the port, of parameters of which the original trains no part."""
+    trained = {
+        key: one.requires_grad for key, one in module.named_parameters(remove_duplicate=False)
+    }
+    if all(trained.values()):
+        return ()
+    found: dict[str, bool] = {}
+    for row in plan.rows:
+        for target in row.targets:
+            if row.key in trained:
+                found[target.path] = found.get(target.path, False) or trained[row.key]
+    return tuple(sorted(path for path, is_trained in found.items() if not is_trained))

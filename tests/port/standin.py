@@ -155,6 +155,10 @@ class StandIn:
     notes: tuple[str, ...] = ()
     missing: tuple[Missing, ...] = ()
     origin: tuple[tuple[str, str, str], ...] = (("Block", "net.py", "7"), ("Net", "net.py", "18"))
+    trains: bool = False
+    draws: bool = False
+    statistics: bool = False
+    refused: str = ""
     constants: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(
         default_factory=lambda: {"width": 16, "depth": 2, "classes": 5}

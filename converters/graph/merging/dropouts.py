@@ -150,16 +150,13 @@ def _is_number(value: Any) -> bool:
 
 
 def _axes(shape: tuple[Any, ...], mask: tuple[Any, ...]) -> tuple[int, ...] | None:
-    """The axes along which a mask has one element and the tensor more; None where it does not fit."""
+    """The axes along which a mask has one element; () for a mask of the tensor's shape, None for a misfit."""
     if len(shape) != len(mask):
         return None
-    made = []
-    for axis, (side, drawn) in enumerate(zip(shape, mask, strict=True)):
-        if drawn == 1 and side != 1:
-            made.append(axis)
-        elif drawn != side:
-            return None
-    return tuple(made)
+    pairs = list(enumerate(zip(shape, mask, strict=True)))
+    if any(drawn not in (1, side) for _, (side, drawn) in pairs):
+        return None
+    return () if shape == mask else tuple(axis for axis, (_, drawn) in pairs if drawn == 1)
 
 
 def _placed(graph: Graph) -> Graph:
@@ -180,6 +177,7 @@ def _placed(graph: Graph) -> Graph:
 def _alike(graph: Graph, modules: Mapping[str, torch.nn.Module]) -> Graph:
     """Where a layer drops at an attribute, others of its class that do nothing there drop at a rate of 0."""
     axes: dict[tuple[type, str], tuple[int, ...]] = {}
+    graph = replace(graph, root=_exact(graph.root, modules))
     for one in calls(graph.root):
         for item in one.body:
             if is_dropout(item) and item.arguments[3]:
@@ -201,6 +199,22 @@ def _alike(graph: Graph, modules: Mapping[str, torch.nn.Module]) -> Graph:
         return replace(made, body=(op,), taken=(replace(one.taken[0], inside=number),))
 
     return replace(graph, root=call(graph.root), facts=facts)
+
+
+def _exact(one: Call, modules: Mapping[str, torch.nn.Module]) -> Call:
+    """A call whose dropouts have the rates that the modules hold: 1 minus what is kept was rounded."""
+
+    def item_of(item: Any) -> Any:
+        if isinstance(item, Call):
+            return _exact(item, modules)
+        if not is_dropout(item):
+            return item
+        value, rate, *rest = item.arguments
+        held = vars(modules[item.arguments[3] or one.path]).values()
+        near = [each for each in held if isinstance(each, float) and math.isclose(each, rate)]
+        return replace(item, arguments=(value, *(near[:1] or [rate]), *rest))
+
+    return replace(one, body=tuple(map(item_of, one.body)))
 
 
 def _attribute(path: str, modules: Mapping[str, torch.nn.Module]) -> tuple[type, str]:

@@ -1,6 +1,6 @@
 """The recordings of both modes as one graph: that of training, whose dropouts `deterministic` turns off.
 
-It is taken only where it is the recording of evaluation once its dropouts are taken out, operator by operator.
+It is taken only where, without its dropouts, it is the recording of evaluation, operator by operator.
 """
 
 from __future__ import annotations
@@ -30,15 +30,22 @@ _DRAWS = (
 
 @dataclass(frozen=True)
 class Both:
-    """A recording of both modes: with its graph, and what is known of training."""
+    """A recording of both modes: with its graph, and what is known of training; that of evaluation beside."""
 
     recorded: Trace
     graph: Graph
     modes: Modes = field(default_factory=Modes)
+    evaluation: tuple[Trace, Graph] | None = None
 
 
 class _ApartError(Exception):
     """The modes differ in more than dropouts."""
+
+
+def evaluation_alone(both: Both, reason: str) -> Both:
+    """Without training, which the port cannot have."""
+    recorded, graph = both.evaluation or (both.recorded, both.graph)
+    return Both(recorded, graph, Modes(refused=reason))
 
 
 def both_modes(
@@ -71,7 +78,7 @@ def both_modes(
         what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         return Both(recorded, graph, Modes(refused=f"it does not run in training ({what})"))
     trained = replace(trained, notes=recorded.notes)
-    return Both(trained, found, Modes(frozenset(statistics)))
+    return Both(trained, found, Modes(frozenset(statistics)), (recorded, graph))
 
 
 def _without_dropouts(graph: Graph) -> Graph:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 from torch.export.graph_signature import InputKind
@@ -152,6 +153,10 @@ class _Group:
             if not isinstance(value, float | bool):
                 if all(isinstance(one.meta.get("val"), torch.SymInt) for one in _ends(node)):
                     return  # a step on the way to a size, which says by itself what it is
+                whole = _whole(value)
+                if whole is not None:
+                    self.values[node] = whole
+                    return
                 raise GraphError(f"{name}: a number that depends on the inputs' shapes", _SHAPES)
             self.values[node] = value
             return
@@ -426,6 +431,20 @@ def _flat(value: Any) -> list[Any]:
     if isinstance(value, tuple | list):
         return [leaf for one in value for leaf in _flat(one)]
     return [value]
+
+
+def _whole(value: Any) -> Free | None:
+    """A real number that is a size, or a sum or product of sizes; None if it is not whole."""
+    if not isinstance(value, torch.SymFloat):
+        return None
+    made = value.node.expr.replace(
+        lambda one: type(one).__name__ == "ToFloat", lambda one: one.args[0]
+    )
+    made = sympy.nsimplify(made, rational=True)
+    hint = value.node.hint
+    if not made.is_integer or made.atoms(sympy.Function) or hint is None:
+        return None
+    return Free(made, int(hint))
 
 
 def _ends(node: fx.Node) -> Iterator[fx.Node]:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import random
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from converters.graph.recording.trace import plain
 from converters.slow_paths import slow_paths
 
 # Layers that have running statistics: in training they normalise with the batch's.
-_BATCH_NORMS = torch.nn.modules.batchnorm._NormBase
+_BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm
 
 
 class DrawError(RuntimeError):
@@ -26,19 +30,29 @@ class DrawError(RuntimeError):
 def trains_otherwise(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> bool:
     """Whether a model computes something else in training than in evaluation.
 
-    Both are run once, eagerly, and the operators that ran are compared.
+    Both are run once, eagerly, and the operators that ran and the outputs are compared.
 
     Raises:
         DrawError: a branch of Python rests on a random number, or one is drawn by Python or numpy.
     """
     with preserved(module):
         module.train()
-        trained = _operators(module, inputs)
+        trained, outputs = _ran(module, inputs)
         module.eval()
-        return trained != _operators(module, inputs)
+        evaluated, expected = _ran(module, inputs)
+        return trained != evaluated or not all(map(_equal, outputs, expected))
 
 
-def _operators(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[str]:
+def _equal(one: Any, other: Any) -> bool:
+    if not isinstance(one, torch.Tensor):
+        return True
+    return one.shape == other.shape and torch.allclose(one, other, 0, 0, equal_nan=True)
+
+
+def _ran(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]
+) -> tuple[list[str], list[Any]]:
+    """The operators that a model runs, and its outputs."""
     before = random.getstate(), _numpy_state()
     with (
         slow_paths(),
@@ -48,10 +62,10 @@ def _operators(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> l
         _Listed() as seen,
     ):
         warnings.simplefilter("ignore")
-        module(**inputs)
+        outputs = pytree.tree_leaves(plain(module(**inputs)))
     if (random.getstate(), _numpy_state()) != before:
         raise DrawError("it draws random numbers by Python or numpy, which no recording has")
-    return seen.names
+    return seen.names, outputs
 
 
 def _numpy_state() -> Any:
@@ -74,7 +88,7 @@ class _Listed(TorchDispatchMode):
 @contextmanager
 def preserved(module: torch.nn.Module) -> Iterator[None]:
     """Put back what a run in training changes: modes, buffers, the states of random numbers."""
-    modes = [(one, one.training) for one in module.modules()]
+    before, modes = module.training, [(one, one.training) for one in module.modules()]
     buffers = [(one, one.detach().clone()) for one in module.buffers()]
     states = random.getstate(), np.random.get_state()
     try:
@@ -82,6 +96,7 @@ def preserved(module: torch.nn.Module) -> Iterator[None]:
             torch.manual_seed(0)
             yield
     finally:
+        module.train(before)  # some do more than to note it
         for one, mode in modes:
             one.training = mode
         with torch.no_grad():
@@ -117,14 +132,18 @@ def _with_statistics_of_the_batch(
         if one.training and getattr(one, "track_running_stats", False):
             found.add(path)
 
+    def known(one: torch.nn.Module) -> bool:
+        own = _BATCH_NORM.forward, torch.nn.SyncBatchNorm.forward
+        return isinstance(one, _BATCH_NORM) and type(one).forward in own
+
     with ExitStack() as stack, slow_paths(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         stack.enter_context(draws_compared())
         for path, one in module.named_modules():
-            if isinstance(one, _BATCH_NORMS):
+            if known(one):
                 hook = one.register_forward_pre_hook(lambda m, a, path=path: note(path, m))
                 stack.callback(hook.remove)
-        if any(isinstance(one, _BATCH_NORMS) for one in module.modules()):
+        if any(map(known, module.modules())):
             module(**inputs)
     return found
 
@@ -148,7 +167,7 @@ class _Draw(float):
             return not below
         if not isinstance(other, _Draw) and other >= 1:
             return below
-        raise DrawError("a branch of Python rests on a random number")
+        raise DrawError(f"a branch of Python rests on a random number{_line()}")
 
     def __lt__(self, other: Any) -> bool:
         return self._known(other, below=True)
@@ -160,6 +179,15 @@ class _Draw(float):
 
     __ge__ = __gt__
     __hash__ = float.__hash__
+
+
+def _line() -> str:
+    """The line of the original that is running: " (net.py:12)"."""
+    inside = (f"{torch.__path__[0]}/", __file__)
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith(inside):
+            return f" ({Path(frame.filename).name}:{frame.lineno})"
+    return ""
 
 
 class _Scalars(TorchFunctionMode):

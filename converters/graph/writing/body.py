@@ -423,7 +423,7 @@ class _Writer:
             operand = Hole(x)
         layer = self.drafter.training.dropouts.get(path)
         if layer is not None and path.startswith(self.prefix):
-            layer.axes.append(axes)
+            layer.axes[:] = layer.axes or [axes]
             if layer.axes[0] != axes:
                 raise GraphError(f"{path}: drops along other axes in each call", "report it")
             made = layer.applied(self.access(path), as_code(operand))
@@ -433,17 +433,29 @@ class _Writer:
 
     def _dropped(self, rate: float, axes: tuple[int, ...], item: Op, x: ast.expr) -> ast.expr:
         """A tensor after a dropout that the original has as a function."""
-        layer = ast.Attribute(
-            ast.Name("self", ast.Load()), self._dropout_name(rate, axes, item), ast.Load()
-        )
-        return ast.Call(layer, [x], [mode_keyword()])
+        return ast.Call(self._dropout_layer(rate, axes, item), [x], [mode_keyword()])
 
     def _dropout_function(self, rate: float, axes: tuple[int, ...], item: Op) -> ast.expr:
         """A function of a tensor that drops, for a function that is given it."""
-        layer = ast.Attribute(
-            ast.Name("self", ast.Load()), self._dropout_name(rate, axes, item), ast.Load()
-        )
+        layer = self._dropout_layer(rate, axes, item)
         return ast.Call(ast.Name("partial", ast.Load()), [layer], [mode_keyword()])
+
+    def _dropout_layer(self, rate: float, axes: tuple[int, ...], item: Op) -> ast.expr:
+        """The dropout of what the original does by a function: one whose rate it reads, or a new one."""
+        for name, one in self.module._modules.items():
+            same = isinstance(one, torch.nn.modules.dropout._DropoutNd) and one.p == rate
+            if not same or axes:
+                continue
+            layer = self.drafter.training.dropouts.get(f"{self.prefix}{name}")
+            if layer is None:
+                found = self.drafter.settings.of_layer(one, "p", rate)
+                self.made.dropouts[name] = (found, ())
+                return ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load())
+            if layer.axes in ([], [()]):
+                layer.axes[:] = [()]
+                return self.access(f"{self.prefix}{name}")
+        name = self._dropout_name(rate, axes, item)
+        return ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load())
 
     def _dropout_name(self, rate: float, axes: tuple[int, ...], item: Op) -> str:
         """The attribute of a dropout that the original has none for."""

@@ -673,7 +673,7 @@ def _hints(tree: Any, hint: str) -> Iterator[str]:
         case ast.Call(func=ast.Attribute(value=ast.Name(id="nn")) as function, args=given):
             yield from _hints(function, "")
             for one in given:
-                yield from _hints(one, "features")
+                yield from _hints(one, "rate" if function.attr == "Dropout" else "features")
             for keyword in tree.keywords:
                 yield from _hints(keyword, "")
         case ast.Call(

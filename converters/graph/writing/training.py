@@ -42,8 +42,8 @@ class DropoutLayer(Layer):
     rate: float = 0.0
     axes: list[tuple[int, ...]] = field(default_factory=list)
 
-    def made(self, settings: Settings) -> ast.expr:
-        """See `Layer`."""
+    def made(self, settings: Settings, typed: bool = False) -> ast.expr:
+        """See `Layer`; a dropout has no dtype."""
         names = ("p", *vars(self.module))
         found = [one for one in names if getattr(self.module, one, None) == self.rate]
         known = found and self.rate

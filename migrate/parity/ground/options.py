@@ -50,6 +50,7 @@ class Options:
         strict: the tighter limits.
         layers: whether layers are compared, not only outputs.
         gradients: whether gradients are.
+        modes: whether training mode is: outputs and gradients at rates of 0, statistics, dropouts' rates.
         train: steps of training; 0: none.
         optimizer, learning_rate, loss: of it.
         tokens: of greedy decoding; 0: none.
@@ -73,6 +74,7 @@ class Options:
     strict: bool = False
     layers: bool = True
     gradients: bool = False
+    modes: bool = False
     train: int = 0
     optimizer: str = "adamw"
     learning_rate: float = 1e-3

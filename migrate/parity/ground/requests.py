@@ -37,6 +37,33 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Draw:
+    """Random numbers that a dropout draws.
+
+    Attributes:
+        rate: the share that is dropped; negative where the numbers do not say it.
+        count: how many numbers.
+        kept: the share that was kept, in one run; negative where it was not measured.
+        scale: what kept elements are multiplied with; 0 where it was not measured.
+        alike: the largest correlation, in standard deviations, with the draws of another key and with another
+            dropout of the same size.
+    """
+
+    rate: float
+    count: int
+    kept: float = -1.0
+    scale: float = 0.0
+    alike: float = 0.0
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a side draws in training."""
+
+    draws: tuple[Draw, ...]
+
+
+@dataclass(frozen=True)
 class Generated:
     """Greedy decoding.
 

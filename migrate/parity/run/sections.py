@@ -17,6 +17,7 @@ from migrate.parity.tasks.excess import excess_section, find_excess
 from migrate.parity.tasks.generation import compare_generation
 from migrate.parity.tasks.gradients import compare_gradients
 from migrate.parity.tasks.logits import compare_logits
+from migrate.parity.tasks.modes import compare_modes
 from migrate.parity.tasks.party import Parties
 from migrate.parity.tasks.training import TrainingOptions, compare_training
 
@@ -40,6 +41,9 @@ def compare_sections(
     if options.gradients:
         progress("comparing gradients")
         yield compare_gradients(parties)
+    if options.modes:
+        progress("comparing training mode")
+        yield compare_modes(parties)
     if options.train:
         progress(f"training {options.train} steps on each side")
         training = TrainingOptions(

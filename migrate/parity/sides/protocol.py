@@ -228,6 +228,17 @@ class Train(Request[list[float]]):
 
 
 @dataclass(frozen=True)
+class InTraining(Request[requests.Trained]):
+    """See `Runner.in_training`."""
+
+    settings: Settings
+    inputs: InputSet
+    cotangents: Path
+    into: Path
+    batches: int
+
+
+@dataclass(frozen=True)
 class Generate(Request[requests.Generated]):
     """See `Runner.generate`."""
 

@@ -113,11 +113,11 @@ def compare_gradients(parties: Parties) -> Section:
     folders = {party.name: _gradients(parties, party) for party in parties.all()}
     truth = folders[parties.truth.name]
     found = {
-        party.name: _found(parties, party, folders[party.name], truth)
+        party.name: found_gradients(parties, party, folders[party.name], truth)
         for party in parties.all()
         if party is not parties.truth
     }
-    return _section(parties, found)
+    return gradient_rows(parties, found)
 
 
 def write_cotangents(parties: Parties, party: Party, folder: Path) -> None:
@@ -159,7 +159,8 @@ def _gradients(parties: Parties, party: Party) -> Path:
     return folder
 
 
-def _found(parties: Parties, party: Party, folder: Path, truth: Path) -> Found:
+def found_gradients(parties: Parties, party: Party, folder: Path, truth: Path) -> Found:
+    """The gradients of a party, in a folder, against the truth's."""
     from safetensors import safe_open
 
     found = Found()
@@ -169,12 +170,13 @@ def _found(parties: Parties, party: Party, folder: Path, truth: Path) -> Found:
             safe_open(folder / file, framework="numpy") as mine,
             safe_open(truth / file, framework="numpy") as exact,
         ):
-            _weights(found, party, number, mine, exact)
+            add_weights(found, party, number, mine, exact)
             _inputs(found, party, number, mine, exact)
     return found
 
 
-def _weights(found: Found, party: Party, number: int, mine: Any, exact: Any) -> None:
+def add_weights(found: Found, party: Party, number: int, mine: Any, exact: Any) -> None:
+    """Add what two files have of the parameters to what was found."""
     have, known = set(mine.keys()), set(exact.keys())
     for pair in party.weights:
         key = f"weights/{pair.name}"
@@ -225,7 +227,8 @@ def _inputs(found: Found, party: Party, number: int, mine: Any, exact: Any) -> N
             found.misshapen[key] = str(error)
 
 
-def _section(parties: Parties, found: dict[str, Found]) -> Section:
+def gradient_rows(parties: Parties, found: dict[str, Found]) -> Section:
+    """The section with a row for each parameter and input."""
     sides = [(party, found[party.name]) for party in parties.sides]
     emulated = found.get(parties.emulated.name) if parties.emulated else None
     names = dict.fromkeys(name for _, one in sides for name in (*one.distances, *one.missing))

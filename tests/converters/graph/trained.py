@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 
 class Classifier(nn.Module):
@@ -65,7 +65,7 @@ class Attention(nn.Module):
         qkv = self.qkv(x).reshape(batch, length, 3, self.heads, dim // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         rate = self.rate if self.training else 0.0
-        x = F.scaled_dot_product_attention(q, k, v, dropout_p=rate)
+        x = functional.scaled_dot_product_attention(q, k, v, dropout_p=rate)
         x = x.transpose(1, 2).reshape(batch, length, dim)
         return self.proj_drop(self.proj(x))
 
@@ -117,7 +117,7 @@ class Encoder(nn.Module):
 
 def eager_attention(q: Tensor, k: Tensor, v: Tensor, rate: float, training: bool) -> Tensor:
     weights = torch.softmax(q @ k.transpose(-2, -1) / 2.0, dim=-1)
-    weights = F.dropout(weights, rate, training)
+    weights = functional.dropout(weights, rate, training)
     return weights @ v
 
 
@@ -131,8 +131,8 @@ class Functional(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = eager_attention(self.q(x), self.k(x), self.v(x), self.rate, self.training)
-        first = F.dropout(x, self.rate, self.training)
-        second = F.dropout(x, self.rate, self.training)
+        first = functional.dropout(x, self.rate, self.training)
+        second = functional.dropout(x, self.rate, self.training)
         return first * second
 
 
@@ -155,7 +155,7 @@ class Residual(nn.Module):
         self.bn = nn.BatchNorm2d(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x + self.bn(self.conv(x)))
+        return functional.relu(x + self.bn(self.conv(x)))
 
 
 class Frozen(nn.Module):
@@ -193,7 +193,7 @@ class Labelled(nn.Module):
         logits = self.head(self.drop(self.embed(ids)))
         if labels is None:
             return {"logits": logits}
-        loss = F.cross_entropy(logits.view(-1, 11), labels.view(-1), ignore_index=-100)
+        loss = functional.cross_entropy(logits.view(-1, 11), labels.view(-1), ignore_index=-100)
         return {"loss": loss, "logits": logits}
 
 
@@ -239,3 +239,53 @@ class Plain(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.dropout(self.fc(x)).relu()
+
+
+class OwnNorm(nn.BatchNorm2d):
+    """A batch normalisation with a forward of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).relu()
+
+
+class Normed(nn.Module):
+    """A normalisation that no port trains."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x)
+
+
+class Averaged(nn.Module):
+    """Other weights in evaluation, by the same operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.register_buffer("average", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (self.weight if self.training else self.average)
+
+
+class Merged(nn.Linear):
+    """A layer that changes its weight when it is put into evaluation, as LoRA does."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.drop = nn.Dropout(0.2)
+        self.more = nn.Parameter(torch.ones(4, 4))
+        self.merged = False
+
+    def train(self, mode: bool = True) -> Merged:
+        super().train(mode)
+        if mode is self.merged:
+            self.weight.data += -self.more.data if mode else self.more.data
+            self.merged = not mode
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(functional.linear(x, self.weight, self.bias))

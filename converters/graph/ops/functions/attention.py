@@ -70,7 +70,7 @@ def dropout_attention(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> jax.Array:
-    """Attention of (…, heads, length, width) with a dropout of its weights; heads may share keys and values."""
+    """Attention of (…, heads, length, width) with a dropout of its weights; heads may share keys."""
     if query.ndim > 3 and query.shape[-3] != key.shape[-3]:
         groups = query.shape[-3] // key.shape[-3]
         key, value = (jnp.repeat(one, groups, axis=-3) for one in (key, value))

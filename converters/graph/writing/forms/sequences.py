@@ -31,8 +31,8 @@ def sequence(
     facts: Mapping[int, Fact],
     turned: Container[int],
 ) -> tuple[ast.expr, int, dict[str, ast.expr], bool] | None:
-    """What a Sequential is called with, the tensor that it gives, the functions among its members, and whether
-    a member is told the mode.
+    """What a Sequential is called with, the tensor that it gives, the functions among its members, and
+    whether a member is told the mode.
 
     Args:
         module: the Sequential.

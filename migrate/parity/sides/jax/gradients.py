@@ -41,7 +41,7 @@ def gradients(
             bound = passes.bound(inputs[number])
             name = f"{number:03d}.safetensors"
             given = load_file(cotangents / name)
-            floating, others = _differentiable(bound)
+            floating, others = differentiable(bound)
             modes = (tuple(bound.kwargs), tuple(given))
             if modes not in compiled:
                 compiled[modes] = session.compiled(_function(model, bound))
@@ -52,7 +52,7 @@ def gradients(
                     others,
                     {key: _array(one) for key, one in given.items()},
                 )
-            save_file(_named(bound, *found), into / name)
+            save_file(arranged(bound, *found), into / name)
 
 
 def split(model: JaxModel, weights: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -92,7 +92,7 @@ def _function(model: JaxModel, bound: Bound) -> Any:
     return jax.grad(scalar)
 
 
-def _differentiable(bound: Bound) -> tuple[dict[str, Any], dict[str, Any]]:
+def differentiable(bound: Bound) -> tuple[dict[str, Any], dict[str, Any]]:
     """Floating inputs and the others, by position or parameter."""
     together = {str(number): one for number, one in enumerate(bound.args)} | dict(bound.kwargs)
     floating = {name: one for name, one in together.items() if is_floating(one.dtype)}
@@ -111,9 +111,10 @@ def _array(one: np.ndarray[Any, Any]) -> Any:
     return jnp.asarray(one)
 
 
-def _named(
+def arranged(
     bound: Bound, weights: Mapping[str, Any], inputs: Mapping[str, Any]
 ) -> dict[str, np.ndarray[Any, Any]]:
+    """Gradients by the names that files of gradients have."""
     found = {f"weights/{name}": one for name, one in weights.items()}
     found |= {f"inputs/{bound.renamed.get(name, name)}": one for name, one in inputs.items()}
     return {name: _stored(np.asarray(one)) for name, one in found.items()}

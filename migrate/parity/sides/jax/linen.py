@@ -157,6 +157,31 @@ class LinenModel(JaxModel):
         after = {"/".join(path): value for path, value in kept.items()}
         return made, {name: value for name, value in after.items() if name in weights}
 
+    def trained(
+        self, weights: Mapping[str, Any], bound: Bound, key: Any = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """As `apply`, told to be trained (`deterministic=False`, and the like).
+
+        Args:
+            weights: as of `apply`.
+            bound: as of `apply`.
+            key: of the dropouts; None: their rates are 0.
+        """
+        from flax import linen
+
+        modes = dict(bound.modes) | trained(bound.modes)
+        modes |= {"deterministic": False} if "deterministic" in modes else {}
+        statistics = sorted({name.partition("/")[0] for name in weights} - {"params"})
+        rngs = {} if key is None else {"rngs": {"dropout": key}}
+        off = contextlib.nullcontext() if key is not None else linen.intercept_methods(_undropped)
+        with off:
+            tree = self._tree(weights)
+            made, changed = self._module.apply(
+                tree, *bound.args, **bound.kwargs, **modes, **rngs, mutable=statistics
+            )
+        after = {"/".join(path): value for path, value in _leaves(changed).items()}
+        return made, {name: value for name, value in after.items() if name in weights}
+
     def _run(
         self,
         weights: Mapping[str, Any],
@@ -226,6 +251,14 @@ def _adapted(next_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context:
         return given["inputs"]
     if kwargs.get("deterministic") is False:
         kwargs = kwargs | {"deterministic": True}
+    return next_(*args, **kwargs)
+
+
+def _undropped(next_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
+    """Every method of every module: Flax's own do not drop."""
+    module = context.module
+    if type(module).__module__.startswith("flax."):
+        return _adapted(next_, args, kwargs, context)
     return next_(*args, **kwargs)
 
 

@@ -13,7 +13,7 @@ from migrate.parity.dump.reference import Forced
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.errors import InputsError, ParityError
 from migrate.parity.ground.facts import Facts
-from migrate.parity.ground.requests import Generated, Training
+from migrate.parity.ground.requests import Generated, Trained, Training
 from migrate.parity.ground.results import Section
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet
@@ -208,6 +208,21 @@ class JaxRunner:
         self.prepare(settings, inputs)
         passes, session = self._ready(settings)
         return train(passes, self._model, session, inputs, training)
+
+    def in_training(
+        self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path, batches: int
+    ) -> Trained:
+        """See `Runner`: of linen models only."""
+        from migrate.parity.sides.jax.linen import LinenModel
+        from migrate.parity.sides.jax.modes import in_training
+
+        if not isinstance(self._model, LinenModel):
+            raise ParityError(
+                f"{self._shown}: is no linen model", "compare training modes of linen models only"
+            )
+        self.prepare(settings, inputs)
+        passes, session = self._ready(settings)
+        return in_training(passes, self._model, session, inputs, cotangents, into, batches)
 
     def generate(self, settings: Settings, inputs: InputSet, tokens: int, output: str) -> Generated:
         """See `Runner`."""

@@ -35,6 +35,8 @@ _DROPOUTS = {
     )
 } | {torch.dropout}
 
+_ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+
 
 def gradients(
     runner: TorchModel, settings: Settings, inputs: InputSet, cotangents: Path, into: Path
@@ -52,14 +54,14 @@ def gradients(
             given = torch_call.tensors(inputs[number], where, settings)
             floating = {n: t.requires_grad_() for n, t in given.items() if t.is_floating_point()}
             outputs = dict(torch_call.call(model, model, given, runner.shown))
-            _backward(outputs, _read(cotangents, number), runner.shown)
+            backward(outputs, read(cotangents, number), runner.shown)
         found = {
             f"weights/{name}": parameter.grad
             for name, parameter in model.named_parameters(remove_duplicate=False)
             if parameter.grad is not None
         }
         found |= {f"inputs/{n}": t.grad for n, t in floating.items() if t.grad is not None}
-        _write(found, into / f"{number:03d}.safetensors")
+        write(found, into / f"{number:03d}.safetensors")
     model.zero_grad(set_to_none=True)
 
 
@@ -105,9 +107,10 @@ def _batch_norm(
     return scaled if bias is None else scaled + lying(bias)
 
 
-def _backward(
+def backward(
     outputs: Mapping[str, Any], cotangents: Mapping[str, np.ndarray[Any, Any]], shown: str
 ) -> None:
+    """Take the gradients of Σ <output, cotangent>."""
     heads, seeds = [], []
     for key, array in cotangents.items():
         path = "" if key == "output" and "output" not in outputs else key
@@ -151,7 +154,7 @@ def train(
     model = torch_variant.variant(runner.module, where, settings)
     model.requires_grad_(True)
     model.train()
-    _without_chance(model)
+    without_chance(model)
     # On XLA a step is one graph; its loss is read with the others, at the end.
     losses = []
     rate = training.learning_rate
@@ -159,7 +162,7 @@ def train(
     loss_from = loss_of(training.loss)
     run = torch_variant.compiled(model, where) if settings.compiled else model
     for number in training.order[: training.steps]:
-        with torch_variant.running(where, settings), _NoDropout():
+        with torch_variant.running(where, settings), NoDropout():
             given = torch_call.tensors(inputs[number], where, settings)
             outputs = dict(torch_call.call(run, model, given, runner.shown))
             if training.output not in outputs:
@@ -167,7 +170,7 @@ def train(
                     f"{runner.shown}: has no output {training.output or '(a single tensor)'}",
                     f"its outputs are: {', '.join(outputs)}",
                 )
-            wanted = torch_call.tensors(_read(training.targets, number), where, settings)
+            wanted = torch_call.tensors(read(training.targets, number), where, settings)
             optimizer.zero_grad(set_to_none=True)
             loss = loss_from(outputs[training.output], wanted["target"], wanted.get("counted"))
             loss.backward()
@@ -251,18 +254,25 @@ def _own_loss(spec: str) -> Callable[[Any, Any], Any]:
     return function
 
 
-class _NoDropout(TorchFunctionMode):
-    """Dropout by its function, in whatever module, gives back what it is given."""
+class NoDropout(TorchFunctionMode):
+    """Dropout by its function, in whatever module, gives back what it is given; so does an attention's, and a
+    mask that is drawn and divided by its mean.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func in _DROPOUTS:
             return args[0] if args else (kwargs or {})["input"]
+        if func is nn.functional.scaled_dot_product_attention:
+            bound = dict(zip(_ATTENTION, args, strict=False)) | (kwargs or {})
+            return func(**{**bound, "dropout_p": 0.0})
+        if func is torch.Tensor.bernoulli_ and len(args) > 1 and isinstance(args[1], float):
+            return args[0].fill_(args[1])  # its mean: what is kept is divided by it
         return func(*args, **(kwargs or {}))
 
 
-def _without_chance(model: nn.Module) -> None:
+def without_chance(model: nn.Module) -> None:
     """Switch off what a mode of functions does not reach: chances that modules keep as attributes.
 
     torch's RNNs and attention (`dropout`), transformers' attention (`attention_dropout`, `dropout_prob`),
@@ -287,14 +297,16 @@ def _nothing() -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-def _read(folder: Path, number: int) -> dict[str, np.ndarray[Any, Any]]:
+def read(folder: Path, number: int) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays that were written for an input."""
     from safetensors.numpy import load_file
 
     arrays: dict[str, np.ndarray[Any, Any]] = load_file(folder / f"{number:03d}.safetensors")
     return arrays
 
 
-def _write(tensors: Mapping[str, Any], file: Path) -> None:
+def write(tensors: Mapping[str, Any], file: Path) -> None:
+    """Write tensors by name."""
     from safetensors.numpy import save_file
 
     arrays = {}

@@ -1,0 +1,102 @@
+"""A torch model in training mode: what it gives at rates of 0, its statistics, and what it draws."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from migrate.parity.ground.requests import Draw, Trained
+from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.set import InputSet
+from migrate.parity.sides.torch import call as torch_call
+from migrate.parity.sides.torch import training
+from migrate.parity.sides.torch import variant as torch_variant
+from migrate.parity.sides.torch.model import TorchModel
+
+_STATISTICS = ("running_mean", "running_var")
+
+
+def in_training(
+    runner: TorchModel,
+    settings: Settings,
+    inputs: InputSet,
+    cotangents: Path,
+    into: Path,
+    batches: int,
+) -> Trained:
+    """See `Runner.in_training`."""
+    where = torch_variant.device(runner.kind, settings)
+    model = torch_variant.variant(runner.module, where, settings)
+    model.requires_grad_(True)
+    model.train()
+    into.mkdir(parents=True, exist_ok=True)
+    before = {name: one.detach().clone() for name, one in model.named_buffers()}
+    listed = _Listed()
+    with torch.no_grad(), torch_variant.running(where, settings):
+        given = torch_call.tensors(inputs[0], where, settings)
+        with listed:
+            torch_call.call(model, model, given, runner.shown)
+    training.without_chance(model)
+    _restore(model, before)
+    for number in range(inputs.count):
+        model.zero_grad(set_to_none=True)
+        with torch_variant.running(where, settings), training.NoDropout():
+            given = torch_call.tensors(inputs[number], where, settings)
+            floating = {n: t.requires_grad_() for n, t in given.items() if t.is_floating_point()}
+            outputs = dict(torch_call.call(model, model, given, runner.shown))
+            training.backward(outputs, training.read(cotangents, number), runner.shown)
+        found = {
+            f"weights/{name}": parameter.grad
+            for name, parameter in model.named_parameters(remove_duplicate=False)
+            if parameter.grad is not None
+        }
+        found |= {f"inputs/{n}": t.grad for n, t in floating.items() if t.grad is not None}
+        found |= {f"outputs/{path}": one.detach() for path, one in outputs.items()}
+        training.write(found, into / f"{number:03d}.safetensors")
+    _restore(model, before)
+    statistics = [name for name in before if _is_statistic(model, name)]
+    with torch.no_grad(), training.NoDropout():
+        for number in range(batches if statistics else 0):
+            with torch_variant.running(where, settings):
+                given = torch_call.tensors(inputs[number % inputs.count], where, settings)
+                torch_call.call(model, model, given, runner.shown)
+    buffers = dict(model.named_buffers())
+    changed = {f"weights/{n}": buffers[n].double() for n in statistics}
+    training.write(changed, into / "statistics.safetensors")
+    return Trained(tuple(listed.draws))
+
+
+def _is_statistic(model: torch.nn.Module, name: str) -> bool:
+    """Whether a buffer is a running statistic, or a number of batches that these depend on."""
+    owner, _, last = name.rpartition(".")
+    counted = getattr(model.get_submodule(owner), "momentum", 0.1) is None
+    return last in _STATISTICS or (last == "num_batches_tracked" and counted)
+
+
+def _restore(model: torch.nn.Module, buffers: dict[str, torch.Tensor]) -> None:
+    with torch.no_grad():
+        for name, one in model.named_buffers():
+            one.copy_(buffers[name])
+
+
+class _Listed(TorchDispatchMode):
+    """What is drawn for dropouts: the rate of each, and how many numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draws: list[Draw] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func)
+        if name in ("aten.bernoulli_.float", "aten.bernoulli.p"):
+            keep = float(args[1] if len(args) > 1 else (kwargs or {}).get("p", 0.5))
+            self.draws.append(Draw(1 - keep, args[0].numel()))
+        elif name == "aten.native_dropout.default" and args[2]:
+            self.draws.append(Draw(float(args[1]), args[0].numel()))
+        made = func(*args, **(kwargs or {}))
+        if name in ("aten.rand.default", "aten.rand_like.default") and made.dim():
+            self.draws.append(Draw(-1.0, made.numel()))
+        return made
