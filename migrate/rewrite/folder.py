@@ -150,9 +150,7 @@ def _holds_step_loop(path: Path, analysis: Analysis) -> bool:
     """Whether a loop of the file trains by functions of others: `for batch in loader: self.step(batch)`."""
     top = analysis.scopes.get(path.resolve())
     return top is not None and any(
-        region in analysis.step_loops
-        for root in top.all_roots
-        for region in analysis.regions(root)
+        region in analysis.step_loops for root in top.all_roots for region in analysis.regions(root)
     )
 
 
