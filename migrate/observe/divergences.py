@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from migrate.observe.graph_dump import Frame
-from migrate.observe.graphs import differences
+from migrate.observe.graphs import differences, without_places
 from migrate.observe.programs import Program, Programs, reads
 from migrate.observe.records import Execution, Interval
 
@@ -137,7 +137,8 @@ def _changes(here: Execution | None, there: Execution | None, known: _Known) -> 
     assert here is not None
     assert there is not None
     graphs = known[0].get(here.graph, ()), known[1].get(there.graph, ())
-    return differences(*graphs) if graphs[0] != graphs[1] else (_READ_BESIDE_SYNC,)
+    same = without_places(graphs[0]) == without_places(graphs[1])
+    return (_READ_BESIDE_SYNC,) if same else differences(*graphs)
 
 
 def _unlike(
@@ -158,7 +159,8 @@ def _unlike(
     for one, another in zip_longest(ours, theirs):
         if one is None or another is None:
             return one, another
-        same_graph = known[0].get(one.graph, ()) == known[1].get(another.graph, ())
+        here, there = known[0].get(one.graph, ()), known[1].get(another.graph, ())
+        same_graph = without_places(here) == without_places(there)
         if not same_graph or (reading and reads(one) != reads(another)):
             return one, another
     return _NONE

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 # A node: `%7 = f32[5,8]{1,0} xla::device_data(%1), start=0, location=forward@linear.py:134, xla_shape=…`
 _NODE = re.compile(r"^%\d+ = (?P<shape>\S+) (?P<op>[\w:.]+)\((?P<operands>[^)]*)\)(?P<rest>.*)$")
 _LOCATION = re.compile(r"location=(?P<function>[^@,]*)@(?P<place>[^,]+:\d+)")
+_PLACE = re.compile(rf", {_LOCATION.pattern}")
 _ATTRIBUTE = re.compile(r"(\w+)=(\([^)]*\)|\{[^}]*\}|[^,]+)")
 # Said elsewhere: by the shape, by the place, by torch_xla for itself.
 _NOT_ATTRIBUTES = frozenset({"location", "xla_shape", "ROOT", "dynamic_dims", "device"})
@@ -49,6 +50,14 @@ def parse_node(text: str) -> Node | None:
     )
     shape = found["shape"].partition("{")[0]
     return Node(found["op"], shape, place["place"] if place else "", attributes)
+
+
+def without_places(nodes: Sequence[str]) -> tuple[str, ...]:
+    """Return the nodes of a graph without the lines of source that made them, which change no program.
+
+    An input has the line that last kept the tensor: it may have been computed with something else there.
+    """
+    return tuple(_PLACE.sub("", node) for node in nodes)
 
 
 def differences(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from migrate.observe.boundaries import MOST_STEPS, StepsInGraph, at_each_end
 from migrate.observe.graph_dump import Frame, executions
+from migrate.observe.graphs import without_places
 from migrate.observe.places import cause_of, current_line, users_frame
 from migrate.observe.programs import Programs, reads
 from migrate.observe.records import OBSERVE_DIRECTORY, Execution, Interval, write_line
@@ -246,7 +247,7 @@ class Observer:
 
 
 def _digest(nodes: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(nodes).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join(without_places(nodes)).encode()).hexdigest()[:16]
 
 
 def _finish_with(observer: Observer) -> None:

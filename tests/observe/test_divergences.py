@@ -69,6 +69,15 @@ def test_equal_graphs(tmp_path: Path) -> None:
     assert observed(tmp_path).divergences == ()
 
 
+def test_inputs_that_other_lines_kept_are_the_same_program(tmp_path: Path) -> None:
+    """A replica that alone computes something with a tensor has another line for it, as an input."""
+    for rank, line in ((0, "location=train@train.py:22, "), (1, "")):
+        node = f"%0 = f32[8]{{0}} xla::device_data(), {line}xla_shape=f32[8]{{0}}"
+        parts = [replace(one, nodes=(node, SUM)) for one in (cut("g"), sync("a"))]
+        written(tmp_path, step(rank, 1, *parts), step(rank, 2))
+    assert observed(tmp_path).divergences == ()
+
+
 @pytest.mark.parametrize("on_a_tpu", [False, True])
 def test_another_graph_is_named_with_what_differs(on_a_tpu: bool, tmp_path: Path) -> None:
     first = [] if on_a_tpu else [cut("g")]

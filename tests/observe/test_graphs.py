@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from migrate.observe.graph_dump import Frame, executions
-from migrate.observe.graphs import differences, parse_node
+from migrate.observe.graphs import differences, parse_node, without_places
 from migrate.observe.places import Cause, cause_of, is_the_users, users_frame
 
 # As torch_xla 2.9 writes it, shortened.
@@ -114,3 +114,14 @@ def test_a_constant_whose_value_is_not_shown_is_named_by_its_line() -> None:
     ]
     [said] = differences(nodes, nodes)
     assert said.endswith("(a Python number that became part of the graph, at train.py:28)")
+
+
+def test_lines_of_source_are_no_part_of_a_program() -> None:
+    last = "xla_shape=f32[8,4]{1,0}"
+    with_line = f"%3 = f32[8,4]{{1,0}} xla::device_data(), location=train@my train.py:22, {last}"
+    without = f"%3 = f32[8,4]{{1,0}} xla::device_data(), {last}"
+    other = f"%3 = f32[8,4]{{1,0}} aten::mul(%1, %2), location=train@train.py:22, {last}"
+    assert without_places([with_line, other]) == (
+        without,
+        other.replace("location=train@train.py:22, ", ""),
+    )
