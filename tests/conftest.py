@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Generator
 from importlib.util import find_spec
 
 import pytest
@@ -17,14 +18,16 @@ os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 # Unbuffered, print() writes its arguments one by one, and those of two ranks mix in one line.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
-# A third of the time that it takes to import and collect all tests is Python's garbage collector, which goes
-# again and again through what stays: it rests until they are collected, and then leaves them alone.
-gc.disable()
 
-
-def pytest_collection_finish() -> None:
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let the garbage collector rest until all tests are imported: it looks again and again at what stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
