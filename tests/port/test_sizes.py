@@ -131,6 +131,7 @@ class Config:
     dim: int = 12
     layers: int = 2
     kinds: list[str] = dataclasses.field(default_factory=lambda: ["a", "b"])
+    widths: list[int] = dataclasses.field(default_factory=lambda: [8, 8])
     eps: float = 1e-6
 
 

@@ -85,7 +85,8 @@ def outputs_of(
     except (
         Exception
     ) as error:  # whatever Flax, JAX or the mapping raise at a size that does not fit
-        said = " ".join(str(error).replace(f"{work}/{_CONVERTED}: ", "").split())
+        text = str(error).replace(f"{work}/{_CONVERTED}: ", "").replace(f"{folder}/", "")
+        said = " ".join(text.split())
         raise PortRefusesError(f"{type(error).__name__}: {said[:160]}") from error
 
 
