@@ -40,13 +40,15 @@ class Bound:
         condition: in Python, of the inputs' shapes: `x.shape[1] <= 32`.
         text: for a reader: "x axis 1: up to 32".
         sides: the axes in it.
-        numbers: the numbers in it, and where it is an order the last size on either side of it.
+        numbers: the numbers in it.
+        of_model: whether a line of the model compares; else an operator of torch's has its least size.
     """
 
     condition: str
     text: str
     sides: tuple[Side, ...]
     numbers: tuple[int, ...]
+    of_model: bool = True
 
 
 def bounds(program: torch.export.ExportedProgram, names: Sequence[str]) -> tuple[Bound, ...]:
@@ -68,32 +70,43 @@ def bounds(program: torch.export.ExportedProgram, names: Sequence[str]) -> tuple
                     sides.setdefault(size.node.expr, Side(name, axis))
     if environment is None:
         return ()
-    found = dict.fromkeys(_orders(program.range_constraints, sides))
+    compared = {
+        symbol
+        for guard in environment.guards
+        if len(guard.expr.free_symbols) == 1 and _is_of_model(guard)
+        for symbol in guard.expr.free_symbols
+    }
+    found = dict.fromkeys(_orders(program.range_constraints, sides, compared))
     for guard in environment.guards:
         found |= dict.fromkeys(_of_guard(guard, environment, sides))
     return tuple(found)
 
 
-def _orders(constraints: Mapping[Any, Any], sides: Mapping[sympy.Symbol, Side]) -> Iterator[Bound]:
+def _orders(
+    constraints: Mapping[Any, Any], sides: Mapping[sympy.Symbol, Side], compared: set[sympy.Symbol]
+) -> Iterator[Bound]:
     """The least and the largest size of each free axis, as far as the recording has them."""
     for symbol, span in constraints.items():
         side = sides.get(symbol)
         if side is None:
             continue
         named = f"{side.name} axis {side.axis}"
+        ours = symbol in compared
         if span.lower.is_Integer and int(span.lower) > _LEAST:
             least = int(span.lower)
-            yield Bound(f"{side.code} >= {least}", f"{named}: from {least}", (side,), (least,))
+            yield Bound(
+                f"{side.code} >= {least}", f"{named}: from {least}", (side,), (least,), ours
+            )
         if span.upper.is_Integer and int(span.upper) < 2**31:
             most = int(span.upper)
-            yield Bound(f"{side.code} <= {most}", f"{named}: up to {most}", (side,), (most,))
+            yield Bound(f"{side.code} <= {most}", f"{named}: up to {most}", (side,), (most,), ours)
 
 
 def _of_guard(guard: Any, environment: Any, sides: Mapping[sympy.Symbol, Side]) -> Iterator[Bound]:
     """What a guard says beyond the least and the largest size.
 
     Torch's own comparisons (does a product fit, is a tensor contiguous) are not the model's branches: where
-    they decide, every size gives the same values. Only orders of theirs count: a slice ends at a size.
+    they decide, every size gives the same values, but for the end of a slice, which `_orders` has.
     """
     expression = guard.expr.xreplace(dict(environment.replacements))
     symbols = expression.free_symbols
@@ -102,7 +115,7 @@ def _of_guard(guard: Any, environment: Any, sides: Mapping[sympy.Symbol, Side]) 
     order = isinstance(expression, sympy.core.relational._Inequality)
     if order and len(symbols) == 1 and expression.atoms(sympy.Function) == set():
         return  # what `_orders` gives
-    if not order and not _is_of_model(guard):
+    if not _is_of_model(guard):
         return
     named = {symbol: sides[symbol] for symbol in sorted(symbols, key=str)}
     condition = _python(expression, {symbol: side.code for symbol, side in named.items()})

@@ -395,7 +395,7 @@ class _Writer:
         if item.target == "aten.expand.default":
             arguments = (arguments[0], self._expanded(*arguments[:2]), *arguments[2:])
         if item.target == "aten.slice.Tensor":
-            bounds = [self._half(one, item) or one for one in arguments[2:4]]
+            bounds = [self._bound(one, item) for one in arguments[2:4]]
             arguments = (*arguments[:2], *bounds, *arguments[4:])
         named = {key: self._operand(one, item) for key, one in item.named.items()}
         try:
@@ -654,9 +654,21 @@ class _Writer:
             shape = (shape[0], *shape[2:], shape[1])
         return Tensor(shape, fact.dtype, Hole(value))
 
-    def _half(self, value: Any, item: Op) -> Size | None:
-        """Where a tensor is cut in the middle, half of its side."""
-        if not isinstance(value, int) or value < 2:
+    def _bound(self, value: Any, item: Op) -> Any:
+        """Where a slice begins or ends: a setting, half of a side, or a number."""
+        if not isinstance(value, int) or not 1 < value < 2**31:
+            return value
+        frames = self._frames(item.frames)
+        said = self.drafter.settings.on_cuts(value, self.module, frames)
+        if said is None:
+            said = self._half(value, item)
+        return value if said is None else said
+
+    def _half(self, value: int, item: Op) -> Size | None:
+        """Where a tensor is cut in the middle, half of its side, if the original's slice halves something."""
+        frames = self._frames(item.frames)
+        cuts = names.cuts(frames[-1]) if frames else ()
+        if cuts and not any(map(_halves, cuts)):
             return None
         x, axis = self._resolved(item.arguments[0]), item.arguments[1]
         if not isinstance(x, Ref) or self.facts[x.id].shape[axis] != 2 * value:
@@ -667,7 +679,8 @@ class _Writer:
         return Size(code("{x}.shape[{axis}] // 2", x=whole, axis=shown), value)
 
     def _number(self, value: Any, item: Op) -> Any:
-        if not _sized(item.target, value):
+        sized, counted = _sized(item.target, value), _counted(item.target, value)
+        if not sized and not counted:
             return value
         frames = self._frames(item.frames)
         said = self.drafter.settings.on_lines(value, self.module, frames)
@@ -677,6 +690,8 @@ class _Writer:
             read = self._side_read(value, frames)
             if read is not None:
                 return read
+        if not sized:
+            return value
         found = self.drafter.settings.of_number(value, self.module, frames)
         if isinstance(found, SettingInt | SettingFloat) or not isinstance(value, int) or value < 4:
             return found
@@ -1157,6 +1172,27 @@ def _sized(target: str, value: Any) -> bool:
         "zeros",
         "full",
     }
+
+
+# Operators at which an integer is a setting only where the line itself reads one.
+_COUNTED = frozenset(
+    {"floor_divide", "remainder", "div", "mul", "histc", "one_hot", "linspace", "arange"}
+)
+
+
+def _halves(node: ast.AST) -> bool:
+    match node:
+        case ast.BinOp(op=ast.FloorDiv() | ast.Div(), right=ast.Constant(value=2)):
+            return True
+    return False
+
+
+def _counted(target: str, value: Any) -> bool:
+    """Whether an integer at this operator is a setting or a side where the line itself reads it."""
+    packet = target.split(".")[1] if "." in target else ""
+    return (
+        isinstance(value, int) and not isinstance(value, bool) and value > 1 and packet in _COUNTED
+    )
 
 
 def _literal(tensor: torch.Tensor) -> ast.expr:

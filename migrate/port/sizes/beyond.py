@@ -37,7 +37,7 @@ def lifted(
     names = port.model_class, port.config_class
     found = []
     for bound in asked:
-        agree = 0
+        agree, refused = 0, True
         for size in _beyond(bound):
             side = bound.sides[0]
             given = resized(inputs, _as_long(inputs, Axis(side.name, side.axis), size))
@@ -46,6 +46,7 @@ def lifted(
             except Exception:  # the original takes no such input, so that the port need not
                 continue
             try:
+                refused = False
                 outputs = outputs_of(package, folder, names, {}, base.module, given, work)
             except PortRefusesError:
                 agree = -1
@@ -55,7 +56,9 @@ def lifted(
                 agree = -1
                 break
             agree += 1
-        if agree > 0:
+        # An operator's least size is the original's own affair, if it takes no less.
+        least = refused and not bound.of_model and ">=" in bound.condition
+        if agree > 0 or least:
             found.append(bound.text)
     return tuple(found)
 

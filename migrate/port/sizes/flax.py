@@ -15,6 +15,8 @@ import numpy as np
 from migrate.port.sizes.instance import Array, Arrays, flat, quiet
 from migrate.port.weights import CONSTANTS, MAPPING, PARAMS
 
+_CONVERTED = "weights.safetensors"
+
 
 class PortRefusesError(Exception):
     """The port does not run at these sizes; the text says why in one line."""
@@ -83,7 +85,8 @@ def outputs_of(
     except (
         Exception
     ) as error:  # whatever Flax, JAX or the mapping raise at a size that does not fit
-        said = " ".join(str(error).split())
+        text = str(error).replace(f"{work}/{_CONVERTED}: ", "").replace(f"{folder}/", "")
+        said = " ".join(text.split())
         raise PortRefusesError(f"{type(error).__name__}: {said[:160]}") from error
 
 
@@ -97,7 +100,7 @@ def _converted(folder: Path, module: Any, work: Path) -> Path:
     from converters.mapping.file import load_mapping
 
     work.mkdir(parents=True, exist_ok=True)
-    saved, made = work / "weights.pt", work / "weights.safetensors"
+    saved, made = work / "weights.pt", work / _CONVERTED
     torch.save(module.state_dict(), saved)
     computed = any(one.outcome is Outcome.REFUSED for one in load_mapping(folder / MAPPING).rules)
     how: dict[str, Any] = {"model": module} if computed else {"mapping": folder / MAPPING}

@@ -16,6 +16,8 @@ _NO_SIZE = (
     *("max_length", "min_length", "num_beams", "chunk_size_feed_forward", "return_dict"),
     *("top_p", "length_penalty", "repetition_penalty", "num_return_sequences"),
 )
+# Names of classes, of which `num_labels` is the number.
+_LABELS = ("id2label", "label2id")
 # From here on a number is a table's length: a little more costs least.
 _LARGE = 2048
 _SMALL = 8
@@ -66,7 +68,11 @@ def _below(path: tuple[str, ...], value: Any, depth: int) -> Iterator[Leaf]:
         if value and all(type(one) in (int, float) for one in value):
             yield Leaf(path, tuple(value))
     else:
-        for name, inner in _entries(value).items():
+        entries = _entries(value)
+        if "id2label" in entries and isinstance(getattr(value, "num_labels", None), int):
+            yield Leaf((*path, "num_labels"), value.num_labels)  # as transformers counts them
+            entries = {key: one for key, one in entries.items() if key not in _LABELS}
+        for name, inner in entries.items():
             yield from _below((*path, name), inner, depth + 1)
 
 
@@ -94,7 +100,8 @@ def _entries(value: Any) -> Mapping[str, Any]:
 def change(arguments: dict[str, Any], leaf: Leaf, value: Value) -> None:
     """Put another value into (copied) arguments.
 
-    A list that has as many entries as the number says (the kinds of layers) becomes as long as the new one.
+    A list of words with as many entries as the number says (the kinds of layers) becomes as long as the new
+    one.
     """
     holder: Any = arguments
     for name in leaf.path[:-1]:
@@ -103,7 +110,8 @@ def change(arguments: dict[str, Any], leaf: Leaf, value: Value) -> None:
     old = holder[name] if isinstance(holder, Mapping) else getattr(holder, name)
     if isinstance(value, int) and isinstance(leaf.value, int) and leaf.value > 1:
         for other, listed in _entries(holder).items():
-            if isinstance(listed, list) and len(listed) == leaf.value:
+            kinds = isinstance(listed, list) and all(isinstance(one, str) for one in listed)
+            if kinds and len(listed) == leaf.value:
                 longer = [listed[place % len(listed)] for place in range(value)]
                 _put(holder, other, longer)
     _put(holder, name, list(value) if isinstance(old, list) and isinstance(value, tuple) else value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from migrate.port.sizes.construction import Construction
 from migrate.port.sizes.instance import Arrays, Axis, Change, Instance, alive, built, run
 from migrate.port.sizes.leaves import Leaf, Value, candidates, leaves
+from migrate.port.sizes.reads import reads
 
 # Numbers of parameters from which on the second instance is a smaller one.
 _BIG = 20_000_000
@@ -64,6 +65,7 @@ class _Search:
         self.found = Second()
         count = sum(one.numel() for one in state.module.parameters())
         self.big = count > _BIG
+        self.read = reads(construction, inputs)
 
     def run(self) -> Second:
         all_leaves = leaves(self.construction.arguments)
@@ -92,14 +94,21 @@ class _Search:
                     return
 
     def _leaf(self, leaf: Leaf, upwards: bool) -> None:
-        taken = False
         values = candidates(leaf, upwards)
+        if values and self.read is not None and not self.read.has(leaf):
+            self.found.idle.append(leaf)
+            return
+        taken = 0
+        # A window has no effect where it is wider than an input is long: the least values show it.
+        least = sorted(values, key=str if isinstance(leaf.value, tuple) else float)[:2]  # type: ignore[arg-type]
         for value in values[:_FEW] if self.big else values:
+            if taken and value not in least:
+                continue
             for axes in self._axes_for(leaf, value):
                 tried = self._tried(Change(leaf, value, axes))
                 if tried is None:
                     continue
-                taken = True
+                taken += 1
                 if tried:
                     return
                 break
@@ -107,7 +116,7 @@ class _Search:
             (self.found.idle if taken else self.found.refused).append(leaf)
 
     def _axes_for(self, leaf: Leaf, value: Value) -> Iterator[dict[Axis, int]]:
-        """Sizes of fixed axes that may belong to another value of a number."""
+        """Sizes of input axes that may belong to another value of a number: fixed ones first."""
         yield {}
         old = leaf.value if isinstance(leaf.value, tuple) else (leaf.value,)
         new = value if isinstance(value, tuple) else (value,)
@@ -116,7 +125,20 @@ class _Search:
             for one, other in zip(old, new, strict=True)
             if isinstance(one, int) and isinstance(other, int) and one > 1
         ]
-        sizes = {one: int(self.state.inputs[one.name].shape[one.axis]) for one in self.fixed}
+        every = [
+            Axis(name, axis)
+            for name, array in self.state.inputs.items()
+            for axis in range(array.ndim)
+        ]
+        for axes in (self.fixed, every):
+            sizes = {one: int(self.state.inputs[one.name].shape[one.axis]) for one in axes}
+            yield from self._alike(pairs, sizes)
+
+    @staticmethod
+    def _alike(
+        pairs: Sequence[tuple[int, int]], sizes: Mapping[Axis, int]
+    ) -> Iterator[dict[Axis, int]]:
+        """Axes that are as long as a number, or a multiple of it, with what they become beside it."""
         for one, other in dict.fromkeys(pairs):
             same = {axis: other for axis, size in sizes.items() if size == one}
             if same:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from converters.graph.expression import Hole, call, code, method
+from converters.graph.expression import Hole, SettingInt, call, code, method
 from converters.graph.ops.parts import at, axis_name, axis_of, cast, demand, known, part
 from converters.graph.ops.registry import Result, Size, integers, op, real, sample, truths
 
@@ -358,18 +358,23 @@ def _told_apart(size: Any) -> Any:
     return size.code.value if isinstance(size.code, Hole) else ast.dump(size.code)
 
 
+def _is_setting(size: Any) -> bool:
+    return isinstance(size, SettingInt) and bool(size.text)
+
+
 def _split(x: Any, axis: int, out: Any) -> ast.expr:
     """In parts as long as the results: equal ones by their number, others by where each begins."""
     if len(out) == 1:
         return code("({x},)", x=x)
     sizes = [one.shape[axis] for one in out]
     name = axis_name(axis, x.ndim)
-    if len({_told_apart(size) for size in sizes}) == 1:
+    texts = {getattr(size, "text", "") for size in sizes}
+    if len({_told_apart(size) for size in sizes}) == 1 and len(texts) == 1:
         return call("jnp.split", x, len(out), axis=name)
     begins: list[Any] = []
     total: Any = 0
     for size in sizes[:-1]:
-        if known(total) and known(size):
+        if known(total) and known(size) and not (_is_setting(total) or _is_setting(size)):
             total = int(total) + int(size)
         else:
             total = size if known(total) and total == 0 else code("{a} + {b}", a=total, b=size)

@@ -93,6 +93,28 @@ def reached(frame: Frame) -> tuple[ast.AST, ...]:
 
 
 @cache
+def cuts(frame: Frame) -> tuple[ast.AST, ...]:
+    """What the bounds of slices in a statement are made of, with what their variables were assigned."""
+    found = statement(frame)
+    bounds = [
+        bound
+        for node in (ast.walk(found) if found is not None else ())
+        if isinstance(node, ast.Slice)
+        for bound in (node.lower, node.upper)
+        if bound is not None
+    ]
+    known = assigned(function_at(frame))
+    nodes: dict[ast.AST, None] = {}
+    new = [node for bound in bounds for node in ast.walk(bound)]
+    for _ in range(_REACH + 1):
+        nodes |= dict.fromkeys(new)
+        names_read = [node.id for node in new if isinstance(node, ast.Name)]
+        values = [one for name in names_read for one in known.get(name, ())]
+        new = [node for value in values for node in ast.walk(value) if node not in nodes]
+    return tuple(nodes)
+
+
+@cache
 def sides_read(frame: Frame) -> tuple[tuple[str, int], ...]:
     """Sides that a statement reads, itself or by local variables: `x.shape[1]`, `x.size(1)` → ("x", 1)."""
     made: dict[tuple[str, int], None] = {}

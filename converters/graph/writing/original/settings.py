@@ -98,6 +98,15 @@ class Settings:
                 return _number(value, found)
         return None
 
+    def on_cuts(self, value: Any, module: Any, frames: Sequence[Frame]) -> Any:
+        """A bound of a slice as a setting, if the slice on a line that ran says it; else None."""
+        path = self.paths.get(id(module))
+        for frame in reversed(frames) if path is not None else ():
+            found = self._of_nodes(str(path), value, names.cuts(frame))
+            if found is not None:
+                return _number(value, found)
+        return None
+
     def of_number(self, value: Any, module: Any, frames: Sequence[Frame] = ()) -> Any:
         """A number of a module's forward as a setting, if an attribute that ran code reads has this value.
 
@@ -218,7 +227,9 @@ class Settings:
 
     def _on_line(self, path: str, value: int | float, frame: Frame) -> _Said | None:
         """What gives the number on the line that was running; without settings: it stands there."""
-        nodes = names.reached(frame)
+        return self._of_nodes(path, value, names.reached(frame))
+
+    def _of_nodes(self, path: str, value: int | float, nodes: Sequence[ast.AST]) -> _Said | None:
         wanted = (type(value), value)
         for node in nodes:
             if isinstance(node, ast.Constant) and (type(node.value), node.value) == wanted:

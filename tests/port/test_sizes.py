@@ -1,0 +1,339 @@
+"""Ports at a second size: what they follow, what they refuse by name, and how long free axes may be."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from converters.graph import Port, port
+from converters.graph.writing.limits import Limits
+from migrate.port.sizes.construction import constructions
+from migrate.port.sizes.flax import PortRefusesError, outputs_of, package_of
+from migrate.port.sizes.leaves import Leaf, candidates, change, leaves
+from migrate.port.sizes.prove import sizes_of
+from migrate.port.sizes.results import Sizes
+from migrate.port.texts import package_text
+from migrate.port.weights import write_weights
+
+Inputs = Mapping[str, torch.Tensor]
+
+
+def ids(*shape: int, below: int = 20) -> torch.Tensor:
+    return torch.randint(0, below, shape, generator=torch.Generator().manual_seed(1))
+
+
+def real(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+class Gated(nn.Module):
+    """A number in the forward that is half of a width by chance: it is 24 at every width."""
+
+    def __init__(self, dim: int = 12, gate: int = 48, heads: int = 3) -> None:
+        super().__init__()
+        self.heads = heads
+        self.gate = nn.Linear(dim, gate)
+        self.out = nn.Linear(24, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = x.view(x.shape[0], x.shape[1], self.heads, -1)
+        y = (parts * parts.mean(-1, keepdim=True)).flatten(2)
+        return self.out(torch.tanh(self.gate(y))[..., :24])
+
+
+def twelve() -> int:
+    return 12
+
+
+class Coincidence(nn.Module):
+    """A number that is the width by chance: nothing on its line says what it is."""
+
+    def __init__(self, dim: int = 12, classes: int = 5) -> None:
+        super().__init__()
+        self.layer = nn.Linear(dim, 24)
+        self.out = nn.Linear(2, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        return self.out(y.view(y.shape[0], y.shape[1], twelve(), -1).cumsum(2))
+
+
+class Windowed(nn.Module):
+    """A branch on the length: above the window it is another attention."""
+
+    def __init__(self, vocab: int = 20, dim: int = 8, window: int = 9) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocab, dim)
+        self.window = window
+
+    def forward(self, idx: torch.Tensor) -> torch.Tensor:
+        x, length = self.embed(idx), idx.shape[1]
+        mask = torch.ones(length, length, dtype=torch.bool).tril()
+        if length > self.window:
+            mask = mask.triu(-self.window)
+        scores = (x @ x.transpose(1, 2)).masked_fill(~mask, -1e9)
+        return scores.softmax(-1) @ x
+
+
+class Routed(nn.Module):
+    """The number of chosen experts, which no weight shows."""
+
+    def __init__(self, dim: int = 10, experts: int = 6, top_k: int = 2) -> None:
+        super().__init__()
+        self.top_k = top_k
+        self.gate = nn.Linear(dim, experts)
+        self.experts = nn.ModuleList([nn.Linear(dim, dim) for _ in range(experts)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, chosen = torch.topk(self.gate(x).softmax(-1), self.top_k)
+        combine = torch.zeros_like(self.gate(x)).scatter(-1, chosen, weights)
+        out = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            out = out + combine[..., i : i + 1] * expert(x) / self.top_k
+        return out
+
+
+class Images(nn.Module):
+    """Images of any size, and a number of the constructor that only a buffer keeps."""
+
+    def __init__(self, channels: int = 3, width: int = 6, scale: float = 3.0) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, width, 3, padding=1)
+        self.register_buffer("scale", torch.tensor(scale), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.conv(x)).mean((2, 3)) * self.scale
+
+
+class Fixed(nn.Module):
+    """Positions for images of one size."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, width, 1)
+        self.positions = nn.Parameter(real(8 * 12, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x).flatten(2).transpose(1, 2) + self.positions
+
+
+@dataclasses.dataclass
+class Config:
+    """Sizes as research code has them."""
+
+    dim: int = 12
+    layers: int = 2
+    kinds: list[str] = dataclasses.field(default_factory=lambda: ["a", "b"])
+    widths: list[int] = dataclasses.field(default_factory=lambda: [8, 8])
+    eps: float = 1e-6
+
+
+class Configured(nn.Module):
+    """Layers of kinds that a list names, one for each."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.layers = nn.ModuleList(
+            [nn.Linear(config.dim, config.dim) for _ in range(config.layers)]
+        )
+        self.norm = nn.LayerNorm(config.dim, eps=config.eps)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for kind, layer in zip(self.config.kinds, self.layers, strict=True):
+            x = torch.tanh(layer(x)) if kind == "a" else torch.relu(layer(x))
+        return self.norm(x)
+
+
+def sized(build: Callable[[], nn.Module], inputs: Inputs, folder: Path) -> tuple[Port, Sizes]:
+    """A port with what it refuses, and what was found out; its folder is at `folder / "net"`."""
+    torch.manual_seed(0)
+    with constructions() as seen:
+        model = build()
+    model.eval()
+    written = port(model, inputs)
+    place = folder / "net"
+    place.mkdir()
+    without = written.limited(Limits(lifted=frozenset(one.text for one in written.bounds)))
+    _write(place, without, inputs)
+    write_weights(model, "net", written.constants, None, place, folder)
+    arrays = {name: one.numpy() for name, one in inputs.items()}
+    found = sizes_of(written, place, model, seen.of(model), arrays, folder / "work", "net")
+    limited = written.limited(found.limits)
+    _write(place, limited, inputs)
+    return limited, found
+
+
+def _write(place: Path, written: Port, inputs: Inputs) -> None:
+    (place / "modeling.py").write_text(written.modeling)
+    (place / "config.py").write_text(written.config)
+    shapes = {
+        name: (tuple(one.shape), str(one.numpy().dtype).replace("64", "32"))
+        for name, one in inputs.items()
+    }
+    names = written.model_class, written.config_class
+    (place / "__init__.py").write_text(package_text(*names, "a model", shapes))
+
+
+def outputs(written: Port, place: Path, model: nn.Module, inputs: Inputs, **sizes: Any) -> Any:
+    """What the port in a folder gives at other sizes; the original's weights go through its mapping."""
+    names = written.model_class, written.config_class
+    arrays = {name: one.numpy() for name, one in inputs.items()}
+    with package_of(place) as package:
+        work = place.parent / "again"
+        (found,) = outputs_of(package, place, names, sizes, model.eval(), arrays, work)
+    return found
+
+
+def assert_close(found: Any, wanted: torch.Tensor) -> None:
+    truth = wanted.detach().numpy()
+    assert np.linalg.norm(found - truth) < 1e-5 * np.linalg.norm(truth)
+
+
+def test_a_number_is_no_half_of_a_side(tmp_path: Path) -> None:
+    written, found = sized(Gated, {"x": real(2, 5, 12)}, tmp_path)
+    assert {name for name, _, _ in found.changed} == {"dim", "gate", "heads"}
+    assert found.distance is not None
+    assert found.distance < 1e-5
+    assert not found.held
+    x, other = real(3, 4, 20), Gated(dim=20, gate=60, heads=5)
+    sizes = {"dim": 20, "gate": 60, "heads": 5}
+    assert_close(outputs(written, tmp_path / "net", other, {"x": x}, **sizes), other(x))
+
+
+def test_a_coincidence_is_found_and_refused(tmp_path: Path) -> None:
+    written, found = sized(Coincidence, {"x": real(2, 5, 12)}, tmp_path)
+    assert {name for name, _, _ in found.changed} == {"classes"}
+    assert {one.name: one.value for one in found.held} == {"dim": 12}
+    (held,) = found.held
+    assert held.why.startswith("at 18 the ")
+    assert str(tmp_path) not in held.why
+    other, x = Coincidence(classes=7), real(3, 4, 12)
+    assert_close(outputs(written, tmp_path / "net", other, {"x": x}, classes=7), other(x))
+    with pytest.raises(PortRefusesError, match=r"dim=20: modeling\.py holds for 12 only"):
+        outputs(written, tmp_path / "net", Coincidence(dim=20), {"x": real(2, 5, 20)}, dim=20)
+
+
+def test_a_branch_on_a_length_bounds_it(tmp_path: Path) -> None:
+    written, found = sized(Windowed, {"idx": ids(2, 7)}, tmp_path)
+    assert [one.text for one in written.bounds] == ["idx axis 1: up to 9"]
+    assert 'demand_size(idx.shape[1] <= 9, "idx axis 1: up to 9")' in written.modeling.replace(
+        "'", '"'
+    )
+    assert {one.name: one.value for one in found.held} == {"window": 9}
+    model = Windowed()
+    within, beyond = ids(3, 9), ids(2, 10)
+    assert_close(outputs(written, tmp_path / "net", model, {"idx": within}), model(within))
+    with pytest.raises(PortRefusesError, match="this port holds for idx axis 1: up to 9"):
+        outputs(written, tmp_path / "net", model, {"idx": beyond})
+
+
+def test_a_bound_of_both_branches_alike_is_lifted(tmp_path: Path) -> None:
+    class Alike(nn.Module):
+        def __init__(self, dim: int = 6) -> None:
+            super().__init__()
+            self.layer = nn.Linear(dim, dim)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) if x.shape[1] > 8 else self.layer(x) * 1.0
+
+    written, found = sized(Alike, {"x": real(2, 5, 6)}, tmp_path)
+    assert found.lifted == ("x axis 1: up to 8",)
+    assert written.bounds == ()
+    assert "demand_size" not in written.modeling
+
+
+def test_a_number_that_no_weight_shows_is_a_field(tmp_path: Path) -> None:
+    written, found = sized(Routed, {"x": real(2, 5, 10)}, tmp_path)
+    assert "dim" in {name for name, _, _ in found.changed}
+    assert {one.name: one.value for one in found.held} == {"experts": 6}
+    model, x = Routed(top_k=4), real(2, 5, 10)
+    assert_close(outputs(written, tmp_path / "net", model, {"x": x}, top_k=4), model(x))
+    with pytest.raises(PortRefusesError, match="experts=7"):
+        outputs(written, tmp_path / "net", Routed(experts=7), {"x": x}, experts=7)
+
+
+def test_sides_of_images_are_tried_too(tmp_path: Path) -> None:
+    written, found = sized(Images, {"x": real(2, 3, 8, 12)}, tmp_path)
+    assert not found.axes
+    names = {name for name, _, _ in found.changed}
+    assert {"channels", "width", "x axis 2", "x axis 3"} <= names
+    assert {one.name for one in found.held} <= {"scale"}
+    model, x = Images(width=9), real(1, 3, 7, 9)
+    assert_close(outputs(written, tmp_path / "net", model, {"x": x}, width=9), model(x))
+
+
+def test_a_side_that_stays_is_refused_by_name(tmp_path: Path) -> None:
+    written, found = sized(Fixed, {"x": real(2, 3, 8, 12)}, tmp_path)
+    assert found.axes == {("x", 1): 3, ("x", 2): 8, ("x", 3): 12}
+    with pytest.raises(PortRefusesError, match="this port holds for x axis 2: 8"):
+        outputs(written, tmp_path / "net", Fixed(), {"x": real(2, 3, 12, 8)})
+
+
+def test_lists_follow_the_number_of_layers(tmp_path: Path) -> None:
+    _, found = sized(lambda: Configured(Config()), {"x": real(2, 5, 12)}, tmp_path)
+    changed = {name for name, _, _ in found.changed}
+    assert {"dim", "eps"} <= changed
+    assert ("layers" in changed) != ("layers" in {one.name for one in found.held})
+    arguments: dict[str, Any] = {"config": Config()}
+    leaf = next(one for one in leaves(arguments) if one.name == "layers")
+    change(arguments, leaf, 3)
+    assert arguments["config"] == Config(layers=3, kinds=["a", "b", "a"])
+
+
+def test_what_cannot_be_built_again_holds_all_sizes(tmp_path: Path) -> None:
+    def build() -> nn.Module:
+        model = Gated()
+        model.out = nn.Linear(24, 7)
+        return model
+
+    written, found = sized(build, {"x": real(2, 5, 12)}, tmp_path)
+    assert found.error == "the model was changed after its constructor had made it"
+    assert not found.changed
+    assert {one.name for one in found.held} == set(written.settings)
+    with pytest.raises(PortRefusesError, match=r"heads=6: modeling\.py holds for 3 only"):
+        outputs(written, tmp_path / "net", build(), {"x": real(2, 5, 12)}, heads=6)
+
+
+def test_a_port_of_a_second_size_is_that_of_the_first(tmp_path: Path) -> None:
+    """What is proven at one size and at another is what a port of the other says."""
+    written, found = sized(Images, {"x": real(2, 3, 8, 12)}, tmp_path)
+    other = port(Images(channels=4, width=9).eval(), {"x": real(2, 4, 8, 12)})
+    assert other.modeling == written.modeling
+    assert found.error == ""
+
+
+def test_the_arguments_of_a_constructor_are_seen() -> None:
+    class Rest(nn.Module):
+        def __init__(self, first: int, *others: int, last: int = 3, **more: int) -> None:
+            super().__init__()
+            self.sizes = first, *others, last, *more.values()
+
+    with constructions() as seen:
+        model = nn.Sequential(Rest(1, 2, 5, more=7), Gated(dim=6))
+    found = seen.of(model[0])
+    assert found is not None
+    assert found.build(found.arguments).sizes == (1, 2, 5, 3, 7)
+    gated = seen.of(model[1])
+    assert gated is not None
+    assert gated.arguments == {"dim": 6, "gate": 48, "heads": 3}
+    assert seen.of(Gated()) is None
+
+
+def test_every_candidate_is_another_value() -> None:
+    for value in (1, 2, 3, 8, 12, 64, 30000, 1e-6, 0.5, 10000.0, (2, 2), (16, 32), (1, 2, 3)):
+        leaf = Leaf(("x",), value)
+        for upwards in (True, False):
+            found = candidates(leaf, upwards)
+            assert found
+            assert value not in found
+            assert len(set(found)) == len(found)
+    assert not candidates(Leaf(("x",), 0), True)
+    assert not candidates(Leaf(("x",), 0.0), True)
