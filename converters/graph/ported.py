@@ -52,6 +52,7 @@ class Port:
         missing: operators without a lowering; in the source functions stand for them that raise.
         origin: class, file and first line of the originals.
         constants: arrays that go into the file of weights beside them, by path ("buffers/…").
+        own_gradients: functions whose own gradient (`torch.autograd.Function`) the port lacks.
         streams: what its forward draws from: the names of `rngs`.
     """
 
@@ -67,6 +68,7 @@ class Port:
     origin: tuple[tuple[str, str, int], ...] = ()
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     streams: tuple[str, ...] = ()
+    own_gradients: tuple[str, ...] = ()
     stages: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -103,12 +105,20 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         inputs=_inputs(graph),
         free=_free(graph),
         baked=(*drafter.baked, *(f"{name}: {values}" for name, values in graph.fixed.items())),
-        notes=recorded.notes,
+        notes=(*recorded.notes, *map(_own_gradient, recorded.own_gradients)),
         missing=missing,
         origin=_origin(model),
         constants=_constants(drafter),
         streams=tuple(sorted(drafter.streams)),
+        own_gradients=recorded.own_gradients,
         stages={"graph.txt": str(found), "plain.txt": str(graph)},
+    )
+
+
+def _own_gradient(function: str) -> str:
+    return (
+        f"{function} has a gradient of its own, which is not in the port: "
+        "write jax.custom_vjp where the proof of gradients differs"
     )
 
 

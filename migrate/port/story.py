@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from migrate.port.original import SEED, Given, Original, given_inputs, load_orig
 from migrate.port.proof import Arrays, asked, proven
 from migrate.port.readme import readme_text
 from migrate.port.results import Case, Ported
+from migrate.port.scripted import record_script
 from migrate.port.texts import TEST_INPUTS, convert_text, package_text, test_text
 from migrate.port.texts import Original as Way
 from migrate.port.unused import unused_paths
@@ -48,6 +49,8 @@ class PortOptions:
         proof: whether the port is compared with the original.
         timeout: seconds for one request to a side of the comparison.
         api: of Flax.
+        script: a training script whose run gives the inputs, and the model where nobody names it.
+        args: of that script.
     """
 
     output: Path
@@ -62,13 +65,17 @@ class PortOptions:
     proof: bool = True
     timeout: float = 600.0
     api: str = "linen"
+    script: Path | None = None
+    args: tuple[str, ...] = ()
 
 
-def port_model(target: str, options: PortOptions, command: str, progress: Progress) -> Ported:
+def port_model(
+    target: str | None, options: PortOptions, command: str, progress: Progress
+) -> Ported:
     """Port a model, write its folder, and compare it with the original.
 
     Args:
-        target: what the user named.
+        target: what the user named; None: the model of `options.script`.
         options: what is asked.
         command: that makes it anew, for its README.
         progress: told what is being done.
@@ -84,13 +91,30 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
     _require_readable(options)
     with tempfile.TemporaryDirectory(prefix="migrate-port-") as scratch:
         work = Path(scratch)
+        proposed, specs, said = "", options.inputs, tuple[str, ...]()
+        if options.script is not None:
+            progress(f"running {options.script}")
+            recorded = record_script(
+                options.script,
+                options.args,
+                target,
+                count=options.count,
+                timeout=options.timeout,
+                folder=work / "script",
+                originals=options.output / "originals",
+            )
+            proposed = recorded.name if target is None else ""
+            target, said = recorded.target, recorded.notes
+            specs = (*specs, str(recorded.inputs))
+        if target is None:
+            raise PortError("no model is named", "name file.py:Class, or --from-script train.py")
         progress("building the model")
         original = load_original(target, options.weights, work)
-        name = port_name(options.name, _proposed(original))
+        name = port_name(options.name, proposed or _proposed(original))
         folder = options.output / name
         lost = require_place(folder, options.force)
         progress("making inputs")
-        given = given_inputs(original, options.inputs, options.count, work / "inputs")
+        given = given_inputs(original, specs, options.count, work / "inputs")
         progress("recording and translating the model")
         how: dict[str, Any] = {"lowerings": options.lowerings, "stages": options.stages}
         made = compiled(
@@ -99,7 +123,7 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
         with writing(folder) as place:
             progress("writing source and weights")
             weights = _written(place, folder, name, original, given, made, work)
-            notes = [*weights.notes, *formatted(place)]
+            notes = [*said, *given.notes, *weights.notes, *formatted(place)]
             cases: tuple[Case, ...] = ()
             if options.proof and not made.missing:
                 wanted = list(asked(given.inputs, made.inputs, _takes(original, given)))
@@ -118,6 +142,7 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
                     options.timeout,
                     progress,
                 )
+            cases = tuple(replace(case, suspects=made.own_gradients) for case in cases)
             notes += dict.fromkeys(case.reference for case in cases if case.reference)
             whose = original.weights if weights.state else ""
             names = sorted(path.name for path in place.iterdir() if path.is_file())
@@ -130,7 +155,12 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
 
 def _require_readable(options: PortOptions) -> None:
     """What cannot be read is said before anything is loaded."""
-    for said, path in (("--weights", options.weights), ("--lowerings", options.lowerings)):
+    paths = (
+        ("--weights", options.weights),
+        ("--lowerings", options.lowerings),
+        ("--from-script", options.script),
+    )
+    for said, path in paths:
         if path is not None and not path.exists():
             raise PortError(f"{said} {path}: there is no such file", "check the path")
 

@@ -156,6 +156,8 @@ class StandIn:
     missing: tuple[Missing, ...] = ()
     origin: tuple[tuple[str, str, str], ...] = (("Block", "net.py", "7"), ("Net", "net.py", "18"))
     constants: dict[str, Any] = field(default_factory=dict)
+    streams: tuple[str, ...] = ()
+    own_gradients: tuple[str, ...] = ()
 
 
 RIGHT = StandIn()

@@ -44,6 +44,7 @@ from converters.graph.recording.nodes import (
     without_changes,
     without_checks,
 )
+from converters.graph.recording.own_gradients import own_gradients_noted
 from converters.graph.recording.reading import read_inputs
 from converters.graph.recording.ties import Ties
 from converters.slow_paths import slow_paths
@@ -73,6 +74,7 @@ class Trace:
         notes: which ways around were taken.
         fixed: inputs whose values the recording holds, which are none of the graph's.
         known: whether sizes rest on values that are known.
+        own_gradients: functions whose own gradient is not recorded.
     """
 
     program: torch.export.ExportedProgram
@@ -83,6 +85,7 @@ class Trace:
     notes: tuple[str, ...] = ()
     fixed: Mapping[str, torch.Tensor] = field(default_factory=dict)
     known: bool = False
+    own_gradients: tuple[str, ...] = ()
 
 
 @torch.library.custom_op("tpu_migrate::mark", mutates_args=())
@@ -155,6 +158,7 @@ def trace(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
                 tuple(notes),
                 {name: inputs[name] for name in fixed},
                 way.fixed,
+                tuple(called.own_gradients),
             )
     why = by_value[0] if by_value else failures[0][1]
     raise GraphError(f"torch.export cannot record the model: {why}", _HOW)
@@ -225,6 +229,8 @@ class _Called:
     changed: set[str] = field(default_factory=set)
     # What to know of its choices among equal values.
     ties: list[str] = field(default_factory=list)
+    # Functions with a gradient of their own.
+    own_gradients: dict[str, None] = field(default_factory=dict)
     # Integer inputs that are read, known when it ended at values.
     read: tuple[str, ...] = ()
 
@@ -256,6 +262,7 @@ def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Call
             ):
                 stack.callback(hook.remove)
         ties = stack.enter_context(Ties())
+        stack.enter_context(own_gradients_noted(called.own_gradients))
         try:
             module(**inputs)
         except Exception as error:
