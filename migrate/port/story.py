@@ -155,6 +155,11 @@ def port_model(
 
 def _require_readable(options: PortOptions) -> None:
     """What cannot be read is said before anything is loaded."""
+    if options.args and options.script is None:
+        raise PortError(
+            f"{options.args[0]}: what stands behind -- are arguments of a script",
+            "name it: --from-script train.py",
+        )
     paths = (
         ("--weights", options.weights),
         ("--lowerings", options.lowerings),

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.numpy import load_file
 from torch import nn
 
+from migrate.cli import commands
 from migrate.errors import MigrateError
 from migrate.parity.sides.load import load_runner
 from migrate.parity.sides.target import parse_target
@@ -139,6 +141,26 @@ def test_a_script_that_shows_no_model_is_one_line(
 ) -> None:
     with pytest.raises(MigrateError, match=line):
         recorded(project, *args)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("port -o out", "no model is named; name file.py:Class, or --from-script train.py"),
+        ("port net.py:Graph -o out -- --steps 3", "--steps: what stands behind -- are arguments"),
+        (
+            "port --from-script none.py -o out -- --steps 3",
+            "--from-script none.py: there is no such",
+        ),
+    ],
+)
+def test_words_that_name_no_script_are_one_line(project: Path, words: str, line: str) -> None:
+    done = CliRunner().invoke(commands, words.split())
+    assert done.exit_code == 2
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("migrate: ")
+    assert line in last
+    assert not (project / "out").exists()
 
 
 def test_what_has_no_form_in_source_is_named() -> None:
