@@ -207,7 +207,7 @@ def _said(done: subprocess.CompletedProcess[str]) -> tuple[str, dict[str, Any]]:
 
 def _worst(case: dict[str, Any]) -> float | None:
     gradient = case.get("worst_gradient")
-    found = gradient["relative_l2"] if isinstance(gradient, dict) else case.get("worst")
+    found = gradient["relative_l2"] if isinstance(gradient, dict) else case.get("relative_l2")
     return found if isinstance(found, float) else None
 
 

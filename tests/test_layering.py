@@ -53,7 +53,7 @@ MAY_IMPORT = {
     "rewrite": {"check", "reading"},
     "check": {"reading"},
     "reading": set(),
-    "port": {"parity"},
+    "port": {"parity", "place", "process"},
     "fit": {"compiler", "parity", "place", "process", "quick_xla"},
     "prove": {"observe", "place", "process", "quick_xla"},
     "parity": {"compiler", "process"},

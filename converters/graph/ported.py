@@ -64,6 +64,7 @@ class Port:
         sources: name in the configuration → what the original calls it, and paths of modules that have it.
         bounds: conditions on free sizes that the source asserts.
         write: writes both sources anew, with other limits.
+        own_gradients: functions whose own gradient (`torch.autograd.Function`) the port lacks.
         streams: what its forward draws from: the names of `rngs`.
         same_dtype: why its source does not follow the dtype of its weights; "" if it does.
     """
@@ -85,6 +86,7 @@ class Port:
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     streams: tuple[str, ...] = ()
     same_dtype: str = ""
+    own_gradients: tuple[str, ...] = ()
     stages: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
@@ -149,7 +151,11 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         inputs=_inputs(graph),
         free=_free(graph),
         baked=(*drafter.baked, *(f"{name}: {values}" for name, values in graph.fixed.items())),
-        notes=(*recorded.notes, *_dtypes_note(recorded)),
+        notes=(
+            *recorded.notes,
+            *_dtypes_note(recorded),
+            *map(_own_gradient, recorded.own_gradients),
+        ),
         missing=missing,
         origin=_origin(model),
         trains=drafter.training.any,
@@ -159,11 +165,19 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         constants=_constants(drafter),
         streams=tuple(sorted(drafter.streams)),
         same_dtype=recorded.same_dtype,
+        own_gradients=recorded.own_gradients,
         stages={"graph.txt": str(found), "plain.txt": str(graph)},
         settings=model.settings,
         sources=model.sources,
         bounds=recorded.bounds,
         write=write,
+    )
+
+
+def _own_gradient(function: str) -> str:
+    return (
+        f"{function} has a gradient of its own, which is not in the port: "
+        "write jax.custom_vjp where the proof of gradients differs"
     )
 
 

@@ -16,13 +16,30 @@ from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
 _A_PATH = click.Path(path_type=Path)
 
 
+class _WithScript(click.Command):
+    """What stands behind `--` are arguments of the script, whether a target is named or not."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        rest = super().parse_args(ctx, args[:end])
+        ctx.params["args"] = tuple(args[end + 1 :])
+        return rest
+
+
 @click.command(
+    cls=_WithScript,
     epilog="Example: migrate port net.py:Net --inputs 'x=float32[2,3,32,32]' -o ported",
     short_help="Write a torch module as Flax source, with weights and proof.",
 )
-@click.argument("target")
+@click.argument("target", required=False)
 @click.option(
     "--inputs", multiple=True, metavar="SPEC", help="x=float32[2,3,32,32], a file, a function."
+)
+@click.option(
+    "--from-script",
+    "script",
+    type=_A_PATH,
+    help="A training script: its model and what it is given. Its arguments go behind --.",
 )
 @click.option("-o", "--output", type=_A_PATH, required=True, help="The folder of ports.")
 @click.option("--api", type=click.Choice(["linen"]), default="linen", help="Of Flax.")
@@ -44,7 +61,7 @@ _A_PATH = click.Path(path_type=Path)
     "--timeout", type=click.FloatRange(min=1), default=600.0, help="Seconds for one comparison."
 )
 @as_json
-def port(target: str, no_proof: bool, json_output: bool, **given: Any) -> None:
+def port(target: str | None, no_proof: bool, json_output: bool, **given: Any) -> None:
     """Write the Flax model of a torch module: source, sizes, weights, tests, and the proof.
 
     TARGET is file.py:Class, pkg.mod:factory, a Hugging Face folder, org/name[@revision] of the hub, or the
@@ -58,11 +75,12 @@ def port(target: str, no_proof: bool, json_output: bool, **given: Any) -> None:
         from migrate.port.story import PortOptions, port_model
         from migrate.report.text.port import missing_as_json, port_as_json, port_summary
 
-        command = shlex.join(["migrate", "port", without_secrets(target), *_said(given)])
+        named = [without_secrets(target)] if target is not None else []
+        command = shlex.join(["migrate", "port", *named, *_said(given)])
         with working(quiet=json_output) as progress:
             # The port's own test goes back to the original: its copy stays.
             here = Nearby(given["output"] / "originals", progress)
-            original = here.target(target)
+            original = None if target is None else here.target(target)
             options = PortOptions(
                 proof=not no_proof, **(given | {"weights": here.file(given["weights"])})
             )
@@ -85,4 +103,5 @@ def _said(given: dict[str, Any]) -> list[str]:
         if given[name] is not None:
             words += [f"--{name}", without_secrets(str(given[name]))]
     words += ["--allow-stubs"] if given["allow_stubs"] else []
-    return [*words, "-o", str(given["output"])]
+    words += ["--from-script", str(given["script"])] if given["script"] is not None else []
+    return [*words, "-o", str(given["output"]), *(["--", *given["args"]] if given["args"] else [])]

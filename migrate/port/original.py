@@ -128,10 +128,12 @@ class Given:
     Attributes:
         inputs: all of them, by the names of the forward pass's parameters.
         model: the module in float32, in evaluation mode.
+        notes: inputs that were left out.
     """
 
     inputs: InputSet
     model: torch.nn.Module
+    notes: tuple[str, ...] = ()
 
     def tensors(self, arrays: Mapping[str, Any] | None = None) -> dict[str, torch.Tensor]:
         """One input as torch takes it: the first, or other values of it."""
@@ -172,7 +174,47 @@ def given_inputs(original: Original, specs: Sequence[str], count: int, folder: P
 
     with torch.no_grad():
         call(model, model, given.tensors(), shown)
-    return given
+    return _with_numbers(given, shown, folder / "kept")
+
+
+def _with_numbers(given: Given, shown: str, folder: Path) -> Given:
+    """The inputs without those for which the model gives NaN: no comparison says anything of them.
+
+    Raises:
+        InputsError: it gives NaN for all of them.
+    """
+    import torch
+
+    from migrate.parity.inputs.set import write_inputs
+    from migrate.parity.sides.torch.call import call
+
+    nan: dict[int, str] = {}
+    for number in range(given.inputs.count):
+        with torch.no_grad():
+            outputs = call(given.model, given.model, given.tensors(given.inputs[number]), shown)
+        for path, one in outputs:
+            if one.is_floating_point() and bool(one.isnan().any()):
+                nan[number] = f"output {path}" if path else "its output"
+                break
+    if not nan:
+        return given
+    names = ", ".join(given.inputs.names)
+    if len(nan) == given.inputs.count:
+        raise InputsError(
+            f"{shown}: gives NaN for all {given.inputs.count} inputs ({nan[0]}): "
+            f"values of {names} do not fit it",
+            "give what it is made for (an adjacency matrix, values between 0 and 1, sorted lengths): "
+            "--inputs data.py:batches, a file, or --from-script train.py",
+        )
+    kept: list[Mapping[str, Any]] = [
+        given.inputs[one] for one in range(given.inputs.count) if one not in nan
+    ]
+    numbers = ", ".join(map(str, nan))
+    note = (
+        f"the original gives NaN for {len(nan)} of {given.inputs.count} inputs ({numbers}), which were left "
+        "out: give inputs that it is made for (--inputs data.py:batches, a file, or --from-script train.py)"
+    )
+    return Given(write_inputs(folder, kept, given.inputs.described), given.model, (note,))
 
 
 def _parameter(name: str, takes: Sequence[str], shown: str) -> str:

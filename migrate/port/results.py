@@ -26,6 +26,7 @@ class Case:
         inputs: the shapes: "input_ids int64[2,64]".
         parity: the comparison; None: it could not be made, `error` says why.
         error: one line; "" otherwise.
+        suspects: functions of the original with a gradient of their own, which the port lacks.
         skipped: why it was not tried: the original itself does not take such inputs, or has no gradients;
             "" otherwise.
     """
@@ -35,6 +36,7 @@ class Case:
     parity: Parity | None
     error: str = ""
     skipped: str = ""
+    suspects: tuple[str, ...] = ()
 
     @property
     def matches(self) -> bool:
@@ -65,9 +67,11 @@ class Case:
                 f"differs: {worst.name} in {TRAINING}: {worst.b:.1e}, where {worst.limit:.1e} is "
                 f"allowed{told}; rows that differ: {len(wrong)}"
             )
+        why = f"; {', '.join(self.suspects)}: a gradient of its own, which the port lacks"
         return (
             f"differs: the gradient of {_weight(worst.name)} is {worst.b:.1e} from float64's, "
             f"where {worst.limit:.1e} is allowed; gradients that differ: {len(wrong)}"
+            f"{why if self.suspects else ''}"
         )
 
     @property

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from migrate.port.original import SEED, Given, Original, given_inputs, load_orig
 from migrate.port.proof import Arrays, alike, asked, described, proven
 from migrate.port.readme import readme_text
 from migrate.port.results import Case, Ported
+from migrate.port.scripted import record_script
 from migrate.port.sizes.prove import sizes_of
 from migrate.port.sizes.results import Sizes, unproven
 from migrate.port.texts import TEST_INPUTS, convert_text, package_text, test_text
@@ -55,6 +56,8 @@ class PortOptions:
         proof: whether the port is compared with the original.
         timeout: seconds for one request to a side of the comparison.
         api: of Flax.
+        script: a training script whose run gives the inputs, and the model where nobody names it.
+        args: of that script.
     """
 
     output: Path
@@ -69,13 +72,17 @@ class PortOptions:
     proof: bool = True
     timeout: float = 600.0
     api: str = "linen"
+    script: Path | None = None
+    args: tuple[str, ...] = ()
 
 
-def port_model(target: str, options: PortOptions, command: str, progress: Progress) -> Ported:
+def port_model(
+    target: str | None, options: PortOptions, command: str, progress: Progress
+) -> Ported:
     """Port a model, write its folder, and compare it with the original.
 
     Args:
-        target: what the user named.
+        target: what the user named; None: the model of `options.script`.
         options: what is asked.
         command: that makes it anew, for its README.
         progress: told what is being done.
@@ -91,13 +98,30 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
     _require_readable(options)
     with tempfile.TemporaryDirectory(prefix="migrate-port-") as scratch:
         work = Path(scratch)
+        proposed, specs, said = "", options.inputs, tuple[str, ...]()
+        if options.script is not None:
+            progress(f"running {options.script}")
+            recorded = record_script(
+                options.script,
+                options.args,
+                target,
+                count=options.count,
+                timeout=options.timeout,
+                folder=work / "script",
+                originals=options.output / "originals",
+            )
+            proposed = recorded.name if target is None else ""
+            target, said = recorded.target, recorded.notes
+            specs = (*specs, str(recorded.inputs))
+        if target is None:
+            raise PortError("no model is named", "name file.py:Class, or --from-script train.py")
         progress("building the model")
         original = load_original(target, options.weights, work)
-        name = port_name(options.name, _proposed(original))
+        name = port_name(options.name, proposed or _proposed(original))
         folder = options.output / name
         lost = require_place(folder, options.force)
         progress("making inputs")
-        given = given_inputs(original, options.inputs, options.count, work / "inputs")
+        given = given_inputs(original, specs, options.count, work / "inputs")
         progress("recording and translating the model")
         how: dict[str, Any] = {"lowerings": options.lowerings, "stages": options.stages}
         made = compiled(
@@ -112,7 +136,7 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
                 sizes = _sizes(place, original, given, made, work, options.proof)
                 made = made.limited(sizes.limits)
                 _write_limited(place, made)
-            notes = [*weights.notes, *formatted(place)]
+            notes = [*said, *given.notes, *weights.notes, *formatted(place)]
             cases: tuple[Case, ...] = ()
             numerics: tuple[Numerics, ...] = ()
             if options.proof and not made.missing:
@@ -135,6 +159,7 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
                 )
                 progress("comparing: bfloat16")
                 numerics = _in_bfloat16(place, given, made, state, params, work, options.timeout)
+            cases = tuple(replace(case, suspects=made.own_gradients) for case in cases)
             notes += dict.fromkeys(case.reference for case in cases if case.reference)
             whose = original.weights if weights.state else ""
             names = sorted(path.name for path in place.iterdir() if path.is_file())
@@ -168,7 +193,17 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
 
 def _require_readable(options: PortOptions) -> None:
     """What cannot be read is said before anything is loaded."""
-    for said, path in (("--weights", options.weights), ("--lowerings", options.lowerings)):
+    if options.args and options.script is None:
+        raise PortError(
+            f"{options.args[0]}: what stands behind -- are arguments of a script",
+            "name it: --from-script train.py",
+        )
+    paths = (
+        ("--weights", options.weights),
+        ("--lowerings", options.lowerings),
+        ("--from-script", options.script),
+    )
+    for said, path in paths:
         if path is not None and not path.exists():
             raise PortError(f"{said} {path}: there is no such file", "check the path")
 

@@ -169,6 +169,9 @@ class StandIn:
     def limited(self, limits: Any) -> StandIn:
         return self
 
+    streams: tuple[str, ...] = ()
+    own_gradients: tuple[str, ...] = ()
+
 
 RIGHT = StandIn()
 WRONG = StandIn(modeling=MODELING.replace("EPSILON", "1e-1"))

@@ -46,6 +46,7 @@ from converters.graph.recording.nodes import (
     without_changes,
     without_checks,
 )
+from converters.graph.recording.own_gradients import own_gradients_noted
 from converters.graph.recording.precision import (
     ExactNumbers,
     NarrowSeen,
@@ -88,6 +89,7 @@ class Trace:
             stands for whatever the model computes in.
         same_dtype: why dtypes are not followed; "" if they are.
         decomposed: whether torch took it apart once more, to be rid of changes in place.
+        own_gradients: functions whose own gradient is not recorded.
     """
 
     program: torch.export.ExportedProgram
@@ -102,6 +104,7 @@ class Trace:
     narrow: frozenset[str] = frozenset()
     same_dtype: str = ""
     decomposed: bool = False
+    own_gradients: tuple[str, ...] = ()
 
 
 @torch.library.custom_op("tpu_migrate::mark", mutates_args=())
@@ -214,6 +217,7 @@ def _recorded(
                 way.fixed,
                 called.bounds,
                 decomposed=apart,
+                own_gradients=tuple(called.own_gradients),
             )
     why = by_value[0] if by_value else failures[0][1]
     raise GraphError(f"torch.export cannot record the model: {why}", _HOW)
@@ -286,6 +290,8 @@ class _Called:
     changed: set[str] = field(default_factory=set)
     # What to know of its choices among equal values.
     ties: list[str] = field(default_factory=list)
+    # Functions with a gradient of their own.
+    own_gradients: dict[str, None] = field(default_factory=dict)
     # Integer inputs that are read, known when it ended at values.
     read: tuple[str, ...] = ()
     # Conditions on free sizes, known when it is recorded.
@@ -322,6 +328,7 @@ def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Call
                 stack.callback(hook.remove)
         ties = stack.enter_context(Ties())
         narrow = stack.enter_context(NarrowSeen())
+        stack.enter_context(own_gradients_noted(called.own_gradients))
         try:
             module(**inputs)
         except Exception as error:

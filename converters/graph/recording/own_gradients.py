@@ -1,0 +1,42 @@
+"""Functions with a gradient of their own (`torch.autograd.Function`), which a recording lacks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def own_gradients_noted(found: dict[str, None]) -> Iterator[None]:
+    """Note the functions of the user's that are applied in here: "Round (net.py:12)".
+
+    Args:
+        found: gets them.
+    """
+    cls: Any = torch.autograd.Function
+    before = cls.__dict__["apply"]
+    apply = before.__func__
+
+    def noting(function: Any, *args: Any, **kwargs: Any) -> Any:
+        if not function.__module__.startswith("torch."):
+            found.setdefault(_shown(function))
+        return apply(function, *args, **kwargs)
+
+    cls.apply = classmethod(noting)
+    try:
+        yield
+    finally:
+        cls.apply = before
+
+
+def _shown(function: Any) -> str:
+    try:
+        file, line = inspect.getsourcefile(function), inspect.getsourcelines(function)[1]
+    except (OSError, TypeError):
+        return str(function.__qualname__)
+    return f"{function.__qualname__} ({Path(file or '?').name}:{line})"
