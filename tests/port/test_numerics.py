@@ -83,7 +83,7 @@ def inputs(*shape: int) -> dict[str, torch.Tensor]:
 def judged(tmp_path: Path, router: str, result: str = "") -> tuple[Numerics, ...]:
     torch.manual_seed(0)
     model = Net().eval()
-    package = tmp_path / "a_port_in_bfloat16"
+    package = tmp_path / ".a_port.1f.tmp"  # as it is called while it is written
     package.mkdir()
     source = PORT.replace("ROUTER", router).replace("RESULT", result)
     (package / "__init__.py").write_text(source)
