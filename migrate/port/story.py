@@ -123,8 +123,11 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
                     options.timeout,
                     progress,
                 )
-                progress("comparing: bfloat16")
-                numerics = _in_bfloat16(place, given, made, state, params, work, options.timeout)
+                if not any(case.error for case in cases):  # else it does not run here either
+                    progress("comparing: bfloat16")
+                    numerics = _in_bfloat16(
+                        place, given, made, state, params, work, options.timeout
+                    )
             whose = original.weights if weights.state else ""
             names = sorted(path.name for path in place.iterdir() if path.is_file())
             (place / "README.md").write_text(

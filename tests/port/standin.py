@@ -156,6 +156,7 @@ class StandIn:
     missing: tuple[Missing, ...] = ()
     origin: tuple[tuple[str, str, str], ...] = (("Block", "net.py", "7"), ("Net", "net.py", "18"))
     constants: dict[str, Any] = field(default_factory=dict)
+    same_dtype: str = "it is written without"
 
 
 RIGHT = StandIn()
