@@ -165,12 +165,12 @@ class StandIn:
     )
     sources: dict[str, Any] = field(default_factory=dict)
     bounds: tuple[Any, ...] = ()
+    streams: tuple[str, ...] = ()
+    own_gradients: tuple[str, ...] = ()
+    same_dtype: str = "it is written without"
 
     def limited(self, limits: Any) -> StandIn:
         return self
-
-    streams: tuple[str, ...] = ()
-    own_gradients: tuple[str, ...] = ()
 
 
 RIGHT = StandIn()

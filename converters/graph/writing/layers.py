@@ -85,14 +85,16 @@ class Layer:
         written = {name: self._argument(settings, name, value) for name, value in named.items()}
         if self.trains and "dropout_rate" in written:
             written["broadcast_dropout"] = False  # torch drops each weight by itself
+        if typed:  # a layer around another one (weight_norm)
+            written |= {
+                name: with_numerics(written[name], _fields_of(value.of))
+                for name, value in named.items()
+                if isinstance(value, Call)
+            }
         first = [written.pop(one) for one in ("num_embeddings", "features") if one in written]
         name = self.flax.of.rpartition(".")[2]
         made = call(name if self.ours else f"nn.{name}", *first, **written)
-        return with_numerics(made, self._fields()) if typed else made
-
-    def _fields(self) -> Set[str]:
-        place, _, name = self.flax.of.rpartition(".")
-        return set(getattr(importlib.import_module(place), name).__dataclass_fields__)
+        return with_numerics(made, _fields_of(self.flax.of)) if typed else made
 
     def _argument(self, settings: Settings, name: str, value: Any) -> Any:
         for torch_name in _FROM.get(name, ()):
@@ -185,6 +187,13 @@ class Placed:
         for torch_axis, axis in enumerate(self.axes):
             turned[axis] = shape[torch_axis]
         return tuple(turned)
+
+
+def _fields_of(of: str) -> Set[str]:
+    """The fields of a class; none of what is no dataclass."""
+    place, _, name = of.rpartition(".")
+    found = getattr(importlib.import_module(place), name)
+    return set(getattr(found, "__dataclass_fields__", ()))
 
 
 def weight_of(module: torch.nn.Module, name: str) -> Placed | None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from converters.graph.recording.precision import in_compute_dtype, narrowed, saved_floats
@@ -21,13 +23,14 @@ _PRODUCTS = {
     *("convolution", "_convolution", "mkldnn_convolution", "mkldnn_linear", "_grouped_mm"),
     *("mkldnn_rnn_layer", "lstm", "gru", "rnn_tanh", "rnn_relu"),
 }
-_ATTENTION = "_scaled_dot_product"
+_GIVEN = ("query", "key", "value")
 
 
 class _Products(TorchDispatchMode):
     """Notes what each module multiplies.
 
     Attributes:
+        paused: whether what is multiplied now is part of a product that was noted.
         path: of the module whose forward runs.
         noted: see `Products`.
     """
@@ -36,14 +39,43 @@ class _Products(TorchDispatchMode):
         super().__init__()
         self.path: list[str] = [""]
         self.noted: Products = {}
+        self.paused = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
-        if name in _PRODUCTS or name.startswith(_ATTENTION):
-            tensors = [one for one in args if isinstance(one, torch.Tensor)]
-            dtypes = {_name(one.dtype) for one in tensors[-3:] if one.is_floating_point()}
-            self.noted.setdefault(self.path[-1], set()).update(dtypes)
+        if not self.paused and name in _PRODUCTS:
+            self.note(args)
         return func(*args, **(kwargs or {}))
+
+    def note(self, args: Any) -> None:
+        """Note what the module that runs multiplies."""
+        tensors = pytree.tree_leaves(args)
+        dtypes = {
+            _name(one.dtype)
+            for one in tensors
+            if isinstance(one, torch.Tensor) and one.is_floating_point()
+        }
+        self.noted.setdefault(self.path[-1], set()).update(dtypes)
+
+
+class _Attentions(TorchFunctionMode):
+    """Notes what an attention is given; torch chooses the kernel, and what that computes in."""
+
+    def __init__(self, products: _Products) -> None:
+        super().__init__()
+        self.products = products
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is not nn.functional.scaled_dot_product_attention:
+            return func(*args, **kwargs)
+        given = [*args, *(kwargs[name] for name in _GIVEN if name in kwargs)]
+        self.products.note(given[:3])
+        self.products.paused = True
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.products.paused = False
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -66,7 +98,10 @@ def _paths(module: nn.Module, products: _Products) -> Iterator[None]:
 def in_bfloat16(module: nn.Module, inputs: Tensors) -> Run:
     """Run the original in bfloat16; buffers that it does not save keep their dtype."""
     products = _Products()
-    with in_compute_dtype(module), torch.no_grad(), _paths(module, products), products:
+    within = (in_compute_dtype(module), torch.no_grad(), _paths(module, products))
+    with contextlib.ExitStack() as stack:
+        for one in (*within, products, _Attentions(products)):
+            stack.enter_context(one)
         given = list(leaves(module(**narrowed(inputs))))
     outputs = {path: _array(one) for path, one in given}
     return Run(outputs, {path: _name(one.dtype) for path, one in given}, products.noted)

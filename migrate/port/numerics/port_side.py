@@ -8,7 +8,7 @@ file of arrays for each setting and input, and a JSON file with dtypes and produ
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import re
 import sys
@@ -39,9 +39,7 @@ def _run(asked: Mapping[str, Any], setting: str, at: int) -> dict[str, Any]:
     from safetensors.flax import load_file
     from safetensors.numpy import save_file
 
-    folder = Path(asked["folder"])
-    sys.path.insert(0, str(folder.parent))
-    package = importlib.import_module(folder.name)
+    package = _imported(Path(asked["folder"]))
     model_class = getattr(package, asked["model"])
     config = getattr(package, asked["config"])()
     narrow = setting == BFLOAT16
@@ -82,6 +80,21 @@ def _run(asked: Mapping[str, Any], setting: str, at: int) -> dict[str, Any]:
         "dtypes": dtypes,
         "products": {path: sorted(kinds) for path, kinds in products.items()},
     }
+
+
+def _imported(folder: Path) -> Any:
+    """The package in a folder, whatever that is called while it is written."""
+    name = "port_in_bfloat16"
+    spec = importlib.util.spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    if name not in sys.modules:
+        package = importlib.util.module_from_spec(spec)
+        sys.modules[name] = package
+        spec.loader.exec_module(package)
+    return sys.modules[name]
 
 
 def _narrowed(array: Any) -> Any:

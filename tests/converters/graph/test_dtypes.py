@@ -148,6 +148,17 @@ class Masked(nn.Module):
         return truth, F.scaled_dot_product_attention(q, q, q, attn_mask=bias)
 
 
+class Normed(nn.Module):
+    """A layer whose weights are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.utils.parametrizations.weight_norm(nn.Linear(6, 5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x)
+
+
 class Narrow(nn.Module):
     """Chooses 16 bits by itself."""
 
@@ -172,6 +183,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
     "tokens": (Tokens, {"ids": ids(11, 3, 7), "seen": _SEEN}),
     "timed": (Timed, {"steps": ids(90, 64)}),
     "masked": (Masked, {"x": real(3, 7, 8), "seen": _SEEN}),
+    "normed": (Normed, {"x": real(64, 6)}),
     "layers": (Layers, {"x": real(4, 9, 5)}),
     "recurrent": (Recurrent, {"x": real(4, 9, 5)}),
 }

@@ -41,13 +41,15 @@ def general_attention(
     scale: float | None = None,
 ) -> jax.Array:
     """Attention of (…, length, width), whatever the other axes and the width of the values are."""
-    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    wide = jnp.promote_types(query.dtype, jnp.float32)
+    scores = jnp.matmul(query, key.mT, preferred_element_type=wide)
+    scores = scores * (query.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
         mask = jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_))
     if mask is not None:
         scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == jnp.bool_ else scores + mask
     sees = (scores > -jnp.inf).any(axis=-1, keepdims=True)
-    weights = jax.nn.softmax(jnp.where(sees, scores, 0).astype(jnp.float32), axis=-1)
+    weights = jax.nn.softmax(jnp.where(sees, scores, 0), axis=-1)
     return jnp.where(sees, weights, 0).astype(value.dtype) @ value
 
 
