@@ -385,7 +385,7 @@ class _Classes:
             configured,
             setup,
             methods,
-            self.drafter.training.is_told(self.drafter, cls),
+            self.drafter.is_told(cls),
         )
         self.classes.append(made)
         for index, instance in enumerate(group):
