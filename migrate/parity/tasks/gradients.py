@@ -144,7 +144,9 @@ def write_cotangents(parties: Parties, party: Party, folder: Path) -> None:
             if len(shape) > 1:
                 kept = positions(parties, number, shape[:-1]).reshape(*shape[:-1], 1)
                 drawn = np.where(kept, drawn, np.float32(0))
-            made[pair.mine or "output"] = np.ascontiguousarray(pair.as_mine(drawn))
+            mine = pair.as_mine(drawn)
+            # numpy makes one axis of none: a loss has none.
+            made[pair.mine or "output"] = np.ascontiguousarray(mine).reshape(mine.shape)
         save_file(made, folder / f"{number:03d}.safetensors")
 
 
