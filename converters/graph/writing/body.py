@@ -442,9 +442,15 @@ class _Writer:
 
     def _dropout_layer(self, rate: float, axes: tuple[int, ...], item: Op) -> ast.expr:
         """The dropout of what the original does by a function: one whose rate it reads, or a new one."""
+        read = {
+            node.value.attr  # `self.dropout.p`
+            for frame in self._frames(item.frames)
+            for node in names.reached(frame)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute)
+        }
         for name, one in self.module._modules.items():
             same = isinstance(one, torch.nn.modules.dropout._DropoutNd) and one.p == rate
-            if not same or axes:
+            if not same or axes or name not in read:
                 continue
             layer = self.drafter.training.dropouts.get(f"{self.prefix}{name}")
             if layer is None:
@@ -794,7 +800,7 @@ class _Writer:
         name = self.drafter.methods.get((item.path, item.number), "__call__")
         if name != "__call__":
             function = ast.Attribute(function, name, ast.Load())
-        told = self.drafter.training.is_told(self.drafter, type(module))
+        told = self.drafter.is_told(type(module))
         keywords = [mode_keyword()] if told else []
         value = ast.Call(function, [as_code(one) for one in given], keywords)
         labels = tuple(one.label for one in item.taken)

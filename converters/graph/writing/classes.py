@@ -401,7 +401,7 @@ class _Classes:
             setup,
             methods,
             typed=reads_numerics([*setup, *(s for m in methods.values() for s in _all(m))]),
-            told=self.drafter.training.is_told(self.drafter, cls),
+            told=self.drafter.is_told(cls),
         )
         self.classes.append(made)
         for index, instance in enumerate(group):

@@ -224,6 +224,10 @@ class Drafter:
             self.layers[path] = self.training.layer(path, found)
         return self.layers[path]
 
+    def is_told(self, cls: type) -> bool:
+        """Whether modules of a class of the original are told whether they are trained."""
+        return self.training.is_told(cls, self.graph.root, self.dissolves, self.layer)
+
     def _plain(self, path: str) -> bool:
         """As `_plainly`; of LSTMs all or none, as both sources have one name."""
         if not isinstance(self.modules[path], torch.nn.LSTM):

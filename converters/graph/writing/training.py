@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -16,9 +16,6 @@ from converters.graph.ir import Call, Graph, calls
 from converters.graph.writing.layers import Layer
 from converters.graph.writing.original.settings import Settings
 from converters.layers.flax_call import DETERMINISTIC, FlaxCall
-
-if TYPE_CHECKING:
-    from converters.graph.writing.draft import Drafter
 
 # The argument that tells a model and its modules whether they are trained, and what it is.
 MODE = "deterministic"
@@ -66,7 +63,7 @@ class Training:
     """
 
     def __init__(self, graph: Graph, modules: Mapping[str, torch.nn.Module], modes: Modes) -> None:
-        self.modes = modes
+        self.modes, self.modules = modes, modules
         self.dropouts: dict[str, DropoutLayer] = {}
         self.drawing = {one.path for one in calls(graph.root) if draws(one)}
         for one in calls(graph.root):
@@ -91,15 +88,33 @@ class Training:
             return replace(found, flax=_batch_norm(found.module), trains=True)
         return replace(found, trains=True) if path in self.drawing else found
 
-    def is_told(self, drafter: Drafter, cls: type) -> bool:
-        """Whether modules of a class of the original are told the mode."""
+    def is_told(
+        self,
+        cls: type,
+        root: Call,
+        dissolves: Callable[[Call], bool],
+        layer_of: Callable[[str], Layer | None],
+    ) -> bool:
+        """Whether modules of a class of the original are told the mode.
+
+        Args:
+            cls: the class.
+            root: the call of the model.
+            dissolves: whether a call is written as part of the one around it.
+            layer_of: the layer of Flax's that a module is.
+        """
         if not self.any:
             return False
         if self._told is None:
-            self._told = self._find(drafter)
+            self._told = self._find(root, dissolves, layer_of)
         return cls in self._told
 
-    def _find(self, drafter: Drafter) -> set[type]:
+    def _find(
+        self,
+        root: Call,
+        dissolves: Callable[[Call], bool],
+        layer_of: Callable[[str], Layer | None],
+    ) -> set[type]:
         """The classes in whose calls something differs, or that call such."""
         found: set[type] = set()
         callers: dict[type, set[type]] = defaultdict(set)
@@ -109,17 +124,17 @@ class Training:
                 if not isinstance(item, Call):
                     if draws(item):
                         found.add(owner)
-                elif drafter.dissolves(item):
+                elif dissolves(item):
                     walk(item, owner)
-                elif (layer := drafter.layer(item.path)) is not None:
+                elif (layer := layer_of(item.path)) is not None:
                     if layer.trains:
                         found.add(owner)
                 else:
-                    cls = type(drafter.modules[item.path])
+                    cls = type(self.modules[item.path])
                     callers[cls].add(owner)
                     walk(item, cls)
 
-        walk(drafter.graph.root, type(drafter.root))
+        walk(root, type(self.modules[""]))
         todo = list(found)
         while todo:
             for owner in callers[todo.pop()] - found:

@@ -1,0 +1,75 @@
+"""The proof of training mode: what it compares, and that it says what differs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from migrate.cli import commands
+from migrate.parity.ground.requests import Draw
+from migrate.parity.tasks.modes import _dropouts
+from tests.converters.graph import trained
+
+ORIGINAL = (Draw(0.1, 1000), Draw(0.3, 50), Draw(-1.0, 8))
+
+
+def measured(rate: float, count: int, kept: float = -1, scale: float = 0, alike: float = 0) -> Draw:
+    kept = 1 - rate if kept < 0 else kept
+    return Draw(rate, count, kept, scale or 1 / (1 - rate), alike)
+
+
+PORT = (measured(0.3, 50), measured(0.1, 1000), measured(0.2, 8))
+
+
+def failed(port: tuple[Draw, ...]) -> set[str]:
+    return {check.name for check in _dropouts(ORIGINAL, port) if not check.passed}
+
+
+def test_dropouts_of_the_same_rates_and_sizes_match() -> None:
+    assert failed(PORT) == set()
+
+
+@pytest.mark.parametrize(
+    ("port", "name"),
+    [
+        (PORT[1:], "dropouts that differ"),
+        ((*PORT[:1], measured(0.2, 1000), PORT[2]), "dropouts that differ"),
+        ((*PORT, measured(0.1, 1000)), "dropouts that differ"),
+        (PORT[:2], "dropouts that differ"),
+        ((PORT[0], measured(0.1, 1000, kept=0.8), PORT[2]), "share that dropouts keep"),
+        ((PORT[0], measured(0.1, 1000, scale=1.0), PORT[2]), "scale of what they keep"),
+        ((PORT[0], measured(0.1, 1000, alike=30.0), PORT[2]), "dropouts alike"),
+    ],
+)
+def test_what_differs_is_found(port: tuple[Draw, ...], name: str) -> None:
+    assert failed(port) == {name}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        ("Classifier", ["x=float32[4,3,9,8]"]),
+        ("Labelled", ["ids=int64[2,5]<11", "labels=int64[2,5]<11"]),
+        ("Frozen", ["x=float32[2,3,9,8]"]),
+    ],
+)
+def test_training_is_part_of_the_proof(
+    model: str, inputs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(trained.__file__, tmp_path / "net.py")
+    monkeypatch.chdir(tmp_path)
+    given = [word for one in inputs for word in ("--inputs", one)]
+    words = ["port", f"net.py:{model}", *given, "-o", "ported", "--json"]
+    done = CliRunner().invoke(commands, words)
+    assert done.exit_code == 0, done.output
+    proof = {case["name"]: case for case in json.loads(done.stdout)["proof"]}
+    assert proof["training mode"]["verdict"] == "match"
+    assert proof["gradients"]["verdict"] == "match"
+    folder = tmp_path / "ported" / model.lower()
+    assert "deterministic=False" in (folder / "README.md").read_text()
+    assert ("def trainable(" in (folder / "__init__.py").read_text()) == (model == "Frozen")
