@@ -16,9 +16,11 @@ from converters.graph.ir import Free, Graph
 from converters.graph.recording.group import group
 from converters.graph.recording.masks import broadcast_masks
 from converters.graph.recording.trace import Trace, trace
+from converters.graph.starts.watch import Starts
 from converters.graph.writing import linen
 from converters.graph.writing.classes import classes
 from converters.graph.writing.draft import Drafter, Missing
+from converters.graph.writing.initial import copied_starts
 from converters.graph.writing.model import Class, Model
 from converters.graph.writing.patterns import plain
 
@@ -52,6 +54,9 @@ class Port:
         missing: operators without a lowering; in the source functions stand for them that raise.
         origin: class, file and first line of the originals.
         constants: arrays that go into the file of weights beside them, by path ("buffers/…").
+        initial: arrays that `init` reads from a file, by path in the model.
+        otherwise: arrays that `init` starts otherwise than the original does: key in the state dict → why.
+        watched: whether it is known how the original starts.
     """
 
     modeling: str
@@ -66,14 +71,21 @@ class Port:
     origin: tuple[tuple[str, str, int], ...] = ()
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     stages: Mapping[str, str] = field(default_factory=dict)
+    initial: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    otherwise: Mapping[str, str] = field(default_factory=dict)
+    watched: bool = False
 
 
-def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
+def port(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], starts: Starts | None = None
+) -> Port:
     """Write a torch model in Flax.
 
     Args:
         module: the model; it is put into `eval()`.
         inputs: what its forward is called with, by name; the shapes are examples.
+        starts: how its factory was seen to initialise it (`converters.graph.starts.watch`); None: nobody
+            watched, and `init` draws as Flax does.
 
     Raises:
         GraphError: it cannot be recorded, or has a form that no port has.
@@ -84,7 +96,7 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
     constants = _tensors(recorded) | dict(found.constants)
     modules = dict(module.named_modules(remove_duplicate=False))
     graph = plain(found, modules, constants)
-    drafter = Drafter(graph, module, constants)
+    drafter = Drafter(graph, module, constants, starts)
     model = classes(drafter)
     _demand(model.classes[-1], graph)
     name = model.classes[-1].name
@@ -101,10 +113,13 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         inputs=_inputs(graph),
         free=_free(graph),
         baked=(*drafter.baked, *(f"{name}: {values}" for name, values in graph.fixed.items())),
-        notes=recorded.notes,
+        notes=(*recorded.notes, *copied_starts(starts or {}, drafter.first)),
         missing=missing,
         origin=_origin(model),
         constants=_constants(drafter),
+        initial=dict(drafter.initial.values),
+        otherwise=dict(drafter.initial.otherwise),
+        watched=starts is not None,
         stages={"graph.txt": str(found), "plain.txt": str(graph)},
     )
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from migrate.parity.ground.errors import InputsError
+from converters.graph.starts.watch import watching
+from migrate.parity.ground.errors import InputsError, ParityError
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import InputSet
-from migrate.parity.sides.load import has_weights, load_runner
+from migrate.parity.sides.load import has_weights, load_runner, untrained
 from migrate.parity.sides.target import Target, parse_target
 from migrate.port.errors import PortError
 
@@ -37,11 +38,13 @@ class Original:
         target: as the user named it.
         runner: it, as a side of `migrate parity`.
         checkpoint: the weights that the user named, or those of its folder; None: as its factory made them.
+        starts: how its factory was seen to initialise it; None: that could not be watched.
     """
 
     target: Target
     runner: TorchRunner
     checkpoint: Path | None
+    starts: Any = None
 
     @property
     def module(self) -> torch.nn.Module:
@@ -53,6 +56,15 @@ class Original:
         """The Hugging Face folder that it comes from; None: a factory."""
         path = Path(self.target.spec)
         return path if path.is_dir() else None
+
+    def fresh(self, seed: int) -> torch.nn.Module | None:
+        """The model as its factory makes it after another seed; None: the user named a module, no factory."""
+        if self.folder is not None:
+            made: torch.nn.Module = untrained(self.folder, seed)
+            return made
+        runner, _ = load_runner(self.target, seed)
+        again: Any = runner
+        return None if again.module is self.module else again.module
 
     @property
     def weights(self) -> str:
@@ -81,7 +93,8 @@ def load_original(text: str, weights: Path | None, work: Path) -> Original:
             f"{text}: {target.kind}: names no torch module",
             "name file.py:Class, pkg.mod:factory or a Hugging Face folder",
         )
-    runner, _ = load_runner(target, SEED)
+    with watching() as watch:
+        runner, _ = load_runner(target, SEED)
     if runner.kind != "torch":
         if runner.kind == "jax":
             raise PortError(
@@ -92,14 +105,31 @@ def load_original(text: str, weights: Path | None, work: Path) -> Original:
     made: Any = runner
     _require_dtypes(made.module, text)
     folder = Path(target.spec)
-    if weights is None and folder.is_dir() and has_weights(folder):
-        return Original(target, made, folder)
+    if folder.is_dir() and has_weights(folder):
+        starts = _untrained_starts(folder)
+        if weights is None:
+            return Original(target, made, folder, starts)
+    else:
+        starts = watch.starts(made.module)
     if weights is not None:
         from migrate.parity.align.weight_map import load_file
         from migrate.parity.sides.side import InProcess
 
         load_file(InProcess(made, work), weights, work)
-    return Original(target, made, weights)
+    return Original(target, made, weights, starts)
+
+
+def _untrained_starts(folder: Path) -> Any:
+    """How the model of a folder with weights starts without them; None where it cannot be built so."""
+    try:
+        with watching() as watch:
+            module = untrained(folder, SEED)
+    except ParityError:
+        return None
+    starts = watch.starts(module)
+    for tensor in module.parameters():
+        tensor.data = tensor.data.new_empty(0)  # its values are not needed any more
+    return starts
 
 
 def _require_dtypes(module: torch.nn.Module, shown: str) -> None:

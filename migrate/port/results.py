@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,30 @@ class Case:
         return None if self.parity is None else self.parity.first
 
 
+@dataclass(frozen=True)
+class Initialisation:
+    """How `Model.init` draws, compared with the original's factory.
+
+    Attributes:
+        arrays: how many were compared.
+        builds: of the original, each after another seed.
+        otherwise: arrays that are known to start otherwise: key of the state dict → why.
+        differs: arrays of which the comparison says so though they should not: path → what was measured.
+        error: why there was no comparison; "" otherwise.
+    """
+
+    arrays: int
+    builds: int
+    otherwise: Mapping[str, str]
+    differs: Mapping[str, str]
+    error: str = ""
+
+    @property
+    def matches(self) -> bool:
+        """Whether nothing differs that is not known to."""
+        return not self.differs and not self.error
+
+
 def _weight(row: str) -> str:
     """The parameter or input that a row of gradients is about: "fc.weight", "input x"."""
     return row.removeprefix("gradient ").removeprefix("of ")
@@ -112,6 +137,7 @@ class Ported:
         cases: the proof; empty: none was asked for, or stubs stand in the way.
         notes: what else to know, one line each.
         lost: files with edits of the user's that were written over.
+        initialisation: how `init` draws; None: it was not compared.
     """
 
     folder: Path
@@ -122,8 +148,10 @@ class Ported:
     cases: tuple[Case, ...]
     notes: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    initialisation: Initialisation | None = None
 
     @property
     def matches(self) -> bool:
         """Whether the exit code is 0: nothing parts, and nothing is left to be filled in."""
-        return all(case.matches for case in self.cases) and not self.port.missing
+        same = self.initialisation is None or self.initialisation.matches
+        return all(case.matches for case in self.cases) and same and not self.port.missing

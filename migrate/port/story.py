@@ -17,6 +17,7 @@ from migrate.parity.inputs.set import write_inputs
 from migrate.port.compiler import compiled, has_compiler
 from migrate.port.errors import PortError
 from migrate.port.folder import port_name, record, require_place, writing
+from migrate.port.initialisation import compared
 from migrate.port.original import SEED, Given, Original, given_inputs, load_original
 from migrate.port.proof import Arrays, asked, proven
 from migrate.port.readme import readme_text
@@ -24,7 +25,7 @@ from migrate.port.results import Case, Ported
 from migrate.port.texts import TEST_INPUTS, convert_text, package_text, test_text
 from migrate.port.texts import Original as Way
 from migrate.port.unused import unused_paths
-from migrate.port.weights import PARAMS, Weights, stirred, write_weights
+from migrate.port.weights import INITIAL, PARAMS, Weights, stirred, write_weights
 from migrate.versions import installed
 
 Progress = Callable[[str], None]
@@ -93,6 +94,7 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
         given = given_inputs(original, options.inputs, options.count, work / "inputs")
         progress("recording and translating the model")
         how: dict[str, Any] = {"lowerings": options.lowerings, "stages": options.stages}
+        how["starts"] = original.starts
         made = compiled(
             given.model, given.tensors(), target, allow_stubs=options.allow_stubs, **how
         )
@@ -118,13 +120,17 @@ def port_model(target: str, options: PortOptions, command: str, progress: Progre
                     options.timeout,
                     progress,
                 )
+            start = None
+            if options.proof and not made.missing and made.watched:
+                progress("comparing: initialisation")
+                start = compared(original, place, name, made, _example(given), work)
             whose = original.weights if weights.state else ""
             names = sorted(path.name for path in place.iterdir() if path.is_file())
             (place / "README.md").write_text(
-                readme_text(name, target, made, whose, cases, names, command, _versions())
+                readme_text(name, target, made, whose, cases, start, names, command, _versions())
             )
             files = record(place, target)
-        return Ported(folder, files, target, made, whose, cases, tuple(notes), lost)
+        return Ported(folder, files, target, made, whose, cases, tuple(notes), lost, start)
 
 
 def _require_readable(options: PortOptions) -> None:
@@ -185,6 +191,10 @@ def _written(
         sources["convert.py"] = convert_text(
             made.model_class, made.config_class, spec, weights.by_mapping, bool(made.constants)
         )
+    if made.initial:
+        from safetensors.numpy import save_file
+
+        save_file(dict(made.initial), place / INITIAL)
     way = Way(
         spec,
         folder,

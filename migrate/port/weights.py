@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import torch
 
 PARAMS, MAPPING, CONSTANTS = "params.safetensors", "mapping.yaml", "constants.safetensors"
+# What `init` reads: arrays that the original computes.
+INITIAL = "initial.safetensors"
 Array = Any
 
 
@@ -29,12 +31,14 @@ class Weights:
             weights (weight_norm), and the original's class is needed.
         state: the original's state dict, as a file of `torch.save`; None without weights.
         notes: of the conversion.
+        paths: key of the state dict → its paths in Flax.
     """
 
     parameters: int
     by_mapping: bool
     state: Path | None
     notes: tuple[str, ...] = ()
+    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def write_weights(
@@ -74,7 +78,8 @@ def write_weights(
 
         save_file(dict(constants), folder / CONSTANTS)
     computed = any(one.outcome is Outcome.REFUSED for one in load_mapping(folder / MAPPING).rules)
-    return Weights(done.parameters, not computed, saved, done.notes)
+    paths = {row.key: row.paths for row in done.plan.rows}
+    return Weights(done.parameters, not computed, saved, done.notes, paths)
 
 
 def _with_computed(

@@ -156,6 +156,9 @@ class StandIn:
     missing: tuple[Missing, ...] = ()
     origin: tuple[tuple[str, str, str], ...] = (("Block", "net.py", "7"), ("Net", "net.py", "18"))
     constants: dict[str, Any] = field(default_factory=dict)
+    initial: dict[str, Any] = field(default_factory=dict)
+    otherwise: dict[str, str] = field(default_factory=dict)
+    watched: bool = False
 
 
 RIGHT = StandIn()

@@ -19,6 +19,8 @@ from converters.graph.ir import (
     calls,
 )
 from converters.graph.recording.shared import first_names, with_shared
+from converters.graph.starts.watch import Starts
+from converters.graph.writing.initial import Initial
 from converters.graph.writing.layers import Layer, layer_of
 from converters.graph.writing.layout import (
     layouts,
@@ -80,7 +82,13 @@ class Draft:
 class Drafter:
     """What the calls of a graph have in common when they are written (by `converters.graph.writing.body`)."""
 
-    def __init__(self, graph: Graph, root: torch.nn.Module, constants: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        root: torch.nn.Module,
+        constants: Mapping[str, Any],
+        starts: Starts | None = None,
+    ) -> None:
         self.graph = graph
         self.root = root
         self.constants = constants
@@ -89,6 +97,7 @@ class Drafter:
         self.baked: dict[str, None] = {}
         self.modules = dict(root.named_modules(remove_duplicate=False))
         self.settings = Settings(root)
+        self.initial = Initial(self, starts)
         self.layers: dict[str, Layer] = {}
         self.buffers = {
             f"{path}.{name}" if path else name

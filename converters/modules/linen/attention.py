@@ -32,6 +32,10 @@ class MultiheadAttention(nn.Module):
     add_bias_kv: bool = False
     add_zero_attn: bool = False
     batch_first: bool = False
+    kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
+    bias_init: nn.initializers.Initializer = nn.initializers.zeros
+    out_kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
+    out_bias_init: nn.initializers.Initializer = nn.initializers.zeros
 
     @nn.compact
     def __call__(
@@ -60,7 +64,8 @@ class MultiheadAttention(nn.Module):
             attn_mask = causal_mask(query.shape[1], key.shape[1])
 
         def project(name: str, x: Array) -> Array:
-            layer = nn.DenseGeneral((heads, features), use_bias=self.bias, name=name)
+            start = {"kernel_init": self.kernel_init, "bias_init": self.bias_init}
+            layer = nn.DenseGeneral((heads, features), use_bias=self.bias, name=name, **start)
             return layer(x)
 
         extra: dict[str, Array | None] = {"bias_k": None, "bias_v": None}
@@ -78,7 +83,10 @@ class MultiheadAttention(nn.Module):
             add_zero_attn=self.add_zero_attn,
             drop=nn.Dropout(self.dropout, deterministic=deterministic) if self.dropout else None,
         )
-        out = nn.DenseGeneral(self.embed_dim, axis=(-2, -1), use_bias=self.bias, name="out")
+        start = {"kernel_init": self.out_kernel_init, "bias_init": self.out_bias_init}
+        out = nn.DenseGeneral(
+            self.embed_dim, axis=(-2, -1), use_bias=self.bias, name="out", **start
+        )
         output, weights = unbatched(
             out(output),
             weights,

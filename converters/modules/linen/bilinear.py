@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
@@ -17,13 +18,20 @@ class Bilinear(nn.Module):
 
     features: int
     use_bias: bool = True
+    kernel_init: nn.initializers.Initializer | None = None
+    bias_init: nn.initializers.Initializer | None = None
 
     @nn.compact
     def __call__(self, input1: Array, input2: Array) -> Array:
         """(…, in1) and (…, in2) → (…, features)."""
         shape = (input1.shape[-1], input2.shape[-1], self.features)
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
+        bound = input1.shape[-1] ** -0.5  # torch's default, of both
+
+        def uniform(key: Array, shape: tuple[int, ...]) -> Array:
+            return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+
+        kernel = self.param("kernel", self.kernel_init or uniform, shape)
         y = jnp.einsum("...i,ijo,...j->...o", input1, kernel, input2)
         if self.use_bias:
-            y = y + self.param("bias", nn.initializers.zeros, (self.features,))
+            y = y + self.param("bias", self.bias_init or uniform, (self.features,))
         return y

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import jax
 from flax import linen as nn
 from jax import Array
 
@@ -32,15 +35,23 @@ class ConvTranspose(nn.Module):
     kernel_dilation: tuple[int, ...] | None = None
     groups: int = 1
     use_bias: bool = True
+    kernel_init: nn.initializers.Initializer | None = None
+    bias_init: nn.initializers.Initializer | None = None
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """(batch, *space, in) → (batch, *larger space, features)."""
         rank = len(self.kernel_size)
         shape = (*self.kernel_size, x.shape[-1] // self.groups, self.features)
+        # torch's default, of both: it counts the outputs of a group.
+        bound = (self.features // self.groups * math.prod(self.kernel_size)) ** -0.5
+
+        def uniform(key: Array, shape: tuple[int, ...]) -> Array:
+            return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+
         y = conv_transpose(
             x,
-            self.param("kernel", nn.initializers.lecun_normal(), shape),
+            self.param("kernel", self.kernel_init or uniform, shape),
             strides=self.strides or (1,) * rank,
             padding=self.padding or (0,) * rank,
             output_padding=self.output_padding or (0,) * rank,
@@ -48,5 +59,5 @@ class ConvTranspose(nn.Module):
             groups=self.groups,
         )
         if self.use_bias:
-            y = y + self.param("bias", nn.initializers.zeros, (self.features,))
+            y = y + self.param("bias", self.bias_init or uniform, (self.features,))
         return y

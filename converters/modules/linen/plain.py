@@ -17,6 +17,11 @@ class LSTM(nn.Module):
     hidden_size: int
     num_layers: int = 1
     bidirectional: bool = False
+    # None: uniform within 1 / sqrt(hidden_size), torch's default.
+    input_kernel_init: nn.initializers.Initializer | None = None
+    hidden_kernel_init: nn.initializers.Initializer | None = None
+    input_bias_init: nn.initializers.Initializer | None = None
+    hidden_bias_init: nn.initializers.Initializer | None = None
 
     @nn.compact
     def __call__(self, inputs: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -35,12 +40,19 @@ class LSTM(nn.Module):
     def _direction(
         self, inputs: Array, suffix: str, *, reverse: bool
     ) -> tuple[Array, tuple[Array, Array]]:
-        kernel, zeros = nn.initializers.lecun_normal(), nn.initializers.zeros
-        wide = 4 * self.hidden_size
-        input_kernel = self.param(f"input_kernel{suffix}", kernel, (inputs.shape[-1], wide))
-        hidden_kernel = self.param(f"hidden_kernel{suffix}", kernel, (self.hidden_size, wide))
-        input_bias = self.param(f"input_bias{suffix}", zeros, (wide,))
-        hidden_bias = self.param(f"hidden_bias{suffix}", zeros, (wide,))
+        wide, bound = 4 * self.hidden_size, self.hidden_size**-0.5
+
+        def weight(name: str, init: nn.initializers.Initializer | None, *shape: int) -> Array:
+            def uniform(key: Array, shape: tuple[int, ...]) -> Array:
+                return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+
+            made: Array = self.param(f"{name}{suffix}", init or uniform, shape)
+            return made
+
+        input_kernel = weight("input_kernel", self.input_kernel_init, inputs.shape[-1], wide)
+        hidden_kernel = weight("hidden_kernel", self.hidden_kernel_init, self.hidden_size, wide)
+        input_bias = weight("input_bias", self.input_bias_init, wide)
+        hidden_bias = weight("hidden_bias", self.hidden_bias_init, wide)
 
         def step(state: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
             h, c = state

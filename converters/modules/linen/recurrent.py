@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import jax
 from flax import linen as nn
 from jax import Array
 
@@ -11,12 +12,20 @@ from converters.modules.functional import recurrent
 from converters.modules.functional.recurrent import Carry, Kind
 
 
-def _parameters(module: nn.Module, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:
-    kernel, bias = nn.initializers.lecun_normal(), nn.initializers.zeros
-    return {
-        name: module.param(name, kernel if len(shape) == 2 else bias, shape)
-        for name, shape in shapes.items()
-    }
+def _parameters(
+    module: Any, shapes: dict[str, tuple[int, ...]], hidden_size: int
+) -> dict[str, Array]:
+    """The weights; they start as torch's do: uniform within 1 / sqrt(hidden_size)."""
+    bound = hidden_size**-0.5
+
+    def uniform(key: Array, shape: tuple[int, ...]) -> Array:
+        return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+
+    def init(name: str) -> Any:
+        kind = name.partition("_l")[0]
+        return getattr(module, f"{kind}_init", None) or uniform
+
+    return {name: module.param(name, init(name), shape) for name, shape in shapes.items()}
 
 
 class _Stack(nn.Module):
@@ -28,6 +37,10 @@ class _Stack(nn.Module):
     batch_first: bool = False
     dropout: float = 0.0
     bidirectional: bool = False
+    input_kernel_init: nn.initializers.Initializer | None = None
+    hidden_kernel_init: nn.initializers.Initializer | None = None
+    input_bias_init: nn.initializers.Initializer | None = None
+    hidden_bias_init: nn.initializers.Initializer | None = None
 
     kind: ClassVar[Kind]
 
@@ -61,7 +74,7 @@ class _Stack(nn.Module):
         drop = nn.Dropout(self.dropout, deterministic=deterministic) if self.dropout else None
         return recurrent.run(
             self.kind,
-            _parameters(self, shapes),
+            _parameters(self, shapes, self.hidden_size),
             inputs,
             hx,
             hidden=self.hidden_size,
@@ -114,7 +127,7 @@ class _Cell(nn.Module):
             carry = tuple(hx) if self.kind == "LSTM" else (hx,)
         new = recurrent.step(
             self.kind,
-            _parameters(self, shapes),
+            _parameters(self, shapes, self.hidden_size),
             inputs,
             carry,
             getattr(self, "nonlinearity", "tanh"),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from migrate.counts import many
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def port_summary(ported: Ported) -> list[RenderableType]:
         lines += ["", "Stubs to fill in:", missing_table(port.missing)]
     if ported.cases:
         lines += ["", _cases(ported.cases)]
+    lines += [Text(said) for said in _start(ported)]
     lines.extend(Text(said, "bold red") for said in _parting(ported.cases))
     return lines
 
@@ -77,6 +79,20 @@ def _cases(cases: Sequence[Case]) -> Table:
         row = (case.name, case.inputs, worst_text(case), layers_text(case), case.verdict)
         table.add_row(*(Text(text) for text in row))
     return table
+
+
+def _start(ported: Ported) -> list[str]:
+    """How `init` draws, beside the original's factory."""
+    start = ported.initialisation
+    otherwise = ported.port.otherwise if start is None else start.otherwise
+    said = [f"  initialised otherwise: {key}: {why}" for key, why in otherwise.items()]
+    if start is None:
+        return said
+    if start.error:
+        return ["", f"initialisation: could not be compared: {start.error}", *said]
+    verdict = "differs" if start.differs else "matches"
+    rows = [f"  differs: {path}: {text}" for path, text in start.differs.items()]
+    return ["", f"initialisation of {many(start.arrays, 'array')}: {verdict}", *said, *rows]
 
 
 def _parting(cases: Sequence[Case]) -> list[str]:
@@ -115,6 +131,21 @@ def port_as_json(ported: Ported) -> dict[str, Any]:
         "missing": _missing(port.missing),
         "lost": list(ported.lost),
         "proof": [_case(case) for case in ported.cases],
+        "initialisation": _initialisation(ported),
+    }
+
+
+def _initialisation(ported: Ported) -> dict[str, Any] | None:
+    start = ported.initialisation
+    if start is None:
+        return None
+    return {
+        "matches": start.matches,
+        "arrays": start.arrays,
+        "builds": start.builds,
+        "otherwise": dict(start.otherwise),
+        "differs": dict(start.differs),
+        "error": start.error,
     }
 
 
