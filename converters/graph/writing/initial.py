@@ -779,7 +779,7 @@ def copied_starts(starts: Mapping[str, Start], first: Mapping[str, str]) -> list
         for serial in serials(start.law):
             if drawn.setdefault(serial, key) != key:
                 copies[key] = drawn[serial]
-    return [
-        f"{key} starts as a copy of {other} in the original; `init` draws each by itself"
-        for key, other in copies.items()
-    ]
+    named = [f"{key} as a copy of {other}" for key, other in copies.items()]
+    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    said = f"arrays start as copies in the original, and `init` draws each by itself: {', '.join(named[:3])}"
+    return [f"{said}{more}"] if named else []
