@@ -118,7 +118,7 @@ def port(
         origin=_origin(model),
         constants=_constants(drafter),
         initial=dict(drafter.initial.values),
-        otherwise=dict(drafter.initial.otherwise),
+        otherwise=drafter.initial.unwritten() if starts is not None else {},
         watched=starts is not None,
         stages={"graph.txt": str(found), "plain.txt": str(graph)},
     )

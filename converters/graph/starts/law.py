@@ -63,6 +63,23 @@ class Computed:
 
 
 @dataclass(frozen=True)
+class Sequence:
+    """`torch.arange` along one axis, the same along the others.
+
+    Attributes:
+        start: the first number.
+        step: from each to the next.
+        axis: along which, counted from the end.
+        shape: of the tensor.
+    """
+
+    start: Number
+    step: Number
+    axis: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Draw:
     """Independent draws of one distribution.
 
@@ -134,19 +151,42 @@ class Patched:
     patches: tuple[tuple[int, int, Law], ...]
 
 
-Law = Constant | Computed | Draw | Formula | Orthogonal | Unset | Other | Patched
+Law = Constant | Computed | Sequence | Draw | Formula | Orthogonal | Unset | Other | Patched
 
 
 def is_drawn(law: Law | Number) -> bool:
     """Whether chance has a part in it."""
     match law:
-        case Number() | Constant() | Computed() | Unset():
+        case Number() | Constant() | Computed() | Sequence() | Unset():
             return False
         case Patched():
             return is_drawn(law.law) or any(is_drawn(one) for _, _, one in law.patches)
         case Formula():
             return any(is_drawn(one) for one in law.inputs)
     return True
+
+
+def sequence(law: Law | Number) -> Sequence | None:
+    """The sequence that a formula without draws is about."""
+    match law:
+        case Sequence():
+            return law
+        case Formula():
+            return next((one for part in law.inputs if (one := sequence(part))), None)
+    return None
+
+
+def along(law: Law, axis: int, shape: tuple[int, ...]) -> Law:
+    """A law of a sequence, lying along another axis of a tensor of another shape."""
+    match law:
+        case Sequence():
+            return replace(law, axis=axis, shape=shape)
+        case Formula():
+            inputs = tuple(
+                one if isinstance(one, Number) else along(one, axis, shape) for one in law.inputs
+            )
+            return replace(law, inputs=inputs)
+    return law
 
 
 def serials(law: Law | Number) -> set[int]:
@@ -181,7 +221,13 @@ def applied(operator: str, inputs: tuple[Law | Number, ...]) -> Law:
     if any(isinstance(one, Unset | Other) for one in inputs):
         return next(one for one in inputs if isinstance(one, Unset | Other))
     if not any(is_drawn(one) for one in inputs):
-        return Computed()
+        parts = [_number(one) for one in inputs]
+        known = (
+            operator in ELEMENTWISE
+            and len({id(one) for one in parts if not isinstance(one, Number)}) == 1
+        )
+        plain = known and all(isinstance(one, Number | Sequence | Formula) for one in parts)
+        return Formula(operator, tuple(parts)) if plain else Computed()
     numbers = [_number(one) for one in others]
     if operator in ("mul", "add") and isinstance(_number(first), Number) and len(inputs) == 2:
         return applied(operator, (inputs[1], inputs[0]))

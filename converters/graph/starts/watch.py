@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,9 +24,12 @@ from converters.graph.starts.law import (
     Orthogonal,
     Other,
     Patched,
+    Sequence,
     Unset,
+    along,
     applied,
     is_drawn,
+    sequence,
 )
 from converters.graph.starts.origin import number
 
@@ -187,6 +191,9 @@ class Watch(TorchDispatchMode):
         state = self.states.get(_key(tensor))
         if state is None:
             return Computed()
+        if (held := sequence(state.law)) is not None:
+            axis = None if state.patches else _axis_of(tensor, held)
+            return Computed() if axis is None else along(state.law, axis, tuple(tensor.shape))
         if not _whole(tensor):
             if is_drawn(state.law) and not state.patches:
                 return state.law
@@ -242,6 +249,13 @@ class Watch(TorchDispatchMode):
                 names = ("val", "value", "fill_value")
                 said = Number(float(value), literal=True) if plain else number(value, caller, names)
                 return Constant(said)
+        if name == "arange" and values and not isinstance(args[0], torch.Tensor):
+            first, step = (values[0] if len(values) > 1 else 0, values[2] if len(values) > 2 else 1)
+            numbers = [
+                Number(float(one), literal=True) if one in (0, 1) else number(one, caller)
+                for one in (first, step)
+            ]
+            return Sequence(numbers[0], numbers[1], -1, tuple(target.shape))
         if name in _EMPTY:
             return Unset()
         if name in _RANDOM:
@@ -250,7 +264,12 @@ class Watch(TorchDispatchMode):
             return self._law(args[1])
         if name in _COPIES:
             return self._law(args[0])
-        return self._applied(name, args, kwargs, caller)
+        laws = [self._law(one) for one in _tensors((*args, *kwargs.values()))]
+        drawn = any(is_drawn(law) for law in laws)
+        if not drawn and not any(sequence(law) for law in laws):
+            return Computed()
+        made = self._applied(name, args, kwargs, caller)
+        return made if drawn or not isinstance(made, Other) else Computed()
 
     def _applied(
         self,
@@ -260,9 +279,6 @@ class Watch(TorchDispatchMode):
         caller: FrameType | None,
     ) -> Law:
         tensors = list(_tensors((*args, *kwargs.values())))
-        laws = [self._law(one) for one in tensors]
-        if not any(is_drawn(law) for law in laws):
-            return Computed()
         shapes = {one.shape for one in tensors if one.dim()}
         alpha = kwargs.get("alpha", 1)
         if len(shapes) != 1 or alpha != 1 or (name in ("add", "sub") and len(args) > 2):
@@ -348,6 +364,20 @@ class Watch(TorchDispatchMode):
                 return Draw("uniform", low, spread, named=(name, options), serial=self.draws)
             return Draw("normal", zero, spread, named=(name, options), serial=self.draws)
         return None
+
+
+def _axis_of(tensor: torch.Tensor, held: Sequence) -> int | None:
+    """Along which axis of a view a sequence lies, counted from the end; None where it is cut or turned."""
+    if tensor.shape == held.shape and tensor.is_contiguous():
+        return held.axis
+    length = held.shape[held.axis]
+    if math.prod(held.shape) != length or tensor.storage_offset():
+        return None
+    sides = list(zip(tensor.shape, tensor.stride(), strict=True))
+    lying = [at for at, (side, stride) in enumerate(sides) if side > 1 and stride]
+    if len(lying) != 1 or sides[lying[0]] != (length, 1):
+        return None
+    return lying[0] - tensor.dim()
 
 
 def _few_constants(state: _State) -> bool:

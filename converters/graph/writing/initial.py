@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.nn.utils.parametrize import is_parametrized
 
 from converters.graph.expression import SettingFloat, SettingInt, as_code, call, code, dtype_name
 from converters.graph.starts.law import (
@@ -22,9 +23,11 @@ from converters.graph.starts.law import (
     Orthogonal,
     Other,
     Patched,
+    Sequence,
     Unset,
     is_drawn,
     product,
+    sequence,
     serials,
     total,
 )
@@ -56,6 +59,14 @@ _LAYERS = frozenset(
         "BatchNorm",
         "InstanceNorm",
     ]
+)
+# Layers of torch whose counterparts of ours start by default as they do.
+_AS_TORCH = (
+    torch.nn.RNNBase,
+    torch.nn.RNNCellBase,
+    torch.nn.modules.conv._ConvTransposeNd,
+    torch.nn.Bilinear,
+    torch.nn.EmbeddingBag,
 )
 # What a normal draw of float32 does not reach.
 _FAR = 6.0
@@ -93,6 +104,14 @@ class Initial:
         self.starts = starts
         self.otherwise: dict[str, str] = {}
         self.values: dict[str, np.ndarray[Any, Any]] = {}
+        self._written: set[str] = set()
+
+    def unwritten(self) -> dict[str, str]:
+        """Arrays that start otherwise, with those for which no initialiser was written."""
+        names = dict(self.drafter.root.named_parameters())
+        why = "its Flax layer starts in a way of its own"
+        rest = [key for key in names if key in (self.starts or _NONE) and key not in self._written]
+        return {**dict.fromkeys(rest, why), **self.otherwise}
 
     # Layers of Flax.
 
@@ -111,10 +130,9 @@ class Initial:
         if isinstance(layer.module, torch.nn.MultiheadAttention):
             return self._attention(path, layer, made)
         if layer.ours is not None:
-            return self._own(path, layer, made)
+            plain = isinstance(layer.module, _AS_TORCH) and not is_parametrized(layer.module)
+            return self._own(path, layer, made) if plain else made
         if layer.flax.of.rpartition(".")[2] not in _LAYERS:
-            for name in names:
-                self.otherwise.setdefault(f"{path}.{name}", "starts as Flax's layer does")
             return made
         for name in names:
             key = f"{path}.{name}"
@@ -159,6 +177,7 @@ class Initial:
             argument = "" if placed is None else f"{placed.linen.partition('_l')[0]}_init"
             keys.setdefault(argument, []).append(key)
             if start is not None and _is_default(start.law):
+                self._written.add(key)
                 written.setdefault(argument, set()).add("")
                 continue
             try:
@@ -199,6 +218,7 @@ class Initial:
             except UnknownLawError as error:
                 self.otherwise.setdefault(key, str(error))
                 continue
+            self._written.add(key)
             if ast.unparse(found) != "nn.initializers.zeros":
                 made.keywords.append(ast.keyword(argument, found))
         return made
@@ -250,6 +270,7 @@ class Initial:
             how = (code("jnp.zeros"), shape, *kind)
         else:
             again = computed(torch.from_numpy(values), module, name, self.drafter.settings)
+            again = again or self._counted(start, values, shape)
             if again is not None:
                 how = (code("lambda: {made}", made=again),)
             else:
@@ -257,6 +278,18 @@ class Initial:
                 how = (code("stored"), code("self.path"), name, shape)
         made = call("self.variable", collection, name, *how)
         return ast.Attribute(made, "value", ast.Load())
+
+    def _counted(
+        self, start: Start | None, values: np.ndarray[Any, Any], shape: Any
+    ) -> ast.expr | None:
+        """A buffer that follows from a sequence, by what its constructor was seen to compute."""
+        if start is None or values.dtype != np.float32 or not _agrees_with(start.law, values):
+            return None
+        try:
+            made = self._along(start.law, as_code(shape))
+        except UnknownLawError:
+            return None
+        return code("({made}).astype(jnp.float32)", made=made)
 
     def _store(self, key: str, name: str, path: str, values: np.ndarray[Any, Any]) -> None:
         """Put values into the file of a port; keep the dtypes that JAX has."""
@@ -274,7 +307,9 @@ class Initial:
         start = (self.starts or _NONE).get(key)
         if start is None:
             raise UnknownLawError("was not seen to be made")
-        return self._law(start, start.law, key, module, name, axes, path)
+        made = self._law(start, start.law, key, module, name, axes, path)
+        self._written.add(key)
+        return made
 
     def _law(
         self,
@@ -311,9 +346,12 @@ class Initial:
                 return call("nn.initializers.orthogonal", *given, **options)
             case Patched():
                 return self._patched(start, law, key, module, name, axes, path)
-            case Formula():
+            case Formula() if is_drawn(law):
                 return self._formula(law)
-            case Computed():
+            case Sequence() | Formula() if axes is None and _agrees_with(law, start.values):
+                made = self._along(law, code("shape"))
+                return code("lambda key, shape, dtype=jnp.float32: {made}", made=made)
+            case Computed() | Sequence() | Formula():
                 return self._computed(start, module, name, axes, path)
             case Unset():
                 raise UnknownLawError("the original does not set it")
@@ -505,15 +543,40 @@ class Initial:
         inner = self._applied(law, names)
         return code("lambda key, shape, dtype=jnp.float32: {made}", made=_shared(inner))
 
-    def _applied(self, law: Law | Number, names: dict[int, str]) -> ast.expr:
+    def _along(self, law: Law, shape: ast.expr) -> ast.expr:
+        """An array that follows from a sequence along one axis."""
+        held = sequence(law)
+        assert held is not None
+        side = code("{s}[{a}]", s=shape, a=held.axis)
+        if isinstance(shape, ast.Tuple):
+            side = shape.elts[held.axis]
+        start, step = (self._number(one, "value") for one in (held.start, held.step))
+        plain = held.start.value == 0 and held.step.value == 1
+        text = "jnp.arange({n})" if plain else "{a} + {b} * jnp.arange({n})"
+        if held.step.value == 1 and not plain:
+            text = "jnp.arange({a}, {n} + {a})"
+        whole = [_as_integer(one) for one in (start, step)]
+        made = self._applied(law, {}, code(text, n=side, a=whole[0], b=whole[1]))
+        dims = len(held.shape)
+        if dims == 1:
+            return made
+        if held.axis != -1:
+            made = code("{m}[{i}]", m=made, i=_spread_to(dims, held.axis))
+        return code("jnp.broadcast_to({m}, {s})", m=made, s=shape)
+
+    def _applied(
+        self, law: Law | Number, names: dict[int, str], base: ast.expr | None = None
+    ) -> ast.expr:
         match law:
+            case Sequence() if base is not None:
+                return base
             case Number():
                 return as_code(self._number(law, "value"))
             case Formula(operator=operator, inputs=inputs):
                 text = _WRITTEN.get((operator, len(inputs)))
                 if text is None:
                     raise UnknownLawError(f"drawn by {operator}")
-                given = {f"x{at}": self._applied(one, names) for at, one in enumerate(inputs)}
+                given = {f"x{at}": self._applied(one, names, base) for at, one in enumerate(inputs)}
                 return code(text, **given)
             case Draw():
                 if len(names.setdefault(law.serial, "")) or len(names) > 1:
@@ -623,6 +686,46 @@ _WRITTEN = {
     ("clamp_max", 2): "jnp.minimum({x0}, {x1})",
     ("clamp", 3): "jnp.clip({x0}, {x1}, {x2})",
 }
+
+
+def _spread_to(dims: int, axis: int) -> ast.expr:
+    """The index that puts one axis among others: `[:, None]`."""
+    parts: list[ast.expr] = [
+        ast.Slice() if at - dims == axis else ast.Constant(None) for at in range(dims)
+    ]
+    return ast.Tuple(parts, ast.Load())
+
+
+def _as_integer(value: Any) -> Any:
+    """A number of a sequence as torch has it: 1, not 1.0."""
+    plain = value + 0
+    whole = isinstance(plain, float) and plain.is_integer() and not getattr(value, "text", "")
+    return int(plain) if whole else value
+
+
+def _agrees_with(law: Law, values: np.ndarray[Any, Any] | None) -> bool:
+    """Whether a formula gives the values of the tensor but for rounding."""
+    held = sequence(law)
+    if held is None or values is None or values.shape != held.shape:
+        return False
+
+    def run(part: Law | Number) -> Any:
+        match part:
+            case Number(value=value):
+                return value
+            case Sequence():
+                counted = torch.arange(part.shape[part.axis], dtype=torch.float64)
+                return counted * part.step.value + part.start.value
+            case Formula(operator=operator, inputs=inputs):
+                return getattr(torch, operator)(*map(run, inputs))
+        raise TypeError(part)
+
+    try:
+        found = run(law).numpy()
+    except (TypeError, RuntimeError, AttributeError):
+        return False
+    found = found.reshape([-1 if at - values.ndim == held.axis else 1 for at in range(values.ndim)])
+    return bool(np.allclose(values, np.broadcast_to(found, values.shape), rtol=1e-6, atol=0))
 
 
 def _shared(tree: ast.expr) -> ast.expr:
