@@ -37,10 +37,12 @@ from migrate.versions import installed  # noqa: E402
 def files(name: str) -> dict[str, str]:
     """The files of a piece: its source and its page."""
     from converters.graph import port
+    from converters.graph.starts.watch import watching
 
     piece = gallery.PIECES[name]
-    model, inputs = gallery.build(name)
-    made = port(model, inputs)
+    with watching() as watch:
+        model, inputs = gallery.build(name)
+    made = port(model, inputs, watch.starts(model))
     proof = {
         said: compared(made, model, given) for said, given in gallery.shapes(name, made.inputs)
     }

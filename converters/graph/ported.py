@@ -18,9 +18,11 @@ from converters.graph.recording.group import group
 from converters.graph.recording.guards import Bound
 from converters.graph.recording.masks import broadcast_masks
 from converters.graph.recording.trace import GraphError, Trace, trace
+from converters.graph.starts.watch import Starts
 from converters.graph.writing import linen
 from converters.graph.writing.classes import classes
 from converters.graph.writing.draft import Drafter, Missing
+from converters.graph.writing.initial import copied_starts
 from converters.graph.writing.limits import Limits
 from converters.graph.writing.model import Class, Model
 from converters.graph.writing.patterns import plain
@@ -67,6 +69,9 @@ class Port:
         own_gradients: functions whose own gradient (`torch.autograd.Function`) the port lacks.
         streams: what its forward draws from: the names of `rngs`.
         same_dtype: why its source does not follow the dtype of its weights; "" if it does.
+        initial: arrays that `init` reads from a file, by path in the model.
+        otherwise: arrays that `init` starts otherwise than the original does: key in the state dict → why.
+        watched: whether it is known how the original starts.
     """
 
     modeling: str
@@ -95,6 +100,10 @@ class Port:
         default=None, repr=False, compare=False
     )
 
+    initial: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    otherwise: Mapping[str, str] = field(default_factory=dict)
+    watched: bool = False
+
     def limited(self, limits: Limits) -> Port:
         """The port with sources that refuse other sizes than these."""
         if self.write is None:
@@ -104,12 +113,16 @@ class Port:
         return replace(self, modeling=modeling, config=config, bounds=asserted)
 
 
-def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
+def port(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], starts: Starts | None = None
+) -> Port:
     """Write a torch model in Flax.
 
     Args:
         module: the model; it is put into `eval()`.
         inputs: what its forward is called with, by name; the shapes are examples.
+        starts: how its factory was seen to initialise it (`converters.graph.starts.watch`); None: nobody
+            watched, and `init` draws as Flax does.
 
     Raises:
         GraphError: it cannot be recorded, or has a form that no port has.
@@ -118,12 +131,12 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         recorded = trace(module, inputs)
     both = both_modes(module, inputs, recorded, group(recorded))
     try:
-        graph, drafter, model = _written(module, both)
+        graph, drafter, model = _written(module, both, starts)
     except GraphError as error:
         if both.evaluation is None:
             raise
         both = evaluation_alone(both, error.what)
-        graph, drafter, model = _written(module, both)
+        graph, drafter, model = _written(module, both, starts)
     recorded, found = both.recorded, both.graph
     _refuse_training(model.classes[-1], both.modes.refused)
     name = model.classes[-1].name
@@ -154,6 +167,7 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         notes=(
             *recorded.notes,
             *_dtypes_note(recorded),
+            *copied_starts(starts or {}, drafter.first),
             *map(_own_gradient, recorded.own_gradients),
         ),
         missing=missing,
@@ -166,6 +180,9 @@ def port(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Port:
         streams=tuple(sorted(drafter.streams)),
         same_dtype=recorded.same_dtype,
         own_gradients=recorded.own_gradients,
+        initial=dict(drafter.initial.values),
+        otherwise=drafter.initial.unwritten() if starts is not None else {},
+        watched=starts is not None,
         stages={"graph.txt": str(found), "plain.txt": str(graph)},
         settings=model.settings,
         sources=model.sources,
@@ -181,7 +198,9 @@ def _own_gradient(function: str) -> str:
     )
 
 
-def _written(module: torch.nn.Module, both: Both) -> tuple[Graph, Drafter, Model]:
+def _written(
+    module: torch.nn.Module, both: Both, starts: Starts | None
+) -> tuple[Graph, Drafter, Model]:
     """The graph as one would say it, and the classes of it.
 
     Raises:
@@ -190,7 +209,7 @@ def _written(module: torch.nn.Module, both: Both) -> tuple[Graph, Drafter, Model
     constants = _tensors(both.recorded) | dict(both.graph.constants)
     modules = dict(module.named_modules(remove_duplicate=False))
     graph = plain(both.graph, modules, constants)
-    drafter = Drafter(graph, module, constants, both.modes)
+    drafter = Drafter(graph, module, constants, both.modes, starts)
     model = classes(drafter)
     for path in sorted(both.modes.statistics):
         layer = drafter.layer(path)

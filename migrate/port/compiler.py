@@ -29,6 +29,7 @@ def compiled(
     allow_stubs: bool = False,
     lowerings: Path | None = None,
     stages: Path | None = None,
+    starts: Any = None,
 ) -> Any:
     """The Flax source of a module.
 
@@ -39,6 +40,7 @@ def compiled(
         allow_stubs: whether operators without a lowering become functions to be filled in.
         lowerings: a file that registers lowerings of the user's own when it is imported.
         stages: a folder into which each stage of the compiler writes what it made.
+        starts: how the module's factory was seen to initialise it.
 
     Raises:
         MissingOperatorsError: operators have no lowering; all of them.
@@ -53,7 +55,7 @@ def compiled(
         if lowerings is not None:
             with imported(f"--lowerings {lowerings}", str(lowerings)):
                 pass
-        made = port(module, inputs)
+        made = port(module, inputs, starts)
     if stages is not None:
         _write_stages(made.stages, stages)
     if made.missing and not allow_stubs:

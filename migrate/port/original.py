@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from migrate.parity.ground.errors import InputsError
+from converters.graph.starts.watch import watching
+from migrate.parity.ground.errors import InputsError, ParityError
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.make import make_inputs
 from migrate.parity.inputs.set import InputSet
-from migrate.parity.sides.load import has_weights, load_runner
+from migrate.parity.sides.load import has_weights, load_runner, untrained
 from migrate.parity.sides.target import Target, parse_target
 from migrate.port.errors import PortError
 from migrate.port.sizes.construction import Construction, constructions
@@ -39,12 +40,14 @@ class Original:
         runner: it, as a side of `migrate parity`.
         checkpoint: the weights that the user named, or those of its folder; None: as its factory made them.
         construction: the call of its constructor; None: it was not seen.
+        starts: how its factory was seen to initialise it; None: that could not be watched.
     """
 
     target: Target
     runner: TorchRunner
     checkpoint: Path | None
     construction: Construction | None = None
+    starts: Any = None
 
     @property
     def module(self) -> torch.nn.Module:
@@ -56,6 +59,15 @@ class Original:
         """The Hugging Face folder that it comes from; None: a factory."""
         path = Path(self.target.spec)
         return path if path.is_dir() else None
+
+    def fresh(self, seed: int) -> torch.nn.Module | None:
+        """The model as its factory makes it after another seed; None: the user named a module, no factory."""
+        if self.folder is not None:
+            made: torch.nn.Module = untrained(self.folder, seed)
+            return made
+        runner, _ = load_runner(self.target, seed)
+        again: Any = runner
+        return None if again.module is self.module else again.module
 
     @property
     def weights(self) -> str:
@@ -84,7 +96,7 @@ def load_original(text: str, weights: Path | None, work: Path) -> Original:
             f"{text}: {target.kind}: names no torch module",
             "name file.py:Class, pkg.mod:factory or a Hugging Face folder",
         )
-    with constructions() as seen:
+    with constructions() as seen, watching() as watch:
         runner, _ = load_runner(target, SEED)
     if runner.kind != "torch":
         if runner.kind == "jax":
@@ -97,14 +109,31 @@ def load_original(text: str, weights: Path | None, work: Path) -> Original:
     _require_dtypes(made.module, text)
     construction = seen.of(made.module)
     folder = Path(target.spec)
-    if weights is None and folder.is_dir() and has_weights(folder):
-        return Original(target, made, folder, construction)
+    if folder.is_dir() and has_weights(folder):
+        starts = _untrained_starts(folder)
+        if weights is None:
+            return Original(target, made, folder, construction, starts)
+    else:
+        starts = watch.starts(made.module)
     if weights is not None:
         from migrate.parity.align.weight_map import load_file
         from migrate.parity.sides.side import InProcess
 
         load_file(InProcess(made, work), weights, work)
-    return Original(target, made, weights, construction)
+    return Original(target, made, weights, construction, starts)
+
+
+def _untrained_starts(folder: Path) -> Any:
+    """How the model of a folder with weights starts without them; None where it cannot be built so."""
+    try:
+        with watching() as watch:
+            module = untrained(folder, SEED)
+    except ParityError:
+        return None
+    starts = watch.starts(module)
+    for tensor in module.parameters():
+        tensor.data = tensor.data.new_empty(0)  # its values are not needed any more
+    return starts
 
 
 def _require_dtypes(module: torch.nn.Module, shown: str) -> None:

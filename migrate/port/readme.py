@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from migrate.counts import many
 from migrate.parity.ground.results import LayerVerdict
 from migrate.parity.sides import frames
 from migrate.port.numerics.results import Numerics
-from migrate.port.results import Case
+from migrate.port.results import Case, Initialisation
 from migrate.port.sizes.results import Sizes
 
 _FINE = (LayerVerdict.MATCH, LayerVerdict.UNDEFINED, LayerVerdict.ALONE)
@@ -21,6 +22,7 @@ def readme_text(
     port: Any,
     weights: str,
     cases: Sequence[Case],
+    start: Initialisation | None,
     files: Iterable[str],
     command: str,
     versions: str,
@@ -35,6 +37,7 @@ def readme_text(
         port: what the compiler gave.
         weights: where the values in params.safetensors come from; "" without such a file.
         cases: the proof; empty: there was none.
+        start: how `init` draws; None: it was not compared.
         files: of the port.
         command: that makes it anew.
         versions: of the frameworks.
@@ -61,6 +64,8 @@ def readme_text(
         "## Does it compute the same?\n",
         _proof(cases, bool(port.missing)),
         _numerics(numerics),
+        "## Does it start the same?\n",
+        _start(port, start),
         "## Files\n",
         "\n".join(f"- `{file}`: {_FILES[file]}" for file in files if file in _FILES),
     ]
@@ -75,6 +80,7 @@ _FILES = {
     "convert.py": "another checkpoint of the architecture: `python convert.py CHECKPOINT OUTPUT.safetensors` "
     "(needs tpu-migrate)",
     "constants.safetensors": "arrays of the model that are no weights; `convert.py` adds them",
+    "initial.safetensors": "arrays that the original computes when it is made; `init` reads them",
     "test_parity.py": "compares it with the original (needs torch and the original, not tpu-migrate)",
     "test_inputs.safetensors": "what that test feeds both with",
 }
@@ -227,6 +233,32 @@ def _numerics(numerics: Sequence[Numerics]) -> str:
 def error_text(error: float, of: Numerics) -> str:
     """An error of a comparison in bfloat16; "" where nothing was compared."""
     return "" if of.skipped or of.error else f"{error:.1e}"
+
+
+def _start(port: Any, start: Initialisation | None) -> str:
+    """How `init` draws, and what it draws otherwise than the original."""
+    if not port.watched:
+        return "Not known: nobody watched the original being made. `init` draws as Flax does."
+    lines = []
+    if start is None:
+        lines.append("**Not compared** with new models of the original.")
+    elif start.error:
+        lines.append(f"**Could not be compared**: {start.error}")
+    else:
+        lines.append(
+            f"`init` was compared with {many(start.builds, 'new model')} of the original: constants, mean, "
+            "standard deviation, extreme values and the Kolmogorov–Smirnov distance of "
+            f"{many(start.arrays, 'array')}."
+        )
+    lines += [
+        f"- initialised otherwise than the original: `{key}`: {why}"
+        for key, why in (port.otherwise if start is None else start.otherwise).items()
+    ]
+    if start is not None:
+        lines += [f"- **differs**: `{path}`: {said}" for path, said in start.differs.items()]
+        if not start.error and not start.differs and not start.otherwise:
+            lines.append("All of them match.")
+    return "\n\n".join([lines[0], "\n".join(lines[1:])])
 
 
 def _row(case: Case) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,30 @@ class Case:
         return None if self.parity is None else self.parity.first
 
 
+@dataclass(frozen=True)
+class Initialisation:
+    """How `Model.init` draws, compared with the original's factory.
+
+    Attributes:
+        arrays: how many were compared.
+        builds: of the original, each after another seed.
+        otherwise: arrays that are known to start otherwise: key of the state dict → why.
+        differs: arrays of which the comparison says so though they should not: path → what was measured.
+        error: why there was no comparison; "" otherwise.
+    """
+
+    arrays: int
+    builds: int
+    otherwise: Mapping[str, str]
+    differs: Mapping[str, str]
+    error: str = ""
+
+    @property
+    def matches(self) -> bool:
+        """Whether nothing differs that is not known to."""
+        return not self.differs and not self.error
+
+
 def _weight(row: str) -> str:
     """The parameter or input that a row of gradients is about: "fc.weight", "input x"."""
     return row.removeprefix("gradient ").removeprefix("of ")
@@ -140,6 +165,7 @@ class Ported:
         lost: files with edits of the user's that were written over.
         sizes: which sizes were proven, and which are held; None: none was tried.
         numerics: the proof in bfloat16.
+        initialisation: how `init` draws; None: it was not compared.
     """
 
     folder: Path
@@ -152,10 +178,12 @@ class Ported:
     lost: tuple[str, ...] = ()
     sizes: Sizes | None = None
     numerics: tuple[Numerics, ...] = ()
+    initialisation: Initialisation | None = None
 
     @property
     def matches(self) -> bool:
         """Whether the exit code is 0: nothing parts, and nothing is left to be filled in."""
         proven = all(case.matches for case in self.cases)
         in_bfloat16 = all(one.matches for one in self.numerics)
-        return proven and in_bfloat16 and not self.port.missing
+        start = self.initialisation is None or self.initialisation.matches
+        return proven and in_bfloat16 and start and not self.port.missing

@@ -16,6 +16,7 @@ from converters.graph.writing.limits import Limits
 from converters.installing import how_to_install, is_installed
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.inputs.set import write_inputs
+from migrate.port import initialisation
 from migrate.port.compiler import compiled, has_compiler
 from migrate.port.errors import PortError
 from migrate.port.folder import port_name, record, require_place, writing
@@ -32,7 +33,7 @@ from migrate.port.sizes.results import Sizes, unproven
 from migrate.port.texts import TEST_INPUTS, convert_text, package_text, test_text
 from migrate.port.texts import Original as Way
 from migrate.port.unused import unused_paths
-from migrate.port.weights import PARAMS, Weights, stirred, write_weights
+from migrate.port.weights import INITIAL, PARAMS, Weights, stirred, write_weights
 from migrate.versions import installed
 
 Progress = Callable[[str], None]
@@ -124,6 +125,7 @@ def port_model(
         given = given_inputs(original, specs, options.count, work / "inputs")
         progress("recording and translating the model")
         how: dict[str, Any] = {"lowerings": options.lowerings, "stages": options.stages}
+        how["starts"] = original.starts
         made = compiled(
             given.model, given.tensors(), target, allow_stubs=options.allow_stubs, **how
         )
@@ -164,6 +166,10 @@ def port_model(
                     )
             cases = tuple(replace(case, suspects=made.own_gradients) for case in cases)
             notes += dict.fromkeys(case.reference for case in cases if case.reference)
+            start = None
+            if options.proof and not made.missing and made.watched:
+                progress("comparing: initialisation")
+                start = initialisation.compared(original, place, name, made, _example(given), work)
             whose = original.weights if weights.state else ""
             names = sorted(path.name for path in place.iterdir() if path.is_file())
             page = readme_text(
@@ -172,6 +178,7 @@ def port_model(
                 made,
                 whose,
                 cases,
+                start,
                 names,
                 command,
                 _versions(),
@@ -191,6 +198,7 @@ def port_model(
             lost,
             sizes=sizes,
             numerics=numerics,
+            initialisation=start,
         )
 
 
@@ -262,6 +270,10 @@ def _written(
         sources["convert.py"] = convert_text(
             made.model_class, made.config_class, spec, weights.by_mapping, bool(made.constants)
         )
+    if made.initial:
+        from safetensors.numpy import save_file
+
+        save_file(dict(made.initial), place / INITIAL)
     way = Way(
         spec,
         folder,

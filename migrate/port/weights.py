@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import torch
 
 PARAMS, MAPPING, CONSTANTS = "params.safetensors", "mapping.yaml", "constants.safetensors"
+# What `init` reads: arrays that the original computes.
+INITIAL = "initial.safetensors"
 Array = Any
 
 
@@ -30,6 +32,7 @@ class Weights:
         state: the original's state dict, as a file of `torch.save`; None without weights.
         notes: of the conversion.
         frozen: paths of the parameters that the original does not train (`requires_grad=False`).
+        paths: key of the state dict → its paths in Flax.
     """
 
     parameters: int
@@ -37,6 +40,7 @@ class Weights:
     state: Path | None
     notes: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
+    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def write_weights(
@@ -77,7 +81,8 @@ def write_weights(
         save_file(dict(constants), folder / CONSTANTS)
     computed = any(one.outcome is Outcome.REFUSED for one in load_mapping(folder / MAPPING).rules)
     frozen = _frozen(module, done.plan)
-    return Weights(done.parameters, not computed, saved, done.notes, frozen)
+    paths = {row.key: row.paths for row in done.plan.rows}
+    return Weights(done.parameters, not computed, saved, done.notes, frozen, paths)
 
 
 def _with_computed(

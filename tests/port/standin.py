@@ -168,6 +168,9 @@ class StandIn:
     streams: tuple[str, ...] = ()
     own_gradients: tuple[str, ...] = ()
     same_dtype: str = "it is written without"
+    initial: dict[str, Any] = field(default_factory=dict)
+    otherwise: dict[str, str] = field(default_factory=dict)
+    watched: bool = False
 
     def limited(self, limits: Any) -> StandIn:
         return self

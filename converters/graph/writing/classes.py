@@ -23,7 +23,6 @@ from converters.graph.expression import (
     as_code,
     call,
     code,
-    dtype_name,
 )
 from converters.graph.ir import Call
 from converters.graph.recording.trace import GraphError
@@ -78,6 +77,7 @@ def classes(drafter: Drafter) -> Model:
 class _Classes:
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
+        self.initial = drafter.initial
         self.drafts: dict[str, list[Draft]] = defaultdict(list)
         self.methods: dict[str, dict[str, Method]] = defaultdict(dict)
         self.forms: dict[str, dict[Any, str]] = defaultdict(dict)
@@ -228,7 +228,9 @@ class _Classes:
         if isinstance(below, str):
             layer = self.drafter.layer(path)
             if layer is not None:
-                return layer.made(self.drafter.settings, self.drafter.graph.narrow is not None)
+                typed = self.drafter.graph.narrow is not None
+                single = parent._modules.get(name) is module
+                return self.initial.layer(path, layer, single, typed)
             return Hole(_Child(path))
         inner = [
             self._held(parent, f"{name}.{key}", f"{path}.{key}", one, below[key])
@@ -271,21 +273,24 @@ class _Classes:
         shape = tuple(
             settings.of_parameter(one.module, name, axis, side) for axis, side in enumerate(sides)
         )
+        start = self.initial
         if found is not None and found.collection != "params":
-            return self.drafter.in_dtype(
-                key, _variable(found.collection, name, shape, tensor.dtype)
-            )
+            made = start.variable(found.collection, one.module, one.path, name, key, shape)
+            return self.drafter.in_dtype(key, made)
         if key in self.drafter.volatile:
             again = computed(tensor, one.module, name, settings)
             if again is not None:
                 self.drafter.recomputed.add(key)
                 return again
         if key in self.drafter.buffers:
-            return self.drafter.in_dtype(key, _variable("buffers", name, shape, tensor.dtype))
+            made = start.variable("buffers", one.module, one.path, name, key, shape)
+            return self.drafter.in_dtype(key, made)
+        axes = None if found is None else found.axes
+        init = start.parameter(one.module, one.path, name, key, axes)
         if self.drafter.in_compute_dtype(key):
-            return call(f"self.{PARAM}", name, _init(tensor), shape)
+            return call(f"self.{PARAM}", name, init, shape)
         kind = [code("self.param_dtype")] if key in (self.drafter.graph.narrow or ()) else []
-        return call("self.param", name, _init(tensor), shape, *kind)
+        return call("self.param", name, init, shape, *kind)
 
     def _children(self, one: _Instance) -> None:
         """The holes of the children as calls of their classes."""
@@ -618,26 +623,10 @@ def _bare(value: Any) -> Any:
     return value + 0 if isinstance(value, SettingInt | SettingFloat) else value
 
 
-def _variable(collection: str, name: str, shape: Any, dtype: torch.dtype) -> ast.expr:
-    """An array that is no parameter; it has its dtype also before it has its values."""
-    kind = () if dtype == torch.float32 else (code(dtype_name(dtype)),)
-    made = call("self.variable", collection, name, code("jnp.zeros"), shape, *kind)
-    return ast.Attribute(made, "value", ast.Load())
-
-
 def _assign(name: str, value: ast.expr) -> ast.stmt:
     if not name.isidentifier():
         return ast.Expr(call("setattr", ast.Name("self", ast.Load()), name, value))
     return ast.Assign([ast.Attribute(ast.Name("self", ast.Load()), name, ast.Store())], value)
-
-
-def _init(tensor: torch.Tensor) -> ast.expr:
-    if tensor.numel() and tensor.device.type != "meta":
-        if bool((tensor == 1).all()):
-            return code("nn.initializers.ones")
-        if not bool((tensor == 0).all()):
-            return code("nn.initializers.normal(0.02)")
-    return code("nn.initializers.zeros")
 
 
 def _all(method: Method) -> list[ast.AST]:

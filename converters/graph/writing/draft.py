@@ -21,7 +21,9 @@ from converters.graph.ir import (
     calls,
 )
 from converters.graph.recording.shared import first_names, with_shared
+from converters.graph.starts.watch import Starts
 from converters.graph.writing.dtypes import cast_only
+from converters.graph.writing.initial import Initial
 from converters.graph.writing.layers import Layer, layer_of
 from converters.graph.writing.layout import (
     layouts,
@@ -93,6 +95,7 @@ class Drafter:
         root: torch.nn.Module,
         constants: Mapping[str, Any],
         modes: Modes = Modes(),  # noqa: B008 (frozen)
+        starts: Starts | None = None,
     ) -> None:
         self.graph = graph
         self.root = root
@@ -103,6 +106,7 @@ class Drafter:
         self.modules = dict(root.named_modules(remove_duplicate=False))
         self.settings = Settings(root)
         self.training = Training(graph, self.modules, modes)
+        self.initial = Initial(self, starts)
         self.layers: dict[str, Layer] = {}
         self.buffers = {
             f"{path}.{name}" if path else name

@@ -40,6 +40,10 @@ class MultiheadAttention(nn.Module):
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
     precision: jax.lax.PrecisionLike = None
+    kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
+    bias_init: nn.initializers.Initializer = nn.initializers.zeros
+    out_kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
+    out_bias_init: nn.initializers.Initializer = nn.initializers.zeros
 
     @nn.compact
     def __call__(
@@ -74,7 +78,10 @@ class MultiheadAttention(nn.Module):
         }
 
         def project(name: str, x: Array) -> Array:
-            layer = nn.DenseGeneral((heads, features), use_bias=self.bias, name=name, **numerics)
+            start = {"kernel_init": self.kernel_init, "bias_init": self.bias_init}
+            layer = nn.DenseGeneral(
+                (heads, features), use_bias=self.bias, name=name, **numerics, **start
+            )
             return layer(x)
 
         extra: dict[str, Array | None] = {"bias_k": None, "bias_v": None}
@@ -96,8 +103,9 @@ class MultiheadAttention(nn.Module):
             add_zero_attn=self.add_zero_attn,
             drop=nn.Dropout(self.dropout, deterministic=deterministic) if self.dropout else None,
         )
+        start = {"kernel_init": self.out_kernel_init, "bias_init": self.out_bias_init}
         out = nn.DenseGeneral(
-            self.embed_dim, axis=(-2, -1), use_bias=self.bias, name="out", **numerics
+            self.embed_dim, axis=(-2, -1), use_bias=self.bias, name="out", **numerics, **start
         )
         output, weights = unbatched(
             out(output),

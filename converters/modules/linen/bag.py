@@ -24,6 +24,7 @@ class EmbeddingBag(nn.Module):
     mode: Mode = "mean"
     padding_idx: int | None = None
     include_last_offset: bool = False
+    embedding_init: nn.initializers.Initializer = nn.initializers.normal(1.0)
 
     @nn.compact
     def __call__(
@@ -32,7 +33,7 @@ class EmbeddingBag(nn.Module):
         """(bags, ids of each), or (ids,) with offsets → (bags, features)."""
         shape = (self.num_embeddings, self.features)
         return embedding_bag(
-            self.param("embedding", nn.initializers.normal(), shape),
+            self.param("embedding", self.embedding_init, shape),
             ids,
             offsets,
             per_sample_weights,

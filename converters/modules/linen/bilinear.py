@@ -22,15 +22,23 @@ class Bilinear(nn.Module):
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
     precision: jax.lax.PrecisionLike = None
+    kernel_init: nn.initializers.Initializer | None = None
+    bias_init: nn.initializers.Initializer | None = None
 
     @nn.compact
     def __call__(self, input1: Array, input2: Array) -> Array:
         """(…, in1) and (…, in2) → (…, features)."""
         shape = (input1.shape[-1], input2.shape[-1], self.features)
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape, self.param_dtype)
+        bound = input1.shape[-1] ** -0.5  # torch's default, of both
+
+        def uniform(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+            return jax.random.uniform(key, shape, dtype, minval=-bound, maxval=bound)
+
+        kernel = self.param("kernel", self.kernel_init or uniform, shape, self.param_dtype)
         bias = None
         if self.use_bias:
-            bias = self.param("bias", nn.initializers.zeros, (self.features,), self.param_dtype)
+            start = self.bias_init or uniform
+            bias = self.param("bias", start, (self.features,), self.param_dtype)
         input1, kernel, input2, bias = nn.dtypes.promote_dtype(
             input1, kernel, input2, bias, dtype=self.dtype
         )

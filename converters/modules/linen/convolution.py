@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
@@ -36,16 +39,25 @@ class ConvTranspose(nn.Module):
     use_bias: bool = True
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
+    kernel_init: nn.initializers.Initializer | None = None
+    bias_init: nn.initializers.Initializer | None = None
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """(batch, *space, in) → (batch, *larger space, features)."""
         rank = len(self.kernel_size)
         shape = (*self.kernel_size, x.shape[-1] // self.groups, self.features)
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape, self.param_dtype)
+        # torch's default, of both: it counts the outputs of a group.
+        bound = (self.features // self.groups * math.prod(self.kernel_size)) ** -0.5
+
+        def uniform(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+            return jax.random.uniform(key, shape, dtype, minval=-bound, maxval=bound)
+
+        kernel = self.param("kernel", self.kernel_init or uniform, shape, self.param_dtype)
         bias = None
         if self.use_bias:
-            bias = self.param("bias", nn.initializers.zeros, (self.features,), self.param_dtype)
+            start = self.bias_init or uniform
+            bias = self.param("bias", start, (self.features,), self.param_dtype)
         x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)
         y = conv_transpose(
             x,

@@ -24,6 +24,11 @@ class LSTM(nn.Module):
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
     precision: jax.lax.PrecisionLike = None
+    # None: uniform within 1 / sqrt(hidden_size), torch's default.
+    input_kernel_init: nn.initializers.Initializer | None = None
+    hidden_kernel_init: nn.initializers.Initializer | None = None
+    input_bias_init: nn.initializers.Initializer | None = None
+    hidden_bias_init: nn.initializers.Initializer | None = None
 
     @nn.compact
     def __call__(self, inputs: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -42,14 +47,19 @@ class LSTM(nn.Module):
     def _direction(
         self, inputs: Array, suffix: str, *, reverse: bool
     ) -> tuple[Array, tuple[Array, Array]]:
-        kernel, zeros = nn.initializers.lecun_normal(), nn.initializers.zeros
-        gates, kind = 4 * self.hidden_size, self.param_dtype
-        input_kernel = self.param(f"input_kernel{suffix}", kernel, (inputs.shape[-1], gates), kind)
-        hidden_kernel = self.param(
-            f"hidden_kernel{suffix}", kernel, (self.hidden_size, gates), kind
-        )
-        input_bias = self.param(f"input_bias{suffix}", zeros, (gates,), kind)
-        hidden_bias = self.param(f"hidden_bias{suffix}", zeros, (gates,), kind)
+        gates, bound = 4 * self.hidden_size, self.hidden_size**-0.5
+
+        def weight(name: str, init: nn.initializers.Initializer | None, *shape: int) -> Array:
+            def uniform(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+                return jax.random.uniform(key, shape, dtype, minval=-bound, maxval=bound)
+
+            made: Array = self.param(f"{name}{suffix}", init or uniform, shape, self.param_dtype)
+            return made
+
+        input_kernel = weight("input_kernel", self.input_kernel_init, inputs.shape[-1], gates)
+        hidden_kernel = weight("hidden_kernel", self.hidden_kernel_init, self.hidden_size, gates)
+        input_bias = weight("input_bias", self.input_bias_init, gates)
+        hidden_bias = weight("hidden_bias", self.hidden_bias_init, gates)
         inputs, input_kernel, hidden_kernel, input_bias, hidden_bias = nn.dtypes.promote_dtype(
             inputs, input_kernel, hidden_kernel, input_bias, hidden_bias, dtype=self.dtype
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
@@ -14,9 +15,18 @@ from converters.modules.functional.recurrent import Carry, Kind
 
 
 def _parameters(module: _Stack | _Cell, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:
-    kernel, bias = nn.initializers.lecun_normal(), nn.initializers.zeros
+    """The weights; they start as torch's do: uniform within 1 / sqrt(hidden_size)."""
+    bound = module.hidden_size**-0.5
+
+    def uniform(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        return jax.random.uniform(key, shape, dtype, minval=-bound, maxval=bound)
+
+    def init(name: str) -> Any:
+        kind = name.partition("_l")[0]
+        return getattr(module, f"{kind}_init", None) or uniform
+
     return {
-        name: module.param(name, kernel if len(shape) == 2 else bias, shape, module.param_dtype)
+        name: module.param(name, init(name), shape, module.param_dtype)
         for name, shape in shapes.items()
     }
 
@@ -41,6 +51,10 @@ class _Stack(nn.Module):
     bidirectional: bool = False
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
+    input_kernel_init: nn.initializers.Initializer | None = None
+    hidden_kernel_init: nn.initializers.Initializer | None = None
+    input_bias_init: nn.initializers.Initializer | None = None
+    hidden_bias_init: nn.initializers.Initializer | None = None
 
     kind: ClassVar[Kind]
 

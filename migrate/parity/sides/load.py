@@ -245,7 +245,16 @@ def has_weights(folder: Path) -> bool:
     return any(True for form in _TORCH_WEIGHTS for _ in folder.glob(form))
 
 
-def _pretrained(folder: Path, seed: int) -> Any:
+def untrained(folder: Path, seed: int) -> Any:
+    """The transformers model of a folder's config, new: the folder's weights are not read.
+
+    Raises:
+        TargetError: it cannot be built.
+    """
+    return _pretrained(folder, seed, trained=False)
+
+
+def _pretrained(folder: Path, seed: int, trained: bool = True) -> Any:
     """The transformers model in a folder, of the class that its config names.
 
     Its weights are the folder's; where that has none, those that torch draws after the seed.
@@ -261,7 +270,7 @@ def _pretrained(folder: Path, seed: int) -> Any:
             folder, trust_remote_code=False, local_files_only=True
         )
         named = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModel)
-        if has_weights(folder):
+        if trained and has_weights(folder):
             return named.from_pretrained(folder, local_files_only=True, use_safetensors=True)
         auto = named is transformers.AutoModel
         return _built(lambda: named.from_config(config) if auto else named(config), seed)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from migrate.counts import many
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def port_summary(ported: Ported) -> list[RenderableType]:
         lines += ["", _cases(ported.cases)]
     if ported.numerics:
         lines += ["", _numerics(ported.numerics)]
+    lines += [Text(said) for said in _start(ported)]
     lines.extend(Text(said, "bold red") for said in _parting(ported.cases))
     return lines
 
@@ -108,6 +110,20 @@ def _numerics(numerics: Sequence[Numerics]) -> Table:
     return table
 
 
+def _start(ported: Ported) -> list[str]:
+    """How `init` draws, beside the original's factory."""
+    start = ported.initialisation
+    otherwise = ported.port.otherwise if start is None else start.otherwise
+    said = [f"  initialised otherwise: {key}: {why}" for key, why in otherwise.items()]
+    if start is None:
+        return said
+    if start.error:
+        return ["", f"initialisation: could not be compared: {start.error}", *said]
+    verdict = "differs" if start.differs else "matches"
+    rows = [f"  differs: {path}: {text}" for path, text in start.differs.items()]
+    return ["", f"initialisation of {many(start.arrays, 'array')}: {verdict}", *said, *rows]
+
+
 def _parting(cases: Sequence[Case]) -> list[str]:
     """The first case that speaks against the port: the first module that parts, and why."""
     case = next((one for one in cases if not one.matches), None)
@@ -146,6 +162,7 @@ def port_as_json(ported: Ported) -> dict[str, Any]:
         "lost": list(ported.lost),
         "proof": [_case(case) for case in ported.cases],
         "bfloat16": [_numbers(one) for one in ported.numerics],
+        "initialisation": _initialisation(ported),
     }
 
 
@@ -172,6 +189,20 @@ def _sizes_as_json(ported: Ported) -> dict[str, Any] | None:
         "bounds": [one.text for one in ported.port.bounds],
         "relative_l2": sizes.distance,
         "error": sizes.error,
+    }
+
+
+def _initialisation(ported: Ported) -> dict[str, Any] | None:
+    start = ported.initialisation
+    if start is None:
+        return None
+    return {
+        "matches": start.matches,
+        "arrays": start.arrays,
+        "builds": start.builds,
+        "otherwise": dict(start.otherwise),
+        "differs": dict(start.differs),
+        "error": start.error,
     }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import save_file
 
 from converters.graph import Port
 
@@ -23,6 +24,8 @@ def load(tmp_path: Path) -> Iterator[Callable[..., Any]]:
         (package / "__init__.py").write_text("")
         (package / "modeling.py").write_text(written.modeling)
         (package / "config.py").write_text(written.config)
+        if written.initial:
+            save_file(dict(written.initial), package / "initial.safetensors")
         sys.path.insert(0, str(tmp_path))
         modeling = importlib.import_module("a_port_of_the_tests.modeling")
         config = importlib.import_module("a_port_of_the_tests.config")

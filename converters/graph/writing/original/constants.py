@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from converters.graph.expression import SettingFloat, as_code, code, dtype_name
+from converters.graph.writing.original import constructors
 from converters.graph.writing.original.settings import Settings
 
 
@@ -38,7 +40,7 @@ def computed(tensor: torch.Tensor, owner: Any, name: str, settings: Settings) ->
         found = recognise(tensor, size)
         if found is not None:
             return found
-    return _frequencies(tensor, owner, name, settings)
+    return _listed(tensor, owner, name) or _frequencies(tensor, owner, name, settings)
 
 
 def _dtype(tensor: torch.Tensor) -> ast.expr:
@@ -75,6 +77,24 @@ def _counted(tensor: torch.Tensor, size: Callable[[int], Any]) -> ast.expr | Non
     return found
 
 
+def _listed(tensor: torch.Tensor, owner: Any, name: str) -> ast.expr | None:
+    """Numbers that the constructor lists: `torch.tensor([0.5, 1.0])`."""
+    for expression in constructors.assigned(owner.__class__, name):
+        for node in ast.walk(expression):
+            if not isinstance(node, ast.Call) or len(node.args) != 1:
+                continue
+            if constructors.last(node.func) not in ("tensor", "as_tensor", "Tensor"):
+                continue
+            try:
+                listed = ast.literal_eval(node.args[0])
+                same = torch.equal(torch.tensor(listed, dtype=tensor.dtype), tensor)
+            except (ValueError, TypeError, RuntimeError):
+                continue
+            if same:
+                return code("jnp.array({v}, {d})", v=node.args[0], d=_dtype(tensor))
+    return None
+
+
 def _frequencies(
     tensor: torch.Tensor, owner: Any, name: str, settings: Settings
 ) -> ast.expr | None:
@@ -89,7 +109,9 @@ def _frequencies(
     # As few digits as will do: float32 knows about seven.
     for digits in (1, 2, 3, 4, 5, 6, 7, 8):
         base = float(f"{exact:.{digits}g}")
-        if torch.allclose(values, 1 / base**steps, rtol=3e-7, atol=0):
+        # torch's power in float32 rounds its exponent, which counts as often as the base has digits.
+        rounding = 3e-7 + 2**-24 * math.log(base)
+        if torch.allclose(values, 1 / base**steps, rtol=rounding, atol=0):
             break
     else:
         return None

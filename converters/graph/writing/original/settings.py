@@ -223,6 +223,33 @@ class Settings:
                     return _number(value, found)
         return value
 
+    def of_attribute(self, owner: Any, name: str, value: int | float) -> Any:
+        """An attribute of a module, or an argument of its constructor, as a setting."""
+        path = self.paths.get(id(owner))
+        if path is None:
+            return value
+        found = None
+        if _is(getattr(owner, name, None), value):
+            found = self._attribute(path, name, value, 0)
+        if found is None and name in constructors.arguments(_class(owner)):
+            found = self._argument(path, name, value, 0)
+        return value if found is None else _number(value, found)
+
+    def called_in(
+        self, holder: Any, name: str, value: int | float
+    ) -> tuple[str, Mapping[str, Any]] | None:
+        """What an attribute of a configuration is called among the settings; None where it is none of the
+        model's, or of one that has another value.
+        """
+        whole = configuration_of(self.root)
+        parts = [] if whole is None or isinstance(whole, Mapping) else list(vars(whole).values())
+        for config in (whole, *parts):
+            same = config is holder or (config is not None and type(config) is type(holder))
+            if same and _is(read_setting(config, name), value):
+                named = f"{self._prefix(config)}{name}"
+                return named, {named: value}
+        return None
+
     # Numbers in a forward.
 
     def _on_line(self, path: str, value: int | float, frame: Frame) -> _Said | None:

@@ -1,0 +1,101 @@
+"""How parameters start, where Flax has no initialiser for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from safetensors import safe_open
+
+
+def torch_uniform(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+    """torch's default for the weight of a Linear or a Conv: uniform within 1 / sqrt(fan_in)."""
+    bound = float(np.prod(shape[:-1])) ** -0.5
+    return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+
+
+def uniform_between(low: float, high: float) -> nn.initializers.Initializer:
+    """Draws between two numbers."""
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        return jax.random.uniform(key, tuple(shape), dtype, low, high)
+
+    return init
+
+
+def uniform_within(bound: float) -> nn.initializers.Initializer:
+    """Draws between -bound and bound."""
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+
+    return init
+
+
+def normal_around(mean: float, std: float) -> nn.initializers.Initializer:
+    """Normal draws with a mean."""
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        return mean + std * jax.random.normal(key, tuple(shape), dtype)
+
+    return init
+
+
+def trunc_normal(
+    std: float, mean: float = 0.0, low: float = -2.0, high: float = 2.0
+) -> nn.initializers.Initializer:
+    """torch's trunc_normal_: normal draws between `low` and `high`, whatever `std` is."""
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        first, last = (low - mean) / std, (high - mean) / std
+        return mean + std * jax.random.truncated_normal(key, first, last, tuple(shape), dtype)
+
+    return init
+
+
+def with_slices(
+    initializer: nn.initializers.Initializer,
+    *slices: tuple[int, int, nn.initializers.Initializer],
+) -> nn.initializers.Initializer:
+    """An initialiser with others for some of the first axis: (start, stop, initialiser)."""
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        made = initializer(key, tuple(shape), dtype)
+        for number, (start, stop, inner) in enumerate(slices):
+            part = inner(jax.random.fold_in(key, number), (stop - start, *shape[1:]), dtype)
+            made = made.at[start:stop].set(part)
+        return made
+
+    return init
+
+
+def zero_row(initializer: nn.initializers.Initializer, row: int) -> nn.initializers.Initializer:
+    """An initialiser of an embedding, with zeros for the token that pads."""
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        return initializer(key, tuple(shape), dtype).at[row].set(0)
+
+    return init
+
+
+def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> jax.Array:
+    """An array that the original computes when it is made; initial.safetensors has it for this size."""
+    with safe_open(Path(__file__).with_name("initial.safetensors"), framework="numpy") as file:
+        keys = set(file.keys())
+        steps = [*path, name]
+        # The model may be part of another one: then the path begins with that one's.
+        ends = ["/".join(steps[start:]) for start in range(len(steps))]
+        key = next((one for one in ends if one in keys), None)
+        if key is None:
+            raise ValueError(f"{'/'.join(steps)}: initial.safetensors lacks it")
+        found = file.get_tensor(key)
+    if found.shape != tuple(shape):
+        raise ValueError(
+            f"{key}: has {found.shape} in initial.safetensors; {tuple(shape)} is needed"
+        )
+    return jnp.asarray(found)

@@ -1,0 +1,344 @@
+"""What gives a number, while the code runs that computes it: the lines of its frames, followed upwards.
+
+An expression is believed where it has the value of the number in the frame that is running.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from converters.graph.starts.law import Leaf, Number
+
+_DEPTH = 16
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Pow)
+_FUNCTIONS = ("sqrt", "log", "exp", "log2", "int", "float", "max", "min", "abs")
+
+
+def number(value: Any, frame: FrameType | None, names: tuple[str, ...] = ()) -> Number:
+    """A number that a frame's call is given, with what gives it.
+
+    Args:
+        value: the number.
+        frame: it is among what the instruction that runs there computes with.
+        names: how the called function names it.
+    """
+    plain = float(value)
+    node = None if frame is None else running(frame)
+    if node is None or frame is None:
+        return Number(plain)
+    for inner in _candidates(node, names):
+        found = _followed(inner, frame, value, 0)
+        if found is not None:
+            return Number(plain, None if isinstance(found, ast.Constant) else found, _fixed(found))
+    return Number(plain)
+
+
+def _candidates(node: ast.AST, names: tuple[str, ...]) -> Iterator[ast.expr]:
+    match node:
+        case ast.Call(args=given, keywords=keywords):
+            yield from (one.value for one in keywords if one.arg in names)
+            yield from (one.value for one in keywords if one.arg not in names)
+            yield from given
+        case ast.BinOp(left=left, right=right):
+            yield from (left, right)
+        case ast.AugAssign(value=value) | ast.UnaryOp(operand=value):
+            yield value
+        case ast.Assign(value=value):
+            yield value
+            yield from _candidates(value, names)
+        case ast.expr():
+            yield node
+
+
+def _fixed(node: ast.expr) -> bool:
+    """Whether an origin is made of nothing but numbers of the source."""
+    return not any(isinstance(one, Leaf) for one in ast.walk(node))
+
+
+def running(frame: FrameType) -> ast.AST | None:
+    """The node of the source that an instruction of a frame is."""
+    at = frame.f_lasti // 2
+    place = next(
+        (one for index, one in enumerate(frame.f_code.co_positions()) if index == at), None
+    )
+    if place is None or None in place:
+        return None
+    return _nodes(frame.f_code.co_filename).get(place)  # type: ignore[arg-type]
+
+
+@cache
+def _nodes(file: str) -> dict[tuple[int, int, int, int], ast.AST]:
+    tree = _tree(file)
+    return {
+        (node.lineno, node.end_lineno or 0, node.col_offset, node.end_col_offset or 0): node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.expr | ast.AugAssign | ast.Assign)
+    }
+
+
+@cache
+def _tree(file: str) -> ast.AST:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ast.Module([], [])
+
+
+@cache
+def _function(code: CodeType) -> ast.FunctionDef | None:
+    """The function that a frame runs."""
+    for node in ast.walk(_tree(code.co_filename)):
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            if first == code.co_firstlineno:
+                return node
+    return None
+
+
+def evaluated(node: ast.expr, frame: FrameType) -> Any:
+    """The value of an expression without effects in a frame; None where it is none."""
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            for names in (frame.f_locals, frame.f_globals):
+                if name in names:
+                    return names[name]
+        case ast.Attribute(value=inner, attr=name):
+            holder = evaluated(inner, frame)
+            try:
+                return None if holder is None else getattr(holder, name, None)
+            except Exception:  # whatever a property of another's raises
+                return None
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            found = evaluated(inner, frame)
+            return -found if _is_number(found) else None
+        case ast.BinOp(op=operator) if isinstance(operator, _OPERATORS):
+            sides = [evaluated(one, frame) for one in (node.left, node.right)]
+            return _computed(operator, *sides) if all(map(_is_number, sides)) else None
+        case ast.BoolOp(op=ast.Or(), values=[first, second]):
+            return evaluated(first, frame) or evaluated(second, frame)
+        case ast.IfExp(test=test, body=body, orelse=other):
+            chosen = evaluated(test, frame)
+            if isinstance(chosen, bool):
+                return evaluated(body if chosen else other, frame)
+            values = [evaluated(one, frame) for one in (body, other)]
+            numbers = [one for one in values if _is_number(one)]
+            return numbers[0] if numbers and len(set(numbers)) == 1 else None
+        case ast.Call(
+            func=ast.Attribute(value=inner, attr="get_text_config"), args=[], keywords=[]
+        ):
+            holder = evaluated(inner, frame)
+            return holder.get_text_config() if hasattr(holder, "get_text_config") else None
+        case ast.Call(func=function, args=given, keywords=[]) if _named(function):
+            values = [evaluated(one, frame) for one in given]
+            return _called(_named(function), values) if all(map(_is_number, values)) else None
+        case ast.Call(func=ast.Attribute(value=inner, attr="size"), args=[at], keywords=[]):
+            return _side(evaluated(inner, frame), evaluated(at, frame))
+        case ast.Call(
+            func=ast.Name(id="getattr"), args=[inner, ast.Constant(value=str(name)), *rest]
+        ):
+            holder = evaluated(inner, frame)
+            if holder is not None and hasattr(holder, name):
+                return getattr(holder, name)
+            return evaluated(rest[0], frame) if rest else None
+        case ast.Subscript(value=ast.Attribute(value=inner, attr="shape"), slice=at):
+            return _side(evaluated(inner, frame), evaluated(at, frame))
+        case ast.Subscript(value=inner, slice=at):
+            holder, place = evaluated(inner, frame), evaluated(at, frame)
+            if isinstance(holder, dict | list | tuple) and isinstance(place, int | str):
+                try:
+                    return holder[place]  # type: ignore[index]
+                except (LookupError, TypeError):
+                    return None
+    return None
+
+
+def _side(tensor: Any, axis: Any) -> int | None:
+    if not isinstance(tensor, torch.Tensor) or not isinstance(axis, int):
+        return None
+    return int(tensor.shape[axis]) if -tensor.dim() <= axis < tensor.dim() else None
+
+
+def _named(function: ast.expr) -> str:
+    match function:
+        case ast.Name(id=name) if name in _FUNCTIONS:
+            return name
+        case ast.Attribute(value=ast.Name(id="math" | "np" | "numpy"), attr=name):
+            return name if name in _FUNCTIONS else ""
+    return ""
+
+
+_PLAIN: Mapping[str, Callable[..., Any]] = {
+    "int": int,
+    "float": float,
+    "max": max,
+    "min": min,
+    "abs": abs,
+}
+
+
+def _called(name: str, values: list[Any]) -> Any:
+    function: Callable[..., Any] | None = getattr(math, name, None) or _PLAIN.get(name)
+    try:
+        return None if function is None else function(*values)
+    except (ArithmeticError, ValueError, TypeError):
+        return None
+
+
+def _computed(operator: ast.operator, left: Any, right: Any) -> Any:
+    tree = ast.Expression(ast.BinOp(ast.Name("a", ast.Load()), operator, ast.Name("b", ast.Load())))
+    try:
+        compiled = compile(ast.fix_missing_locations(tree), "", "eval")
+        return eval(compiled, {"__builtins__": {}}, {"a": left, "b": right})
+    except (ArithmeticError, ValueError):
+        return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _same(found: Any, value: Any) -> bool:
+    return _is_number(found) and math.isclose(found, value, rel_tol=1e-9)
+
+
+def _followed(node: ast.expr, frame: FrameType, value: Any, depth: int) -> ast.expr | None:
+    """An expression with its names replaced by what they come from; None if it has another value."""
+    if depth > _DEPTH or not _same(evaluated(node, frame), value):
+        return None
+    match node:
+        case ast.Constant():
+            return ast.Constant(node.value)
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            found = _followed(inner, frame, -value, depth + 1)
+            return None if found is None else ast.UnaryOp(ast.USub(), found)
+        case ast.BinOp(left=left, op=operator, right=right):
+            sides = [_part(one, frame, depth + 1) for one in (left, right)]
+            if sides[0] is None or sides[1] is None:
+                return None
+            return ast.BinOp(sides[0], operator, sides[1])
+        case ast.BoolOp(values=[first, second]):
+            chosen = first if evaluated(first, frame) else second
+            return _followed(chosen, frame, value, depth + 1)
+        case ast.IfExp(test=test, body=body, orelse=other):
+            given = evaluated(test, frame)
+            ways = [body, other] if not isinstance(given, bool) else [body if given else other]
+            told = (_followed(one, frame, value, depth + 1) for one in ways)
+            return next((one for one in told if one is not None), None)
+        case ast.Call(func=ast.Attribute(value=inner, attr="size"), args=[at]):
+            return _of_side(inner, evaluated(at, frame), frame, value)
+        case ast.Subscript(value=ast.Attribute(value=inner, attr="shape"), slice=at):
+            return _of_side(inner, evaluated(at, frame), frame, value)
+        case ast.Call(
+            func=ast.Name(id="getattr"), args=[inner, ast.Constant(value=str(name)), *rest]
+        ):
+            holder = evaluated(inner, frame)
+            if hasattr(holder, name):
+                return Leaf(holder, name, value)
+            return _followed(rest[0], frame, value, depth + 1) if rest else None
+        case ast.Call(func=function, args=given) if _named(function):
+            parts = [_part(one, frame, depth + 1) for one in given]
+            if any(one is None for one in parts):
+                return None
+            name = _named(function)
+            called = f"math.{name}" if hasattr(math, name) else name
+            made = ast.parse(called, mode="eval").body
+            return ast.Call(made, [one for one in parts if one is not None], [])
+        case ast.Attribute(value=inner, attr=name):
+            holder = evaluated(inner, frame)
+            return None if holder is None or inspect.ismodule(holder) else Leaf(holder, name, value)
+        case ast.Subscript(value=inner, slice=ast.Constant(value=str(name))):
+            return Leaf(evaluated(inner, frame), name, value)
+        case ast.Name(id=name):
+            return _of_name(name, frame, value, depth)
+    return None
+
+
+def _part(node: ast.expr, frame: FrameType, depth: int) -> ast.expr | None:
+    value = evaluated(node, frame)
+    return _followed(node, frame, value, depth) if _is_number(value) else None
+
+
+def _of_side(inner: ast.expr, axis: Any, frame: FrameType, value: Any) -> ast.expr | None:
+    """A side of a tensor that a module holds."""
+    match inner:
+        case ast.Attribute(value=above, attr=name):
+            holder, tensor = evaluated(above, frame), evaluated(inner, frame)
+            if isinstance(holder, torch.nn.Module) and isinstance(axis, int):
+                return Leaf(holder, name, value, axis % tensor.dim())
+    return None
+
+
+def _of_name(name: str, frame: FrameType, value: Any, depth: int) -> ast.expr | None:
+    """A local variable, by what was assigned to it; an argument, by what the caller gives."""
+    function = _function(frame.f_code)
+    if function is None:
+        return None
+    for node in ast.walk(function):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=target)], value=given) if target == name:
+                pass
+            case ast.AnnAssign(target=ast.Name(id=target), value=ast.expr() as given) if (
+                target == name
+            ):
+                pass
+            case _:
+                continue
+        if isinstance(given, ast.Name) and given.id == name:
+            continue
+        found = _followed(given, frame, value, depth + 1)
+        if found is not None:
+            return found
+    arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    order = [one.arg for one in arguments]
+    if name not in order:
+        return None
+    given_by = _given(name, order, frame, value, depth)
+    holder = frame.f_locals.get(order[0])
+    if frame.f_code.co_name == "__init__" and isinstance(holder, torch.nn.Module):
+        inner = None if given_by is None else Number(value, given_by, _fixed(given_by))
+        return Leaf(holder, name, value, inner=inner)
+    return given_by
+
+
+def _given(
+    name: str, order: list[str], frame: FrameType, value: Any, depth: int
+) -> ast.expr | None:
+    """What the caller writes for an argument; its default, where that is a number and nothing is given."""
+    above = frame.f_back
+    while above is not None and above.f_code.co_filename.endswith(_PASSED):
+        above = above.f_back
+    node = None if above is None else running(above)
+    if above is not None and isinstance(node, ast.Call):
+        for keyword in node.keywords:
+            if keyword.arg == name:
+                return _followed(keyword.value, above, value, depth + 1)
+        bound = 1 if order[0] in ("self", "cls") else 0
+        at = order.index(name) - bound
+        if not any(isinstance(one, ast.Starred) for one in node.args) and 0 <= at < len(node.args):
+            found = _followed(node.args[at], above, value, depth + 1)
+            if found is not None:
+                return found
+    function = _function(frame.f_code)
+    assert function is not None
+    defaults = dict(
+        zip(reversed(function.args.args), reversed(function.args.defaults), strict=False)
+    )
+    usual = next((one for arg, one in defaults.items() if arg.arg == name), None)
+    if isinstance(usual, ast.Constant) and _same(usual.value, value):
+        return ast.Constant(usual.value)
+    return None
+
+
+# Decorators that stand between a caller and a function.
+_PASSED = ("torch/utils/_contextlib.py", "functools.py", "torch/overrides.py")

@@ -1,0 +1,205 @@
+"""The proof of a port's `init`: what it draws, beside new models of the original."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import secrets
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from converters.errors import ConversionError
+from migrate.parity.ground.errors import ParityError
+from migrate.port.original import SEED, Original
+from migrate.port.results import Initialisation
+from migrate.port.weights import PARAMS, write_weights
+
+Array = np.ndarray[Any, Any]
+# New models of each side: more of small ones, as each has few elements.
+_BUILDS, _BUILDS_OF_SMALL, _SMALL = 2, 8, 200_000
+# Elements of an array that are compared.
+_ELEMENTS = 20_000
+# How rarely two samples of one law may be told apart: there are many arrays.
+_RARELY = 1e-7
+_ERRORS = 6.0
+# How far a constant may be off, relative to the largest of the array.
+_ROUNDING = 1e-6
+
+
+def compared(
+    original: Original,
+    folder: Path,
+    name: str,
+    port: Any,
+    example: Sequence[tuple[int, ...]] | None,
+    work: Path,
+) -> Initialisation | None:
+    """Compare what `init` draws with new models of the original.
+
+    Args:
+        original: its factory is called again, after other seeds.
+        folder: of the port.
+        name: of the port.
+        port: what the compiler gave.
+        example: the shapes of the inputs, if these are images.
+        work: for what is in between.
+
+    Returns:
+        None for a model without parameters.
+    """
+    if not any(True for _ in original.module.parameters()):
+        return None
+    total = sum(one.numel() for one in original.module.parameters())
+    builds = _BUILDS if total > _SMALL else _BUILDS_OF_SMALL
+    try:
+        theirs, placed = _originals(original, name, builds, example, work)
+        if not theirs:
+            why = "the user named a module that was made, no factory"
+            return Initialisation(0, 0, port.otherwise, {}, why)
+        ours = _ports(folder, len(theirs))
+    except (ParityError, ConversionError) as error:
+        return Initialisation(0, 0, port.otherwise, {}, str(error))
+    except Exception as error:  # whatever a source that does not run raises
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        return Initialisation(0, 0, port.otherwise, {}, f"init: {what}")
+    both = [path for path in ours if path in theirs[0]]
+    differs = {
+        path: said
+        for path in both
+        if (said := difference([one[path] for one in theirs], ours[path]))
+    }
+    # Arrays that no checkpoint has are not among the original's: their start is the port's own constant.
+    lone = [path for path in ours if path not in theirs[0] and not path.startswith("buffers/")]
+    differs |= dict.fromkeys(lone, "the original has no such array")
+    otherwise = {
+        key: why
+        for key, why in port.otherwise.items()
+        if key not in placed or any(path in differs for path in placed[key])
+    }
+    named = {path for key in otherwise for path in placed.get(key, ())}
+    unknown = {path: said for path, said in differs.items() if path not in named}
+    return Initialisation(len(both), len(theirs), otherwise, unknown)
+
+
+def _originals(
+    original: Original,
+    name: str,
+    builds: int,
+    example: Sequence[tuple[int, ...]] | None,
+    work: Path,
+) -> tuple[list[dict[str, Array]], Mapping[str, tuple[str, ...]]]:
+    """The arrays of new models, as `migrate weights` places them, and the paths of each key."""
+    from safetensors.numpy import load_file
+
+    found: list[dict[str, Array]] = []
+    placed: Mapping[str, tuple[str, ...]] = {}
+    for build in range(builds):
+        module = original.fresh(SEED + 1 + build)
+        if module is None:
+            break
+        place = work / f"new{build}"
+        place.mkdir()
+        placed = write_weights(module.float(), name, {}, example, place, place).paths
+        found.append(load_file(place / PARAMS))
+        (place / PARAMS).unlink()
+    return found, placed
+
+
+def _ports(folder: Path, builds: int) -> dict[str, list[Array]]:
+    """What `init` gives, once for each seed."""
+    import jax
+
+    found: dict[str, list[Array]] = {}
+    with _package(folder) as package:
+        model = package.build()
+        inputs = {key: np.zeros(shape.shape, shape.dtype) for key, shape in package.INPUTS.items()}
+        draw = jax.jit(lambda key: model.init(key, **inputs))
+        for build in range(builds):
+            leaves = jax.tree_util.tree_leaves_with_path(draw(jax.random.key(SEED + build)))
+            for path, leaf in leaves:
+                found.setdefault("/".join(str(step.key) for step in path), []).append(
+                    np.asarray(leaf)
+                )
+    return found
+
+
+@contextlib.contextmanager
+def _package(folder: Path) -> Iterator[Any]:
+    name = f"_port_{secrets.token_hex(8)}"
+    spec = importlib.util.spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    package = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(package)
+        yield package
+    finally:
+        for one in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
+            del sys.modules[one]
+
+
+def difference(theirs: Sequence[Array], ours: Sequence[Array]) -> str:
+    """What tells two samples of arrays apart; "" where nothing does.
+
+    Args:
+        theirs: one array of each new model of the original.
+        ours: one of each `init`.
+    """
+    if theirs[0].shape != ours[0].shape:
+        return f"shape {ours[0].shape}, the original has {theirs[0].shape}"
+    left, right = (
+        np.stack([np.asarray(one, np.float64).reshape(-1) for one in many])
+        for many in (theirs, ours)
+    )
+    fixed = (left == left[0]).all(axis=0) if len(left) > 1 else np.zeros(left.shape[1], bool)
+    if len(left) == 1 and bool((left == left.flat[0]).all()):
+        fixed[:] = True
+    scale = np.abs(left[:, fixed]).max(initial=0.0)
+    off = np.abs(right[:, fixed] - left[0, fixed]).max(initial=0.0)
+    if off > _ROUNDING * scale:
+        return f"a constant is off by {off:.3g}"
+    x, y = (_some(one[:, ~fixed].reshape(-1)) for one in (left, right))
+    return _samples(x, y) if x.size else ""
+
+
+def _some(values: Array) -> Array:
+    if values.size <= _ELEMENTS:
+        return values
+    return np.random.default_rng(SEED).choice(values, _ELEMENTS, replace=False)
+
+
+def _samples(x: Array, y: Array) -> str:
+    """What tells two samples of independent draws apart."""
+    means, deviations = (x.mean(), y.mean()), (x.std(), y.std())
+    error = np.hypot(deviations[0], deviations[1]) / np.sqrt(x.size)
+    if abs(means[0] - means[1]) > _ERRORS * error:
+        return f"mean {means[1]:.3g}, the original's {means[0]:.3g}"
+    tails = [np.mean(((one - one.mean()) / max(one.std(), 1e-30)) ** 4) for one in (x, y)]
+    wide = _ERRORS * np.sqrt(max(*tails, 1.0) / x.size)
+    if abs(deviations[0] - deviations[1]) > wide * max(deviations):
+        return f"standard deviation {deviations[1]:.3g}, the original's {deviations[0]:.3g}"
+    wide = _ERRORS * np.sqrt(24 / x.size) * max(*tails, 3.0) / 3
+    if abs(tails[0] - tails[1]) > wide:
+        return f"tails (kurtosis) {tails[1]:.3g}, the original's {tails[0]:.3g}"
+    if x.size >= 200:
+        for side, ends in (("smallest", (x.min(), y.min())), ("largest", (x.max(), y.max()))):
+            if abs(ends[0] - ends[1]) > 2.5 * max(deviations):
+                return f"{side} {ends[1]:.3g}, the original's {ends[0]:.3g}"
+    distance = _largest_gap(x, y)
+    # The probability that samples of one law are so far apart is about 2 exp(-2 d² nm / (n + m)).
+    if 2 * np.exp(-2 * distance**2 * x.size * y.size / (x.size + y.size)) < _RARELY:
+        return f"Kolmogorov–Smirnov distance {distance:.2g} of the distributions"
+    return ""
+
+
+def _largest_gap(x: Array, y: Array) -> float:
+    """The largest distance of the two samples' distribution functions."""
+    both = np.concatenate([x, y])
+    shares = [np.searchsorted(np.sort(one), both, side="right") / one.size for one in (x, y)]
+    return float(np.abs(shares[0] - shares[1]).max())

@@ -1,0 +1,216 @@
+"""`init` of a port draws what the original's factory was seen to draw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from converters.graph import Port, port
+from converters.graph.starts.law import Computed, Constant, Draw, Other, Patched
+from converters.graph.starts.watch import Starts, watching
+
+DRAWS = 200
+
+
+class Scaled(nn.Module):
+    """A layer with draws, formulas and buffers of its own."""
+
+    def __init__(self, dim: int, std: float) -> None:
+        super().__init__()
+        self.scaled = nn.Parameter(torch.randn(dim, dim) * dim**-0.5)
+        self.shifted = nn.Parameter(torch.rand(dim) * 4 - 1)
+        self.decay = nn.Parameter(torch.log(torch.rand(dim) * 0.9 + 0.1))
+        self.gain = nn.Parameter(torch.full((dim,), 1e-6))
+        self.slopes = nn.Parameter(torch.arange(1.0, dim + 1).sqrt())
+        self.table = nn.Parameter(torch.empty(dim, dim))
+        nn.init.trunc_normal_(self.table, std=std, a=-std, b=2 * std)
+        self.register_buffer("level", torch.full((dim,), 0.5))
+        self.register_buffer("order", torch.tensor([2, 0, 1]))
+        self.register_buffer("steps", torch.arange(dim).float() ** 2 / 7, persistent=False)
+        self.register_buffer("noise", torch.randn(dim))
+        self.register_buffer("turned", torch.arange(dim).flip(0) * 1.5, persistent=False)
+        self.rates = nn.Parameter(torch.log(torch.arange(1, dim + 1)[None].expand(3, -1).clone()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x @ self.scaled + self.shifted * self.decay + self.slopes * self.gain
+        x = (
+            x[:, self.order[self.order]] * self.level.mean()
+            + (x @ self.table).sum()
+            + self.steps.sum()
+        )
+        return x + self.noise.mean() + (self.turned * self.rates).sum()
+
+
+class Net(nn.Module):
+    """Layers of torch with their defaults, and with what the model draws into them."""
+
+    def __init__(self, dim: int = 12, depth: int = 2, std: float = 0.03) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(9, dim, padding_idx=2)
+        self.plain = nn.Linear(dim, dim)
+        self.own = Scaled(dim, std)
+        self.up = nn.ConvTranspose1d(3, 4, 3)
+        self.conv = nn.Conv1d(4, 4, 3, groups=2)
+        self.rnn = nn.LSTM(4, 4, batch_first=True)
+        self.head = nn.Linear(4, 5)
+        nn.init.normal_(self.head.weight, std=std / math.sqrt(2 * depth))
+        nn.init.xavier_uniform_(self.plain.weight, gain=0.5)
+        nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.constant_(self.head.bias, -2.0)
+        nn.init.orthogonal_(self.rnn.weight_hh_l0)
+        for bias in (self.rnn.bias_ih_l0, self.rnn.bias_hh_l0):
+            nn.init.zeros_(bias)
+            bias.data[4:8].fill_(1.0)  # the forget gate
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.own(self.plain(self.embed(ids)).mean(1))
+        x = self.conv(self.up(x[:, :, None])).transpose(1, 2)
+        return self.head(self.rnn(x)[0])
+
+
+def watched(make: Callable[[], nn.Module], seed: int = 0) -> tuple[nn.Module, Starts]:
+    torch.manual_seed(seed)
+    with watching() as watch:
+        model = make()
+    return model.eval(), watch.starts(model)
+
+
+def distance(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> float:
+    """Kolmogorov and Smirnov's, over what it would be by chance once in a thousand times."""
+    x, y = np.sort(left.ravel()), np.sort(right.ravel())
+    both = np.concatenate([x, y])
+    shares = [np.searchsorted(one, both, side="right") / one.size for one in (x, y)]
+    by_chance = 1.95 * math.sqrt((x.size + y.size) / (x.size * y.size))
+    return float(np.abs(shares[0] - shares[1]).max()) / by_chance
+
+
+@pytest.fixture(scope="module")
+def written() -> tuple[nn.Module, Port]:
+    model, starts = watched(Net)
+    return model, port(model, {"ids": torch.randint(0, 9, (2, 5))}, starts)
+
+
+def test_all_arrays_have_the_distributions_of_the_original(
+    written: tuple[nn.Module, Port], load: Callable[..., Any]
+) -> None:
+    model, made = written
+    assert made.otherwise == {}
+    flax = load(made)
+    ids = jnp.zeros((2, 5), jnp.int32)
+    draws = jax.jit(jax.vmap(lambda key: flax.init(key, ids=ids)))(
+        jax.random.split(jax.random.key(0), DRAWS)
+    )
+    torch.manual_seed(1)
+    news = [Net().state_dict() for _ in range(DRAWS)]
+    params = draws["params"]
+    named = {
+        "embed.weight": params["embed"]["embedding"],
+        "plain.weight": params["plain"]["kernel"],
+        "plain.bias": params["plain"]["bias"],
+        "up.weight": params["up"]["kernel"],
+        "up.bias": params["up"]["bias"],
+        "conv.weight": params["conv"]["kernel"],
+        "conv.bias": params["conv"]["bias"],
+        "rnn.weight_ih_l0": params["rnn"]["input_kernel_l0"],
+        "rnn.weight_hh_l0": params["rnn"]["hidden_kernel_l0"],
+        "rnn.bias_ih_l0": params["rnn"]["input_bias_l0"],
+        "head.weight": params["head"]["kernel"],
+        "head.bias": params["head"]["bias"],
+        **{f"own.{name}": value for name, value in params["own"].items()},
+        **{f"own.{name}": value for name, value in draws["buffers"]["own"].items()},
+    }
+    assert {*news[0]} - {*named} == {"rnn.bias_hh_l0"}
+    for key, ours in named.items():
+        if key in ("own.steps", "own.turned"):
+            continue
+        theirs, ours = np.stack([new[key].numpy() for new in news]), np.asarray(ours)
+        if (theirs == theirs[0]).all():
+            np.testing.assert_allclose(ours, theirs, rtol=1e-6, err_msg=key)
+            continue
+        assert distance(theirs, ours) < 1, key
+        np.testing.assert_allclose(ours.mean(), theirs.mean(), atol=0.2 * theirs.std() + 1e-7)
+        np.testing.assert_allclose(ours.std(), theirs.std(), rtol=0.08, atol=1e-7, err_msg=key)
+    np.testing.assert_array_equal(params["embed"]["embedding"][:, 2], 0)
+    np.testing.assert_array_equal(params["rnn"]["hidden_bias_l0"][:, 4:8], 1)
+    for name in ("steps", "turned"):
+        expected = model.get_buffer(f"own.{name}")
+        np.testing.assert_allclose(draws["buffers"]["own"][name][0], expected, rtol=1e-6)
+
+
+def test_settings_stand_in_the_initialisers(
+    written: tuple[nn.Module, Port], load: Callable[..., Any]
+) -> None:
+    text = written[1].modeling.replace("\n", "").replace(" ", "")
+    assert "nn.initializers.normal(self.config.std/math.sqrt(2*self.config.depth))" in text
+    assert "uniform_within(self.config.dim**(-0.5))" in text
+    flax = load(written[1], std=3.0)
+    made = jax.jit(flax.init)(jax.random.key(0), ids=jnp.zeros((2, 5), jnp.int32))
+    assert np.std(made["params"]["head"]["kernel"]) > 0.5
+
+
+def test_what_is_stored_is_refused_at_another_size(
+    written: tuple[nn.Module, Port], load: Callable[..., Any]
+) -> None:
+    assert set(written[1].initial) == {"own/turned"}
+    flax = load(written[1], dim=14)
+    with pytest.raises(ValueError, match=r"\(12,\) in initial.safetensors; \(14,\) is needed"):
+        jax.eval_shape(flax.init, jax.random.key(0), ids=jnp.zeros((2, 5), jnp.int32))
+
+
+class Odd(nn.Module):
+    """Draws that no port has, and a layer that starts as a copy of another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lower = nn.Parameter(torch.randn(4, 4).tril())
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.second.load_state_dict(self.first.state_dict())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x @ self.lower))
+
+
+def test_what_is_not_reproduced_is_named() -> None:
+    model, starts = watched(Odd)
+    made = port(model, {"x": torch.randn(2, 4)}, starts)
+    assert made.otherwise == {"lower": "drawn by tril"}
+    assert [note.partition(": ")[2] for note in made.notes] == [
+        "second.weight as a copy of first.weight, second.bias as a copy of first.bias"
+    ]
+
+
+def test_laws_are_those_of_what_wrote_last() -> None:
+    def make() -> nn.Module:
+        layer = nn.Linear(3, 4)
+        layer.weight.data.normal_(1.0, 2.0).mul_(3.0)
+        layer.bias.data.zero_()
+        layer.mask = nn.Buffer(torch.ones(4, 4).tril())
+        layer.table = nn.Parameter(torch.zeros(4, 2))
+        layer.table.data[1].uniform_()
+        layer.odd = nn.Parameter(torch.bernoulli(torch.full((2,), 0.5)))
+        return layer
+
+    _, starts = watched(make)
+    weight = starts["weight"].law
+    assert isinstance(weight, Draw)
+    assert (weight.second.value, weight.scale.value) == (2.0, 3.0)
+    assert isinstance(starts["bias"].law, Constant)
+    assert isinstance(starts["mask"].law, Computed)
+    assert isinstance(starts["table"].law, Patched)
+    assert starts["odd"].law == Other("bernoulli")
+
+
+def test_without_a_watch_nothing_is_claimed() -> None:
+    torch.manual_seed(0)
+    made = port(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), {"input": torch.randn(2, 3)})
+    assert not made.watched
+    assert "init" not in made.modeling

@@ -1,0 +1,53 @@
+"""The comparison of what two models draw: it lets equal laws pass, and tells others apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from migrate.port.initialisation import difference
+
+Draw = Callable[[np.random.Generator], np.ndarray[Any, Any]]
+
+
+def _uniform(rng: np.random.Generator, bound: float = 0.1, size: int = 600) -> np.ndarray[Any, Any]:
+    return rng.uniform(-bound, bound, size).astype(np.float32)
+
+
+def _padded(rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    made = rng.normal(size=(20, 30)).astype(np.float32)
+    made[3] = 0
+    return made
+
+
+def _drawn(draw: Draw, seed: int, count: int = 4) -> list[np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(seed)
+    return [draw(rng) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [_uniform, _padded, lambda _: np.full(5, 0.5, np.float32), lambda rng: _uniform(rng, 1e-6, 3)],
+)
+def test_samples_of_one_law_are_equal(draw: Draw) -> None:
+    assert difference(_drawn(draw, 0), _drawn(draw, 1)) == ""
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "said"),
+    [
+        (_uniform, lambda rng: _uniform(rng, 0.17), "standard deviation"),
+        (_uniform, lambda rng: rng.normal(0, 0.1 / 3**0.5, 600), "tails"),
+        (_uniform, lambda rng: _uniform(rng) + 0.05, "mean"),
+        (_uniform, lambda _: np.zeros(600), "standard deviation"),
+        (_padded, lambda rng: rng.normal(size=(20, 30)), "constant"),
+        (lambda _: np.full(5, 1e-6), lambda _: np.full(5, 2e-6), "constant"),
+        (lambda _: np.zeros(5), lambda rng: rng.normal(size=5), "constant"),
+        (_uniform, lambda rng: _uniform(rng, size=601), "shape"),
+    ],
+)
+def test_samples_of_two_laws_are_told_apart(theirs: Draw, ours: Draw, said: str) -> None:
+    assert said in difference(_drawn(theirs, 0), _drawn(ours, 1))
