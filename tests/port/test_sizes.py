@@ -100,6 +100,20 @@ class Routed(nn.Module):
         return out
 
 
+class Scaled(nn.Module):
+    """Factors that follow from sizes: one is an attribute, one is computed on its line."""
+
+    def __init__(self, dim: int = 12, heads: int = 3) -> None:
+        super().__init__()
+        self.dim, self.heads = dim, heads
+        self.head_dim = dim // heads
+        self.scaling = self.head_dim**-0.5
+        self.layer = nn.Linear(dim, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x * self.scaling).sin() * (self.dim**-0.5)
+
+
 class Images(nn.Module):
     """Images of any size, and a number of the constructor that only a buffer keeps."""
 
@@ -258,6 +272,14 @@ def test_a_number_that_no_weight_shows_is_a_field(tmp_path: Path) -> None:
     assert_close(outputs(written, tmp_path / "net", model, {"x": x}, top_k=4), model(x))
     with pytest.raises(PortRefusesError, match="experts=7"):
         outputs(written, tmp_path / "net", Routed(experts=7), {"x": x}, experts=7)
+
+
+def test_factors_that_follow_from_sizes_are_expressions(tmp_path: Path) -> None:
+    written, found = sized(Scaled, {"x": real(2, 5, 12)}, tmp_path)
+    assert {name for name, _, _ in found.changed} == {"dim", "heads"}
+    assert not found.held
+    model, x = Scaled(dim=20, heads=2), real(3, 4, 20)
+    assert_close(outputs(written, tmp_path / "net", model, {"x": x}, dim=20, heads=2), model(x))
 
 
 def test_sides_of_images_are_tried_too(tmp_path: Path) -> None:

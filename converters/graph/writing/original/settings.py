@@ -258,11 +258,21 @@ class Settings:
 
     def _of_nodes(self, path: str, value: int | float, nodes: Sequence[ast.AST]) -> _Said | None:
         wanted = (type(value), value)
+        exponents = {
+            inner
+            for node in nodes
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow)
+            for inner in ast.walk(node.right)
+        }
         for node in nodes:
+            if node in exponents:
+                continue
             if isinstance(node, ast.Constant) and (type(node.value), node.value) == wanted:
                 return _Said(repr(value), {})
         for node in nodes:
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            if isinstance(node, ast.BinOp) or (
+                isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+            ):
                 found = self._resolve(path, node, value, 0)
                 if found is not None and found.parts:
                     return found
@@ -398,6 +408,8 @@ class Settings:
             case ast.Constant():
                 same = node.value == value and not isinstance(node.value, bool)
                 return _Said(repr(value), {}) if same else None
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+                return _Said(repr(value), {}) if _is(-number, value) else None
             case ast.Attribute(value=ast.Name(id="self" | "module"), attr=name):
                 found = _element(getattr(self.modules[path], name, None), index)
                 if not _is(found, value):
@@ -416,7 +428,12 @@ class Settings:
             ) if child in self.modules[path]._modules:
                 below = f"{path}.{child}".lstrip(".")
                 held = getattr(self.modules[below], name, None)
-                return self._attribute(below, name, value, depth) if _is(held, value) else None
+                if not _is(held, value):
+                    return None
+                said = None
+                if type(self.modules[below]).__module__.startswith("torch."):
+                    said = self._argument(below, name, value, depth + 1)
+                return said or self._attribute(below, name, value, depth)
             case ast.Attribute(value=ast.Name(id=holder), attr=name) if self._config(path) is None:
                 return self._of_object(path, holder, name, value, index)
             case ast.Attribute(attr=name):
@@ -560,6 +577,8 @@ class Settings:
         match node:
             case ast.Constant():
                 return node.value
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+                return -number
             case ast.Attribute(value=ast.Name(id="self" | "module"), attr=name):
                 return _element(getattr(self.modules[path], name, None), index)
             case ast.Attribute(
