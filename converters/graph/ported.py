@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from converters.graph.expression import call, code
-from converters.graph.ir import Free, Graph
+from converters.graph.ir import COMPUTE, Free, Graph
 from converters.graph.merging.merged import Both, both_modes, evaluation_alone
 from converters.graph.recording.group import group
 from converters.graph.recording.guards import Bound
@@ -261,7 +261,8 @@ def _inputs(graph: Graph) -> tuple[Argument, ...]:
         shape = tuple(
             _SIDES[axis] if isinstance(side, Free) else side for axis, side in enumerate(fact.shape)
         )
-        dtype = str(fact.dtype).removeprefix("torch.")
+        narrow = graph.narrow is not None and fact.dtype == COMPUTE
+        dtype = str(torch.float32 if narrow else fact.dtype).removeprefix("torch.")
         made.append(Argument(name, dtype, shape, name in graph.fixed))
     return tuple(made)
 

@@ -168,7 +168,7 @@ def test_an_original_that_does_not_run_in_bfloat16_is_not_tried(tmp_path: Path) 
     assert "not tried: the original does not run in bfloat16 (RuntimeError" in found[0].verdict
 
 
-@pytest.mark.parametrize("port", [float("nan"), float("inf"), 1.6e-3])
+@pytest.mark.parametrize("port", [float("nan"), float("inf"), 3.1e-3])
 def test_only_errors_near_torch_s_own_match(port: float) -> None:
-    assert not Numerics(BFLOAT16, "", 1e-3, port).matches
-    assert Numerics(BFLOAT16, "", 1e-3, 1.4e-3).matches
+    assert not Numerics(BFLOAT16, "", 2e-3, port).matches
+    assert Numerics(BFLOAT16, "", 2e-3, 2.9e-3).matches

@@ -9,6 +9,9 @@ from typing import Any
 
 # How many times torch's own error the port's may be.
 LIMIT = 1.5
+# What two independent roundings to bfloat16 (2⁻⁹ each) can be off: below it nothing is told apart. Flax rounds
+# a product and again its sum with the bias, torch once.
+ROUNDING = 2.0**-8.5
 BFLOAT16, MIXED = "bfloat16", "float32 weights, bfloat16"
 SETTINGS = (BFLOAT16, MIXED)
 # Module path → the dtypes of what its products multiply.
@@ -61,8 +64,8 @@ class Numerics:
 
     @property
     def is_as_near(self) -> bool:
-        """Whether the port's error is at most `LIMIT` times the original's."""
-        return math.isfinite(self.port) and self.port <= LIMIT * self.original
+        """Whether the port's error is at most `LIMIT` times the original's, or two roundings."""
+        return math.isfinite(self.port) and self.port <= max(LIMIT * self.original, ROUNDING)
 
     @property
     def verdict(self) -> str:

@@ -309,6 +309,10 @@ def test_a_model_that_chooses_16_bits_is_recorded_as_it_is() -> None:
     assert ".astype(jnp.bfloat16)" in written.modeling
 
 
+def test_its_inputs_are_those_that_it_was_given() -> None:
+    assert [one.dtype for one in made("masked")[2].inputs] == ["float32", "bool"]
+
+
 def test_the_module_is_as_it_was_when_it_is_recorded() -> None:
     torch.manual_seed(0)
     model = Tokens().eval()
