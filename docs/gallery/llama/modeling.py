@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
 
 from .config import LlamaForCausalLMConfig
+
+
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
+
+    def cast_param(
+        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
+    ) -> jax.Array:
+        """A weight in the dtype of the computation."""
+        return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
 def rotate_half(x: jax.Array) -> jax.Array:
@@ -41,42 +72,58 @@ class LlamaRotaryEmbedding(nn.Module):
             jnp.arange(0, self.config.head_dim, 2) / self.config.head_dim
         )
 
-    def __call__(self, position_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, position_ids: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
         freqs = position_ids[..., None].astype(jnp.float32) * self.inv_freq
         emb = jnp.concatenate([freqs, freqs], axis=-1)
         cos = jnp.cos(emb)
         sin = jnp.sin(emb)
-        return cos, sin
+        return cos.astype(dtype), sin.astype(dtype)
 
 
-class LlamaRMSNorm(nn.Module):
+class LlamaRMSNorm(Module):
     config: LlamaForCausalLMConfig
 
     def setup(self) -> None:
-        self.weight = self.param("weight", nn.initializers.ones, (self.config.hidden_size,))
+        self.weight = self.cast_param("weight", nn.initializers.ones, (self.config.hidden_size,))
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        input_dtype = hidden_states.dtype
+        hidden_states = hidden_states.astype(jnp.float32)
         variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
         hidden_states = hidden_states * jax.lax.rsqrt(variance + self.config.rms_norm_eps)
-        return self.weight * hidden_states
+        return self.weight * hidden_states.astype(input_dtype)
 
 
-class LlamaAttention(nn.Module):
+class LlamaAttention(Module):
     """Multi-headed attention from 'Attention Is All You Need' paper"""
 
     config: LlamaForCausalLMConfig
 
     def setup(self) -> None:
         self.q_proj = nn.Dense(
-            self.config.num_attention_heads * self.config.head_dim, use_bias=False
+            self.config.num_attention_heads * self.config.head_dim,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
         self.k_proj = nn.Dense(
-            self.config.num_key_value_heads * self.config.head_dim, use_bias=False
+            self.config.num_key_value_heads * self.config.head_dim,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
         self.v_proj = nn.Dense(
-            self.config.num_key_value_heads * self.config.head_dim, use_bias=False
+            self.config.num_key_value_heads * self.config.head_dim,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
-        self.o_proj = nn.Dense(self.config.hidden_size, use_bias=False)
+        self.o_proj = nn.Dense(
+            self.config.hidden_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
         hidden_shape = (*hidden_states.shape[:2], -1, self.config.head_dim)
@@ -89,26 +136,41 @@ class LlamaAttention(nn.Module):
         return self.o_proj(attn_output)
 
 
-class LlamaMLP(nn.Module):
+class LlamaMLP(Module):
     config: LlamaForCausalLMConfig
 
     def setup(self) -> None:
-        self.gate_proj = nn.Dense(self.config.intermediate_size, use_bias=False)
-        self.up_proj = nn.Dense(self.config.intermediate_size, use_bias=False)
-        self.down_proj = nn.Dense(self.config.hidden_size, use_bias=False)
+        self.gate_proj = nn.Dense(
+            self.config.intermediate_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.up_proj = nn.Dense(
+            self.config.intermediate_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.down_proj = nn.Dense(
+            self.config.hidden_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-class LlamaDecoderLayer(nn.Module):
+class LlamaDecoderLayer(Module):
     config: LlamaForCausalLMConfig
 
     def setup(self) -> None:
-        self.self_attn = LlamaAttention(self.config)
-        self.mlp = LlamaMLP(self.config)
-        self.input_layernorm = LlamaRMSNorm(self.config)
-        self.post_attention_layernorm = LlamaRMSNorm(self.config)
+        self.self_attn = LlamaAttention(self.config, **self.numerics)
+        self.mlp = LlamaMLP(self.config, **self.numerics)
+        self.input_layernorm = LlamaRMSNorm(self.config, **self.numerics)
+        self.post_attention_layernorm = LlamaRMSNorm(self.config, **self.numerics)
 
     def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
         residual = hidden_states
@@ -122,36 +184,49 @@ class LlamaDecoderLayer(nn.Module):
         return residual + hidden_states
 
 
-class LlamaModel(nn.Module):
+class LlamaModel(Module):
     """The bare Llama Model outputting raw hidden-states without any specific head on top."""
 
     config: LlamaForCausalLMConfig
 
     def setup(self) -> None:
-        self.embed_tokens = nn.Embed(self.config.vocab_size, self.config.hidden_size)
-        self.layers = [LlamaDecoderLayer(self.config) for _ in range(self.config.num_hidden_layers)]
-        self.norm = LlamaRMSNorm(self.config)
+        self.embed_tokens = nn.Embed(
+            self.config.vocab_size,
+            self.config.hidden_size,
+            embedding_init=nn.initializers.normal(self.config.initializer_range),
+            **self.dtypes,
+        )
+        self.layers = [
+            LlamaDecoderLayer(self.config, **self.numerics)
+            for _ in range(self.config.num_hidden_layers)
+        ]
+        self.norm = LlamaRMSNorm(self.config, **self.numerics)
         self.rotary_emb = LlamaRotaryEmbedding(self.config)
 
     def __call__(self, input_ids: jax.Array) -> jax.Array:
         inputs_embeds = self.embed_tokens(input_ids)
         position_ids = jnp.arange(input_ids.shape[1])
         position_ids = position_ids[None]
-        cos, sin = self.rotary_emb(position_ids)
+        cos, sin = self.rotary_emb(position_ids, inputs_embeds.dtype)
         hidden_states = inputs_embeds
         for layer in self.layers:
             hidden_states = layer(hidden_states, cos, sin)
         return self.norm(hidden_states)
 
 
-class LlamaForCausalLM(nn.Module):
+class LlamaForCausalLM(Module):
     """The Llama Model for causal language modeling."""
 
     config: LlamaForCausalLMConfig
 
     def setup(self) -> None:
-        self.model = LlamaModel(self.config)
-        self.lm_head = nn.Dense(self.config.vocab_size, use_bias=False)
+        self.model = LlamaModel(self.config, **self.numerics)
+        self.lm_head = nn.Dense(
+            self.config.vocab_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
         outputs = self.model(input_ids)

@@ -8,4 +8,5 @@ class MLPConfig:
     """The sizes of MLP."""
 
     hidden: int = 256
+    inputs: int = 784
     classes: int = 10

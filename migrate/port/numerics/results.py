@@ -9,9 +9,8 @@ from typing import Any
 
 # How many times torch's own error the port's may be.
 LIMIT = 1.5
-# What two independent roundings to bfloat16 (2⁻⁹ each) can be off: below it nothing is told apart. Flax
-# rounds a product and again its sum with the bias, torch once.
-ROUNDING = 2.0**-8.5
+# What rounding the exact result once to bfloat16 can be off: below it nothing is told apart.
+ROUNDING = 2.0**-9
 BFLOAT16, MIXED = "bfloat16", "float32 weights, bfloat16"
 SETTINGS = (BFLOAT16, MIXED)
 # Module path → the dtypes of what its products multiply.
