@@ -248,6 +248,29 @@ def test_the_processes_of_a_loader_are_kept_from_xla(tmp_path: Path) -> None:
     assert "shims.manual_seed" not in portable
 
 
+IN_ITEM = """class Items(torch.utils.data.Dataset):
+    def __getitem__(self, index):
+        torch.manual_seed(index)
+        return torch.randn(2)
+"""
+IN_WORKER = """class Items(torch.utils.data.IterableDataset):
+    def start(self):
+        worker = torch.utils.data.get_worker_info()
+        if worker is not None:
+            torch.manual_seed(worker.id)
+"""
+
+
+@pytest.mark.parametrize("top", [IN_ITEM, IN_WORKER])
+@pytest.mark.parametrize("style", ["native", "portable"])
+def test_what_seeds_in_a_data_set_is_kept_from_xla(top: str, style: str, tmp_path: Path) -> None:
+    """A process of a loader that seeds XLA opens the TPU, which the replica has."""
+    text = rewritten(tmp_path, script(top=top, seed="items = Items()"), style)
+    assert top.strip() in text
+    assert text.count("torch_xla.manual_seed") == text.count(OWN)
+    assert "shims.manual_seed" not in text
+
+
 def test_the_portable_style_leaves_a_missing_seed_to_shims(tmp_path: Path) -> None:
     assert "manual_seed" not in rewritten(tmp_path, script(), "portable")
     before = script("from transformers import set_seed", seed="set_seed(7)")

@@ -2,11 +2,26 @@
 
 from dataclasses import dataclass
 
+# Numbers of entries: modeling.py has a place for so many.
+LENGTHS = {
+    "block_out_channels": 2,
+}
+
 
 @dataclass(frozen=True)
 class AutoencoderKLConfig:
     """The sizes of AutoencoderKL."""
 
+    encoder_channels: int = 16
+    decoder_channels: int = 32
     norm_num_groups: int = 8
     block_out_channels: tuple[int, ...] = (16, 32)
+    in_channels: int = 3
     latent_channels: int = 4
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that modeling.py does not follow."""
+        for name, length in LENGTHS.items():
+            if len(getattr(self, name)) != length:
+                said = f"{name}={getattr(self, name)!r}: modeling.py has a place for {length}"
+                raise ValueError(f"{type(self).__name__}: {said}; see 'Sizes' in README.md")

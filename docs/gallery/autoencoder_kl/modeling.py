@@ -2,27 +2,103 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
+from jax.typing import DTypeLike
 
 from .config import AutoencoderKLConfig
 
 
-class ResnetBlock2D(nn.Module):
+def torch_uniform(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+    """torch's default for the weight of a Linear or a Conv: uniform within 1 / sqrt(fan_in)."""
+    bound = float(np.prod(shape[:-1])) ** -0.5
+    return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+
+
+def uniform_within(bound: float) -> nn.initializers.Initializer:
+    """Draws between -bound and bound."""
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+
+    return init
+
+
+def demand_size(holds: bool, what: str) -> None:
+    """Raise where the sizes of the inputs are others than those that this port holds for."""
+    if not holds:
+        raise ValueError(f"this port holds for {what}; see 'Free dimensions' in its README")
+
+
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
+
+
+class ResnetBlock2D(Module):
     """A Resnet block."""
 
     groups: int
     in_channels: int
     num_groups: int
+    out_channels: int
+    conv_2d_out_channels: int
+    use_in_shortcut: bool
 
     def setup(self) -> None:
-        self.norm1 = nn.GroupNorm(num_groups=self.groups, epsilon=1e-06, use_fast_variance=False)
-        self.conv1 = nn.Conv(self.in_channels, kernel_size=(3, 3), padding=((1, 1), (1, 1)))
-        self.norm2 = nn.GroupNorm(
-            num_groups=self.num_groups, epsilon=1e-06, use_fast_variance=False
+        self.norm1 = nn.GroupNorm(
+            num_groups=self.groups, epsilon=1e-06, use_fast_variance=False, **self.dtypes
         )
-        self.conv2 = nn.Conv(self.in_channels, kernel_size=(3, 3), padding=((1, 1), (1, 1)))
+        self.conv1 = nn.Conv(
+            self.out_channels,
+            kernel_size=(3, 3),
+            padding=((1, 1), (1, 1)),
+            kernel_init=torch_uniform,
+            bias_init=uniform_within((self.in_channels * 9) ** (-0.5)),
+            **self.numerics,
+        )
+        self.norm2 = nn.GroupNorm(
+            num_groups=self.num_groups, epsilon=1e-06, use_fast_variance=False, **self.dtypes
+        )
+        self.conv2 = nn.Conv(
+            self.conv_2d_out_channels,
+            kernel_size=(3, 3),
+            padding=((1, 1), (1, 1)),
+            kernel_init=torch_uniform,
+            bias_init=uniform_within((self.out_channels * 9) ** (-0.5)),
+            **self.numerics,
+        )
+        if self.use_in_shortcut:
+            self.conv_shortcut = nn.Conv(
+                self.conv_2d_out_channels,
+                kernel_size=(1, 1),
+                padding="VALID",
+                kernel_init=torch_uniform,
+                bias_init=uniform_within(self.in_channels ** (-0.5)),
+                **self.numerics,
+            )
 
     def __call__(self, input_tensor: jax.Array) -> jax.Array:
         hidden_states = self.norm1(input_tensor)
@@ -31,14 +107,26 @@ class ResnetBlock2D(nn.Module):
         hidden_states = self.norm2(hidden_states)
         hidden_states = jax.nn.silu(hidden_states)
         hidden_states = self.conv2(hidden_states)
+        if self.use_in_shortcut:
+            input_tensor = self.conv_shortcut(input_tensor)
         return input_tensor + hidden_states
 
 
-class Downsample2D(nn.Module):
+class Downsample2D(Module):
     """A 2D downsampling layer with an optional convolution."""
 
+    config: AutoencoderKLConfig
+
     def setup(self) -> None:
-        self.conv = nn.Conv(16, kernel_size=(3, 3), strides=(2, 2), padding="VALID")
+        self.conv = nn.Conv(
+            16,
+            kernel_size=(3, 3),
+            strides=(2, 2),
+            padding="VALID",
+            kernel_init=torch_uniform,
+            bias_init=uniform_within((self.config.encoder_channels * 9) ** (-0.5)),
+            **self.numerics,
+        )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         hidden_states = jnp.pad(
@@ -47,33 +135,7 @@ class Downsample2D(nn.Module):
         return self.conv(jnp.moveaxis(hidden_states, 1, -1))
 
 
-class ResnetBlock2D2(nn.Module):
-    """A Resnet block."""
-
-    out_channels: int
-    conv_2d_out_channels: int
-
-    def setup(self) -> None:
-        self.norm1 = nn.GroupNorm(num_groups=8, epsilon=1e-06, use_fast_variance=False)
-        self.conv1 = nn.Conv(self.out_channels, kernel_size=(3, 3), padding=((1, 1), (1, 1)))
-        self.norm2 = nn.GroupNorm(num_groups=8, epsilon=1e-06, use_fast_variance=False)
-        self.conv2 = nn.Conv(
-            self.conv_2d_out_channels, kernel_size=(3, 3), padding=((1, 1), (1, 1))
-        )
-        self.conv_shortcut = nn.Conv(self.conv_2d_out_channels, kernel_size=(1, 1), padding="VALID")
-
-    def __call__(self, input_tensor: jax.Array) -> jax.Array:
-        hidden_states = self.norm1(input_tensor)
-        hidden_states = jax.nn.silu(hidden_states)
-        hidden_states = self.conv1(hidden_states)
-        hidden_states = self.norm2(hidden_states)
-        hidden_states = jax.nn.silu(hidden_states)
-        hidden_states = self.conv2(hidden_states)
-        input_tensor = self.conv_shortcut(input_tensor)
-        return input_tensor + hidden_states
-
-
-class Attention(nn.Module):
+class Attention(Module):
     """A cross attention layer."""
 
     config: AutoencoderKLConfig
@@ -83,12 +145,37 @@ class Attention(nn.Module):
             self.config.block_out_channels[-1] // self.config.block_out_channels[-1]
         )
         self.group_norm = nn.GroupNorm(
-            num_groups=self.config.norm_num_groups, epsilon=1e-06, use_fast_variance=False
+            num_groups=self.config.norm_num_groups,
+            epsilon=1e-06,
+            use_fast_variance=False,
+            **self.dtypes,
         )
-        self.to_q = nn.Dense(self.inner_kv_dim)
-        self.to_k = nn.Dense(self.inner_kv_dim)
-        self.to_v = nn.Dense(self.inner_kv_dim)
-        self.to_out = [nn.Dense(self.config.block_out_channels[-1])]
+        self.to_q = nn.Dense(
+            self.inner_kv_dim,
+            kernel_init=torch_uniform,
+            bias_init=uniform_within(self.config.block_out_channels[-1] ** (-0.5)),
+            **self.numerics,
+        )
+        self.to_k = nn.Dense(
+            self.inner_kv_dim,
+            kernel_init=torch_uniform,
+            bias_init=uniform_within(self.config.block_out_channels[-1] ** (-0.5)),
+            **self.numerics,
+        )
+        self.to_v = nn.Dense(
+            self.inner_kv_dim,
+            kernel_init=torch_uniform,
+            bias_init=uniform_within(self.config.block_out_channels[-1] ** (-0.5)),
+            **self.numerics,
+        )
+        self.to_out = [
+            nn.Dense(
+                self.config.block_out_channels[-1],
+                kernel_init=torch_uniform,
+                bias_init=uniform_within(self.inner_kv_dim ** (-0.5)),
+                **self.numerics,
+            )
+        ]
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         hidden_states_2 = hidden_states.reshape(hidden_states.shape[0], -1, hidden_states.shape[-1])
@@ -111,7 +198,7 @@ class Attention(nn.Module):
         return hidden_states_2 + jnp.moveaxis(hidden_states, -1, 1)
 
 
-class ResnetBlock2D3(nn.Module):
+class ResnetBlock2D2(Module):
     """A Resnet block."""
 
     groups: int
@@ -119,12 +206,28 @@ class ResnetBlock2D3(nn.Module):
     num_groups: int
 
     def setup(self) -> None:
-        self.norm1 = nn.GroupNorm(num_groups=self.groups, epsilon=1e-06, use_fast_variance=False)
-        self.conv1 = nn.Conv(self.in_channels, kernel_size=(3, 3), padding=((1, 1), (1, 1)))
-        self.norm2 = nn.GroupNorm(
-            num_groups=self.num_groups, epsilon=1e-06, use_fast_variance=False
+        self.norm1 = nn.GroupNorm(
+            num_groups=self.groups, epsilon=1e-06, use_fast_variance=False, **self.dtypes
         )
-        self.conv2 = nn.Conv(self.in_channels, kernel_size=(3, 3), padding=((1, 1), (1, 1)))
+        self.conv1 = nn.Conv(
+            self.in_channels,
+            kernel_size=(3, 3),
+            padding=((1, 1), (1, 1)),
+            kernel_init=torch_uniform,
+            bias_init=uniform_within((self.in_channels * 9) ** (-0.5)),
+            **self.numerics,
+        )
+        self.norm2 = nn.GroupNorm(
+            num_groups=self.num_groups, epsilon=1e-06, use_fast_variance=False, **self.dtypes
+        )
+        self.conv2 = nn.Conv(
+            self.in_channels,
+            kernel_size=(3, 3),
+            padding=((1, 1), (1, 1)),
+            kernel_init=torch_uniform,
+            bias_init=uniform_within((self.in_channels * 9) ** (-0.5)),
+            **self.numerics,
+        )
 
     def __call__(self, input_tensor: jax.Array) -> jax.Array:
         hidden_states = self.norm1(jnp.moveaxis(input_tensor, 1, -1))
@@ -136,28 +239,65 @@ class ResnetBlock2D3(nn.Module):
         return input_tensor + jnp.moveaxis(hidden_states, -1, 1)
 
 
-class Upsample2D(nn.Module):
+class Upsample2D(Module):
     """A 2D upsampling layer with an optional convolution."""
 
+    config: AutoencoderKLConfig
+
     def setup(self) -> None:
-        self.conv = nn.Conv(32, kernel_size=(3, 3), padding=((1, 1), (1, 1)))
+        self.conv = nn.Conv(
+            32,
+            kernel_size=(3, 3),
+            padding=((1, 1), (1, 1)),
+            kernel_init=torch_uniform,
+            bias_init=uniform_within((self.config.decoder_channels * 9) ** (-0.5)),
+            **self.numerics,
+        )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         hidden_states = jnp.repeat(jnp.repeat(hidden_states, 2, axis=-2), 2, axis=-1)
         return self.conv(jnp.moveaxis(hidden_states, 1, -1))
 
 
-class DownEncoderBlock2D(nn.Module):
+class DownEncoderBlock2D(Module):
+    config: AutoencoderKLConfig
     has_downsamplers: bool
 
     def setup(self) -> None:
         if self.has_downsamplers:
-            self.resnets = [ResnetBlock2D(groups=8, in_channels=16, num_groups=8) for _ in range(2)]
-            self.downsamplers = [Downsample2D()]
+            self.resnets = [
+                ResnetBlock2D(
+                    groups=8,
+                    in_channels=16,
+                    num_groups=8,
+                    out_channels=16,
+                    conv_2d_out_channels=16,
+                    use_in_shortcut=False,
+                    **self.numerics,
+                )
+                for _ in range(2)
+            ]
+            self.downsamplers = [Downsample2D(self.config, **self.numerics)]
         else:
             self.resnets = [
-                ResnetBlock2D2(out_channels=32, conv_2d_out_channels=32),
-                ResnetBlock2D(groups=8, in_channels=32, num_groups=8),
+                ResnetBlock2D(
+                    groups=8,
+                    in_channels=16,
+                    num_groups=8,
+                    out_channels=32,
+                    conv_2d_out_channels=32,
+                    use_in_shortcut=True,
+                    **self.numerics,
+                ),
+                ResnetBlock2D(
+                    groups=8,
+                    in_channels=32,
+                    num_groups=8,
+                    out_channels=32,
+                    conv_2d_out_channels=32,
+                    use_in_shortcut=False,
+                    **self.numerics,
+                ),
             ]
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
@@ -169,24 +309,29 @@ class DownEncoderBlock2D(nn.Module):
         return hidden_states
 
 
-class UNetMidBlock2D(nn.Module):
+class UNetMidBlock2D(Module):
     """A 2D UNet mid-block [`UNetMidBlock2D`] with multiple residual blocks and optional
     attention blocks."""
 
     config: AutoencoderKLConfig
 
     def setup(self) -> None:
-        self.attentions = [Attention(self.config)]
+        self.attentions = [Attention(self.config, **self.numerics)]
         self.resnets = [
             ResnetBlock2D(
                 groups=self.config.norm_num_groups,
                 in_channels=self.config.block_out_channels[-1],
                 num_groups=self.config.norm_num_groups,
+                out_channels=self.config.block_out_channels[-1],
+                conv_2d_out_channels=self.config.block_out_channels[-1],
+                use_in_shortcut=False,
+                **self.numerics,
             ),
-            ResnetBlock2D3(
+            ResnetBlock2D2(
                 groups=self.config.norm_num_groups,
                 in_channels=self.config.block_out_channels[-1],
                 num_groups=self.config.norm_num_groups,
+                **self.numerics,
             ),
         ]
 
@@ -198,32 +343,63 @@ class UNetMidBlock2D(nn.Module):
         return hidden_states
 
 
-class UpDecoderBlock2D(nn.Module):
-    has_upsamplers: bool
+class UpDecoderBlock2D(Module):
+    config: AutoencoderKLConfig
 
     def setup(self) -> None:
-        if self.has_upsamplers:
-            self.resnets = [
-                ResnetBlock2D3(groups=8, in_channels=32, num_groups=8) for _ in range(3)
-            ]
-            self.upsamplers = [Upsample2D()]
-        else:
-            self.resnets = [
-                ResnetBlock2D2(out_channels=16, conv_2d_out_channels=16),
-                ResnetBlock2D(groups=8, in_channels=16, num_groups=8),
-                ResnetBlock2D(groups=8, in_channels=16, num_groups=8),
-            ]
+        self.resnets = [
+            ResnetBlock2D2(groups=8, in_channels=32, num_groups=8, **self.numerics)
+            for _ in range(3)
+        ]
+        self.upsamplers = [Upsample2D(self.config, **self.numerics)]
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         for resnet in self.resnets:
             hidden_states = resnet(hidden_states)
-        if self.has_upsamplers:
-            for upsampler in self.upsamplers:
-                hidden_states = upsampler(hidden_states)
+        for upsampler in self.upsamplers:
+            hidden_states = upsampler(hidden_states)
         return hidden_states
 
 
-class Encoder(nn.Module):
+class UpDecoderBlock2D2(Module):
+    def setup(self) -> None:
+        self.resnets = [
+            ResnetBlock2D(
+                groups=8,
+                in_channels=32,
+                num_groups=8,
+                out_channels=16,
+                conv_2d_out_channels=16,
+                use_in_shortcut=True,
+                **self.numerics,
+            ),
+            ResnetBlock2D(
+                groups=8,
+                in_channels=16,
+                num_groups=8,
+                out_channels=16,
+                conv_2d_out_channels=16,
+                use_in_shortcut=False,
+                **self.numerics,
+            ),
+            ResnetBlock2D(
+                groups=8,
+                in_channels=16,
+                num_groups=8,
+                out_channels=16,
+                conv_2d_out_channels=16,
+                use_in_shortcut=False,
+                **self.numerics,
+            ),
+        ]
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        for resnet in self.resnets:
+            hidden_states = resnet(hidden_states)
+        return hidden_states
+
+
+class Encoder(Module):
     """The `Encoder` layer of a variational autoencoder that encodes its input into a latent
     representation."""
 
@@ -231,18 +407,31 @@ class Encoder(nn.Module):
 
     def setup(self) -> None:
         self.conv_in = nn.Conv(
-            self.config.block_out_channels[0], kernel_size=(3, 3), padding=((1, 1), (1, 1))
+            self.config.block_out_channels[0],
+            kernel_size=(3, 3),
+            padding=((1, 1), (1, 1)),
+            kernel_init=torch_uniform,
+            bias_init=uniform_within((self.config.in_channels * 9) ** (-0.5)),
+            **self.numerics,
         )
         self.down_blocks = [
-            DownEncoderBlock2D(has_downsamplers=True),
-            DownEncoderBlock2D(has_downsamplers=False),
+            DownEncoderBlock2D(self.config, has_downsamplers=True, **self.numerics),
+            DownEncoderBlock2D(self.config, has_downsamplers=False, **self.numerics),
         ]
-        self.mid_block = UNetMidBlock2D(self.config)
+        self.mid_block = UNetMidBlock2D(self.config, **self.numerics)
         self.conv_norm_out = nn.GroupNorm(
-            num_groups=self.config.norm_num_groups, epsilon=1e-06, use_fast_variance=False
+            num_groups=self.config.norm_num_groups,
+            epsilon=1e-06,
+            use_fast_variance=False,
+            **self.dtypes,
         )
         self.conv_out = nn.Conv(
-            2 * self.config.latent_channels, kernel_size=(3, 3), padding=((1, 1), (1, 1))
+            2 * self.config.latent_channels,
+            kernel_size=(3, 3),
+            padding=((1, 1), (1, 1)),
+            kernel_init=torch_uniform,
+            bias_init=uniform_within((self.config.block_out_channels[-1] * 9) ** (-0.5)),
+            **self.numerics,
         )
 
     def __call__(self, sample: jax.Array) -> jax.Array:
@@ -255,7 +444,7 @@ class Encoder(nn.Module):
         return self.conv_out(sample)
 
 
-class Decoder(nn.Module):
+class Decoder(Module):
     """The `Decoder` layer of a variational autoencoder that decodes its latent representation
     into an output sample."""
 
@@ -263,17 +452,32 @@ class Decoder(nn.Module):
 
     def setup(self) -> None:
         self.conv_in = nn.Conv(
-            self.config.block_out_channels[-1], kernel_size=(3, 3), padding=((1, 1), (1, 1))
+            self.config.block_out_channels[-1],
+            kernel_size=(3, 3),
+            padding=((1, 1), (1, 1)),
+            kernel_init=torch_uniform,
+            bias_init=uniform_within((self.config.latent_channels * 9) ** (-0.5)),
+            **self.numerics,
         )
         self.up_blocks = [
-            UpDecoderBlock2D(has_upsamplers=True),
-            UpDecoderBlock2D(has_upsamplers=False),
+            UpDecoderBlock2D(self.config, **self.numerics),
+            UpDecoderBlock2D2(**self.numerics),
         ]
-        self.mid_block = UNetMidBlock2D(self.config)
+        self.mid_block = UNetMidBlock2D(self.config, **self.numerics)
         self.conv_norm_out = nn.GroupNorm(
-            num_groups=self.config.norm_num_groups, epsilon=1e-06, use_fast_variance=False
+            num_groups=self.config.norm_num_groups,
+            epsilon=1e-06,
+            use_fast_variance=False,
+            **self.dtypes,
         )
-        self.conv_out = nn.Conv(3, kernel_size=(3, 3), padding=((1, 1), (1, 1)))
+        self.conv_out = nn.Conv(
+            3,
+            kernel_size=(3, 3),
+            padding=((1, 1), (1, 1)),
+            kernel_init=torch_uniform,
+            bias_init=uniform_within((self.config.block_out_channels[0] * 9) ** (-0.5)),
+            **self.numerics,
+        )
 
     def __call__(self, sample: jax.Array) -> jax.Array:
         sample = self.conv_in(sample)
@@ -285,23 +489,34 @@ class Decoder(nn.Module):
         return self.conv_out(sample)
 
 
-class AutoencoderKL(nn.Module):
+class AutoencoderKL(Module):
     """A VAE model with KL loss for encoding images into latents and decoding latent
     representations into images."""
 
     config: AutoencoderKLConfig
 
     def setup(self) -> None:
-        self.encoder = Encoder(self.config)
-        self.decoder = Decoder(self.config)
+        self.encoder = Encoder(self.config, **self.numerics)
+        self.decoder = Decoder(self.config, **self.numerics)
         self.quant_conv = nn.Conv(
-            2 * self.config.latent_channels, kernel_size=(1, 1), padding="VALID"
+            2 * self.config.latent_channels,
+            kernel_size=(1, 1),
+            padding="VALID",
+            kernel_init=torch_uniform,
+            bias_init=uniform_within((2 * self.config.latent_channels) ** (-0.5)),
+            **self.numerics,
         )
         self.post_quant_conv = nn.Conv(
-            self.config.latent_channels, kernel_size=(1, 1), padding="VALID"
+            self.config.latent_channels,
+            kernel_size=(1, 1),
+            padding="VALID",
+            kernel_init=torch_uniform,
+            bias_init=uniform_within(self.config.latent_channels ** (-0.5)),
+            **self.numerics,
         )
 
     def __call__(self, sample: jax.Array) -> dict[str, jax.Array]:
+        demand_size(sample.shape[0] <= 63, "sample axis 0: up to 63")
         enc = self.encoder(sample)
         enc = self.quant_conv(enc)
         mean, _ = jnp.split(jnp.moveaxis(enc, -1, 1), 2, axis=1)

@@ -10,8 +10,9 @@ class CLIPTextModelWithProjectionConfig:
     max_position_embeddings: int = 20
     vocab_size: int = 128
     hidden_size: int = 32
+    initializer_factor: float = 1.0
+    num_hidden_layers: int = 3
     num_attention_heads: int = 4
     intermediate_size: int = 64
     layer_norm_eps: float = 1e-05
-    num_hidden_layers: int = 3
     projection_dim: int = 24

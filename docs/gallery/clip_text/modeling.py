@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
 
 from .config import CLIPTextModelWithProjectionConfig
+
+
+def demand_size(holds: bool, what: str) -> None:
+    """Raise where the sizes of the inputs are others than those that this port holds for."""
+    if not holds:
+        raise ValueError(f"this port holds for {what}; see 'Free dimensions' in its README")
+
+
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
 
 
 def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
@@ -15,14 +46,22 @@ def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -
     )
 
 
-class CLIPTextEmbeddings(nn.Module):
+class CLIPTextEmbeddings(Module):
     config: CLIPTextModelWithProjectionConfig
 
     def setup(self) -> None:
         self.position_ids = jnp.arange(self.config.max_position_embeddings, dtype=jnp.int32)[None]
-        self.token_embedding = nn.Embed(self.config.vocab_size, self.config.hidden_size)
+        self.token_embedding = nn.Embed(
+            self.config.vocab_size,
+            self.config.hidden_size,
+            embedding_init=nn.initializers.normal(self.config.initializer_factor * 0.02),
+            **self.dtypes,
+        )
         self.position_embedding = nn.Embed(
-            self.config.max_position_embeddings, self.config.hidden_size
+            self.config.max_position_embeddings,
+            self.config.hidden_size,
+            embedding_init=nn.initializers.normal(self.config.initializer_factor * 0.02),
+            **self.dtypes,
         )
 
     def __call__(self, input_ids: jax.Array) -> jax.Array:
@@ -32,17 +71,47 @@ class CLIPTextEmbeddings(nn.Module):
         return inputs_embeds + position_embeddings
 
 
-class CLIPAttention(nn.Module):
+class CLIPAttention(Module):
     """Multi-headed attention from 'Attention Is All You Need' paper"""
 
     config: CLIPTextModelWithProjectionConfig
 
     def setup(self) -> None:
         self.head_dim = self.config.hidden_size // self.config.num_attention_heads
-        self.k_proj = nn.Dense(self.config.hidden_size)
-        self.v_proj = nn.Dense(self.config.hidden_size)
-        self.q_proj = nn.Dense(self.config.hidden_size)
-        self.out_proj = nn.Dense(self.config.hidden_size)
+        self.k_proj = nn.Dense(
+            self.config.hidden_size,
+            kernel_init=nn.initializers.normal(
+                self.config.hidden_size ** (-0.5)
+                * (2 * self.config.num_hidden_layers) ** (-0.5)
+                * self.config.initializer_factor
+            ),
+            **self.numerics,
+        )
+        self.v_proj = nn.Dense(
+            self.config.hidden_size,
+            kernel_init=nn.initializers.normal(
+                self.config.hidden_size ** (-0.5)
+                * (2 * self.config.num_hidden_layers) ** (-0.5)
+                * self.config.initializer_factor
+            ),
+            **self.numerics,
+        )
+        self.q_proj = nn.Dense(
+            self.config.hidden_size,
+            kernel_init=nn.initializers.normal(
+                self.config.hidden_size ** (-0.5)
+                * (2 * self.config.num_hidden_layers) ** (-0.5)
+                * self.config.initializer_factor
+            ),
+            **self.numerics,
+        )
+        self.out_proj = nn.Dense(
+            self.config.hidden_size,
+            kernel_init=nn.initializers.normal(
+                self.config.hidden_size ** (-0.5) * self.config.initializer_factor
+            ),
+            **self.numerics,
+        )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         queries = self.q_proj(hidden_states)
@@ -57,12 +126,26 @@ class CLIPAttention(nn.Module):
         return self.out_proj(attn_output)
 
 
-class CLIPMLP(nn.Module):
+class CLIPMLP(Module):
     config: CLIPTextModelWithProjectionConfig
 
     def setup(self) -> None:
-        self.fc1 = nn.Dense(self.config.intermediate_size)
-        self.fc2 = nn.Dense(self.config.hidden_size)
+        self.fc1 = nn.Dense(
+            self.config.intermediate_size,
+            kernel_init=nn.initializers.normal(
+                (2 * self.config.hidden_size) ** (-0.5) * self.config.initializer_factor
+            ),
+            **self.numerics,
+        )
+        self.fc2 = nn.Dense(
+            self.config.hidden_size,
+            kernel_init=nn.initializers.normal(
+                self.config.hidden_size ** (-0.5)
+                * (2 * self.config.num_hidden_layers) ** (-0.5)
+                * self.config.initializer_factor
+            ),
+            **self.numerics,
+        )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         hidden_states = self.fc1(hidden_states)
@@ -70,14 +153,18 @@ class CLIPMLP(nn.Module):
         return self.fc2(hidden_states)
 
 
-class CLIPEncoderLayer(nn.Module):
+class CLIPEncoderLayer(Module):
     config: CLIPTextModelWithProjectionConfig
 
     def setup(self) -> None:
-        self.self_attn = CLIPAttention(self.config)
-        self.layer_norm1 = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
-        self.mlp = CLIPMLP(self.config)
-        self.layer_norm2 = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
+        self.self_attn = CLIPAttention(self.config, **self.numerics)
+        self.layer_norm1 = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        )
+        self.mlp = CLIPMLP(self.config, **self.numerics)
+        self.layer_norm2 = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         residual = hidden_states
@@ -90,13 +177,16 @@ class CLIPEncoderLayer(nn.Module):
         return residual + hidden_states
 
 
-class CLIPEncoder(nn.Module):
+class CLIPEncoder(Module):
     """Transformer encoder consisting of `config.num_hidden_layers` self attention layers."""
 
     config: CLIPTextModelWithProjectionConfig
 
     def setup(self) -> None:
-        self.layers = [CLIPEncoderLayer(self.config) for _ in range(self.config.num_hidden_layers)]
+        self.layers = [
+            CLIPEncoderLayer(self.config, **self.numerics)
+            for _ in range(self.config.num_hidden_layers)
+        ]
 
     def __call__(self, inputs_embeds: jax.Array) -> jax.Array:
         hidden_states = inputs_embeds
@@ -105,16 +195,16 @@ class CLIPEncoder(nn.Module):
         return hidden_states
 
 
-class CLIPTextModel(nn.Module):
+class CLIPTextModel(Module):
     """The text model from CLIP without any head or projection on top."""
 
     config: CLIPTextModelWithProjectionConfig
 
     def setup(self) -> None:
-        self.embeddings = CLIPTextEmbeddings(self.config)
-        self.encoder = CLIPEncoder(self.config)
+        self.embeddings = CLIPTextEmbeddings(self.config, **self.numerics)
+        self.encoder = CLIPEncoder(self.config, **self.numerics)
         self.final_layer_norm = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
 
     def __call__(self, input_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -131,17 +221,25 @@ class CLIPTextModel(nn.Module):
         return last_hidden_state, pooled_output
 
 
-class CLIPTextModelWithProjection(nn.Module):
+class CLIPTextModelWithProjection(Module):
     """The Clip Model with a projection layer on top (a linear layer on top of the pooled
     output)."""
 
     config: CLIPTextModelWithProjectionConfig
 
     def setup(self) -> None:
-        self.text_model = CLIPTextModel(self.config)
-        self.text_projection = nn.Dense(self.config.projection_dim, use_bias=False)
+        self.text_model = CLIPTextModel(self.config, **self.numerics)
+        self.text_projection = nn.Dense(
+            self.config.projection_dim,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(
+                self.config.hidden_size ** (-0.5) * self.config.initializer_factor
+            ),
+            **self.numerics,
+        )
 
     def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
+        demand_size(input_ids.shape[1] <= 20, "input_ids axis 1: up to 20")
         text_outputs_0, text_outputs_1 = self.text_model(input_ids)
         text_embeds = self.text_projection(text_outputs_1)
         return {"text_embeds": text_embeds, "last_hidden_state": text_outputs_0}

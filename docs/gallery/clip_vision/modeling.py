@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
 
 from .config import CLIPVisionModelWithProjectionConfig
+
+
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
+
+    def cast_param(
+        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
+    ) -> jax.Array:
+        """A weight in the dtype of the computation."""
+        return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
 def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
@@ -15,13 +46,17 @@ def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -
     )
 
 
-class CLIPVisionEmbeddings(nn.Module):
+class CLIPVisionEmbeddings(Module):
     config: CLIPVisionModelWithProjectionConfig
 
     def setup(self) -> None:
         self.num_positions = (self.config.image_size // self.config.patch_size) ** 2 + 1
-        self.class_embedding = self.param(
-            "class_embedding", nn.initializers.normal(0.02), (self.config.hidden_size,)
+        self.class_embedding = self.cast_param(
+            "class_embedding",
+            nn.initializers.normal(
+                self.config.hidden_size ** (-0.5) * self.config.initializer_factor
+            ),
+            (self.config.hidden_size,),
         )
         self.position_ids = jnp.arange(self.num_positions, dtype=jnp.int32)[None]
         self.patch_embedding = nn.Conv(
@@ -30,8 +65,19 @@ class CLIPVisionEmbeddings(nn.Module):
             strides=(self.config.patch_size, self.config.patch_size),
             padding="VALID",
             use_bias=False,
+            kernel_init=nn.initializers.normal(
+                self.config.initializer_range * self.config.initializer_factor
+            ),
+            **self.numerics,
         )
-        self.position_embedding = nn.Embed(self.num_positions, self.config.hidden_size)
+        self.position_embedding = nn.Embed(
+            self.num_positions,
+            self.config.hidden_size,
+            embedding_init=nn.initializers.normal(
+                self.config.initializer_range * self.config.initializer_factor
+            ),
+            **self.dtypes,
+        )
 
     def __call__(self, pixel_values: jax.Array) -> jax.Array:
         patch_embeds = self.patch_embedding(jnp.moveaxis(pixel_values, 1, -1))
@@ -43,17 +89,47 @@ class CLIPVisionEmbeddings(nn.Module):
         return embeddings + self.position_embedding(self.position_ids)
 
 
-class CLIPAttention(nn.Module):
+class CLIPAttention(Module):
     """Multi-headed attention from 'Attention Is All You Need' paper"""
 
     config: CLIPVisionModelWithProjectionConfig
 
     def setup(self) -> None:
         self.head_dim = self.config.hidden_size // self.config.num_attention_heads
-        self.k_proj = nn.Dense(self.config.hidden_size)
-        self.v_proj = nn.Dense(self.config.hidden_size)
-        self.q_proj = nn.Dense(self.config.hidden_size)
-        self.out_proj = nn.Dense(self.config.hidden_size)
+        self.k_proj = nn.Dense(
+            self.config.hidden_size,
+            kernel_init=nn.initializers.normal(
+                self.config.hidden_size ** (-0.5)
+                * (2 * self.config.num_hidden_layers) ** (-0.5)
+                * self.config.initializer_factor
+            ),
+            **self.numerics,
+        )
+        self.v_proj = nn.Dense(
+            self.config.hidden_size,
+            kernel_init=nn.initializers.normal(
+                self.config.hidden_size ** (-0.5)
+                * (2 * self.config.num_hidden_layers) ** (-0.5)
+                * self.config.initializer_factor
+            ),
+            **self.numerics,
+        )
+        self.q_proj = nn.Dense(
+            self.config.hidden_size,
+            kernel_init=nn.initializers.normal(
+                self.config.hidden_size ** (-0.5)
+                * (2 * self.config.num_hidden_layers) ** (-0.5)
+                * self.config.initializer_factor
+            ),
+            **self.numerics,
+        )
+        self.out_proj = nn.Dense(
+            self.config.hidden_size,
+            kernel_init=nn.initializers.normal(
+                self.config.hidden_size ** (-0.5) * self.config.initializer_factor
+            ),
+            **self.numerics,
+        )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         queries = self.q_proj(hidden_states)
@@ -70,12 +146,26 @@ class CLIPAttention(nn.Module):
         return self.out_proj(attn_output)
 
 
-class CLIPMLP(nn.Module):
+class CLIPMLP(Module):
     config: CLIPVisionModelWithProjectionConfig
 
     def setup(self) -> None:
-        self.fc1 = nn.Dense(self.config.intermediate_size)
-        self.fc2 = nn.Dense(self.config.hidden_size)
+        self.fc1 = nn.Dense(
+            self.config.intermediate_size,
+            kernel_init=nn.initializers.normal(
+                (2 * self.config.hidden_size) ** (-0.5) * self.config.initializer_factor
+            ),
+            **self.numerics,
+        )
+        self.fc2 = nn.Dense(
+            self.config.hidden_size,
+            kernel_init=nn.initializers.normal(
+                self.config.hidden_size ** (-0.5)
+                * (2 * self.config.num_hidden_layers) ** (-0.5)
+                * self.config.initializer_factor
+            ),
+            **self.numerics,
+        )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         hidden_states = self.fc1(hidden_states)
@@ -83,14 +173,18 @@ class CLIPMLP(nn.Module):
         return self.fc2(hidden_states)
 
 
-class CLIPEncoderLayer(nn.Module):
+class CLIPEncoderLayer(Module):
     config: CLIPVisionModelWithProjectionConfig
 
     def setup(self) -> None:
-        self.self_attn = CLIPAttention(self.config)
-        self.layer_norm1 = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
-        self.mlp = CLIPMLP(self.config)
-        self.layer_norm2 = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
+        self.self_attn = CLIPAttention(self.config, **self.numerics)
+        self.layer_norm1 = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        )
+        self.mlp = CLIPMLP(self.config, **self.numerics)
+        self.layer_norm2 = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         residual = hidden_states
@@ -103,13 +197,16 @@ class CLIPEncoderLayer(nn.Module):
         return residual + hidden_states
 
 
-class CLIPEncoder(nn.Module):
+class CLIPEncoder(Module):
     """Transformer encoder consisting of `config.num_hidden_layers` self attention layers."""
 
     config: CLIPVisionModelWithProjectionConfig
 
     def setup(self) -> None:
-        self.layers = [CLIPEncoderLayer(self.config) for _ in range(self.config.num_hidden_layers)]
+        self.layers = [
+            CLIPEncoderLayer(self.config, **self.numerics)
+            for _ in range(self.config.num_hidden_layers)
+        ]
 
     def __call__(self, inputs_embeds: jax.Array) -> jax.Array:
         hidden_states = inputs_embeds
@@ -118,19 +215,19 @@ class CLIPEncoder(nn.Module):
         return hidden_states
 
 
-class CLIPVisionModel(nn.Module):
+class CLIPVisionModel(Module):
     """The vision model from CLIP without any head or projection on top."""
 
     config: CLIPVisionModelWithProjectionConfig
 
     def setup(self) -> None:
-        self.embeddings = CLIPVisionEmbeddings(self.config)
+        self.embeddings = CLIPVisionEmbeddings(self.config, **self.numerics)
         self.pre_layrnorm = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
-        self.encoder = CLIPEncoder(self.config)
+        self.encoder = CLIPEncoder(self.config, **self.numerics)
         self.post_layernorm = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
 
     def __call__(self, pixel_values: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -142,15 +239,22 @@ class CLIPVisionModel(nn.Module):
         return encoder_outputs, pooled_output
 
 
-class CLIPVisionModelWithProjection(nn.Module):
+class CLIPVisionModelWithProjection(Module):
     """The Clip Model with a projection layer on top (a linear layer on top of the pooled
     output)."""
 
     config: CLIPVisionModelWithProjectionConfig
 
     def setup(self) -> None:
-        self.vision_model = CLIPVisionModel(self.config)
-        self.visual_projection = nn.Dense(self.config.projection_dim, use_bias=False)
+        self.vision_model = CLIPVisionModel(self.config, **self.numerics)
+        self.visual_projection = nn.Dense(
+            self.config.projection_dim,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(
+                self.config.hidden_size ** (-0.5) * self.config.initializer_factor
+            ),
+            **self.numerics,
+        )
 
     def __call__(self, pixel_values: jax.Array) -> dict[str, jax.Array]:
         vision_outputs_0, vision_outputs_1 = self.vision_model(pixel_values)

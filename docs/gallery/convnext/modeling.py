@@ -3,9 +3,12 @@ transformers.models.convnext.modeling_convnext."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
 
 from .config import ConvNextForImageClassificationConfig
 
@@ -30,20 +33,48 @@ def layer_norm(
     return wide.astype(x.dtype)
 
 
-class ConvNextLayerNorm(nn.Module):
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
+
+    def cast_param(
+        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
+    ) -> jax.Array:
+        """A weight in the dtype of the computation."""
+        return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
+
+
+class ConvNextLayerNorm(Module):
     """LayerNorm that supports two data formats: channels_last (default) or channels_first."""
 
     features: int
 
     def setup(self) -> None:
-        self.scale = self.param("scale", nn.initializers.ones, (self.features,))
-        self.bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        self.scale = self.cast_param("scale", nn.initializers.ones, (self.features,))
+        self.bias = self.cast_param("bias", nn.initializers.zeros, (self.features,))
 
     def __call__(self, features: jax.Array) -> jax.Array:
         return layer_norm(features, weight=self.scale, bias=self.bias, eps=1e-06)
 
 
-class ConvNextEmbeddings(nn.Module):
+class ConvNextEmbeddings(Module):
     """This class is comparable to (and inspired by) the SwinEmbeddings class found in
     src/transformers/models/swin/modeling_swin.py."""
 
@@ -55,30 +86,48 @@ class ConvNextEmbeddings(nn.Module):
             kernel_size=(self.config.patch_size, self.config.patch_size),
             strides=(self.config.patch_size, self.config.patch_size),
             padding="VALID",
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
-        self.layernorm = ConvNextLayerNorm(features=8)
+        self.layernorm = ConvNextLayerNorm(features=8, **self.numerics)
 
     def __call__(self, pixel_values: jax.Array) -> jax.Array:
         embeddings = self.patch_embeddings(jnp.moveaxis(pixel_values, 1, -1))
         return self.layernorm(embeddings)
 
 
-class ConvNextLayer(nn.Module):
+class ConvNextLayer(Module):
     """This corresponds to the `Block` class in the original implementation."""
 
+    config: ConvNextForImageClassificationConfig
     dim: int
     features: int
 
     def setup(self) -> None:
-        self.layer_scale_parameter = self.param(
-            "layer_scale_parameter", nn.initializers.normal(0.02), (self.dim,)
+        self.layer_scale_parameter = self.cast_param(
+            "layer_scale_parameter",
+            nn.initializers.constant(self.config.layer_scale_init_value),
+            (self.dim,),
         )
         self.dwconv = nn.Conv(
-            self.dim, kernel_size=(7, 7), padding=((3, 3), (3, 3)), feature_group_count=self.dim
+            self.dim,
+            kernel_size=(7, 7),
+            padding=((3, 3), (3, 3)),
+            feature_group_count=self.dim,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
-        self.layernorm = ConvNextLayerNorm(features=self.dim)
-        self.pwconv1 = nn.Dense(self.features)
-        self.pwconv2 = nn.Dense(self.dim)
+        self.layernorm = ConvNextLayerNorm(features=self.dim, **self.numerics)
+        self.pwconv1 = nn.Dense(
+            self.features,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.pwconv2 = nn.Dense(
+            self.dim,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, features: jax.Array) -> jax.Array:
         residual = features
@@ -91,11 +140,15 @@ class ConvNextLayer(nn.Module):
         return residual + features
 
 
-class ConvNextStage(nn.Module):
+class ConvNextStage(Module):
     """ConvNeXT stage, consisting of an optional downsampling layer + multiple residual blocks."""
 
+    config: ConvNextForImageClassificationConfig
+
     def setup(self) -> None:
-        self.layers = [ConvNextLayer(dim=8, features=32) for _ in range(2)]
+        self.layers = [
+            ConvNextLayer(self.config, dim=8, features=32, **self.numerics) for _ in range(2)
+        ]
 
     def __call__(self, features: jax.Array) -> jax.Array:
         for layer in self.layers:
@@ -103,9 +156,10 @@ class ConvNextStage(nn.Module):
         return features
 
 
-class ConvNextStage2(nn.Module):
+class ConvNextStage2(Module):
     """ConvNeXT stage, consisting of an optional downsampling layer + multiple residual blocks."""
 
+    config: ConvNextForImageClassificationConfig
     features: int
     out_channels: int
     features_2: int
@@ -113,11 +167,20 @@ class ConvNextStage2(nn.Module):
 
     def setup(self) -> None:
         self.downsampling_layer = [
-            ConvNextLayerNorm(features=self.features),
-            nn.Conv(self.out_channels, kernel_size=(2, 2), strides=(2, 2), padding="VALID"),
+            ConvNextLayerNorm(features=self.features, **self.numerics),
+            nn.Conv(
+                self.out_channels,
+                kernel_size=(2, 2),
+                strides=(2, 2),
+                padding="VALID",
+                kernel_init=nn.initializers.normal(self.config.initializer_range),
+                **self.numerics,
+            ),
         ]
         self.layers = [
-            ConvNextLayer(dim=self.out_channels, features=self.features_2)
+            ConvNextLayer(
+                self.config, dim=self.out_channels, features=self.features_2, **self.numerics
+            )
             for _ in range(self.depth)
         ]
 
@@ -129,13 +192,21 @@ class ConvNextStage2(nn.Module):
         return features
 
 
-class ConvNextEncoder(nn.Module):
+class ConvNextEncoder(Module):
+    config: ConvNextForImageClassificationConfig
+
     def setup(self) -> None:
         self.stages = [
-            ConvNextStage(),
-            ConvNextStage2(features=8, out_channels=12, features_2=48, depth=2),
-            ConvNextStage2(features=12, out_channels=16, features_2=64, depth=3),
-            ConvNextStage2(features=16, out_channels=20, features_2=80, depth=2),
+            ConvNextStage(self.config, **self.numerics),
+            ConvNextStage2(
+                self.config, features=8, out_channels=12, features_2=48, depth=2, **self.numerics
+            ),
+            ConvNextStage2(
+                self.config, features=12, out_channels=16, features_2=64, depth=3, **self.numerics
+            ),
+            ConvNextStage2(
+                self.config, features=16, out_channels=20, features_2=80, depth=2, **self.numerics
+            ),
         ]
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
@@ -144,15 +215,17 @@ class ConvNextEncoder(nn.Module):
         return hidden_states
 
 
-class ConvNextModel(nn.Module):
+class ConvNextModel(Module):
     """The bare Convnext Model outputting raw hidden-states without any specific head on top."""
 
     config: ConvNextForImageClassificationConfig
 
     def setup(self) -> None:
-        self.embeddings = ConvNextEmbeddings(self.config)
-        self.encoder = ConvNextEncoder()
-        self.layernorm = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
+        self.embeddings = ConvNextEmbeddings(self.config, **self.numerics)
+        self.encoder = ConvNextEncoder(self.config, **self.numerics)
+        self.layernorm = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        )
 
     def __call__(self, pixel_values: jax.Array) -> jax.Array:
         embedding_output = self.embeddings(pixel_values)
@@ -160,15 +233,19 @@ class ConvNextModel(nn.Module):
         return self.layernorm(encoder_outputs.mean(axis=(1, 2)))
 
 
-class ConvNextForImageClassification(nn.Module):
+class ConvNextForImageClassification(Module):
     """ConvNext Model with an image classification head on top (a linear layer on top of the
     pooled features), e.g. for ImageNet."""
 
     config: ConvNextForImageClassificationConfig
 
     def setup(self) -> None:
-        self.convnext = ConvNextModel(self.config)
-        self.classifier = nn.Dense(self.config.num_labels)
+        self.convnext = ConvNextModel(self.config, **self.numerics)
+        self.classifier = nn.Dense(
+            self.config.num_labels,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, pixel_values: jax.Array) -> dict[str, jax.Array]:
         outputs = self.convnext(pixel_values)

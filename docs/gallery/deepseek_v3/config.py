@@ -13,6 +13,7 @@ class DeepseekV3ForCausalLMConfig:
     rms_norm_eps: float = 1e-06
     q_lora_rank: int = 20
     kv_lora_rank: int = 24
+    initializer_range: float = 0.02
     num_attention_heads: int = 4
     qk_nope_head_dim: int = 12
     qk_rope_head_dim: int = 8

@@ -3,9 +3,12 @@ transformers.models.deepseek_v3.modeling_deepseek_v3."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
 
 from .config import DeepseekV3ForCausalLMConfig
 
@@ -19,14 +22,44 @@ def general_attention(
     scale: float | None = None,
 ) -> jax.Array:
     """Attention of (…, length, width), whatever the other axes and the width of the values are."""
-    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    wide = jnp.promote_types(query.dtype, jnp.float32)
+    scores = jnp.matmul(query, key.mT, preferred_element_type=wide)
+    scores = scores * (query.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
         mask = jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_))
     if mask is not None:
         scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == jnp.bool_ else scores + mask
     sees = (scores > -jnp.inf).any(axis=-1, keepdims=True)
-    weights = jax.nn.softmax(jnp.where(sees, scores, 0).astype(jnp.float32), axis=-1)
+    weights = jax.nn.softmax(jnp.where(sees, scores, 0), axis=-1)
     return jnp.where(sees, weights, 0).astype(value.dtype) @ value
+
+
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
+
+    def cast_param(
+        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
+    ) -> jax.Array:
+        """A weight in the dtype of the computation."""
+        return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
 def apply_rotary_pos_emb_interleave(
@@ -67,43 +100,49 @@ class DeepseekV3RotaryEmbedding(nn.Module):
             jnp.arange(0, self.config.head_dim, 2) / self.config.head_dim
         )
 
-    def __call__(self, position_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, position_ids: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
         freqs = position_ids[..., None].astype(jnp.float32) * self.inv_freq
         emb = jnp.concatenate([freqs, freqs], axis=-1)
         cos = jnp.cos(emb)
         sin = jnp.sin(emb)
-        return cos, sin
+        return cos.astype(dtype), sin.astype(dtype)
 
 
-class DeepseekV3RMSNorm(nn.Module):
+class DeepseekV3RMSNorm(Module):
     hidden_size: int
     variance_epsilon: float
 
     def setup(self) -> None:
-        self.weight = self.param("weight", nn.initializers.ones, (self.hidden_size,))
+        self.weight = self.cast_param("weight", nn.initializers.ones, (self.hidden_size,))
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        input_dtype = hidden_states.dtype
+        hidden_states = hidden_states.astype(jnp.float32)
         variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
         hidden_states = hidden_states * jax.lax.rsqrt(variance + self.variance_epsilon)
-        return self.weight * hidden_states
+        return self.weight * hidden_states.astype(input_dtype)
 
 
-class DeepseekV3TopkRouter(nn.Module):
+class DeepseekV3TopkRouter(Module):
     config: DeepseekV3ForCausalLMConfig
 
     def setup(self) -> None:
         self.weight = self.param(
             "weight",
-            nn.initializers.normal(0.02),
+            nn.initializers.normal(self.config.initializer_range),
             (self.config.num_local_experts, self.config.hidden_size),
+            self.param_dtype,
         )
-        self.e_score_correction_bias = self.variable(
-            "buffers", "e_score_correction_bias", jnp.zeros, (self.config.num_local_experts,)
-        ).value
+        self.e_score_correction_bias = jnp.asarray(
+            self.variable(
+                "buffers", "e_score_correction_bias", jnp.zeros, (self.config.num_local_experts,)
+            ).value,
+            self.dtype,
+        )
 
     def __call__(self, hidden_states: jax.Array) -> tuple[jax.Array, jax.Array]:
         hidden_states = hidden_states.reshape(-1, self.config.hidden_size)
-        router_logits = hidden_states @ self.weight.T
+        router_logits = hidden_states.astype(jnp.float32) @ self.weight.astype(jnp.float32).T
         scores = jax.nn.sigmoid(router_logits)
         scores_for_choice = scores + self.e_score_correction_bias
         group_scores = scores_for_choice.reshape(-1, self.config.n_group, 2)
@@ -125,24 +164,24 @@ class DeepseekV3TopkRouter(nn.Module):
         return topk_weights, topk_indices_1
 
 
-class DeepseekV3Experts(nn.Module):
+class DeepseekV3Experts(Module):
     """Collection of expert weights stored as 3D tensors."""
 
     config: DeepseekV3ForCausalLMConfig
 
     def setup(self) -> None:
-        self.gate_up_proj = self.param(
+        self.gate_up_proj = self.cast_param(
             "gate_up_proj",
-            nn.initializers.normal(0.02),
+            nn.initializers.normal(self.config.initializer_range),
             (
                 self.config.num_local_experts,
                 2 * self.config.moe_intermediate_size,
                 self.config.hidden_size,
             ),
         )
-        self.down_proj = self.param(
+        self.down_proj = self.cast_param(
             "down_proj",
-            nn.initializers.normal(0.02),
+            nn.initializers.normal(self.config.initializer_range),
             (
                 self.config.num_local_experts,
                 self.config.hidden_size,
@@ -160,9 +199,9 @@ class DeepseekV3Experts(nn.Module):
         expert_ids = top_k_index.reshape(-1)
         # Sort by expert for grouped processing
         expert_ids_g, perm = jnp.sort(expert_ids), jnp.argsort(expert_ids)
-        selected_hidden_states_g = hidden_states[perm // 3]
+        selected_hidden_states_g = hidden_states[perm // top_k_index.shape[1]]
         sample_weights_g = sample_weights[perm]
-        tokens_per_expert = jax.nn.one_hot(expert_ids_g, 8).sum(axis=0)
+        tokens_per_expert = jax.nn.one_hot(expert_ids_g, self.config.num_local_experts).sum(axis=0)
         offsets = jnp.cumsum(tokens_per_expert.astype(jnp.int32), axis=-1)
         # --- Up projection per expert (grouped) ---
         proj_out = grouped_linear(self.gate_up_proj, selected_hidden_states_g, offsets)
@@ -180,36 +219,56 @@ class DeepseekV3Experts(nn.Module):
         inv_perm = inv_perm.at[perm].set(jnp.arange(inv_perm.shape[0]))
         # (S, hidden_dim)
         weighted_out = weighted_out[inv_perm]
-        return weighted_out.reshape(*top_k_index.shape[:2], hidden_states.shape[1]).sum(axis=1)
+        final_hidden_states = weighted_out.reshape(
+            *top_k_index.shape[:2], hidden_states.shape[1]
+        ).sum(axis=1)
+        return final_hidden_states.astype(hidden_states.dtype)
 
 
-class DeepseekV3Attention(nn.Module):
+class DeepseekV3Attention(Module):
     """Multi-headed Latent Attention (MLA) from Deepseek V2, with support for rope interleave."""
 
     config: DeepseekV3ForCausalLMConfig
 
     def setup(self) -> None:
-        self.q_a_proj = nn.Dense(self.config.q_lora_rank, use_bias=False)
+        self.q_a_proj = nn.Dense(
+            self.config.q_lora_rank,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
         self.q_a_layernorm = DeepseekV3RMSNorm(
-            hidden_size=self.config.q_lora_rank, variance_epsilon=1e-06
+            hidden_size=self.config.q_lora_rank, variance_epsilon=1e-06, **self.numerics
         )
         self.q_b_proj = nn.Dense(
             self.config.num_attention_heads
             * (self.config.qk_nope_head_dim + self.config.qk_rope_head_dim),
             use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
         self.kv_a_proj_with_mqa = nn.Dense(
-            self.config.kv_lora_rank + self.config.qk_rope_head_dim, use_bias=False
+            self.config.kv_lora_rank + self.config.qk_rope_head_dim,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
         self.kv_a_layernorm = DeepseekV3RMSNorm(
-            hidden_size=self.config.kv_lora_rank, variance_epsilon=1e-06
+            hidden_size=self.config.kv_lora_rank, variance_epsilon=1e-06, **self.numerics
         )
         self.kv_b_proj = nn.Dense(
             self.config.num_attention_heads
             * (self.config.qk_nope_head_dim + self.config.v_head_dim),
             use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
-        self.o_proj = nn.Dense(self.config.hidden_size, use_bias=False)
+        self.o_proj = nn.Dense(
+            self.config.hidden_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
         q_states = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(hidden_states)))
@@ -219,9 +278,9 @@ class DeepseekV3Attention(nn.Module):
             self.config.qk_nope_head_dim + self.config.qk_rope_head_dim,
         )
         q_states = q_states.reshape(query_shape).swapaxes(1, 2)
-        q_pass, q_rot = jnp.split(q_states, [12], axis=-1)
+        q_pass, q_rot = jnp.split(q_states, [self.config.qk_nope_head_dim], axis=-1)
         compressed_kv = self.kv_a_proj_with_mqa(hidden_states)
-        kv_nope, k_rot = jnp.split(compressed_kv, [24], axis=-1)
+        kv_nope, k_rot = jnp.split(compressed_kv, [self.config.kv_lora_rank], axis=-1)
         kv_nope = self.kv_a_layernorm(kv_nope)
         # Both latents are viewed as single-head, 4D tensors so all cache layers handle them
         # correctly
@@ -229,15 +288,22 @@ class DeepseekV3Attention(nn.Module):
         k_rot = k_rot.reshape(k_rot.shape[0], 1, k_rot.shape[1], self.config.qk_rope_head_dim)
         q_rot, k_rot = apply_rotary_pos_emb_interleave(q_rot, k_rot, cos, sin)
         query_states = jnp.concatenate([q_pass, q_rot], axis=-1)
-        key_shape = kv_nope.shape[0], kv_nope.shape[2], -1, 22
+        key_shape = (
+            kv_nope.shape[0],
+            kv_nope.shape[2],
+            -1,
+            self.config.qk_nope_head_dim + self.config.v_head_dim,
+        )
         kv_nope = self.kv_b_proj(kv_nope).reshape(key_shape).swapaxes(1, 2)
-        k_nope, value_states = jnp.split(kv_nope, [12], axis=-1)
+        k_nope, value_states = jnp.split(kv_nope, [self.config.qk_nope_head_dim], axis=-1)
         # does not affect the underlying storage
         k_rot = jnp.broadcast_to(
             k_rot, (k_rot.shape[0], k_nope.shape[1], k_rot.shape[2], k_rot.shape[3])
         )
         # Concatenate k_nope and k_rot in a new tensor
-        key_states = jnp.zeros((hidden_states.shape[0], 4, hidden_states.shape[1], 20), jnp.float32)
+        key_states = jnp.zeros(
+            (hidden_states.shape[0], 4, hidden_states.shape[1], 20), hidden_states.dtype
+        )
         key_states = key_states.at[..., :12].set(
             jnp.broadcast_to(k_nope, (key_states.shape[0], 4, key_states.shape[2], 12))
         )
@@ -249,30 +315,46 @@ class DeepseekV3Attention(nn.Module):
         return self.o_proj(attn_output)
 
 
-class DeepseekV3MLP(nn.Module):
+class DeepseekV3MLP(Module):
     config: DeepseekV3ForCausalLMConfig
     intermediate_size: int
 
     def setup(self) -> None:
-        self.gate_proj = nn.Dense(self.intermediate_size, use_bias=False)
-        self.up_proj = nn.Dense(self.intermediate_size, use_bias=False)
-        self.down_proj = nn.Dense(self.config.hidden_size, use_bias=False)
+        self.gate_proj = nn.Dense(
+            self.intermediate_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.up_proj = nn.Dense(
+            self.intermediate_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.down_proj = nn.Dense(
+            self.config.hidden_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-class DeepseekV3MoE(nn.Module):
+class DeepseekV3MoE(Module):
     """A mixed expert module containing shared experts."""
 
     config: DeepseekV3ForCausalLMConfig
 
     def setup(self) -> None:
-        self.experts = DeepseekV3Experts(self.config)
-        self.gate = DeepseekV3TopkRouter(self.config)
+        self.experts = DeepseekV3Experts(self.config, **self.numerics)
+        self.gate = DeepseekV3TopkRouter(self.config, **self.numerics)
         self.shared_experts = DeepseekV3MLP(
             self.config,
             intermediate_size=self.config.moe_intermediate_size * self.config.n_shared_experts,
+            **self.numerics,
         )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
@@ -285,21 +367,27 @@ class DeepseekV3MoE(nn.Module):
         return hidden_states + self.shared_experts(residuals)
 
 
-class DeepseekV3DecoderLayer(nn.Module):
+class DeepseekV3DecoderLayer(Module):
     config: DeepseekV3ForCausalLMConfig
     with_moe: bool
 
     def setup(self) -> None:
-        self.self_attn = DeepseekV3Attention(self.config)
+        self.self_attn = DeepseekV3Attention(self.config, **self.numerics)
         if self.with_moe:
-            self.mlp = DeepseekV3MoE(self.config)
+            self.mlp = DeepseekV3MoE(self.config, **self.numerics)
         else:
-            self.mlp = DeepseekV3MLP(self.config, intermediate_size=self.config.intermediate_size)
+            self.mlp = DeepseekV3MLP(
+                self.config, intermediate_size=self.config.intermediate_size, **self.numerics
+            )
         self.input_layernorm = DeepseekV3RMSNorm(
-            hidden_size=self.config.hidden_size, variance_epsilon=self.config.rms_norm_eps
+            hidden_size=self.config.hidden_size,
+            variance_epsilon=self.config.rms_norm_eps,
+            **self.numerics,
         )
         self.post_attention_layernorm = DeepseekV3RMSNorm(
-            hidden_size=self.config.hidden_size, variance_epsilon=self.config.rms_norm_eps
+            hidden_size=self.config.hidden_size,
+            variance_epsilon=self.config.rms_norm_eps,
+            **self.numerics,
         )
 
     def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
@@ -314,21 +402,28 @@ class DeepseekV3DecoderLayer(nn.Module):
         return residual + hidden_states
 
 
-class DeepseekV3Model(nn.Module):
+class DeepseekV3Model(Module):
     """The bare Deepseek V3 Model outputting raw hidden-states without any specific head on
     top."""
 
     config: DeepseekV3ForCausalLMConfig
 
     def setup(self) -> None:
-        self.embed_tokens = nn.Embed(self.config.vocab_size, self.config.hidden_size)
+        self.embed_tokens = nn.Embed(
+            self.config.vocab_size,
+            self.config.hidden_size,
+            embedding_init=nn.initializers.normal(self.config.initializer_range),
+            **self.dtypes,
+        )
         self.layers = [
-            DeepseekV3DecoderLayer(self.config, with_moe=False),
-            DeepseekV3DecoderLayer(self.config, with_moe=True),
-            DeepseekV3DecoderLayer(self.config, with_moe=True),
+            DeepseekV3DecoderLayer(self.config, with_moe=False, **self.numerics),
+            DeepseekV3DecoderLayer(self.config, with_moe=True, **self.numerics),
+            DeepseekV3DecoderLayer(self.config, with_moe=True, **self.numerics),
         ]
         self.norm = DeepseekV3RMSNorm(
-            hidden_size=self.config.hidden_size, variance_epsilon=self.config.rms_norm_eps
+            hidden_size=self.config.hidden_size,
+            variance_epsilon=self.config.rms_norm_eps,
+            **self.numerics,
         )
         self.rotary_emb = DeepseekV3RotaryEmbedding(self.config)
 
@@ -337,21 +432,26 @@ class DeepseekV3Model(nn.Module):
         position_ids = jnp.arange(input_ids.shape[1])
         position_ids = position_ids[None]
         # create position embeddings to be shared across the decoder layers
-        cos, sin = self.rotary_emb(position_ids)
+        cos, sin = self.rotary_emb(position_ids, inputs_embeds.dtype)
         hidden_states = inputs_embeds
         for layer in self.layers:
             hidden_states = layer(hidden_states, cos, sin)
         return self.norm(hidden_states)
 
 
-class DeepseekV3ForCausalLM(nn.Module):
+class DeepseekV3ForCausalLM(Module):
     """The Deepseek V3 Model for causal language modeling."""
 
     config: DeepseekV3ForCausalLMConfig
 
     def setup(self) -> None:
-        self.model = DeepseekV3Model(self.config)
-        self.lm_head = nn.Dense(self.config.vocab_size, use_bias=False)
+        self.model = DeepseekV3Model(self.config, **self.numerics)
+        self.lm_head = nn.Dense(
+            self.config.vocab_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
         outputs = self.model(input_ids)

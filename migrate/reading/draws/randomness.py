@@ -365,7 +365,20 @@ class Randomness:
                     if keyword.arg == "worker_init_fn":
                         waiting += self._functions(keyword.value, scope)
         self._follow(waiting, found)
-        return frozenset(found)
+        # What these call may be called in the replica too.
+        return frozenset(found) | self._in_data_sets
+
+    @cached_property
+    def _in_data_sets(self) -> frozenset[Scope]:
+        """The functions that make an item of a data set, or ask which process of a loader they run in."""
+        return frozenset(
+            scope
+            for top in self._scopes
+            if b"get_worker_info" in top.module.data or b"def __getitem__" in top.module.data
+            for _, call, scope in self._calls_of(top)
+            if isinstance(scope, Function)
+            and (scope.name == "__getitem__" or _asks_for_its_worker(call))
+        )
 
     def _functions(self, node: ast.expr, scope: Scope) -> Iterator[Function]:
         """Yield the functions that an expression may be, also those that `partial` binds."""
@@ -585,6 +598,12 @@ def _is_filled(made: ast.expr, at_once: bool) -> bool:
     last = last_part(made.func)
     like = last.endswith("_like") or last.startswith("new")
     return (at_once or like or bool(devices)) and not any(map(_is_host, devices))
+
+
+def _asks_for_its_worker(call: ast.Call) -> bool:
+    """Whether a call is `torch.utils.data.get_worker_info()`."""
+    last = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return last == "get_worker_info"
 
 
 def _is_zero(node: ast.expr | None) -> bool:

@@ -366,12 +366,12 @@ def _interpolation(
     smooth = keyword(node, "antialias")
     plain = [arg for arg in node.args if arg is not smooth]
     bound = bind(node.with_changes(args=plain), parameters) or {}
-    if smooth is not None and code(smooth.value) != "False":
-        return "interpolation with antialias=True"
     modes = _texts(bound["mode"].value, facts) if "mode" in bound else {"nearest"}
     outside = sorted(modes & cpu.MODES)
     if outside:
         return f"{outside[0]} interpolation"
+    if smooth is not None and code(smooth.value) != "False":
+        return "interpolation with antialias=True"
     if "nearest" not in modes:
         return ""
     sizes = [bound[name].value for name in ("size", "scale_factor") if name in bound]

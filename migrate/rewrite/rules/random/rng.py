@@ -69,7 +69,7 @@ class Rng(Rule):
     the ranks draw different numbers too.
 
     **Left alone.** The seed of a script that never leaves the CPU; that of the processes of a data loader
-    (`worker_init_fn`).
+    (`worker_init_fn`, `__getitem__`, what asks `get_worker_info`).
 
     A seed in the process that launches the replicas is not inherited by them, and XLA must not be touched
     there: the worker seeds XLA with it and its rank first of all, under the same conditions, where it
