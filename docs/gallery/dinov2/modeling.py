@@ -2,11 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
 
 from .config import Dinov2Config
+
+
+def trunc_normal(
+    std: float, mean: float = 0.0, low: float = -2.0, high: float = 2.0
+) -> nn.initializers.Initializer:
+    """torch's trunc_normal_: normal draws between `low` and `high`, whatever `std` is."""
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        first, last = (low - mean) / std, (high - mean) / std
+        return mean + std * jax.random.truncated_normal(key, first, last, tuple(shape), dtype)
+
+    return init
+
+
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
+
+    def cast_param(
+        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
+    ) -> jax.Array:
+        """A weight in the dtype of the computation."""
+        return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
 def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
@@ -15,17 +59,17 @@ def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -
     )
 
 
-class Dinov2LayerScale(nn.Module):
+class Dinov2LayerScale(Module):
     config: Dinov2Config
 
     def setup(self) -> None:
-        self.lambda1 = self.param("lambda1", nn.initializers.ones, (self.config.hidden_size,))
+        self.lambda1 = self.cast_param("lambda1", nn.initializers.ones, (self.config.hidden_size,))
 
     def __call__(self, hidden_state: jax.Array) -> jax.Array:
         return hidden_state * self.lambda1
 
 
-class Dinov2PatchEmbeddings(nn.Module):
+class Dinov2PatchEmbeddings(Module):
     """This class turns `pixel_values` of shape `(batch_size, num_channels, height, width)`
     into the initial `hidden_states` (patch embeddings) of shape `(batch_size, seq_length,
     hidden_size)` to be consumed by a Transformer."""
@@ -38,6 +82,8 @@ class Dinov2PatchEmbeddings(nn.Module):
             kernel_size=(self.config.patch_size, self.config.patch_size),
             strides=(self.config.patch_size, self.config.patch_size),
             padding="VALID",
+            kernel_init=trunc_normal(self.config.initializer_range),
+            **self.numerics,
         )
 
     def __call__(self, pixel_values: jax.Array) -> jax.Array:
@@ -45,23 +91,33 @@ class Dinov2PatchEmbeddings(nn.Module):
         return hidden.reshape(hidden.shape[0], -1, hidden.shape[-1])
 
 
-class Dinov2Attention(nn.Module):
+class Dinov2Attention(Module):
     config: Dinov2Config
 
     def setup(self) -> None:
         self.q_proj = nn.Dense(
             self.config.num_attention_heads
-            * (self.config.hidden_size // self.config.num_attention_heads)
+            * (self.config.hidden_size // self.config.num_attention_heads),
+            kernel_init=trunc_normal(self.config.initializer_range),
+            **self.numerics,
         )
         self.k_proj = nn.Dense(
             self.config.num_attention_heads
-            * (self.config.hidden_size // self.config.num_attention_heads)
+            * (self.config.hidden_size // self.config.num_attention_heads),
+            kernel_init=trunc_normal(self.config.initializer_range),
+            **self.numerics,
         )
         self.v_proj = nn.Dense(
             self.config.num_attention_heads
-            * (self.config.hidden_size // self.config.num_attention_heads)
+            * (self.config.hidden_size // self.config.num_attention_heads),
+            kernel_init=trunc_normal(self.config.initializer_range),
+            **self.numerics,
         )
-        self.o_proj = nn.Dense(self.config.hidden_size)
+        self.o_proj = nn.Dense(
+            self.config.hidden_size,
+            kernel_init=trunc_normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         hidden_shape = (
@@ -77,12 +133,20 @@ class Dinov2Attention(nn.Module):
         return self.o_proj(attn_output)
 
 
-class Dinov2MLP(nn.Module):
+class Dinov2MLP(Module):
     config: Dinov2Config
 
     def setup(self) -> None:
-        self.fc1 = nn.Dense(self.config.hidden_size * self.config.mlp_ratio)
-        self.fc2 = nn.Dense(self.config.hidden_size)
+        self.fc1 = nn.Dense(
+            self.config.hidden_size * self.config.mlp_ratio,
+            kernel_init=trunc_normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.fc2 = nn.Dense(
+            self.config.hidden_size,
+            kernel_init=trunc_normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         hidden_states = self.fc1(hidden_states)
@@ -90,18 +154,20 @@ class Dinov2MLP(nn.Module):
         return self.fc2(hidden_states)
 
 
-class Dinov2Embeddings(nn.Module):
+class Dinov2Embeddings(Module):
     """Construct the CLS token, mask token, position and patch embeddings."""
 
     config: Dinov2Config
 
     def setup(self) -> None:
-        self.cls_token = self.param(
-            "cls_token", nn.initializers.normal(0.02), (1, 1, self.config.hidden_size)
+        self.cls_token = self.cast_param(
+            "cls_token",
+            trunc_normal(self.config.initializer_range),
+            (1, 1, self.config.hidden_size),
         )
-        self.position_embeddings = self.param(
+        self.position_embeddings = self.cast_param(
             "position_embeddings",
-            nn.initializers.normal(0.02),
+            trunc_normal(self.config.initializer_range),
             (
                 1,
                 self.config.image_size
@@ -111,7 +177,7 @@ class Dinov2Embeddings(nn.Module):
                 self.config.hidden_size,
             ),
         )
-        self.patch_embeddings = Dinov2PatchEmbeddings(self.config)
+        self.patch_embeddings = Dinov2PatchEmbeddings(self.config, **self.numerics)
 
     def __call__(self, pixel_values: jax.Array) -> jax.Array:
         embeddings = self.patch_embeddings(pixel_values)
@@ -122,18 +188,22 @@ class Dinov2Embeddings(nn.Module):
         return embeddings + self.position_embeddings
 
 
-class Dinov2Layer(nn.Module):
+class Dinov2Layer(Module):
     """This corresponds to the Block class in the original implementation."""
 
     config: Dinov2Config
 
     def setup(self) -> None:
-        self.norm1 = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
-        self.attention = Dinov2Attention(self.config)
-        self.layer_scale1 = Dinov2LayerScale(self.config)
-        self.norm2 = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
-        self.mlp = Dinov2MLP(self.config)
-        self.layer_scale2 = Dinov2LayerScale(self.config)
+        self.norm1 = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        )
+        self.attention = Dinov2Attention(self.config, **self.numerics)
+        self.layer_scale1 = Dinov2LayerScale(self.config, **self.numerics)
+        self.norm2 = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        )
+        self.mlp = Dinov2MLP(self.config, **self.numerics)
+        self.layer_scale2 = Dinov2LayerScale(self.config, **self.numerics)
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         residual = hidden_states
@@ -148,11 +218,13 @@ class Dinov2Layer(nn.Module):
         return hidden_states + residual
 
 
-class Dinov2Encoder(nn.Module):
+class Dinov2Encoder(Module):
     config: Dinov2Config
 
     def setup(self) -> None:
-        self.layer = [Dinov2Layer(self.config) for _ in range(self.config.num_hidden_layers)]
+        self.layer = [
+            Dinov2Layer(self.config, **self.numerics) for _ in range(self.config.num_hidden_layers)
+        ]
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         for layer in self.layer:
@@ -160,15 +232,17 @@ class Dinov2Encoder(nn.Module):
         return hidden_states
 
 
-class Dinov2Model(nn.Module):
+class Dinov2Model(Module):
     """The bare Dinov2 Model outputting raw hidden-states without any specific head on top."""
 
     config: Dinov2Config
 
     def setup(self) -> None:
-        self.embeddings = Dinov2Embeddings(self.config)
-        self.encoder = Dinov2Encoder(self.config)
-        self.layernorm = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
+        self.embeddings = Dinov2Embeddings(self.config, **self.numerics)
+        self.encoder = Dinov2Encoder(self.config, **self.numerics)
+        self.layernorm = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        )
 
     def __call__(self, pixel_values: jax.Array) -> dict[str, jax.Array]:
         embedding_output = self.embeddings(pixel_values)

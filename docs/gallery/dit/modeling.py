@@ -2,11 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
+from jax.typing import DTypeLike
+from safetensors import safe_open
 
 from .config import DiTTransformer2DConfig
+
+
+def torch_uniform(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+    """torch's default for the weight of a Linear or a Conv: uniform within 1 / sqrt(fan_in)."""
+    bound = float(np.prod(shape[:-1])) ** -0.5
+    return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+
+
+def uniform_within(bound: float) -> nn.initializers.Initializer:
+    """Draws between -bound and bound."""
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+
+    return init
+
+
+def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> jax.Array:
+    """An array that the original computes when it is made; initial.safetensors has it for this size."""
+    with safe_open(Path(__file__).with_name("initial.safetensors"), framework="numpy") as file:
+        keys = set(file.keys())
+        steps = [*path, name]
+        # The model may be part of another one: then the path begins with that one's.
+        ends = ["/".join(steps[start:]) for start in range(len(steps))]
+        key = next((one for one in ends if one in keys), None)
+        if key is None:
+            raise ValueError(f"{'/'.join(steps)}: initial.safetensors lacks it")
+        found = file.get_tensor(key)
+    if found.shape != tuple(shape):
+        raise ValueError(
+            f"{key}: has {found.shape} in initial.safetensors; {tuple(shape)} is needed"
+        )
+    return jnp.asarray(found)
+
+
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
 
 
 def get_timestep_embedding(timesteps: jax.Array) -> jax.Array:
@@ -26,29 +88,48 @@ class Timesteps(nn.Module):
         return get_timestep_embedding(timesteps)
 
 
-class PatchEmbed(nn.Module):
+class PatchEmbed(Module):
     """2D Image to Patch Embedding with support for SD3 cropping."""
 
     config: DiTTransformer2DConfig
 
     def setup(self) -> None:
-        self.pos_embed = self.variable("buffers", "pos_embed", jnp.zeros, (1, 16, 32)).value
+        self.pos_embed = self.variable(
+            "buffers", "pos_embed", stored, self.path, "pos_embed", (1, 16, 32)
+        ).value
         self.proj = nn.Conv(
-            self.config.inner_dim, kernel_size=(2, 2), strides=(2, 2), padding="VALID"
+            self.config.inner_dim,
+            kernel_size=(2, 2),
+            strides=(2, 2),
+            padding="VALID",
+            kernel_init=torch_uniform,
+            bias_init=uniform_within((4 * 4) ** (-0.5)),
+            **self.numerics,
         )
 
     def __call__(self, latent: jax.Array) -> jax.Array:
+        dtype = latent.dtype
         latent = self.proj(jnp.moveaxis(latent, 1, -1))
         latent = latent.reshape(latent.shape[0], -1, latent.shape[-1])
-        return latent + self.pos_embed
+        return (latent + self.pos_embed).astype(dtype)
 
 
-class TimestepEmbedding(nn.Module):
+class TimestepEmbedding(Module):
     config: DiTTransformer2DConfig
 
     def setup(self) -> None:
-        self.linear_1 = nn.Dense(self.config.inner_dim)
-        self.linear_2 = nn.Dense(self.config.inner_dim)
+        self.linear_1 = nn.Dense(
+            self.config.inner_dim,
+            kernel_init=torch_uniform,
+            bias_init=uniform_within(256 ** (-0.5)),
+            **self.numerics,
+        )
+        self.linear_2 = nn.Dense(
+            self.config.inner_dim,
+            kernel_init=torch_uniform,
+            bias_init=uniform_within(self.config.inner_dim ** (-0.5)),
+            **self.numerics,
+        )
 
     def __call__(self, sample: jax.Array) -> jax.Array:
         sample = self.linear_1(sample)
@@ -56,28 +137,52 @@ class TimestepEmbedding(nn.Module):
         return self.linear_2(sample)
 
 
-class LabelEmbedding(nn.Module):
+class LabelEmbedding(Module):
     """Embeds class labels into vector representations."""
 
     config: DiTTransformer2DConfig
 
     def setup(self) -> None:
-        self.embedding_table = nn.Embed(21, self.config.inner_dim)
+        self.embedding_table = nn.Embed(
+            21, self.config.inner_dim, embedding_init=nn.initializers.normal(1.0), **self.dtypes
+        )
 
     def __call__(self, labels: jax.Array) -> jax.Array:
         return self.embedding_table(labels)
 
 
-class Attention(nn.Module):
+class Attention(Module):
     """A cross attention layer."""
 
     config: DiTTransformer2DConfig
 
     def setup(self) -> None:
-        self.to_q = nn.Dense(self.config.inner_dim)
-        self.to_k = nn.Dense(self.config.inner_dim)
-        self.to_v = nn.Dense(self.config.inner_dim)
-        self.to_out = [nn.Dense(self.config.inner_dim)]
+        self.to_q = nn.Dense(
+            self.config.inner_dim,
+            kernel_init=torch_uniform,
+            bias_init=uniform_within(self.config.inner_dim ** (-0.5)),
+            **self.numerics,
+        )
+        self.to_k = nn.Dense(
+            self.config.inner_dim,
+            kernel_init=torch_uniform,
+            bias_init=uniform_within(self.config.inner_dim ** (-0.5)),
+            **self.numerics,
+        )
+        self.to_v = nn.Dense(
+            self.config.inner_dim,
+            kernel_init=torch_uniform,
+            bias_init=uniform_within(self.config.inner_dim ** (-0.5)),
+            **self.numerics,
+        )
+        self.to_out = [
+            nn.Dense(
+                self.config.inner_dim,
+                kernel_init=torch_uniform,
+                bias_init=uniform_within(self.config.inner_dim ** (-0.5)),
+                **self.numerics,
+            )
+        ]
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         query = self.to_q(hidden_states)
@@ -94,47 +199,57 @@ class Attention(nn.Module):
         return hidden_states
 
 
-class GELU(nn.Module):
+class GELU(Module):
     """GELU activation function with tanh approximation support with `approximate="tanh"`."""
 
     config: DiTTransformer2DConfig
 
     def setup(self) -> None:
-        self.proj = nn.Dense(self.config.inner_dim * 4)
+        self.proj = nn.Dense(
+            self.config.inner_dim * 4,
+            kernel_init=torch_uniform,
+            bias_init=uniform_within(self.config.inner_dim ** (-0.5)),
+            **self.numerics,
+        )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         hidden_states = self.proj(hidden_states)
         return jax.nn.gelu(hidden_states, approximate=True)
 
 
-class CombinedTimestepLabelEmbeddings(nn.Module):
+class CombinedTimestepLabelEmbeddings(Module):
     config: DiTTransformer2DConfig
 
     def setup(self) -> None:
         self.time_proj = Timesteps()
-        self.timestep_embedder = TimestepEmbedding(self.config)
-        self.class_embedder = LabelEmbedding(self.config)
+        self.timestep_embedder = TimestepEmbedding(self.config, **self.numerics)
+        self.class_embedder = LabelEmbedding(self.config, **self.numerics)
 
-    def __call__(self, timestep: jax.Array, class_labels: jax.Array) -> jax.Array:
+    def __call__(self, timestep: jax.Array, class_labels: jax.Array, dtype: DTypeLike) -> jax.Array:
         timesteps_proj = self.time_proj(timestep)
         # (N, D)
-        timesteps_emb = self.timestep_embedder(timesteps_proj)
+        timesteps_emb = self.timestep_embedder(timesteps_proj.astype(dtype))
         # (N, D)
         class_labels = self.class_embedder(class_labels)
         # (N, D)
         return timesteps_emb + class_labels
 
 
-class FeedForward(nn.Module):
+class FeedForward(Module):
     """A feed-forward layer."""
 
     config: DiTTransformer2DConfig
 
     def setup(self) -> None:
         self.net = [
-            GELU(self.config),
+            GELU(self.config, **self.numerics),
             nn.Dropout(0.0, deterministic=True),
-            nn.Dense(self.config.inner_dim),
+            nn.Dense(
+                self.config.inner_dim,
+                kernel_init=torch_uniform,
+                bias_init=uniform_within((self.config.inner_dim * 4) ** (-0.5)),
+                **self.numerics,
+            ),
         ]
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
@@ -143,40 +258,46 @@ class FeedForward(nn.Module):
         return hidden_states
 
 
-class AdaLayerNormZero(nn.Module):
+class AdaLayerNormZero(Module):
     """Norm layer adaptive layer norm zero (adaLN-Zero)."""
 
     config: DiTTransformer2DConfig
 
     def setup(self) -> None:
-        self.emb = CombinedTimestepLabelEmbeddings(self.config)
-        self.linear = nn.Dense(6 * self.config.inner_dim)
+        self.emb = CombinedTimestepLabelEmbeddings(self.config, **self.numerics)
+        self.linear = nn.Dense(
+            6 * self.config.inner_dim,
+            kernel_init=torch_uniform,
+            bias_init=uniform_within(self.config.inner_dim ** (-0.5)),
+            **self.numerics,
+        )
         self.norm = nn.LayerNorm(
-            use_scale=False, use_bias=False, epsilon=1e-06, use_fast_variance=False
+            use_scale=False, use_bias=False, epsilon=1e-06, use_fast_variance=False, **self.dtypes
         )
 
     def __call__(
         self, x: jax.Array, timestep: jax.Array, class_labels: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-        emb = self.emb(timestep, class_labels)
+        dtype = x.dtype
+        emb = self.emb(timestep, class_labels, dtype)
         emb = self.linear(jax.nn.silu(emb))
         shift_msa, scale_msa, gate_msa, shift_mlp, scale_mlp, gate_mlp = jnp.split(emb, 6, axis=-1)
         x = self.norm(x) * (scale_msa[:, None] + 1) + shift_msa[:, None]
         return x, gate_msa, shift_mlp, scale_mlp, gate_mlp
 
 
-class BasicTransformerBlock(nn.Module):
+class BasicTransformerBlock(Module):
     """A basic Transformer block."""
 
     config: DiTTransformer2DConfig
 
     def setup(self) -> None:
-        self.norm1 = AdaLayerNormZero(self.config)
-        self.attn1 = Attention(self.config)
+        self.norm1 = AdaLayerNormZero(self.config, **self.numerics)
+        self.attn1 = Attention(self.config, **self.numerics)
         self.norm3 = nn.LayerNorm(
-            use_scale=False, use_bias=False, epsilon=1e-05, use_fast_variance=False
+            use_scale=False, use_bias=False, epsilon=1e-05, use_fast_variance=False, **self.dtypes
         )
-        self.ff = FeedForward(self.config)
+        self.ff = FeedForward(self.config, **self.numerics)
 
     def __call__(
         self, hidden_states: jax.Array, timestep: jax.Array, class_labels: jax.Array
@@ -194,28 +315,49 @@ class BasicTransformerBlock(nn.Module):
         return ff_output + hidden_states
 
 
-class DiTTransformer2DModel(nn.Module):
+class DiTTransformer2DModel(Module):
     """A 2D Transformer model as introduced in DiT (https://huggingface.co/papers/2212.09748)."""
 
     config: DiTTransformer2DConfig
 
     def setup(self) -> None:
-        self.pos_embed = PatchEmbed(self.config)
-        self.transformer_blocks = [BasicTransformerBlock(self.config) for _ in range(3)]
+        self.pos_embed = PatchEmbed(self.config, **self.numerics)
+        self.transformer_blocks = [
+            BasicTransformerBlock(self.config, **self.numerics) for _ in range(3)
+        ]
         self.norm_out = nn.LayerNorm(
-            use_scale=False, use_bias=False, epsilon=1e-06, use_fast_variance=False
+            use_scale=False, use_bias=False, epsilon=1e-06, use_fast_variance=False, **self.dtypes
         )
-        self.proj_out_1 = nn.Dense(2 * self.config.inner_dim)
-        self.proj_out_2 = nn.Dense(32)
+        self.proj_out_1 = nn.Dense(
+            2 * self.config.inner_dim,
+            kernel_init=torch_uniform,
+            bias_init=uniform_within(self.config.inner_dim ** (-0.5)),
+            **self.numerics,
+        )
+        self.proj_out_2 = nn.Dense(
+            32,
+            kernel_init=torch_uniform,
+            bias_init=uniform_within(self.config.inner_dim ** (-0.5)),
+            **self.numerics,
+        )
 
     def __call__(
-        self, hidden_states: jax.Array, timestep: jax.Array, class_labels: jax.Array
+        self,
+        hidden_states: jax.Array,
+        timestep: jax.Array,
+        class_labels: jax.Array,
+        deterministic: bool = True,
     ) -> dict[str, jax.Array]:
+        if not deterministic:
+            raise NotImplementedError(
+                "training is not in this port: training and evaluation differ (embeddings.py:1239)"
+            )
+        dtype = hidden_states.dtype
         hidden_states_2 = self.pos_embed(hidden_states)
         for transformer_block in self.transformer_blocks:
             hidden_states_2 = transformer_block(hidden_states_2, timestep, class_labels)
         # 3. Output
-        conditioning = self.transformer_blocks[0].norm1.emb(timestep, class_labels)
+        conditioning = self.transformer_blocks[0].norm1.emb(timestep, class_labels, dtype)
         shift, scale = jnp.split(self.proj_out_1(jax.nn.silu(conditioning)), 2, axis=-1)
         hidden_states_2 = self.norm_out(hidden_states_2) * (scale[:, None] + 1) + shift[:, None]
         hidden_states_2 = self.proj_out_2(hidden_states_2)

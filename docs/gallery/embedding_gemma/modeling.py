@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
 
 from .config import Gemma3TextConfig
 
@@ -21,8 +23,51 @@ def masked_attention(
     return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
 
 
-def norm(x: jax.Array, eps: float) -> jax.Array:
-    return x * jax.lax.rsqrt(jnp.square(x).mean(axis=-1, keepdims=True) + eps)
+def zero_row(initializer: nn.initializers.Initializer, row: int) -> nn.initializers.Initializer:
+    """An initialiser of an embedding, with zeros for the token that pads."""
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        return initializer(key, tuple(shape), dtype).at[row].set(0)
+
+    return init
+
+
+def demand_size(holds: bool, what: str) -> None:
+    """Raise where the sizes of the inputs are others than those that this port holds for."""
+    if not holds:
+        raise ValueError(f"this port holds for {what}; see 'Free dimensions' in its README")
+
+
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
+
+    def cast_param(
+        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
+    ) -> jax.Array:
+        """A weight in the dtype of the computation."""
+        return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
+
+
+def norm(output: jax.Array, eps: float) -> jax.Array:
+    return output * jax.lax.rsqrt(jnp.square(output).mean(axis=-1, keepdims=True) + eps)
 
 
 def rotate_half(x: jax.Array) -> jax.Array:
@@ -157,21 +202,22 @@ def create_sliding_window_causal_mask(
     return sdpa_mask_2(attention_mask, batch_size, length)
 
 
-class Gemma3TextScaledWordEmbedding(nn.Module):
+class Gemma3TextScaledWordEmbedding(Module):
     """This module overrides nn.Embeddings' forward by multiplying with embeddings scale."""
 
     config: Gemma3TextConfig
 
     def setup(self) -> None:
-        self.embedding = self.param(
+        self.embedding = self.cast_param(
             "embedding",
-            nn.initializers.normal(0.02),
+            zero_row(nn.initializers.normal(self.config.initializer_range), 0),
             (self.config.vocab_size, self.config.hidden_size),
         )
         self.embed_scale = jnp.full((), 6.928203105926514, jnp.float32)
 
     def __call__(self, input_ids: jax.Array) -> jax.Array:
-        return jnp.take(self.embedding, input_ids, axis=0) * self.embed_scale
+        hidden = jnp.take(self.embedding, input_ids, axis=0)
+        return hidden * self.embed_scale.astype(hidden.dtype)
 
 
 class Gemma3RotaryEmbedding(nn.Module):
@@ -185,53 +231,68 @@ class Gemma3RotaryEmbedding(nn.Module):
             jnp.arange(0, self.config.head_dim, 2) / self.config.head_dim
         )
 
-    def __call__(self, position_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, position_ids: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
         freqs = position_ids[..., None].astype(jnp.float32) * self.sliding_attention_inv_freq
         emb = jnp.concatenate([freqs, freqs], axis=-1)
         cos = jnp.cos(emb)
         sin = jnp.sin(emb)
-        return cos, sin
+        return cos.astype(dtype), sin.astype(dtype)
 
-    def call_1(self, position_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def call_1(self, position_ids: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
         freqs = position_ids[..., None].astype(jnp.float32) * self.full_attention_inv_freq
         emb = jnp.concatenate([freqs, freqs], axis=-1)
         cos = jnp.cos(emb)
         sin = jnp.sin(emb)
-        return cos, sin
+        return cos.astype(dtype), sin.astype(dtype)
 
 
-class Gemma3RMSNorm(nn.Module):
+class Gemma3RMSNorm(Module):
     config: Gemma3TextConfig
     dim: int
 
     def setup(self) -> None:
-        self.weight = self.param("weight", nn.initializers.zeros, (self.dim,))
+        self.weight = self.param("weight", nn.initializers.zeros, (self.dim,), self.param_dtype)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        output = norm(x, self.config.rms_norm_eps)
+        output = norm(x.astype(jnp.float32), self.config.rms_norm_eps)
         # Llama does x.to(float16) * w whilst Gemma3 is (x * w).to(float16)
         # See https://github.com/huggingface/transformers/pull/29402
-        return output * (self.weight + 1.0)
+        output = output * (self.weight.astype(jnp.float32) + 1.0)
+        return output.astype(x.dtype)
 
 
-class Gemma3Attention(nn.Module):
+class Gemma3Attention(Module):
     """Multi-headed attention from 'Attention Is All You Need' paper"""
 
     config: Gemma3TextConfig
 
     def setup(self) -> None:
         self.q_proj = nn.Dense(
-            self.config.num_attention_heads * self.config.head_dim, use_bias=False
+            self.config.num_attention_heads * self.config.head_dim,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
         self.k_proj = nn.Dense(
-            self.config.num_key_value_heads * self.config.head_dim, use_bias=False
+            self.config.num_key_value_heads * self.config.head_dim,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
         self.v_proj = nn.Dense(
-            self.config.num_key_value_heads * self.config.head_dim, use_bias=False
+            self.config.num_key_value_heads * self.config.head_dim,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
-        self.o_proj = nn.Dense(self.config.hidden_size, use_bias=False)
-        self.q_norm = Gemma3RMSNorm(self.config, dim=self.config.head_dim)
-        self.k_norm = Gemma3RMSNorm(self.config, dim=self.config.head_dim)
+        self.o_proj = nn.Dense(
+            self.config.hidden_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.q_norm = Gemma3RMSNorm(self.config, dim=self.config.head_dim, **self.numerics)
+        self.k_norm = Gemma3RMSNorm(self.config, dim=self.config.head_dim, **self.numerics)
 
     def __call__(
         self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array, attention_mask: jax.Array
@@ -248,28 +309,51 @@ class Gemma3Attention(nn.Module):
         return self.o_proj(attn_output)
 
 
-class Gemma3MLP(nn.Module):
+class Gemma3MLP(Module):
     config: Gemma3TextConfig
 
     def setup(self) -> None:
-        self.gate_proj = nn.Dense(self.config.intermediate_size, use_bias=False)
-        self.up_proj = nn.Dense(self.config.intermediate_size, use_bias=False)
-        self.down_proj = nn.Dense(self.config.hidden_size, use_bias=False)
+        self.gate_proj = nn.Dense(
+            self.config.intermediate_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.up_proj = nn.Dense(
+            self.config.intermediate_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.down_proj = nn.Dense(
+            self.config.hidden_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.down_proj(jax.nn.gelu(self.gate_proj(x), approximate=True) * self.up_proj(x))
 
 
-class Gemma3DecoderLayer(nn.Module):
+class Gemma3DecoderLayer(Module):
     config: Gemma3TextConfig
 
     def setup(self) -> None:
-        self.self_attn = Gemma3Attention(self.config)
-        self.mlp = Gemma3MLP(self.config)
-        self.input_layernorm = Gemma3RMSNorm(self.config, dim=self.config.hidden_size)
-        self.post_attention_layernorm = Gemma3RMSNorm(self.config, dim=self.config.hidden_size)
-        self.pre_feedforward_layernorm = Gemma3RMSNorm(self.config, dim=self.config.hidden_size)
-        self.post_feedforward_layernorm = Gemma3RMSNorm(self.config, dim=self.config.hidden_size)
+        self.self_attn = Gemma3Attention(self.config, **self.numerics)
+        self.mlp = Gemma3MLP(self.config, **self.numerics)
+        self.input_layernorm = Gemma3RMSNorm(
+            self.config, dim=self.config.hidden_size, **self.numerics
+        )
+        self.post_attention_layernorm = Gemma3RMSNorm(
+            self.config, dim=self.config.hidden_size, **self.numerics
+        )
+        self.pre_feedforward_layernorm = Gemma3RMSNorm(
+            self.config, dim=self.config.hidden_size, **self.numerics
+        )
+        self.post_feedforward_layernorm = Gemma3RMSNorm(
+            self.config, dim=self.config.hidden_size, **self.numerics
+        )
 
     def __call__(
         self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array, attention_mask: jax.Array
@@ -286,19 +370,23 @@ class Gemma3DecoderLayer(nn.Module):
         return residual + hidden_states
 
 
-class Gemma3TextModel(nn.Module):
+class Gemma3TextModel(Module):
     """The bare Gemma3 Text Model outputting raw hidden-states without any specific head on
     top."""
 
     config: Gemma3TextConfig
 
     def setup(self) -> None:
-        self.embed_tokens = Gemma3TextScaledWordEmbedding(self.config)
-        self.layers = [Gemma3DecoderLayer(self.config) for _ in range(4)]
-        self.norm = Gemma3RMSNorm(self.config, dim=self.config.hidden_size)
+        self.embed_tokens = Gemma3TextScaledWordEmbedding(self.config, **self.numerics)
+        self.layers = [Gemma3DecoderLayer(self.config, **self.numerics) for _ in range(4)]
+        self.norm = Gemma3RMSNorm(self.config, dim=self.config.hidden_size, **self.numerics)
         self.rotary_emb = Gemma3RotaryEmbedding(self.config)
 
     def __call__(self, input_ids: jax.Array, attention_mask: jax.Array) -> dict[str, jax.Array]:
+        demand_size(
+            input_ids.shape[1] + -1 * attention_mask.shape[1] <= 0,
+            "only where input_ids axis 1 + (-1 * attention_mask axis 1) <= 0",
+        )
         inputs_embeds = self.embed_tokens(input_ids)
         position_ids = jnp.arange(input_ids.shape[1])
         position_ids = position_ids[None]
@@ -309,8 +397,8 @@ class Gemma3TextModel(nn.Module):
         causal_mask_mapping_2 = create_sliding_window_causal_mask(
             attention_mask, input_ids.shape[0], input_ids.shape[1]
         )
-        cos, sin = self.rotary_emb(position_ids)
-        cos_2, sin_2 = self.rotary_emb.call_1(position_ids)
+        cos, sin = self.rotary_emb(position_ids, inputs_embeds.dtype)
+        cos_2, sin_2 = self.rotary_emb.call_1(position_ids, inputs_embeds.dtype)
         hidden_states = self.layers[0](inputs_embeds, cos, sin, causal_mask_mapping_2)
         hidden_states = self.layers[1](hidden_states, cos, sin, causal_mask_mapping_2)
         hidden_states = self.layers[2](hidden_states, cos_2, sin_2, causal_mask_mapping)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 class Gemma3ForCausalLMConfig:
     """The sizes of Gemma3ForCausalLM."""
 
+    initializer_range: float = 0.02
     vocab_size: int = 128
     hidden_size: int = 48
     sliding_attention_rope_theta: float = 10000.0
