@@ -23,8 +23,7 @@ from converters.graph.writing import linen
 from converters.graph.writing.classes import classes
 from converters.graph.writing.draft import Drafter, Missing
 from converters.graph.writing.initial import copied_starts
-from converters.graph.writing.limits import Limits
-from converters.graph.writing.model import Class, Model
+from converters.graph.writing.model import Class, Limits, Model
 from converters.graph.writing.patterns import plain
 from converters.graph.writing.training import refusal
 

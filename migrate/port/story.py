@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from converters.copied import copied
-from converters.graph.writing.limits import Limits
+from converters.graph.writing.model import Limits
 from converters.installing import how_to_install, is_installed
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.inputs.set import write_inputs

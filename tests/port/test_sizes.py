@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from converters.graph import Port, port
-from converters.graph.writing.limits import Limits
+from converters.graph.writing.model import Limits
 from migrate.port.sizes.construction import constructions
 from migrate.port.sizes.flax import PortRefusesError, outputs_of, package_of
 from migrate.port.sizes.leaves import Leaf, candidates, change, leaves

@@ -71,3 +71,19 @@ class Model:
     classes: tuple[Class, ...]
     settings: Mapping[str, Any]
     sources: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes that a port holds to one value: its source does not follow another, or nobody has tried it.
+
+    Attributes:
+        values: settings and the only value that each may have; those that the source does not read become
+            fields of the configuration too.
+        axes: (input, axis) → the only size that it may have.
+        lifted: texts of bounds that are not asserted.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    axes: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    lifted: frozenset[str] = frozenset()

@@ -10,10 +10,10 @@ class GptOssForCausalLMConfig:
     attention_scaling: float = 1.3465735902799727
     hidden_size: int = 48
     rms_norm_eps: float = 1e-05
+    initializer_range: float = 0.02
     num_attention_heads: int = 4
     head_dim: int = 16
     num_key_value_heads: int = 2
-    scaling: float = 0.25
     num_local_experts: int = 4
     num_experts_per_tok: int = 2
     intermediate_size: int = 96

@@ -2,11 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
+from safetensors import safe_open
 
 from .config import GptOssForCausalLMConfig
+
+
+def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> jax.Array:
+    """An array that the original computes when it is made; initial.safetensors has it for this size."""
+    with safe_open(Path(__file__).with_name("initial.safetensors"), framework="numpy") as file:
+        keys = set(file.keys())
+        steps = [*path, name]
+        # The model may be part of another one: then the path begins with that one's.
+        ends = ["/".join(steps[start:]) for start in range(len(steps))]
+        key = next((one for one in ends if one in keys), None)
+        if key is None:
+            raise ValueError(f"{'/'.join(steps)}: initial.safetensors lacks it")
+        found = file.get_tensor(key)
+    if found.shape != tuple(shape):
+        raise ValueError(
+            f"{key}: has {found.shape} in initial.safetensors; {tuple(shape)} is needed"
+        )
+    return jnp.asarray(found)
+
+
+def demand_size(holds: bool, what: str) -> None:
+    """Raise where the sizes of the inputs are others than those that this port holds for."""
+    if not holds:
+        raise ValueError(f"this port holds for {what}; see 'Free dimensions' in its README")
+
+
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
+
+    def cast_param(
+        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
+    ) -> jax.Array:
+        """A weight in the dtype of the computation."""
+        return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
 def apply_rotary_emb(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
@@ -91,6 +149,7 @@ def grouped_mm_experts_forward(
     gate_up_proj: jax.Array,
     down_proj_bias: jax.Array,
     down_proj: jax.Array,
+    num_experts: int,
     limit: float,
     alpha: float,
 ) -> jax.Array:
@@ -103,7 +162,7 @@ def grouped_mm_experts_forward(
     expert_ids_g, perm = jnp.sort(expert_ids), jnp.argsort(expert_ids)
     selected_hidden_states_g = hidden_states[perm // 2]
     sample_weights_g = sample_weights[perm]
-    tokens_per_expert = jax.nn.one_hot(expert_ids_g, 4).sum(axis=0)
+    tokens_per_expert = jax.nn.one_hot(expert_ids_g, num_experts).sum(axis=0)
     offsets = jnp.cumsum(tokens_per_expert.astype(jnp.int32), axis=-1)
     selected_biases = gate_up_proj_bias[expert_ids_g]
     # --- Up projection per expert (grouped) ---
@@ -149,21 +208,21 @@ def sdpa_mask(length: int, batch_size: int) -> jax.Array:
     )
 
 
-def eager_mask(length: int, batch_size: int) -> jax.Array:
+def eager_mask(length: int, batch_size: int, dtype: DTypeLike) -> jax.Array:
     """Create a 4D float mask of shape `(batch_size, 1, query_length, kv_length)` where a value
     of 0 indicates that the element should take part in the attention computation, and -inf
     (minimum value for the given `dtype`) that it should not."""
     mask = sdpa_mask(length, batch_size)
     # we need 0s where the tokens should be taken into account, and -inf otherwise (mask is
     # already of boolean type)
-    return jnp.where(mask, jnp.zeros((), jnp.float32), -3.4028234663852886e38)
+    return jnp.where(mask, jnp.zeros((), dtype), jnp.finfo(dtype).min)
 
 
-def create_causal_mask(length: int, batch_size: int) -> jax.Array:
+def create_causal_mask(length: int, batch_size: int, dtype: DTypeLike) -> jax.Array:
     """Create a standard causal mask based on the attention implementation used (stored in the
     config)."""
     # We now create the mask
-    return eager_mask(length, batch_size)
+    return eager_mask(length, batch_size, dtype)
 
 
 def inner_mask(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Array:
@@ -189,60 +248,66 @@ def sdpa_mask_2(length: int, batch_size: int) -> jax.Array:
     )
 
 
-def eager_mask_2(length: int, batch_size: int) -> jax.Array:
+def eager_mask_2(length: int, batch_size: int, dtype: DTypeLike) -> jax.Array:
     """Create a 4D float mask of shape `(batch_size, 1, query_length, kv_length)` where a value
     of 0 indicates that the element should take part in the attention computation, and -inf
     (minimum value for the given `dtype`) that it should not."""
     mask = sdpa_mask_2(length, batch_size)
     # we need 0s where the tokens should be taken into account, and -inf otherwise (mask is
     # already of boolean type)
-    return jnp.where(mask, jnp.zeros((), jnp.float32), -3.4028234663852886e38)
+    return jnp.where(mask, jnp.zeros((), dtype), jnp.finfo(dtype).min)
 
 
-def create_sliding_window_causal_mask(length: int, batch_size: int) -> jax.Array:
+def create_sliding_window_causal_mask(length: int, batch_size: int, dtype: DTypeLike) -> jax.Array:
     """Create a sliding window causal mask based on the attention implementation used (stored
     in the config)."""
     # We now create the mask
-    return eager_mask_2(length, batch_size)
+    return eager_mask_2(length, batch_size, dtype)
 
 
 class GptOssRotaryEmbedding(nn.Module):
     config: GptOssForCausalLMConfig
 
     def setup(self) -> None:
-        self.inv_freq = self.variable("buffers", "inv_freq", jnp.zeros, (8,)).value
+        self.inv_freq = self.variable(
+            "buffers", "inv_freq", stored, self.path, "inv_freq", (8,)
+        ).value
 
-    def __call__(self, position_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, position_ids: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
         freqs = position_ids[..., None].astype(jnp.float32) * self.inv_freq
         cos = jnp.cos(freqs) * self.config.attention_scaling
         sin = jnp.sin(freqs) * self.config.attention_scaling
-        return cos, sin
+        return cos.astype(dtype), sin.astype(dtype)
 
 
-class GptOssRMSNorm(nn.Module):
+class GptOssRMSNorm(Module):
     config: GptOssForCausalLMConfig
 
     def setup(self) -> None:
-        self.weight = self.param("weight", nn.initializers.ones, (self.config.hidden_size,))
+        self.weight = self.cast_param("weight", nn.initializers.ones, (self.config.hidden_size,))
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        input_dtype = hidden_states.dtype
+        hidden_states = hidden_states.astype(jnp.float32)
         variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
         hidden_states = hidden_states * jax.lax.rsqrt(variance + self.config.rms_norm_eps)
         # main diff with Llama
-        return self.weight * hidden_states
+        return (self.weight * hidden_states).astype(input_dtype)
 
 
-class GptOssTopKRouter(nn.Module):
+class GptOssTopKRouter(Module):
     config: GptOssForCausalLMConfig
 
     def setup(self) -> None:
-        self.weight = self.param(
+        self.weight = self.cast_param(
             "weight",
-            nn.initializers.normal(0.02),
+            nn.initializers.normal(self.config.initializer_range),
             (self.config.num_local_experts, self.config.hidden_size),
         )
-        self.bias = self.param(
-            "bias", nn.initializers.normal(0.02), (self.config.num_local_experts,)
+        self.bias = self.cast_param(
+            "bias",
+            nn.initializers.normal(self.config.initializer_range),
+            (self.config.num_local_experts,),
         )
 
     def __call__(self, hidden_states: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -256,32 +321,32 @@ class GptOssTopKRouter(nn.Module):
         return router_scores, router_indices
 
 
-class GptOssExperts(nn.Module):
+class GptOssExperts(Module):
     config: GptOssForCausalLMConfig
 
     def setup(self) -> None:
-        self.gate_up_proj_bias = self.param(
+        self.gate_up_proj_bias = self.cast_param(
             "gate_up_proj_bias",
             nn.initializers.zeros,
             (self.config.num_local_experts, 2 * self.config.intermediate_size),
         )
-        self.gate_up_proj = self.param(
+        self.gate_up_proj = self.cast_param(
             "gate_up_proj",
-            nn.initializers.normal(0.02),
+            nn.initializers.normal(self.config.initializer_range),
             (
                 self.config.num_local_experts,
                 self.config.hidden_size,
                 2 * self.config.intermediate_size,
             ),
         )
-        self.down_proj_bias = self.param(
+        self.down_proj_bias = self.cast_param(
             "down_proj_bias",
             nn.initializers.zeros,
             (self.config.num_local_experts, self.config.hidden_size),
         )
-        self.down_proj = self.param(
+        self.down_proj = self.cast_param(
             "down_proj",
-            nn.initializers.normal(0.02),
+            nn.initializers.normal(self.config.initializer_range),
             (self.config.num_local_experts, self.config.intermediate_size, self.config.hidden_size),
         )
 
@@ -296,24 +361,43 @@ class GptOssExperts(nn.Module):
             self.gate_up_proj,
             self.down_proj_bias,
             self.down_proj,
+            self.config.num_local_experts,
             self.config.swiglu_limit,
             self.config.swiglu_alpha,
         )
 
 
-class GptOssAttention(nn.Module):
+class GptOssAttention(Module):
     """Multi-headed attention from 'Attention Is All You Need' paper"""
 
     config: GptOssForCausalLMConfig
 
     def setup(self) -> None:
-        self.sinks = self.param(
-            "sinks", nn.initializers.normal(0.02), (self.config.num_attention_heads,)
+        self.sinks = self.cast_param(
+            "sinks",
+            nn.initializers.normal(self.config.initializer_range),
+            (self.config.num_attention_heads,),
         )
-        self.q_proj = nn.Dense(self.config.num_attention_heads * self.config.head_dim)
-        self.k_proj = nn.Dense(self.config.num_key_value_heads * self.config.head_dim)
-        self.v_proj = nn.Dense(self.config.num_key_value_heads * self.config.head_dim)
-        self.o_proj = nn.Dense(self.config.hidden_size)
+        self.q_proj = nn.Dense(
+            self.config.num_attention_heads * self.config.head_dim,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.k_proj = nn.Dense(
+            self.config.num_key_value_heads * self.config.head_dim,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.v_proj = nn.Dense(
+            self.config.num_key_value_heads * self.config.head_dim,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.o_proj = nn.Dense(
+            self.config.hidden_size,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(
         self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array, attention_mask: jax.Array
@@ -324,18 +408,23 @@ class GptOssAttention(nn.Module):
         value_states = self.v_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)
         attn_output = eager_attention_forward(
-            query_states, key_states, value_states, attention_mask, self.sinks, self.config.scaling
+            query_states,
+            key_states,
+            value_states,
+            attention_mask,
+            self.sinks,
+            self.config.head_dim ** (-0.5),
         )
         attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
         return self.o_proj(attn_output)
 
 
-class GptOssMLP(nn.Module):
+class GptOssMLP(Module):
     config: GptOssForCausalLMConfig
 
     def setup(self) -> None:
-        self.router = GptOssTopKRouter(self.config)
-        self.experts = GptOssExperts(self.config)
+        self.router = GptOssTopKRouter(self.config, **self.numerics)
+        self.experts = GptOssExperts(self.config, **self.numerics)
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         hidden_states_2 = hidden_states.reshape(-1, hidden_states.shape[2])
@@ -344,14 +433,14 @@ class GptOssMLP(nn.Module):
         return hidden_states_2.reshape(*hidden_states.shape[:2], hidden_states_2.shape[1])
 
 
-class GptOssDecoderLayer(nn.Module):
+class GptOssDecoderLayer(Module):
     config: GptOssForCausalLMConfig
 
     def setup(self) -> None:
-        self.self_attn = GptOssAttention(self.config)
-        self.mlp = GptOssMLP(self.config)
-        self.input_layernorm = GptOssRMSNorm(self.config)
-        self.post_attention_layernorm = GptOssRMSNorm(self.config)
+        self.self_attn = GptOssAttention(self.config, **self.numerics)
+        self.mlp = GptOssMLP(self.config, **self.numerics)
+        self.input_layernorm = GptOssRMSNorm(self.config, **self.numerics)
+        self.post_attention_layernorm = GptOssRMSNorm(self.config, **self.numerics)
 
     def __call__(
         self, hidden_states: jax.Array, attention_mask: jax.Array, cos: jax.Array, sin: jax.Array
@@ -368,42 +457,55 @@ class GptOssDecoderLayer(nn.Module):
         return residual + hidden_states
 
 
-class GptOssModel(nn.Module):
+class GptOssModel(Module):
     """The bare Gpt Oss Model outputting raw hidden-states without any specific head on top."""
 
     config: GptOssForCausalLMConfig
 
     def setup(self) -> None:
-        self.embed_tokens = nn.Embed(self.config.vocab_size, self.config.hidden_size)
-        self.layers = [GptOssDecoderLayer(self.config) for _ in range(3)]
-        self.norm = GptOssRMSNorm(self.config)
+        self.embed_tokens = nn.Embed(
+            self.config.vocab_size,
+            self.config.hidden_size,
+            embedding_init=nn.initializers.normal(self.config.initializer_range),
+            **self.dtypes,
+        )
+        self.layers = [GptOssDecoderLayer(self.config, **self.numerics) for _ in range(3)]
+        self.norm = GptOssRMSNorm(self.config, **self.numerics)
         self.rotary_emb = GptOssRotaryEmbedding(self.config)
 
     def __call__(self, input_ids: jax.Array) -> jax.Array:
         inputs_embeds = self.embed_tokens(input_ids)
         position_ids = jnp.arange(input_ids.shape[1])
         position_ids = position_ids[None]
-        causal_mask_mapping = create_causal_mask(input_ids.shape[1], input_ids.shape[0])
-        causal_mask_mapping_2 = create_sliding_window_causal_mask(
-            input_ids.shape[1], input_ids.shape[0]
+        causal_mask_mapping = create_causal_mask(
+            inputs_embeds.shape[1], inputs_embeds.shape[0], inputs_embeds.dtype
         )
-        cos, sin = self.rotary_emb(position_ids)
+        causal_mask_mapping_2 = create_sliding_window_causal_mask(
+            inputs_embeds.shape[1], inputs_embeds.shape[0], inputs_embeds.dtype
+        )
+        cos, sin = self.rotary_emb(position_ids, inputs_embeds.dtype)
         hidden_states = self.layers[0](inputs_embeds, causal_mask_mapping_2, cos, sin)
         hidden_states = self.layers[1](hidden_states, causal_mask_mapping, cos, sin)
         hidden_states = self.layers[2](hidden_states, causal_mask_mapping_2, cos, sin)
         return self.norm(hidden_states)
 
 
-class GptOssForCausalLM(nn.Module):
+class GptOssForCausalLM(Module):
     """The Gpt Oss Model for causal language modeling."""
 
     config: GptOssForCausalLMConfig
 
     def setup(self) -> None:
-        self.model = GptOssModel(self.config)
-        self.lm_head = nn.Dense(self.config.vocab_size, use_bias=False)
+        self.model = GptOssModel(self.config, **self.numerics)
+        self.lm_head = nn.Dense(
+            self.config.vocab_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
+        demand_size(input_ids.shape[1] >= 4, "input_ids axis 1: from 4")
         # decoder outputs consists of (dec_features, layer_state, dec_hidden, dec_attn)
         outputs = self.model(input_ids)
         logits = self.lm_head(outputs)

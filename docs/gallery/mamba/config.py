@@ -12,6 +12,9 @@ class MambaForCausalLMConfig:
     intermediate_size: int = 48
     state_size: int = 6
     conv_kernel: int = 4
+    initializer_range: float = 0.1
     time_step_rank: int = 5
+    time_step_scale: float = 1.0
+    time_step_min: float = 0.001
+    time_step_max: float = 0.1
     vocab_size: int = 128
-    num_hidden_layers: int = 2

@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
+from jax.typing import DTypeLike
 
 from .config import MambaForCausalLMConfig
+
+
+def torch_uniform(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+    """torch's default for the weight of a Linear or a Conv: uniform within 1 / sqrt(fan_in)."""
+    bound = float(np.prod(shape[:-1])) ** -0.5
+    return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+
+
+def uniform_between(low: float, high: float) -> nn.initializers.Initializer:
+    """Draws between two numbers."""
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        return jax.random.uniform(key, tuple(shape), dtype, low, high)
+
+    return init
+
+
+def uniform_within(bound: float) -> nn.initializers.Initializer:
+    """Draws between -bound and bound."""
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+
+    return init
 
 
 def weights_of(layer: Any, *shape: int) -> Any:
@@ -16,6 +44,34 @@ def weights_of(layer: Any, *shape: int) -> Any:
     if layer.is_initializing() and "params" not in layer.variables:
         layer(jnp.zeros(shape))
     return layer.variables["params"]
+
+
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
+
+    def cast_param(
+        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
+    ) -> jax.Array:
+        """A weight in the dtype of the computation."""
+        return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
 def causal_conv1d_fn(
@@ -37,29 +93,18 @@ def causal_conv1d_fn(
     return jax.nn.silu(out)
 
 
-def mamba_selective_scan_step(
-    ssm_state: jax.Array, discrete_A: jax.Array, deltaB_u: jax.Array, C: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    # State calculation
-    ssm_state = discrete_A * ssm_state + deltaB_u
-    # Subsequent output
-    scan_output = ssm_state @ C[..., None]
-    hidden = scan_output[..., 0]
-    return ssm_state, hidden
-
-
 def mamba_selective_scan(
     dt: jax.Array,
     A: jax.Array,
-    D: jax.Array,
     z: jax.Array,
-    bias: jax.Array,
+    delta_bias: jax.Array,
     scan_result: jax.Array,
     scan_result_2: jax.Array,
     scan_result_3: jax.Array,
+    scan_result_4: jax.Array,
     intermediate_size: int,
 ) -> jax.Array:
-    dt_2 = dt + bias[..., None]
+    dt_2 = dt + delta_bias.astype(dt.dtype)[..., None]
     dt_2 = jax.nn.softplus(dt_2)
     # We need to transpose on the basis of the original kernel layout
     B = scan_result.swapaxes(1, 2)
@@ -67,27 +112,68 @@ def mamba_selective_scan(
     # Discretize A and B for the entire sequence
     discrete_A = dt_2[..., None]
     discrete_A_2 = jnp.exp(A[None][..., None, :] * discrete_A)
-    discrete_B = discrete_A * B[:, None]
-    deltaB_u = discrete_B * scan_result_3[..., None]
+    discrete_B = discrete_A * B[:, None].astype(jnp.float32)
+    deltaB_u = discrete_B * scan_result_3[..., None].astype(jnp.float32)
     # "Initial hidden state" is not supported by the kernel path, so use
     # the same zero initialization as the kernel
-    ssm_state = jnp.zeros((dt.shape[0], intermediate_size, A.shape[1]), jnp.float32)
+    ssm_state = jnp.zeros((dt.shape[0], intermediate_size, A.shape[1]), dt.dtype)
     # State calculation
-    _, result = jax.lax.scan(
-        lambda state, turn: mamba_selective_scan_step(state, *turn),
-        ssm_state,
-        (jnp.moveaxis(discrete_A_2, 2, 0), jnp.moveaxis(deltaB_u, 2, 0), C.swapaxes(0, 1)),
+    ssm_state = discrete_A_2[..., 0, :] * ssm_state + deltaB_u[..., 0, :]
+    # Subsequent output
+    scan_output = ssm_state.astype(dt.dtype) @ C[:, 0][..., None]
+    ssm_state = discrete_A_2[..., 1, :] * ssm_state + deltaB_u[..., 1, :]
+    scan_output_2 = ssm_state.astype(dt.dtype) @ C[:, 1][..., None]
+    ssm_state = discrete_A_2[..., 2, :] * ssm_state + deltaB_u[..., 2, :]
+    scan_output_3 = ssm_state.astype(dt.dtype) @ C[:, 2][..., None]
+    ssm_state = discrete_A_2[..., 3, :] * ssm_state + deltaB_u[..., 3, :]
+    scan_output_4 = ssm_state.astype(dt.dtype) @ C[:, 3][..., None]
+    ssm_state = discrete_A_2[..., 4, :] * ssm_state + deltaB_u[..., 4, :]
+    scan_output_5 = ssm_state.astype(dt.dtype) @ C[:, 4][..., None]
+    ssm_state = discrete_A_2[..., 5, :] * ssm_state + deltaB_u[..., 5, :]
+    scan_output_6 = ssm_state.astype(dt.dtype) @ C[:, 5][..., None]
+    ssm_state = discrete_A_2[..., 6, :] * ssm_state + deltaB_u[..., 6, :]
+    scan_output_7 = ssm_state.astype(dt.dtype) @ C[:, 6][..., None]
+    ssm_state = discrete_A_2[..., 7, :] * ssm_state + deltaB_u[..., 7, :]
+    scan_output_8 = ssm_state.astype(dt.dtype) @ C[:, 7][..., None]
+    ssm_state = discrete_A_2[..., 8, :] * ssm_state + deltaB_u[..., 8, :]
+    scan_output_9 = ssm_state.astype(dt.dtype) @ C[:, 8][..., None]
+    scan_output = jnp.stack(
+        [
+            scan_output[..., 0],
+            scan_output_2[..., 0],
+            scan_output_3[..., 0],
+            scan_output_4[..., 0],
+            scan_output_5[..., 0],
+            scan_output_6[..., 0],
+            scan_output_7[..., 0],
+            scan_output_8[..., 0],
+            scan_output_9[..., 0],
+        ],
+        axis=-1,
     )
-    scan_output = jnp.moveaxis(result, 0, 2)
-    scan_output = scan_output + scan_result_3 * D[None][..., None]
+    scan_output = scan_output + scan_result_3 * scan_result_4[None][..., None]
     return scan_output * jax.nn.silu(z)
 
 
-class MambaRMSNorm(nn.Module):
+class MambaRMSNorm(Module):
     config: MambaForCausalLMConfig
 
     def setup(self) -> None:
-        self.weight = self.param("weight", nn.initializers.ones, (self.config.hidden_size,))
+        self.weight = self.cast_param("weight", nn.initializers.ones, (self.config.hidden_size,))
+
+    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        input_dtype = hidden_states.dtype
+        hidden_states = hidden_states.astype(jnp.float32)
+        variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
+        hidden_states = hidden_states * jax.lax.rsqrt(variance + self.config.layer_norm_epsilon)
+        return self.weight * hidden_states.astype(input_dtype)
+
+
+class MambaRMSNorm2(Module):
+    config: MambaForCausalLMConfig
+
+    def setup(self) -> None:
+        self.weight = self.cast_param("weight", nn.initializers.ones, (self.config.hidden_size,))
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
@@ -95,7 +181,7 @@ class MambaRMSNorm(nn.Module):
         return self.weight * hidden_states
 
 
-class MambaMixer(nn.Module):
+class MambaMixer(Module):
     """Compute ∆, A, B, C, and D the state space parameters and compute the
     `contextualized_states`."""
 
@@ -104,105 +190,169 @@ class MambaMixer(nn.Module):
     def setup(self) -> None:
         self.A_log = self.param(
             "A_log",
-            nn.initializers.normal(0.02),
+            lambda key, shape, dtype=jnp.float32: jnp.broadcast_to(
+                jnp.log(jnp.arange(1, shape[-1] + 1)), shape
+            ),
             (self.config.intermediate_size, self.config.state_size),
+            self.param_dtype,
         )
-        self.D = self.param("D", nn.initializers.ones, (self.config.intermediate_size,))
+        self.D = self.param(
+            "D", nn.initializers.ones, (self.config.intermediate_size,), self.param_dtype
+        )
         self.conv1d = nn.Conv(
             self.config.intermediate_size,
             kernel_size=(self.config.conv_kernel,),
             padding=((3, 3),),
             feature_group_count=48,
+            kernel_init=torch_uniform,
+            **self.numerics,
         )
-        self.in_proj = nn.Dense(self.config.intermediate_size * 2, use_bias=False)
+        self.in_proj = nn.Dense(
+            self.config.intermediate_size * 2,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
         self.x_proj = nn.Dense(
-            self.config.time_step_rank + self.config.state_size * 2, use_bias=False
+            self.config.time_step_rank + self.config.state_size * 2,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
-        self.dt_proj = nn.Dense(self.config.intermediate_size)
-        self.out_proj = nn.Dense(self.config.hidden_size, use_bias=False)
+        self.dt_proj = nn.Dense(
+            self.config.intermediate_size,
+            kernel_init=uniform_within(
+                self.config.time_step_rank ** (-0.5) * self.config.time_step_scale
+            ),
+            bias_init=lambda key, shape, dtype=jnp.float32: (
+                (
+                    x := jnp.maximum(
+                        jnp.exp(
+                            uniform_between(
+                                math.log(self.config.time_step_min),
+                                math.log(self.config.time_step_max)
+                                - math.log(self.config.time_step_min)
+                                + math.log(self.config.time_step_min),
+                            )(key, shape, dtype)
+                        ),
+                        0.0001,
+                    )
+                )
+                + jnp.log(-jnp.expm1(-x))
+            ),
+            **self.numerics,
+        )
+        self.out_proj = nn.Dense(
+            self.config.hidden_size, use_bias=False, kernel_init=torch_uniform, **self.numerics
+        )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         projected_states = self.in_proj(hidden_states).swapaxes(1, 2)
-        A = -jnp.exp(self.A_log)
+        A = -jnp.exp(self.A_log.astype(jnp.float32))
         hidden_states_B_C, gate = jnp.split(projected_states, 2, axis=1)
-        hidden_states_B_C_2 = (
-            weights_of(self.conv1d, 1, 4, self.config.intermediate_size)["kernel"]
-            .transpose((2, 1, 0))
-            .squeeze(1)
-        )
+        hidden_states_B_C_2 = jnp.asarray(
+            weights_of(self.conv1d, 1, 4, self.config.intermediate_size)["kernel"].transpose(
+                (2, 1, 0)
+            ),
+            self.dtype,
+        ).squeeze(1)
         hidden_states_B_C = causal_conv1d_fn(
             hidden_states_B_C_2,
-            weights_of(self.conv1d, 1, 4, self.config.intermediate_size)["bias"],
+            jnp.asarray(
+                weights_of(self.conv1d, 1, 4, self.config.intermediate_size)["bias"], self.dtype
+            ),
             hidden_states_B_C,
         )
         # 3. SSM transformation
         hidden_states_B_C = hidden_states_B_C.swapaxes(1, 2)
         time_step = self.x_proj(hidden_states_B_C)
-        time_step, B, C = jnp.split(time_step, [5, 11], axis=-1)
-        time_step = weights_of(self.dt_proj, 1, self.config.time_step_rank)[
-            "kernel"
-        ].T @ time_step.swapaxes(1, 2)
+        time_step, B, C = jnp.split(
+            time_step,
+            [self.config.time_step_rank, self.config.time_step_rank + self.config.state_size],
+            axis=-1,
+        )
+        time_step = jnp.asarray(
+            weights_of(self.dt_proj, 1, self.config.time_step_rank)["kernel"].T, self.dtype
+        ) @ time_step.swapaxes(1, 2)
+        time_proj_bias = weights_of(self.dt_proj, 1, self.config.time_step_rank)["bias"].astype(
+            jnp.float32
+        )
         scan_result = hidden_states_B_C.swapaxes(1, 2)
         scan_output = scan_result
         scan_result = B.swapaxes(1, 2)
         scan_result_2 = C.swapaxes(1, 2)
+        scan_result_3 = self.D.astype(jnp.float32)
         scan_result = mamba_selective_scan(
             time_step,
             A,
-            self.D,
             gate,
-            weights_of(self.dt_proj, 1, self.config.time_step_rank)["bias"],
+            time_proj_bias,
             scan_result,
             scan_result_2,
             scan_output,
+            scan_result_3,
             self.config.intermediate_size,
         )
         # 4. Final linear projection
-        return self.out_proj(scan_result.swapaxes(1, 2))
+        return self.out_proj(scan_result.swapaxes(1, 2).astype(hidden_states.dtype))
 
 
-class MambaBlock(nn.Module):
+class MambaBlock(Module):
     config: MambaForCausalLMConfig
 
     def setup(self) -> None:
-        self.norm = MambaRMSNorm(self.config)
-        self.mixer = MambaMixer(self.config)
+        self.norm = MambaRMSNorm(self.config, **self.numerics)
+        self.mixer = MambaMixer(self.config, **self.numerics)
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: jax.Array, dtype: DTypeLike | None = None) -> jax.Array:
         residual = hidden_states
-        hidden_states = self.norm(hidden_states)
+        if dtype is not None:
+            hidden_states = self.norm(hidden_states.astype(dtype))
+        else:
+            hidden_states = self.norm(hidden_states)
+            residual = residual.astype(jnp.float32)
         hidden_states = self.mixer(hidden_states)
         return residual + hidden_states
 
 
-class MambaModel(nn.Module):
+class MambaModel(Module):
     """The bare Mamba Model outputting raw hidden-states without any specific head on top."""
 
     config: MambaForCausalLMConfig
 
     def setup(self) -> None:
-        self.embeddings = nn.Embed(self.config.vocab_size, self.config.hidden_size)
-        self.layers = [MambaBlock(self.config) for _ in range(self.config.num_hidden_layers)]
-        self.norm_f = MambaRMSNorm(self.config)
+        self.embeddings = nn.Embed(
+            self.config.vocab_size,
+            self.config.hidden_size,
+            embedding_init=nn.initializers.normal(self.config.initializer_range),
+            **self.dtypes,
+        )
+        self.layers = [MambaBlock(self.config, **self.numerics) for _ in range(2)]
+        self.norm_f = MambaRMSNorm2(self.config, **self.numerics)
 
     def __call__(self, input_ids: jax.Array) -> jax.Array:
         inputs_embeds = self.embeddings(input_ids)
-        hidden_states = inputs_embeds
-        for layer in self.layers:
-            hidden_states = layer(hidden_states)
+        hidden_states = self.layers[0](inputs_embeds)
+        hidden_states = self.layers[1](hidden_states, dtype=inputs_embeds.dtype)
         return self.norm_f(hidden_states)
 
 
-class MambaForCausalLM(nn.Module):
+class MambaForCausalLM(Module):
     """The MAMBA Model transformer with a language modeling head on top (linear layer with
     weights tied to the input embeddings)."""
 
     config: MambaForCausalLMConfig
 
     def setup(self) -> None:
-        self.backbone = MambaModel(self.config)
+        self.backbone = MambaModel(self.config, **self.numerics)
 
-    def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
+    def __call__(self, input_ids: jax.Array, deterministic: bool = True) -> dict[str, jax.Array]:
+        if not deterministic:
+            raise NotImplementedError(
+                "training is not in this port: training and evaluation differ (modeling_mamba.py:496)"
+            )
         mamba_outputs = self.backbone(input_ids)
-        logits = self.backbone.embeddings.attend(mamba_outputs)
+        logits = self.backbone.embeddings.attend(
+            mamba_outputs.astype(self.dtype or self.param_dtype)
+        ).astype(jnp.float32)
         return {"logits": logits}

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 class MixtralForCausalLMConfig:
     """The sizes of MixtralForCausalLM."""
 
+    rope_theta: float = 1000000.0
     hidden_size: int = 48
-    rms_norm_eps: float = 1e-05
     num_attention_heads: int = 4
+    rms_norm_eps: float = 1e-05
+    initializer_range: float = 0.02
     num_key_value_heads: int = 2
     num_local_experts: int = 4
     num_experts_per_tok: int = 2

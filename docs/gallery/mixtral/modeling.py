@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
 
 from .config import MixtralForCausalLMConfig
+
+
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
+
+    def cast_param(
+        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
+    ) -> jax.Array:
+        """A weight in the dtype of the computation."""
+        return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
 def rotate_half(x: jax.Array) -> jax.Array:
@@ -43,43 +74,50 @@ def grouped_linear(
 
 
 class MixtralRotaryEmbedding(nn.Module):
-    def setup(self) -> None:
-        self.inv_freq = self.variable("buffers", "inv_freq", jnp.zeros, (6,)).value
+    config: MixtralForCausalLMConfig
 
-    def __call__(self, position_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def setup(self) -> None:
+        self.inv_freq = 1.0 / self.config.rope_theta ** (
+            jnp.arange(0, self.config.hidden_size // self.config.num_attention_heads, 2)
+            / (self.config.hidden_size // self.config.num_attention_heads)
+        )
+
+    def __call__(self, position_ids: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
         freqs = position_ids[..., None].astype(jnp.float32) * self.inv_freq
         emb = jnp.concatenate([freqs, freqs], axis=-1)
         cos = jnp.cos(emb)
         sin = jnp.sin(emb)
-        return cos, sin
+        return cos.astype(dtype), sin.astype(dtype)
 
 
-class MixtralRMSNorm(nn.Module):
+class MixtralRMSNorm(Module):
     config: MixtralForCausalLMConfig
 
     def setup(self) -> None:
-        self.weight = self.param("weight", nn.initializers.ones, (self.config.hidden_size,))
+        self.weight = self.cast_param("weight", nn.initializers.ones, (self.config.hidden_size,))
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        input_dtype = hidden_states.dtype
+        hidden_states = hidden_states.astype(jnp.float32)
         variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
         hidden_states = hidden_states * jax.lax.rsqrt(variance + self.config.rms_norm_eps)
-        return self.weight * hidden_states
+        return self.weight * hidden_states.astype(input_dtype)
 
 
-class MixtralTopKRouter(nn.Module):
+class MixtralTopKRouter(Module):
     config: MixtralForCausalLMConfig
 
     def setup(self) -> None:
-        self.weight = self.param(
+        self.weight = self.cast_param(
             "weight",
-            nn.initializers.normal(0.02),
+            nn.initializers.normal(self.config.initializer_range),
             (self.config.num_local_experts, self.config.hidden_size),
         )
 
     def __call__(self, hidden_states: jax.Array) -> tuple[jax.Array, jax.Array]:
         # (seq_len, num_experts)
         router_logits = hidden_states @ self.weight.T
-        router_probs = jax.nn.softmax(router_logits, axis=-1)
+        router_probs = jax.nn.softmax(router_logits.astype(jnp.float32), axis=-1)
         # (seq_len, top_k)
         router_top_value, router_indices = jax.lax.top_k(
             router_probs, self.config.num_experts_per_tok
@@ -88,24 +126,24 @@ class MixtralTopKRouter(nn.Module):
         return router_top_value, router_indices
 
 
-class MixtralExperts(nn.Module):
+class MixtralExperts(Module):
     """Collection of expert weights stored as 3D tensors."""
 
     config: MixtralForCausalLMConfig
 
     def setup(self) -> None:
-        self.gate_up_proj = self.param(
+        self.gate_up_proj = self.cast_param(
             "gate_up_proj",
-            nn.initializers.normal(0.02),
+            nn.initializers.normal(self.config.initializer_range),
             (
                 self.config.num_local_experts,
                 2 * self.config.intermediate_size,
                 self.config.hidden_size,
             ),
         )
-        self.down_proj = self.param(
+        self.down_proj = self.cast_param(
             "down_proj",
-            nn.initializers.normal(0.02),
+            nn.initializers.normal(self.config.initializer_range),
             (self.config.num_local_experts, self.config.hidden_size, self.config.intermediate_size),
         )
 
@@ -119,9 +157,9 @@ class MixtralExperts(nn.Module):
         expert_ids = top_k_index.reshape(-1)
         # Sort by expert for grouped processing
         expert_ids_g, perm = jnp.sort(expert_ids), jnp.argsort(expert_ids)
-        selected_hidden_states_g = hidden_states[perm // 2]
+        selected_hidden_states_g = hidden_states[perm // top_k_index.shape[1]]
         sample_weights_g = sample_weights[perm]
-        tokens_per_expert = jax.nn.one_hot(expert_ids_g, 4).sum(axis=0)
+        tokens_per_expert = jax.nn.one_hot(expert_ids_g, self.config.num_local_experts).sum(axis=0)
         offsets = jnp.cumsum(tokens_per_expert.astype(jnp.int32), axis=-1)
         # --- Up projection per expert (grouped) ---
         proj_out = grouped_linear(self.gate_up_proj, selected_hidden_states_g, offsets)
@@ -139,10 +177,13 @@ class MixtralExperts(nn.Module):
         inv_perm = inv_perm.at[perm].set(jnp.arange(inv_perm.shape[0]))
         # (S, hidden_dim)
         weighted_out = weighted_out[inv_perm]
-        return weighted_out.reshape(*top_k_index.shape[:2], hidden_states.shape[1]).sum(axis=1)
+        final_hidden_states = weighted_out.reshape(
+            *top_k_index.shape[:2], hidden_states.shape[1]
+        ).sum(axis=1)
+        return final_hidden_states.astype(hidden_states.dtype)
 
 
-class MixtralAttention(nn.Module):
+class MixtralAttention(Module):
     """Multi-headed attention from 'Attention Is All You Need' paper"""
 
     config: MixtralForCausalLMConfig
@@ -152,18 +193,29 @@ class MixtralAttention(nn.Module):
             self.config.num_attention_heads
             * (self.config.hidden_size // self.config.num_attention_heads),
             use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
         self.k_proj = nn.Dense(
             self.config.num_key_value_heads
             * (self.config.hidden_size // self.config.num_attention_heads),
             use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
         self.v_proj = nn.Dense(
             self.config.num_key_value_heads
             * (self.config.hidden_size // self.config.num_attention_heads),
             use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
-        self.o_proj = nn.Dense(self.config.hidden_size, use_bias=False)
+        self.o_proj = nn.Dense(
+            self.config.hidden_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
         hidden_shape = (
@@ -180,12 +232,12 @@ class MixtralAttention(nn.Module):
         return self.o_proj(attn_output)
 
 
-class MixtralSparseMoeBlock(nn.Module):
+class MixtralSparseMoeBlock(Module):
     config: MixtralForCausalLMConfig
 
     def setup(self) -> None:
-        self.gate = MixtralTopKRouter(self.config)
-        self.experts = MixtralExperts(self.config)
+        self.gate = MixtralTopKRouter(self.config, **self.numerics)
+        self.experts = MixtralExperts(self.config, **self.numerics)
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         hidden_states_2 = hidden_states.reshape(-1, hidden_states.shape[2])
@@ -194,14 +246,14 @@ class MixtralSparseMoeBlock(nn.Module):
         return hidden_states_2.reshape(*hidden_states.shape[:2], hidden_states_2.shape[1])
 
 
-class MixtralDecoderLayer(nn.Module):
+class MixtralDecoderLayer(Module):
     config: MixtralForCausalLMConfig
 
     def setup(self) -> None:
-        self.self_attn = MixtralAttention(self.config)
-        self.mlp = MixtralSparseMoeBlock(self.config)
-        self.input_layernorm = MixtralRMSNorm(self.config)
-        self.post_attention_layernorm = MixtralRMSNorm(self.config)
+        self.self_attn = MixtralAttention(self.config, **self.numerics)
+        self.mlp = MixtralSparseMoeBlock(self.config, **self.numerics)
+        self.input_layernorm = MixtralRMSNorm(self.config, **self.numerics)
+        self.post_attention_layernorm = MixtralRMSNorm(self.config, **self.numerics)
 
     def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
         residual = hidden_states
@@ -214,38 +266,49 @@ class MixtralDecoderLayer(nn.Module):
         return residual + hidden_states
 
 
-class MixtralModel(nn.Module):
+class MixtralModel(Module):
     """The bare Mixtral Model outputting raw hidden-states without any specific head on top."""
 
     config: MixtralForCausalLMConfig
 
     def setup(self) -> None:
-        self.embed_tokens = nn.Embed(self.config.vocab_size, self.config.hidden_size)
+        self.embed_tokens = nn.Embed(
+            self.config.vocab_size,
+            self.config.hidden_size,
+            embedding_init=nn.initializers.normal(self.config.initializer_range),
+            **self.dtypes,
+        )
         self.layers = [
-            MixtralDecoderLayer(self.config) for _ in range(self.config.num_hidden_layers)
+            MixtralDecoderLayer(self.config, **self.numerics)
+            for _ in range(self.config.num_hidden_layers)
         ]
-        self.norm = MixtralRMSNorm(self.config)
-        self.rotary_emb = MixtralRotaryEmbedding()
+        self.norm = MixtralRMSNorm(self.config, **self.numerics)
+        self.rotary_emb = MixtralRotaryEmbedding(self.config)
 
     def __call__(self, input_ids: jax.Array) -> jax.Array:
         inputs_embeds = self.embed_tokens(input_ids)
         position_ids = jnp.arange(input_ids.shape[1])
         position_ids = position_ids[None]
-        cos, sin = self.rotary_emb(position_ids)
+        cos, sin = self.rotary_emb(position_ids, inputs_embeds.dtype)
         hidden_states = inputs_embeds
         for layer in self.layers:
             hidden_states = layer(hidden_states, cos, sin)
         return self.norm(hidden_states)
 
 
-class MixtralForCausalLM(nn.Module):
+class MixtralForCausalLM(Module):
     """The Mixtral Model for causal language modeling."""
 
     config: MixtralForCausalLMConfig
 
     def setup(self) -> None:
-        self.model = MixtralModel(self.config)
-        self.lm_head = nn.Dense(self.config.vocab_size, use_bias=False)
+        self.model = MixtralModel(self.config, **self.numerics)
+        self.lm_head = nn.Dense(
+            self.config.vocab_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
         # decoder outputs consists of (dec_features, layer_state, dec_hidden, dec_attn)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from converters.graph.writing.limits import Limits
+from converters.graph.writing.model import Limits
 
 
 @dataclass(frozen=True)
