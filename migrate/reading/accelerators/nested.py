@@ -44,6 +44,8 @@ def nested_of(analysis: Analysis) -> Nested:
     seen: set[Region] = set(waiting)
     while waiting:
         region = waiting.pop()
+        # A `with`, or a loop in which only a part of a step runs.
+        waiting += [inner for inner in region.inner if inner not in analysis.step_loops]
         for call, scope in region.calls:
             ran = analysis.running[call].functions
             if analysis.effect(call) != BOTH or training.isdisjoint(ran):
@@ -60,6 +62,6 @@ def nested_of(analysis: Analysis) -> Nested:
 
 def _is_accelerated(loop: Region, analysis: Analysis) -> bool:
     """Whether the step loop `loop` trains on an accelerator, or a comment marks it."""
-    scopes = {scope for _, scope in loop.calls}
+    scopes = {scope for region in analysis.regions(loop) for _, scope in region.calls}
     programs = programs_of(analysis)
     return loop.marked or any(programs.on_accelerator(scope, loop) for scope in scopes)

@@ -252,6 +252,9 @@ class Steps:
             self._take(suite, origin)
             return
         trained = Trained(suite, batch, self._context)
+        for statement in trained.body.statements:
+            for call in statement.nesting:
+                self._take(call, origin)
         at = trained.indices[0] if len(trained.indices) == 1 else -1
         inner = trained.inner(at) if at >= 0 else []
         whole = self._whole(suite.body[at]) if at >= 0 else []

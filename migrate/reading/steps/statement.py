@@ -52,20 +52,26 @@ class Statement:
             return Effect.NONE  # a definition runs nothing
         if isinstance(node, cst.For | cst.While) and effects.is_step_loop(node):
             return Effect.NONE  # its steps are its own
-        if self._nests(node):
+        if self.nesting:
             return Effect.NONE
         return effects.of(node)
 
-    def _nests(self, node: cst.BaseStatement) -> bool:
-        """Whether all that trains in a simple statement gets blocks of its own, in what it calls."""
-        if not isinstance(node, cst.SimpleStatementLine):
-            return False
+    @cached_property
+    def nesting(self) -> list[cst.Call]:
+        """The calls of a statement without blocks that get steps of their own, where no other one trains."""
+        node = self.whole or self.node
+        apart = isinstance(node, cst.FunctionDef | cst.ClassDef | cst.For | cst.While)
+        if apart or next(nodes_of(node, cst.IndentedBlock), None) is not None:
+            return []
         effects = self.context.effects
         trains = [call for call in nodes_of(node, cst.Call) if effects.of(call)]
-        return any(map(effects.nests, trains)) and all(
+        nesting = [call for call in trains if effects.nests(call)]
+        if not nesting or not all(
             effects.nests(call) or any(map(effects.nests, nodes_of(call, cst.Call)))
             for call in trains
-        )
+        ):
+            return []
+        return nesting
 
     @cached_property
     def flow(self) -> Flow:
