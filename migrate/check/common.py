@@ -13,6 +13,7 @@ from migrate.check.only_cuda import only_with_cuda
 from migrate.reading.catalogue import catalogue
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import passed_for
+from migrate.reading.steps.evaluating import in_evaluation
 from migrate.reading.steps.in_step import When
 from migrate.reading.tree.tree import (
     code,
@@ -132,6 +133,20 @@ def placed(
     elif facts.values.on_device(value):
         every = when is When.EVERY_STEP and facts.guards.around(node) is None
         yield hazard.hit(node, message, hazard.severity if every else Severity.INFO)
+
+
+def varying(
+    hazard: Hazard, node: cst.CSTNode, value: cst.CSTNode | None, message: str, facts: Facts
+) -> Iterator[Hit]:
+    """Yield a hit at `node` for what gives `value` a shape that depends on values.
+
+    It compiles in an evaluation as it does in training: for every batch, before its step and after it.
+    """
+    every = facts.guards.around(node) is None and in_evaluation(node, facts)
+    if every and facts.values.on_device(value):
+        yield hazard.hit(node, message)
+    else:
+        yield from placed(hazard, node, value, message, facts)
 
 
 def option(call: cst.Call, name: str, facts: Facts) -> cst.BaseExpression | None:

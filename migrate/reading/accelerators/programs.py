@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import cast
@@ -288,10 +288,13 @@ def programs_of(analysis: Analysis) -> Programs:
 EVALUATES = re.compile(rb"no_grad|inference_mode|\.eval\(")
 
 
-def may_evaluate(analysis: Analysis, region: Region, top: ModuleScope) -> bool:
+def may_evaluate(
+    analysis: Analysis, region: Region, top: ModuleScope, forwards: Set[Scope]
+) -> bool:
     """Whether a loop calls a model, in a file that computes without gradients.
 
-    That is by what made what is called, by what the file tells it, or else by its name.
+    That is by what made what is called, by what the file tells it, or else by its name; or it calls one of
+    `forwards`, the functions that run a model.
     """
     if EVALUATES.search(top.module.data) is None:
         return False
@@ -300,6 +303,7 @@ def may_evaluate(analysis: Analysis, region: Region, top: ModuleScope) -> bool:
         _is_named_model(call.func)
         or (bool(told) and ast.unparse(call.func) in told)
         or is_module(call.func, scope, analysis)
+        or not forwards.isdisjoint(analysis.running[call].functions)
         for one in analysis.regions(region)
         for call, scope in one.calls
         if call.args or call.keywords

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import lru_cache
 
 from migrate.reading.accelerators.asked import is_module
@@ -31,6 +31,30 @@ def samplers_of(analysis: Analysis) -> frozenset[Scope]:
     trained = {f: True for f in functions if _trains(f, analysis)}
     loud = reaching(analysis, {**read, **ended, **trained})
     return frozenset(f for f in reaching(analysis, running) if f not in loud)
+
+
+@lru_cache(maxsize=2)
+def forwards_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return those of the samplers that run a model in no loop, and that are no forward themselves."""
+    samplers = [f for f in samplers_of(analysis) if isinstance(f, Function)]
+    running = frozenset(samplers)
+    outside = [f for f in samplers if f.name not in FORWARDS]
+    looping = {f: True for f in outside if _loops(f, running, analysis)}
+    # A model may loop over its layers.
+    around = reaching(analysis, looping, lambda call, scope, ran: ran.name not in FORWARDS)
+    return frozenset(f for f in outside if f not in around)
+
+
+def _loops(function: Function, samplers: Set[Scope], analysis: Analysis) -> bool:
+    """Whether a loop in `function` runs a model, itself or in what it calls."""
+    return any(
+        _is_model(call, scope, analysis)
+        or not samplers.isdisjoint(analysis.running[call].functions)
+        for loop in analysis.regions(function.region)
+        if loop.loop is not None
+        for region in analysis.regions(loop)
+        for call, scope in region.calls
+    )
 
 
 @lru_cache(maxsize=2)
@@ -62,11 +86,21 @@ def _is_unused(scope: Scope, callers: Callers, analysis: Analysis) -> bool:
 
 
 def _runs_model(function: Function, analysis: Analysis) -> bool:
-    return any(
-        (call.args or call.keywords)
-        and (CALLED_MODEL.fullmatch(_last(call.func)) or is_module(call.func, scope, analysis))
-        for call, scope in _calls(function, analysis)
-    )
+    return any(_is_model(call, scope, analysis) for call, scope in _calls(function, analysis))
+
+
+def _is_model(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    if not call.args and not call.keywords:
+        return False
+    func = call.func
+    if isinstance(func, ast.Attribute) and func.attr == "forward":
+        func = func.value
+    name = _last(func.func if isinstance(func, ast.Call) else func)
+    if CALLED_MODEL.fullmatch(name):
+        return True
+    # A loss is a module too, and runs on the host as often.
+    is_loss = "crit" in name.lower() or "loss" in name.lower()
+    return not is_loss and is_module(func, scope, analysis)
 
 
 def _ends_graph(function: Function, analysis: Analysis) -> bool:

@@ -24,7 +24,7 @@ from migrate.reading.accelerators.loading import loaded_parts_of, loading_of
 from migrate.reading.accelerators.nested import nested_of
 from migrate.reading.accelerators.optimizers import FileOptimizers, optimizers_of
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
-from migrate.reading.accelerators.sampling import gradient_free, samplers_of
+from migrate.reading.accelerators.sampling import forwards_of, gradient_free, samplers_of
 from migrate.reading.accelerators.unfollowed import is_of_known_package, unfollowed_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
@@ -135,6 +135,7 @@ class ModuleCalls:
             sets it where that is in another file.
         counted: the calls of a generator that yields pairs of a number and a batch, as `enumerate` does.
         sampling: the calls that run a function which runs a model and neither reads a value nor trains.
+        forwarding: those of them that run it once for each call, in no loop.
         evaluating: those of them that take no gradients, by a decorator of the function or all its callers.
         sampled: whether each loop of such a function, by its line, runs on an accelerator; None where the
             source does not decide it.
@@ -214,6 +215,7 @@ class ModuleCalls:
     handlers: Mapping[End, str] = field(default_factory=dict)
     counted: frozenset[End] = frozenset()
     sampling: frozenset[End] = frozenset()
+    forwarding: frozenset[End] = frozenset()
     evaluating: frozenset[End] = frozenset()
     sampled: Mapping[int, bool | None] = field(default_factory=dict)
     gradient_free: frozenset[int] = frozenset()
@@ -332,6 +334,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         handlers=handlers_in_threads(analysis, scope),
         counted=frozenset(_running(analysis, scope, counting_generators(analysis))),
         sampling=frozenset(_running(analysis, scope, samplers_of(analysis))),
+        forwarding=frozenset(_running(analysis, scope, forwards_of(analysis))),
         evaluating=frozenset(
             _running(analysis, scope, samplers_of(analysis) & gradient_free(analysis))
         ),
@@ -495,7 +498,8 @@ def _on_accelerator(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int,
         for root in scope.roots:
             for region in analysis.regions(root):
                 if region.loop is not None and (
-                    region in analysis.step_loops or may_evaluate(analysis, region, top)
+                    region in analysis.step_loops
+                    or may_evaluate(analysis, region, top, forwards_of(analysis))
                 ):
                     where = programs_of(analysis).on_accelerator(scope, region)
                     yield region.loop.lineno, where

@@ -83,7 +83,12 @@ def _calls(statement: cst.CSTNode) -> list[cst.Call]:
 
 
 def _is_computation(call: cst.Call, context: Script) -> bool:
-    """Whether the function is one of torch's that only sound alike: `checkpoint`, `inference_mode`."""
+    """Whether the function only sounds alike: torch's `checkpoint`, the project's `inference(model, x)`.
+
+    The project's where it runs a model once and reads nothing: an evaluation reads.
+    """
+    if context.place(call) in context.calls.forwarding:
+        return True
     name = context.qualified_name(call.func) or ""
     return name.startswith("torch.") and name != "torch.save"
 

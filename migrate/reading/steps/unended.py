@@ -50,7 +50,7 @@ def unended_call(loop: Loop, facts: Facts) -> cst.Call | None:
     if _turns(loop, facts) <= FEW or not _stands_alone(loop, facts):
         return None
     call = next(_models(loop.body, facts), None)
-    if call is None or not _without_gradients(loop, call, facts) or not _accelerated(loop, facts):
+    if call is None or not without_gradients(loop, call, facts) or not _accelerated(loop, facts):
         return None
     # A loop over batches gets a step from the rewrite, where its forward is in plain sight.
     steady = facts.uses_xla or facts.context.place(call) in _sampling(facts) or _collects(loop)
@@ -329,12 +329,12 @@ def _assigned(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
         yield node.target
 
 
-def _without_gradients(loop: Loop, call: cst.Call, facts: Facts) -> bool:
-    """Whether nothing is differentiated where `loop` runs the model."""
+def without_gradients(loop: Loop, node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether nothing is differentiated at `node`, the call of a model or what else `loop` does with it."""
     context = facts.context
-    if context.place(call) in context.calls.evaluating:
+    if isinstance(node, cst.Call) and context.place(node) in context.calls.evaluating:
         return True
-    for above in context.ancestors(call):
+    for above in context.ancestors(node):
         if isinstance(above, cst.With) and any(_is_free(item.item, facts) for item in above.items):
             return True
         if isinstance(above, cst.FunctionDef):

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.check.common import method, placed
+from migrate.check.common import method, receiver, varying
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import Given, How
+from migrate.reading.steps.evaluating import in_evaluation
 from migrate.reading.tree.tree import code, string_value
 from migrate.reading.values.kind import TENSORS, Kind
 from migrate.reading.values.words import BOOLEAN_METHODS, ENTRY_OF_MASK, MASK, words
@@ -23,7 +24,8 @@ class BooleanIndex(Hazard):
 
     **Why.** `x[mask]` is `nonzero` and a gather. Assigning (`x[mask] = 0`) is the same inside: measured on
     torch_xla 2.9, it fetches the mask too and compiles for each number of elements. An entry of the batch, as
-    `batch["valid_mask"]`, counts as a mask by its name, and so does what is made of one.
+    `batch["valid_mask"]`, counts as a mask by its name, and so does what is made of one. An evaluation on the
+    device compiles for each number as training does.
 
     **What to do.** `torch.where(mask, x, 0)` and a sum divided by `mask.sum()` for means;
     `x.masked_fill(mask, 0)` or `torch.where(mask, new, x)` for assignments.
@@ -96,6 +98,21 @@ class BooleanIndex(Hazard):
             import torch
 
 
+            @torch.no_grad()
+            def evaluate(model, loader, errors):
+                for x, y in loader:
+                    x, y = x.cuda(), y.cuda()
+                    out = model(x)
+                    errors.append(out[y > 0].mean().item())  # XLA103
+                    out, y = out.cpu(), y.cpu()
+                    errors.append(out[y > 1].mean().item())
+            """
+        ),
+        example(
+            """
+            import torch
+
+
             class Net(torch.nn.Module):
                 def forward(self, batch, *args):
                     names = [name for name in batch]
@@ -133,7 +150,7 @@ class BooleanIndex(Hazard):
             instead = "masked_fill or torch.where" if assigned else "torch.where(mask, x, 0)"
             if _is_boolean(index.value, facts):
                 message = f"a boolean mask as index: a compilation for each number; {instead}"
-                yield from placed(self, node, index.value, message, facts)
+                yield from varying(self, node, index.value, message, facts)
                 return
             if _may_be_mask(node, index.value, facts):
                 what = f"if `{code(index.value)}` is a boolean mask"
@@ -150,19 +167,26 @@ class BooleanIndex(Hazard):
         for element in indices.elements:
             if _is_boolean(element.value, facts):
                 message = "a boolean mask as index: a compilation for each number; torch.where"
-                yield from placed(self, node, element.value, message, facts)
+                yield from varying(self, node, element.value, message, facts)
                 return
 
 
 def _may_be_mask(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -> bool:
     """Whether `index` is a mask by how it is made or named, where nothing says where its tensor lies.
 
-    A step computes with it: an entry of the batch, or what a method made of one returns.
+    A step computes with it: an entry of the batch, or what a method made of one returns. In an evaluation it
+    is one where it lies on the device.
     """
     if isinstance(index, cst.UnaryOperation) and isinstance(index.operator, cst.BitInvert):
         index = index.expression
-    if not isinstance(index, cst.Name | cst.Subscript) or not facts.steps.inside(node):
+    if not isinstance(index, cst.Name | cst.Subscript):
         return False
+    if not facts.steps.inside(node):
+        return (
+            facts.values.on_device(index)
+            and in_evaluation(node, facts)
+            and _is_made_as_mask(index, facts)
+        )
     holds = (facts.values.kind(node.value), facts.values.kind(index))
     if any(kind not in {Kind.UNKNOWN, *TENSORS} for kind in holds):
         return False
@@ -230,7 +254,13 @@ def _is_boolean(node: cst.CSTNode, facts: Facts, depth: int = 0) -> bool:
         both = isinstance(node.operator, cst.BitAnd | cst.BitOr)
         return both and _is_boolean(node.left, facts, depth + 1)
     if isinstance(node, cst.Call):
+        if method(node) in SAME_VALUES - {"to"}:  # which may give another type
+            return _is_boolean(receiver(node), facts, depth + 1)
         return method(node) in BOOLEAN_METHODS
+    if isinstance(node, cst.Subscript):  # a part of a mask
+        part = node.slice[0].slice
+        named = isinstance(part, cst.Index) and string_value(part.value) is not None
+        return not named and _is_boolean(node.value, facts, depth + 1)
     if isinstance(node, cst.Name):
         binding = facts.bindings.nearest(node)
         value = binding.value if binding is not None and binding.how is How.VALUE else None

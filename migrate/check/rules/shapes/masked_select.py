@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.check.common import method, placed, receiver
+from migrate.check.common import method, receiver, varying
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 
@@ -68,4 +68,4 @@ class MaskedSelect(Hazard):
                 "masked_select: a compilation for each number selected; torch.where(mask, x, 0)"
             )
             value = node.args[0].value if name and node.args else receiver(node)
-            yield from placed(self, node, value, message, facts)
+            yield from varying(self, node, value, message, facts)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.check.common import method, placed, receiver
+from migrate.check.common import method, receiver, varying
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.values.kind import Kind
@@ -79,4 +79,4 @@ class Nonzero(Hazard):
             message = "a shape that depends on values: a compilation for each; mask, or use topk"
             what = name or f".{method(node)}()"
             value = node.args[0].value if called and node.args else receiver(node)
-            yield from placed(self, node, value, f"{what}: {message}", facts)
+            yield from varying(self, node, value, f"{what}: {message}", facts)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.check.common import method, placed, receiver
+from migrate.check.common import method, receiver, varying
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import keyword
@@ -79,4 +79,4 @@ class RepeatInterleave(Hazard):
         counts = named.value if named is not None else counts
         if facts.values.is_tensor(counts):
             message = "repeat_interleave with a tensor of counts: a compilation for each total"
-            yield from placed(self, node, counts, message, facts)
+            yield from varying(self, node, counts, message, facts)

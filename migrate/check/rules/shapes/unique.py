@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.check.common import method, placed, receiver
+from migrate.check.common import method, receiver, varying
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.values.kind import Kind
@@ -73,4 +73,4 @@ class Unique(Hazard):
         if called or (asked and facts.values.is_tensor(receiver(node))):
             message = "unique: a compilation for each number of values; do it in the data loader"
             value = node.args[0].value if name and node.args else receiver(node)
-            yield from placed(self, node, value, message, facts)
+            yield from varying(self, node, value, message, facts)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.check.common import placed
+from migrate.check.common import varying
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.values.kind import Kind
@@ -74,4 +74,4 @@ class WhereIndices(Hazard):
         if node.args[0].star or facts.values.kind(node.args[0].value) is Kind.HOST:
             return
         message = "one argument: indices whose number depends on values; give it three"
-        yield from placed(self, node, node.args[0].value, f"torch.where: {message}", facts)
+        yield from varying(self, node, node.args[0].value, f"torch.where: {message}", facts)

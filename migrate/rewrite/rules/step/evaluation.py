@@ -54,7 +54,7 @@ def evaluation_step(loop: cst.For, context: Workspace) -> Step | Undecided | Non
     """Return the part of an evaluation loop that is work of the device; None for any other loop.
 
     Only a loop over batches, or one that fetches them to the device, without gradients, whose forward is
-    a call of a model in plain sight.
+    a call of a model in plain sight, or of a function of the project that runs one.
     """
     if not isinstance(loop.body, cst.IndentedBlock) or not any(_models(loop.body, context)):
         return None
@@ -202,10 +202,14 @@ def _runs_model(node: cst.BaseStatement, body: Body) -> bool:
 def _models(node: cst.CSTNode, context: Script) -> Iterator[tuple[cst.Call, bool]]:
     """Yield the calls below `node` that are of a model, and whether they say `.forward`.
 
-    That is by what made what is called, by what the same function tells it, or else by its name.
+    That is by what made what is called, by what the same function tells it, or else by its name. A call of
+    a function of the project that runs a model, in whatever file, counts as one that says so.
     """
     told = _told(context)
     for call in nodes_of(node, cst.Call):
+        if context.place(call) in context.calls.forwarding:
+            yield call, True
+            continue
         if call.args and context.values.computes_by_method(call):
             yield call, True
             continue
@@ -270,6 +274,9 @@ def _told(context: Script) -> frozenset[tuple[int, str]]:
 
 def _without_gradients(loop: Loop, context: Workspace) -> bool:
     """Whether a forward in the loop runs without gradients, or its function has called `model.eval()`."""
+    places = [context.place(call) for call, _ in _models(loop.body, context)]
+    if all(place in context.calls.evaluating for place in places):
+        return True
     blocks = (block for block in nodes_of(loop, cst.With) if any(_models(block.body, context)))
     items = [item.item for block in blocks for item in block.items]
     for above in context.ancestors(loop):

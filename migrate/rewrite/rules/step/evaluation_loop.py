@@ -21,7 +21,8 @@ class EvaluationLoop(Rule):
     what is computed from it go in the block, values are read below it, in their order. Without it the
     first `.item()` ends the graph wherever it stands, and what comes after it is another one. A statement
     that computes a value and reads it, `total += loss_fn(model(x), y).item()`, becomes two: the value gets
-    a name in the block, and is read below it.
+    a name in the block, and is read below it. The forward may stand in a function or a method that the loop
+    calls, in whatever file, if that reads no value and loops over no model: the call goes in the block.
 
     **Left alone.** Loops with gradients, loops in a model's own methods, and those whose forward stands
     in a statement that copies the output to the host (`outputs.append(model(x).cpu())`): they work as they

@@ -1,0 +1,36 @@
+"""Code that an evaluation on the accelerator runs for each of its batches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.steps.effects import Effect
+from migrate.reading.steps.unended import without_gradients
+
+if TYPE_CHECKING:
+    from migrate.reading.facts import Facts
+    from migrate.reading.steps.loops import Loop
+
+
+def in_evaluation(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether `node` stands in a loop that runs a model without gradients, and not surely on the host.
+
+    That is before or after the forward as well: what is done to tensors of the device there compiles, too.
+    """
+    for above in facts.context.ancestors(node):
+        if isinstance(above, cst.FunctionDef | cst.Lambda | cst.ClassDef):
+            return False
+        if isinstance(above, cst.For | cst.While) and _evaluates(above, node, facts):
+            return True
+    return False
+
+
+def _evaluates(loop: Loop, node: cst.CSTNode, facts: Facts) -> bool:
+    effects = facts.context.effects
+    if effects.on_accelerator(loop) is False or effects.on_cpu(loop) == 0:
+        return False
+    if effects.is_step_loop(loop) or effects.of(loop.body) != Effect.NONE:
+        return False
+    return without_gradients(loop, node, facts)

@@ -1,0 +1,156 @@
+"""An evaluation whose forward stands in a function of the project: the step goes around its call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.reading.tree.source import parse
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options, Style
+from migrate.rewrite.story import rewrite_source
+
+LOOP = """
+import torch
+
+{callees}
+
+@torch.no_grad()
+def evaluate(model, loader):
+    total = peak = 0.0
+    model.cuda()
+    for x, y in loader:
+        x, y = x.cuda(), y.cuda()
+        out = {call}
+        total += (out - y).abs().mean().item()
+        peak += (out - y).abs().max().item()
+    return total, peak
+"""
+RUN = "def run(model, x):\n    return model(x)\n"
+METHOD = """
+class Tester:
+    def __init__(self, model):
+        self.model = model
+
+    def run(self, x):
+        return self.model(x)
+"""
+KEYWORDS = "def run(net, batch):\n    return {'flow': net.forward(batch)}\n"
+LAYERS = """
+class Net(torch.nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(layers)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def run(x):
+    net = Net([torch.nn.Linear(4, 4)]).cuda()
+    return net(x)
+"""
+CALLEES = [
+    (LAYERS, "run(x)"),
+    (RUN, "run(model, x)"),
+    (RUN, "run(model, x).sigmoid()"),
+    (f"{RUN}\n\ndef outer(model, x):\n    return run(model, x / 255) * 2\n", "outer(model, x)"),
+    (METHOD, "Tester(model).run(x)"),
+    (KEYWORDS, "run(batch=x, net=model)['flow']"),
+    (RUN.replace("run", "compute_loss"), "compute_loss(model, x)"),
+    (RUN.replace("run", "inference"), "inference(model, x)"),
+    (RUN.replace("run", "validation_step"), "validation_step(model, x)"),
+    (RUN.replace("run", "test_batch"), "test_batch(model, x)"),
+]
+
+
+def rewritten(text: str, style: Style = "native") -> str:
+    options = Options(style=style)
+    done = rewrite_source(parse(text.encode(), Path("evaluate.py")), options=options)
+    assert not rewrite_source(parse(done.data, Path("evaluate.py")), options=options).changed
+    return done.data.decode()
+
+
+def has_step(text: str, before: str, after: str) -> bool:
+    """Whether the line with `before` lies in a step, and the one with `after` below it."""
+    lines = text.splitlines()
+    step = next((i for i, line in enumerate(lines) if ".step():" in line), None)
+    if step is None:
+        return False
+    edge = len(lines[step]) - len(lines[step].lstrip())
+    inside = next(i for i, line in enumerate(lines) if before in line and i > step)
+    below = next(i for i, line in enumerate(lines) if after in line and i > step)
+    return lines[inside].startswith(" " * (edge + 4)) and not lines[below].startswith(
+        " " * (edge + 4)
+    )
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+@pytest.mark.parametrize(("callees", "call"), CALLEES)
+def test_forward_in_a_callee_gets_the_step(callees: str, call: str, style: Style) -> None:
+    text = rewritten(LOOP.format(callees=callees, call=call), style)
+    assert has_step(text, "out = ", "total += "), text
+    assert text.count(".step():") == 1
+
+
+def test_step_of_a_callee_in_another_file(tmp_path: Path) -> None:
+    (tmp_path / "running.py").write_text(RUN)
+    text = LOOP.format(callees="from running import run\n", call="run(model, x)")
+    (tmp_path / "evaluate.py").write_text(text)
+    files = {str(file.name): file for file in rewrite_folder(tmp_path).files}
+    assert has_step(files["evaluate.py"].after.decode(), "out = ", "total += ")
+
+
+def test_callee_that_takes_no_gradients() -> None:
+    text = LOOP.replace("@torch.no_grad()\n", "")
+    callee = f"@torch.no_grad()\n{RUN}"
+    done = rewritten(text.format(callees=callee, call="run(model, x)"))
+    assert has_step(done, "out = ", "total += ")
+
+
+SILENT = [
+    # no model
+    "def run(model, x):\n    return x * model.scale\n",
+    "def run(model, x):\n    return torch.sigmoid(x)\n",
+    "def run(model, x):\n    return torch.nn.MSELoss()(x, x)\n",
+    # a model that nothing runs there
+    "def run(model, x):\n    model.eval()\n    return x\n",
+    # reads what it computes
+    "def run(model, x):\n    return model(x).cpu()\n",
+    "def run(model, x):\n    return model(x).mean().item()\n",
+    # gradients of its own
+    "def run(model, x):\n    out = model(x)\n    out.mean().backward()\n    return out\n",
+    # a loop of turns, which is a graph each
+    "def run(model, x):\n    for _ in range(50):\n        x = model(x)\n    return x\n",
+    f"{RUN.replace('run', 'one')}\n\n"
+    "def run(model, x):\n    return deep(model, x)\n\n\n"
+    "def deep(model, x):\n    for _ in range(50):\n        with torch.no_grad():\n"
+    "            x = one(model, x)\n    return x\n",
+]
+
+
+@pytest.mark.parametrize("callee", SILENT)
+def test_other_callees_get_no_step(callee: str) -> None:
+    assert "step():" not in rewritten(LOOP.format(callees=callee, call="run(model, x)"))
+
+
+@pytest.mark.parametrize("end", ["with torch_xla.step():", "with shims.step():"])
+def test_steps_of_a_callee_stay(end: str) -> None:
+    module = end[5:].partition(".")[0]
+    callee = f"import {module}\n\ndef run(model, x):\n    {end}\n        return model(x)\n"
+    text = rewritten(LOOP.format(callees=callee, call="run(model, x)"))
+    assert text.count("step():") == 1
+    assert f"    {end}\n        return model(x)\n" in text
+
+
+def test_loop_on_the_host_stays() -> None:
+    text = LOOP.format(callees=RUN, call="run(model, x)").replace(".cuda()", ".cpu()")
+    assert "step():" not in rewritten(text)
+
+
+def test_loop_with_gradients_stays() -> None:
+    text = LOOP.format(callees=RUN, call="run(model, x)").replace("@torch.no_grad()\n", "")
+    assert "step():" not in rewritten(text)
