@@ -478,3 +478,77 @@ def test_a_parameter_that_is_used_in_another_way_is_none() -> None:
     text = "def prepare(model, o):\n    model.cuda()\n    return o.run(model)\n"
     done = rewrite_source(parse(text.encode(), Path("prepare.py")))
     assert ON not in done.data.decode()
+
+
+def rewritten(folder: Path) -> list[str]:
+    return [file.after.decode() for file in rewrite_folder(folder).files]
+
+
+SAVING = """
+import torch
+
+
+def save(model, first, second=None):
+    state = {"first": first.state_dict()}
+    if second is not None:
+        USE
+    torch.save(state, "x.pt")
+"""
+TRAINING = """
+import sys
+from copy import deepcopy
+import torch
+import nets
+from saving import save
+
+
+def main():
+    device = torch.device("cuda")
+    model = nets.__dict__[sys.argv[1]]()
+    model.to(device)
+    bare = model
+    ema = deepcopy(bare).to(device)
+    if len(sys.argv) > 2:
+        model = torch.nn.parallel.DistributedDataParallel(model)
+        bare = model.module
+    first = torch.optim.AdamW(bare.parameters())
+    second = torch.optim.AdamW(bare.head.parameters())
+    save(model=bare, first=first, second=second)
+
+
+if __name__ == "__main__":
+    main()
+"""
+NETS = """
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+
+
+def small():
+    return Net()
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "state.update(second=second.state_dict())",
+        "state.setdefault('second', second.state_dict())",
+        "second.add_param_group({'params': model.parameters()})",
+        "second.state.update(model.named_parameters())",
+    ],
+)
+def test_what_is_kept_of_an_optimizer_is_no_optimizer(use: str, tmp_path: Path) -> None:
+    (tmp_path / "saving.py").write_text(SAVING.replace("USE", use))
+    (tmp_path / "train.py").write_text(TRAINING)
+    without = TRAINING.replace(", second=second)", ")").split("\n")
+    without = [line for line in without if "bare.head" not in line]
+    (tmp_path / "train_first.py").write_text("\n".join(without))
+    (tmp_path / "nets.py").write_text(NETS)
+    assert not any(ON in text for text in rewritten(tmp_path))
+    assert mentions(tmp_path / "saving.py") == []

@@ -25,6 +25,7 @@ from migrate.reading.calls.scopes import Class, Function, ModuleScope, Scope
 from migrate.reading.calls.training import is_optimizer_value
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import (
+    KEEPING,
     LIBRARY_OPTIMIZER,
     MODEL,
     OPTIMIZER,
@@ -53,6 +54,8 @@ OF_MODULES = frozenset(
         "load_state_dict",
     }
 )
+# Methods that optimizers have: what they give is no optimizer.
+OF_OPTIMIZERS = frozenset({"add_param_group", "load_state_dict", "state_dict", "step", "zero_grad"})
 BUILDS = ("__init__", "__post_init__", "setup")
 DEEPEST = 6  # calls down to a move, and up to the callers of a function
 MOST_GOALS = 8  # ways to an optimizer that are told apart
@@ -199,10 +202,18 @@ class Optimizers:
         return not names and self._is_chosen(call.func, scope)
 
     def _is_chosen(self, function: ast.expr, scope: Scope) -> bool:
-        """Whether the class `function` is chosen among those of torch: `getattr(torch.optim, name)`."""
+        """Whether the class `function` is chosen among those of torch: `getattr(torch.optim, name)`.
+
+        A method of an optimizer, or of what holds one, is no class: `state.update(…)`.
+        """
+        if isinstance(function, ast.Attribute) and function.attr in KEEPING | OF_OPTIMIZERS:
+            return False
+        made: set[ast.expr] = set()
         for node, at in self._behind(function, scope):
-            for part in ast.walk(node):
-                if isinstance(part, ast.Name | ast.Attribute):
+            for part in ast.walk(node):  # what is called comes before the names in it
+                if isinstance(part, ast.Call):
+                    made.add(part.func)
+                if part not in made and isinstance(part, ast.Name | ast.Attribute):
                     for value in self._evaluator.values(part, at):
                         if isinstance(value, External) and (
                             value.name == "torch.optim" or TORCH_OPTIMIZER.fullmatch(value.name)
