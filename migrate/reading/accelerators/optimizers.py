@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+from migrate.reading.accelerators.apart import scripts_of
 from migrate.reading.accelerators.asked import is_module
 from migrate.reading.accelerators.handed import handed_with
 from migrate.reading.accelerators.objects import WRAPPERS, Origin, end, objects_of
@@ -321,6 +322,7 @@ class Optimizers:
                     one: to
                     for one, to in self._moves
                     if one not in self._of_tensors
+                    and not scripts_of(self._analysis).are_apart(to, scope)
                     and any(self._moves_later(one, to, goal) for goal in goals)
                 }
             kept = {one for one, at in late.items() if self._is_kept(one, at, call, scope)}
