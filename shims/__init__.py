@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from shims.training import grad_scaler as grad_scaler
     from shims.training import loader as loader
     from shims.training import memory as memory
+    from shims.training import on_host as on_host
     from shims.training import pin_memory as pin_memory
     from shims.training import step as step
     from shims.training import synchronize as synchronize
@@ -91,7 +92,7 @@ _HOMES = {
         "local_world_size rank world_size",
         "placement": "ddp device device_type sync_batch_norm to_device",
         "training": "autocast autocast_dtype checkpoint_activations clip_grad_norm compile grad_scaler "
-        "loader memory pin_memory step synchronize together",
+        "loader memory on_host pin_memory step synchronize together",
         "rng": "generator manual_seed rng_state set_rng_state",
         "distributed": "all_gather all_gather_into_tensor all_gather_object all_reduce all_to_all "
         "all_to_all_single barrier broadcast broadcast_object broadcast_object_list gather "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import os
 import random
 import sys
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch.utils._pytree import tree_map
 
 from shims.api_errors import MemoryUnknownError
 from shims.backends import current
@@ -64,6 +67,34 @@ def together(*, tells: bool) -> Iterator[None]:
         random.setstate(before[1])
         if numpy is not None and of_numpy is not None:
             numpy.random.set_state(of_numpy)
+
+
+def on_host(value: Any) -> Any:
+    """Copy a tensor, or the tensors in nested lists, tuples, dicts and dataclasses, to the host.
+
+    On XLA what has been computed so far is run first, as one graph: all ranks must call this alike. What
+    holds tensors in another way comes back as it is, with its tensors computed.
+
+    Args:
+        value: for example what a model returns.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
+    synchronize()
+    return tree_map(_leaf_on_host, value)
+
+
+def _leaf_on_host(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.cpu()
+    if not dataclasses.is_dataclass(leaf) or isinstance(leaf, type):
+        return leaf
+    copied = copy.copy(leaf)
+    for field in dataclasses.fields(leaf):
+        if hasattr(leaf, field.name):  # also where the dataclass is frozen
+            inner = tree_map(_leaf_on_host, getattr(leaf, field.name))
+            object.__setattr__(copied, field.name, inner)
+    return copied
 
 
 def autocast(

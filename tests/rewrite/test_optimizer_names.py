@@ -478,3 +478,161 @@ def test_a_parameter_that_is_used_in_another_way_is_none() -> None:
     text = "def prepare(model, o):\n    model.cuda()\n    return o.run(model)\n"
     done = rewrite_source(parse(text.encode(), Path("prepare.py")))
     assert ON not in done.data.decode()
+
+
+def rewritten(folder: Path) -> list[str]:
+    return [file.after.decode() for file in rewrite_folder(folder).files]
+
+
+SAVING = """
+import torch
+
+
+def save(model, first, second=None):
+    state = {"first": first.state_dict()}
+    if second is not None:
+        USE
+    torch.save(state, "x.pt")
+"""
+TRAINING = """
+import sys
+from copy import deepcopy
+import torch
+import nets
+from saving import save
+
+
+def main():
+    device = torch.device("cuda")
+    model = nets.__dict__[sys.argv[1]]()
+    model.to(device)
+    bare = model
+    ema = deepcopy(bare).to(device)
+    if len(sys.argv) > 2:
+        model = torch.nn.parallel.DistributedDataParallel(model)
+        bare = model.module
+    first = torch.optim.AdamW(bare.parameters())
+    second = torch.optim.AdamW(bare.head.parameters())
+    save(model=bare, first=first, second=second)
+
+
+if __name__ == "__main__":
+    main()
+"""
+NETS = """
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+
+
+def small():
+    return Net()
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "state.update(second=second.state_dict())",
+        "state.setdefault('second', second.state_dict())",
+        "second.add_param_group({'params': model.parameters()})",
+        "second.state.update(model.named_parameters())",
+    ],
+)
+def test_what_is_kept_of_an_optimizer_is_no_optimizer(use: str, tmp_path: Path) -> None:
+    (tmp_path / "saving.py").write_text(SAVING.replace("USE", use))
+    (tmp_path / "train.py").write_text(TRAINING)
+    without = TRAINING.replace(", second=second)", ")").split("\n")
+    without = [line for line in without if "bare.head" not in line]
+    (tmp_path / "train_first.py").write_text("\n".join(without))
+    (tmp_path / "nets.py").write_text(NETS)
+    assert not any(ON in text for text in rewritten(tmp_path))
+    assert mentions(tmp_path / "saving.py") == []
+
+
+FACTORY = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(2, 2)
+
+
+def build(name):
+    return {"net": Net}[name]()
+"""
+ONE_SCRIPT = """
+from factory import build
+import torch
+
+
+def main():
+    model = build("net")
+    model.to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+if __name__ == "__main__":
+    main()
+"""
+HELD = """
+from factory import build
+import torch
+from pytorch_lightning import LightningModule, Trainer
+
+
+class Module(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = build("net")
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+
+if __name__ == "__main__":
+    Trainer().fit(Module())
+"""
+MADE_AT_ONCE = HELD.replace(
+    '("net")\n', '("net")\n        self.o = torch.optim.SGD(self.model.parameters(), lr=0.1)\n'
+)
+IN_THE_BODY = """
+from factory import build
+import torch
+
+model = build("net")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+
+@pytest.mark.parametrize("other", [HELD, MADE_AT_ONCE, IN_THE_BODY])
+def test_a_script_that_never_runs_with_this_one_makes_no_optimizer_for_it(
+    other: str, tmp_path: Path
+) -> None:
+    (tmp_path / "factory.py").write_text(FACTORY)
+    (tmp_path / "train.py").write_text(ONE_SCRIPT)
+    (tmp_path / "other.py").write_text(other)
+    assert not any(ON in text for text in rewritten(tmp_path))
+    assert mentions(tmp_path / "other.py") == []
+
+
+def test_two_files_of_one_script_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "factory.py").write_text(FACTORY)
+    (tmp_path / "making.py").write_text(
+        "import torch\nfrom factory import build\n\n\ndef make():\n    model = build('net')\n"
+        "    return model, torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    )
+    (tmp_path / "placing.py").write_text("def place(model):\n    model.to('cuda')\n")
+    (tmp_path / "train.py").write_text(
+        "from making import make\nfrom placing import place\n\n\ndef main():\n"
+        "    model, optimizer = make()\n    place(model)\n\n\n"
+        "if __name__ == '__main__':\n    main()\n"
+    )
+    assert any(ON in text for text in rewritten(tmp_path))

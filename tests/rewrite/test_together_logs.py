@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from migrate.reading.tree.source import parse
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.story import rewrite_source
@@ -264,3 +266,68 @@ def test_all_run_an_evaluation_of_another_file(tmp_path: Path) -> None:
             if rank == 0:
                 print(epoch, loss)
 """ in file.after.decode()
+
+
+RETURNED = """\
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from library import show
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.lin(x)
+        return y.mean() if self.training else [{"image": y}]
+
+
+def summary(model, x):
+    return model(x)
+
+
+def main():
+    dist.init_process_group("nccl")
+    rank = dist.get_rank()
+    model, ema = Net().cuda(), Net().cuda().eval()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        x = torch.randn(4, 8).cuda()
+        loss = model(x)
+        loss.backward()
+        opt.step()
+        if rank == 0 and step == 0:
+            made = ema(x)
+            one = ema(x)
+            print(x.mean().item())
+            SHOW
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("shown", "read"),
+    [
+        ("show(made, step)", "made_read = shims.on_host(made)"),
+        ("show(step, logs=made)", "made_read = shims.on_host(made)"),
+        ("show(made[0])", "made_read = shims.on_host(made[0])"),
+        ("show(ema(x), step)", "ema_read = shims.on_host(ema(x))"),
+        ("show(summary(ema, x))", "summary_read = shims.on_host(summary(ema, x))"),
+        ("show([made])", "made_read = shims.on_host(made)"),
+        ("show(torch.max(made, 1))", "max_read = shims.on_host(torch.max(made, 1))"),
+        ("show(one, one.detach().mean())", "one_read = one.cpu()"),
+        ("show(one[0], torch.relu(one))", "one_read = one[0].cpu()"),
+    ],
+)
+def test_what_may_be_a_list_of_tensors_is_copied_as_one(shown: str, read: str) -> None:
+    """A model returns a list of dicts: `.cpu()` of it raised on all ranks."""
+    done = rewrite_source(parse(RETURNED.replace("SHOW", shown).encode(), Path("train.py")))
+    text = done.data.decode()
+    assert "with shims.together(tells=rank == 0):" in text
+    assert read in text
+    assert rewrite_source(parse(done.data, Path("train_xla.py"))).data == done.data

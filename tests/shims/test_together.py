@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -62,3 +64,32 @@ def test_an_error_in_the_block_is_told_and_the_random_numbers_are_put_back() -> 
 def _fails() -> float:
     with shims.together(tells=False):
         return _draw()[0] / 0
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@dataclass(frozen=True)
+class Output:
+    logits: Any
+    name: str = "x"
+
+
+def test_what_a_model_returns_is_copied_whatever_holds_the_tensors() -> None:
+    tensor = torch.ones(2, device="meta")
+    held = [{"a": tensor, "b": (tensor, 3)}, Pair(tensor, None), Output({"c": tensor}), "text"]
+    with pytest.raises(NotImplementedError):  # each is copied: a tensor without values cannot be
+        shims.on_host(held)
+    for one in ({"a": [tensor]}, Pair(None, tensor), [Output({"c": tensor})], tensor):
+        with pytest.raises(NotImplementedError):
+            shims.on_host(one)
+    here = torch.ones(2)
+    first, pair, output, text = shims.on_host(
+        [{"a": here}, Pair(here, None), Output([here]), "text"]
+    )
+    assert first["a"].equal(here)
+    assert pair == Pair(here, None)
+    assert output.logits[0].equal(here)
+    assert (output.name, text) == ("x", "text")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+from migrate.reading.accelerators.apart import scripts_of
 from migrate.reading.accelerators.asked import is_module
 from migrate.reading.accelerators.handed import handed_with
 from migrate.reading.accelerators.objects import WRAPPERS, Origin, end, objects_of
@@ -25,6 +26,7 @@ from migrate.reading.calls.scopes import Class, Function, ModuleScope, Scope
 from migrate.reading.calls.training import is_optimizer_value
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import (
+    KEEPING,
     LIBRARY_OPTIMIZER,
     MODEL,
     OPTIMIZER,
@@ -53,6 +55,8 @@ OF_MODULES = frozenset(
         "load_state_dict",
     }
 )
+# Methods that optimizers have: what they give is no optimizer.
+OF_OPTIMIZERS = frozenset({"add_param_group", "load_state_dict", "state_dict", "step", "zero_grad"})
 BUILDS = ("__init__", "__post_init__", "setup")
 DEEPEST = 6  # calls down to a move, and up to the callers of a function
 MOST_GOALS = 8  # ways to an optimizer that are told apart
@@ -199,10 +203,18 @@ class Optimizers:
         return not names and self._is_chosen(call.func, scope)
 
     def _is_chosen(self, function: ast.expr, scope: Scope) -> bool:
-        """Whether the class `function` is chosen among those of torch: `getattr(torch.optim, name)`."""
+        """Whether the class `function` is chosen among those of torch: `getattr(torch.optim, name)`.
+
+        A method of an optimizer, or of what holds one, is no class: `state.update(…)`.
+        """
+        if isinstance(function, ast.Attribute) and function.attr in KEEPING | OF_OPTIMIZERS:
+            return False
+        made: set[ast.expr] = set()
         for node, at in self._behind(function, scope):
-            for part in ast.walk(node):
-                if isinstance(part, ast.Name | ast.Attribute):
+            for part in ast.walk(node):  # what is called comes before the names in it
+                if isinstance(part, ast.Call):
+                    made.add(part.func)
+                if part not in made and isinstance(part, ast.Name | ast.Attribute):
                     for value in self._evaluator.values(part, at):
                         if isinstance(value, External) and (
                             value.name == "torch.optim" or TORCH_OPTIMIZER.fullmatch(value.name)
@@ -310,6 +322,7 @@ class Optimizers:
                     one: to
                     for one, to in self._moves
                     if one not in self._of_tensors
+                    and not scripts_of(self._analysis).are_apart(to, scope)
                     and any(self._moves_later(one, to, goal) for goal in goals)
                 }
             kept = {one for one, at in late.items() if self._is_kept(one, at, call, scope)}

@@ -837,6 +837,8 @@ class Values:
             return Kind.UNKNOWN if root == "functools" else Kind.HOST
         if v.MAKES_MODEL.match(name):
             return Kind.MODEL
+        if name == "shims.on_host":
+            return Kind.HOST
         if name in DEVICE_LOADERS:
             return Kind.DEVICE_LOADER
         if name in MADE_LOADERS:

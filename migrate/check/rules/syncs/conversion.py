@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.check.asked_type import is_no_tensor
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.reads import CHECKS, placed, reads_device
 from migrate.reading.facts import Facts
+from migrate.reading.names.bindings import Given, How
 from migrate.reading.values.words import NUMBERS
 
 # Functions that make one tensor, or array, of the numbers in a list.
@@ -84,7 +86,34 @@ class Conversion(Hazard):
                     total = torch.norm(torch.tensor(norms))  # XLA202
                     same = torch.norm(torch.as_tensor([n * 2 for n in norms]))  # XLA202
                     stacked = torch.norm(torch.stack(norms))
+                    each = [n if torch.is_tensor(n) else torch.tensor(n) for n in (total, same)]
                     sizes = torch.tensor([p.numel() for p in model.parameters()])
+                    optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def number(x):
+                if isinstance(x, torch.Tensor):
+                    return x
+                return float(x)
+
+
+            def train(model, loader, optimizer):
+                for x, y in loader:
+                    loss = model(x.cuda(), y.cuda())
+                    total = loss if isinstance(loss, torch.Tensor) else float(loss)
+                    if not torch.is_tensor(loss):
+                        packed = torch.tensor([loss])
+                    kept = number(loss)
+                    loss.backward()
+                    if not torch.is_tensor(total):
+                        total = loss.detach()
+                        mean = float(total)  # XLA202
+                    shown = float(loss) if torch.is_tensor(loss) else loss  # XLA202
                     optimizer.step()
             """
         ),
@@ -124,14 +153,18 @@ class Conversion(Hazard):
         name = node.func.value if isinstance(node.func, cst.Name) else ""
         asked = facts.names.of(node.func) or ""
         if asked in FROM_LISTS and node.args:
-            if any(reads_device(value, facts) for value in _elements(node.args[0].value, facts)):
+            if any(
+                reads_device(value, facts) and not is_no_tensor(value, facts)
+                for value in _elements(node.args[0].value, facts)
+            ):
                 last = asked.rpartition(".")[2]
                 what = f"{last}() of a list reads each tensor in it (torch.stack does not), and"
                 yield from placed(self, node, what, facts)
             return
         name = asked if asked in CHECKS else name if name in NUMBERS else ""
         if name and len(node.args) == 1:
-            if not facts.values.on_device(node.args[0].value):
+            value = node.args[0].value
+            if not facts.values.on_device(value) or is_no_tensor(value, facts):
                 return
             yield from placed(self, node, f"{name}() of a tensor", facts)
 
@@ -139,7 +172,7 @@ class Conversion(Hazard):
 def _elements(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpression]:
     """Yield what is in the list `value`: as it stands there, or in a variable, also by `append`."""
     if isinstance(value, cst.Name):
-        made = [one.value for one in facts.bindings.given(value) if one.value is not None]
+        made = [one for given in facts.bindings.given(value) for one in _lists(given)]
         if made and all(isinstance(one, LISTS) for one in made):
             for one in made:
                 yield from _elements(one, facts)
@@ -150,3 +183,15 @@ def _elements(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpre
             yield from _elements(element.value, facts) if nested else (element.value,)
     elif isinstance(value, cst.ListComp):
         yield value.elt
+
+
+def _lists(given: Given) -> Iterator[cst.BaseExpression]:
+    """Yield what a variable is given: itself, or of the elements of `for x in (a, b)` each."""
+    if given.how is not How.ELEMENT:
+        yield from (given.value,) if given.value is not None else ()
+    elif isinstance(given.value, cst.List | cst.Tuple):
+        yield from (element.value for element in given.value.elements)
+    elif isinstance(given.value, cst.ListComp):
+        yield given.value.elt
+    elif given.value is not None:
+        yield given.value

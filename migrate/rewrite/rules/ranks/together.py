@@ -15,7 +15,7 @@ from migrate.reading.values.words import READS
 from migrate.rewrite.edits.lift import marked
 from migrate.rewrite.edits.nodes import split_blank
 from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
-from migrate.rewrite.rules.ranks.work import CannotError, Work, made_by, work_of
+from migrate.rewrite.rules.ranks.work import ON_HOST, CannotError, Work, made_by, work_of
 from migrate.rewrite.rules.saving.unguard import keep_to_first
 from migrate.rewrite.workspace import Workspace
 
@@ -29,7 +29,8 @@ class Together(Rule):
 
     **What it does.** `with shims.together(tells=rank == 0):` takes the place of the test: all replicas run
     the block. What prints, logs and writes in it stays below the test, and what that is given of the device
-    is read above it. Where the test does not hold, the block prints nothing, and the random numbers of
+    is read above it: a tensor by `.cpu()`, what may be a list or a dict of them, as a model returns it, by
+    `shims.on_host`. Where the test does not hold, the block prints nothing, and the random numbers of
     Python, numpy, torch and XLA go on as if it had not been run: the training of the other replicas does not
     change. A branch above that makes what the block needs (the loader of the validation set) is run by all in
     the same way. Every replica validates with the whole set, as the first one did.
@@ -261,7 +262,9 @@ class Together(Rule):
             lines = []
             for value, how in work.read.get(id(statement), ()):
                 name = _fresh(value, taken, context)
-                lines.append(cst.parse_statement(f"{name} = {code(value)}{how}"))
+                text = code(value)
+                copied = f"{shims}.{ON_HOST}({text})" if how == ON_HOST else f"{text}{how}"
+                lines.append(cst.parse_statement(f"{name} = {copied}"))
                 read = f"{name}: read in all replicas"
                 yield self.edit(value, lambda _, name=name: cst.Name(name), read)
             yield self.edit(statement, _read_above(lines), "stays the first replica's")

@@ -33,7 +33,10 @@ from migrate.reading.values.words import (
     SAVE,
     words,
 )
+from migrate.rewrite.rules.ranks.one_tensor import is_one_tensor
 
+# Reads of what may be a list or a dict of tensors, as a model returns them.
+ON_HOST = "on_host"
 # Modules whose functions compute, and what of them does more.
 COMPUTING = (
     "collections.",
@@ -81,7 +84,8 @@ class Work:
         rest: what of it is left.
         blocks: the blocks whose other statements all replicas run.
         kept: the statements in these blocks that stay the first replica's.
-        read: for each of those, what it is given that is computed on the device, and how it is read.
+        read: for each of those, what it is given that is computed on the device, and how it is read: what
+            follows it, or `ON_HOST`.
         makers: branches above that make what this one needs, and the names.
     """
 
@@ -286,7 +290,7 @@ class _Branch:
                 found.append((value, ""))
                 return
             if self._facts.values.on_device(value) and not isinstance(value, cst.Comparison):
-                found.append((value, ".cpu()"))
+                found.append((value, self._to_host(value)))
                 return
             if isinstance(value, cst.Call) and evaluates(value, self._facts):
                 found.append((value, ""))
@@ -298,11 +302,14 @@ class _Branch:
             # What the step has computed is there already when it is logged; what all compute after it, or
             # the branch computes, is not.
             if not in_log or value.value in self._local or self._is_pending(value):
-                found.append((value, ".cpu()"))
+                found.append((value, self._to_host(value)))
             return
         if isinstance(value, cst.Dict | cst.Tuple | cst.List):
             for element in value.elements:
                 self._given(element.value, found, in_log=in_log)
+
+    def _to_host(self, value: cst.BaseExpression) -> str:
+        return ".cpu()" if is_one_tensor(value, self._facts) else ON_HOST
 
     def _is_pending(self, value: cst.BaseExpression | None) -> bool:
         """Whether `value` is computed where it stands, or by all replicas after the step."""
