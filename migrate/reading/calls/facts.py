@@ -39,6 +39,7 @@ from migrate.reading.draws.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.reading.flow.drawn_weights import drawn_weights
 from migrate.reading.flow.prepared import unprepared_batches
 from migrate.reading.flow.shares import Share, divided_saves
+from migrate.reading.flow.waiting import waiting_of, wrapping_of
 from migrate.reading.processes.led import led_of
 from migrate.reading.processes.one_by_one import starting_replicas
 from migrate.reading.processes.rivals import Rival, rivals_of
@@ -157,6 +158,8 @@ class ModuleCalls:
             prepare: the batch, and where its loader is made.
         drawn_weights: the calls that prepare a model of which each replica draws its own weights, with why.
         state_saves: the saves of a parameter for which some call passes the state of a model or an optimizer.
+        waiting: the calls that run a function that waits for the device, as `torch.cuda.synchronize` does.
+        wrapping: the calls that run a function that wraps a model for several replicas.
         unread: whether the file was not read, so that nothing is known of it.
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
             that could not be read.
@@ -231,6 +234,8 @@ class ModuleCalls:
     drawn_weights: Mapping[End, str] = field(default_factory=dict)
     state_saves: frozenset[End] = frozenset()
     host_transforms: Mapping[End, str] = field(default_factory=dict)
+    waiting: frozenset[End] = frozenset()
+    wrapping: frozenset[End] = frozenset()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -362,6 +367,8 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         host_transforms={
             _end(call, scope.module): name for call, name in host_transforms(analysis, scope)
         },
+        waiting=frozenset(_running(analysis, scope, waiting_of(analysis))),
+        wrapping=frozenset(_running(analysis, scope, wrapping_of(analysis))),
     )
 
 

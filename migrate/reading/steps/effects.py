@@ -119,6 +119,14 @@ class Effects:
         """Whether `call` runs a function in which all replicas meet."""
         return bool(self._calls.meeting) and self._context.place(call) in self._calls.meeting
 
+    def waits(self, call: cst.Call) -> bool:
+        """Whether `call` runs a function, of any file, that waits for the device and so ends the graph."""
+        return bool(self._calls.waiting) and self._context.place(call) in self._calls.waiting
+
+    def wraps(self, call: cst.Call) -> bool:
+        """Whether `call` runs a function, of any file, that wraps a model for several replicas."""
+        return bool(self._calls.wrapping) and self._context.place(call) in self._calls.wrapping
+
     def seeds_early(self, call: cst.Call) -> bool:
         """Whether `call` runs a seeding function of another file before the replicas are launched."""
         seeds = self._calls.early_seeds
