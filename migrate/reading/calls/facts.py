@@ -39,14 +39,13 @@ from migrate.reading.draws.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.reading.flow.drawn_weights import drawn_weights
 from migrate.reading.flow.prepared import unprepared_batches
 from migrate.reading.flow.shares import Share, divided_saves
-from migrate.reading.flow.waiting import waiting_of, wrapping_of
 from migrate.reading.processes.led import led_of
 from migrate.reading.processes.one_by_one import starting_replicas
 from migrate.reading.processes.rivals import Rival, rivals_of
 from migrate.reading.processes.started import is_distributed_training
 from migrate.reading.processes.threads import handlers_in_threads
 from migrate.reading.project.project import Module, Project, file_of
-from migrate.reading.replicas.acting import acting_of, meeting_of
+from migrate.reading.replicas.acting import acting_of, meeting_of, waiting_of, wrapping_of
 from migrate.reading.replicas.early_ranks import importing_ranks
 from migrate.reading.replicas.endings import ending_of
 from migrate.reading.replicas.rank_tests import first_attributes, first_functions, unset_attributes

@@ -19,9 +19,9 @@ DEPTH = 3  # so many functions are followed, one out of another
 def ended_early(call: cst.Call, facts: Facts) -> tuple[Guard, cst.Call] | None:
     """Return what keeps some replicas from `call`, which waits for the device, and what is pending then.
 
-    None where `call` does not wait, all replicas make it, or nothing is pending.
+    None where all replicas make it, or nothing is pending.
     """
-    if not _waits(call, facts) or (guard := facts.guards.around(call)) is None:
+    if (guard := facts.guards.around(call)) is None:
         return None
     if isinstance(guard, cst.FunctionDef) and not facts.guards.is_for_first(guard):
         return None  # said where the function is called

@@ -20,7 +20,7 @@ from migrate.reading.replicas.guards import Guard
 from migrate.reading.steps.in_step import When, is_step
 from migrate.reading.tree.tree import code, keyword, nodes_of
 from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import METER_METHODS, READ_METHODS, SYNCS
+from migrate.reading.values.words import METER_METHODS, READ_METHODS, SYNCS, WAITS
 
 DEPTH = 3  # so many functions are followed, one into another
 
@@ -462,7 +462,9 @@ class GuardedRead(Hazard):
 
     def _cut_early(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield a call of some replicas that ends the graph while a collective is pending in all."""
-        cut = ended_early(node, facts)
+        name = facts.names.of(node.func) or ""
+        waits = name in WAITS or facts.context.effects.waits(node)
+        cut = ended_early(node, facts) if waits else None
         if cut is not None:
             guard, collective = (facts.context.position(one).line for one in cut)
             message = (
