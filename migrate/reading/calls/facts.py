@@ -11,6 +11,7 @@ from pathlib import Path
 
 from migrate.reading.accelerators.asked import (
     devices_of,
+    given_moving_models,
     host_transforms,
     models_of,
     moved_inputs,
@@ -159,6 +160,7 @@ class ModuleCalls:
         state_saves: the saves of a parameter for which some call passes the state of a model or an optimizer.
         waiting: the calls that run a function that waits for the device, as `torch.cuda.synchronize` does.
         wrapping: the calls that run a function that wraps a model for several replicas.
+        given_moving: the calls that are given a model which moves its inputs to the GPU itself.
         unread: whether the file was not read, so that nothing is known of it.
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
             that could not be read.
@@ -235,6 +237,7 @@ class ModuleCalls:
     host_transforms: Mapping[End, str] = field(default_factory=dict)
     waiting: frozenset[End] = frozenset()
     wrapping: frozenset[End] = frozenset()
+    given_moving: frozenset[End] = frozenset()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -367,6 +370,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
             _end(call, scope.module): name for call, name in host_transforms(analysis, scope)
         },
         waiting=frozenset(_running(analysis, scope, waiting_of(analysis))),
+        given_moving=frozenset(
+            _end(call, scope.module) for call in given_moving_models(analysis, scope)
+        ),
         wrapping=frozenset(_running(analysis, scope, wrapping_of(analysis))),
     )
 

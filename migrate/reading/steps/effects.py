@@ -103,6 +103,11 @@ class Effects:
         inputs = self._calls.moved_inputs
         return bool(inputs) and self._context.place(call) in inputs
 
+    def given_moving(self, call: cst.Call) -> bool:
+        """Whether `call` is given a model that moves its inputs to the GPU: one of `moves_inputs`."""
+        given = self._calls.given_moving
+        return bool(given) and self._context.place(call) in given
+
     def reads(self, call: cst.Call) -> bool:
         """Whether `call` runs a function, of any file, that reads values of tensors."""
         return bool(self._calls.reading) and self._context.place(call) in self._calls.reading
