@@ -177,3 +177,88 @@ def test_indices_of_a_mask_are_of_another_number_in_each_batch(lines: str) -> No
 )
 def test_a_mask_and_a_fixed_number_are_silent(lines: str) -> None:
     assert severities(lines) == []
+
+
+LARGEST = """
+import torch
+import torch.nn.functional as F
+
+
+def largest_of(shapes):
+    sizes = shapes[0]
+    for shape in shapes[1:]:
+        sizes = [max(a, b) for a, b in zip(sizes, shape)]
+    return sizes
+
+
+def rounded(size):
+    return [(n + 63) // 64 * 64 for n in size]
+
+
+def padded(images):
+LINES
+
+
+def collate_fn(batch):
+    images = [image for image, _ in batch]
+    return padded(HANDED), torch.tensor([label for _, label in batch])
+"""
+MOST = "most = largest_of([list(image.shape) for image in images])\n"
+FILL = "for image, row in zip(images, out):\n    row[: image.shape[0]].copy_(image)\nreturn out"
+
+
+@pytest.mark.parametrize("handed", ["images", "list(zip(*batch))[0]", "[s[0] for s in batch]"])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        MOST + "shape = [len(images)] + most\nout = torch.zeros(shape)\n" + FILL,
+        MOST + "n, c, h, w = [len(images)] + most\nout = torch.zeros((n, c, h, w))\n" + FILL,
+        MOST + "out = torch.zeros(len(images), *most)\nmask = torch.ones(most)\n" + FILL,
+        "most = [max(s) for s in zip(*[image.shape for image in images])]\n"
+        "out = torch.zeros([len(images)] + most)\n" + FILL,
+        "most = torch.stack([torch.tensor(image.shape) for image in images]).max(0)[0].tolist()\n"
+        "out = torch.zeros([len(images)] + most)\n" + FILL,
+        MOST + "return [F.pad(x, (0, most[1] - x.shape[1])) for x in images]",
+    ],
+)
+def test_a_batch_of_the_size_of_its_largest_sample(lines: str, handed: str) -> None:
+    assert _of_largest(lines, handed) == ["warning"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        MOST + "most = rounded(most)\nout = torch.zeros([len(images)] + most)\n" + FILL,
+        "out = torch.zeros([len(images)] + list(images[0].shape))\n" + FILL,
+        "out = torch.zeros(len(images), 3, 64, 64)\n" + FILL,
+        "return torch.stack([image for image in images])",
+    ],
+)
+def test_a_batch_of_one_of_a_few_sizes(lines: str) -> None:
+    assert _of_largest(lines, "images") == []
+
+
+def _of_largest(lines: str, handed: str) -> list[str]:
+    script = LARGEST.replace("LINES", textwrap.indent(lines, "    ")).replace("HANDED", handed)
+    hits = check_source(parse(script.encode(), Path("data.py")), Config())
+    return [hit.severity.value for hit in hits if hit.code == "XLA109"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "reported"),
+    [
+        ("return tuple(zip(*batch))", ["info"]),
+        (
+            "batch = list(zip(*batch))\nbatch[0] = torch.stack(batch[0])\nreturn tuple(batch)",
+            ["info"],
+        ),
+        (
+            "batch = list(zip(*batch))\nbatch[0] = torch.stack(batch[0])\n"
+            "batch[1] = torch.stack(batch[1])\nreturn tuple(batch)",
+            [],
+        ),
+        ("images, labels = zip(*batch)\nreturn torch.stack(images), torch.stack(labels)", []),
+    ],
+)
+def test_lists_that_are_left_as_they_are(lines: str, reported: list[str]) -> None:
+    assert severities(lines) == reported

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,60 @@ def test_what_is_taken_apart_may_be_a_list_and_is_told(tmp_path: Path) -> None:
     done = rewrite_folder(tmp_path)
     assert not any(b"images.to(" in file.after for file in done.files)
     assert [one for one in messages(done) if "images: DistributedDataParallel moved it" in one]
+
+
+PARTS = """\
+import torch
+
+
+class Objective:
+    def losses(self, model, x, extra=None, **kwargs):
+        return model(x, **(extra or kwargs)).mean()
+
+
+def train(model, loader, optimizer):
+    objective = Objective()
+    for batch in loader:
+        x = batch["x"].cuda()
+{lines}
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+LEFT = {
+    "by a keyword": 'loss = model(x, y=batch["y"]).mean()',
+    "by a name": 'y = batch["y"]\nloss = model(x, y).mean()',
+    "in a dict": 'extra = dict(y=batch["y"])\nloss = model(x, **extra).mean()',
+    "by a function": 'y = batch["y"]\nextra = {"y": y}\nloss = objective.losses(model, x, extra)',
+    "put into a dict": 'extra = {}\nextra["y"] = batch["y"]\nloss = objective.losses(model, x, extra)',
+    "by a function's keyword": 'loss = objective.losses(model, x, y=batch["y"])',
+}
+RIGHT = {
+    "moved by its name": 'y = batch["y"]\ny = y.cuda()\nloss = objective.losses(model, x, y=y)',
+    "moved in the dict": 'extra = {"y": batch["y"].cuda()}\nloss = objective.losses(model, x, extra)',
+    "not for the model": 'print(batch["y"])\nloss = model(x).mean()',
+    "moved into the batch": "for key in batch:\n    batch[key] = batch[key].cuda()\n"
+    'loss = objective.losses(model, x, y=batch["y"])',
+    "all moved": "batch = {k: v.cuda() for k, v in batch.items()}\n"
+    'loss = objective.losses(model, x, y=batch["y"])',
+}
+
+
+def told_parts(folder: Path, lines: str, devices: str = ", device_ids=[rank]") -> list[str]:
+    (folder / "main.py").write_text(MAIN.format(devices=devices))
+    (folder / "trainer.py").write_text(PARTS.format(lines=textwrap.indent(lines, " " * 8)))
+    done = rewrite_folder(folder)
+    findings = [found for one in done.files for found in one.findings]
+    return [found.message for found in findings if found.rule == "ddp-inputs"]
+
+
+@pytest.mark.parametrize("lines", LEFT.values(), ids=LEFT)
+def test_a_part_of_a_batch_that_only_the_model_moved_is_told(tmp_path: Path, lines: str) -> None:
+    (message,) = told_parts(tmp_path, lines)
+    assert message.startswith('batch["y"] is a part of the batch that nothing moves')
+    assert told_parts(tmp_path, lines, "") == []
+
+
+@pytest.mark.parametrize("lines", RIGHT.values(), ids=RIGHT)
+def test_a_part_of_a_batch_that_is_moved_is_not_told(tmp_path: Path, lines: str) -> None:
+    assert told_parts(tmp_path, lines) == []

@@ -87,6 +87,25 @@ def moved_inputs(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
                     yield call
 
 
+def given_moving_models(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
+    """Yield the calls of a file that are given a model which, on the GPU, moves its inputs there itself."""
+    for root in top.all_roots if _wraps_models(analysis) else ():
+        for region in analysis.regions(root):
+            for call, scope in region.calls:
+                values = (*call.args, *(keyword.value for keyword in call.keywords))
+                if any(
+                    isinstance(value, ast.Name | ast.Attribute)
+                    and MOVES_INPUTS in analysis.evaluator.values(value, scope)
+                    for value in values
+                ):
+                    yield call
+
+
+@lru_cache(maxsize=2)
+def _wraps_models(analysis: Analysis) -> bool:
+    return any(b"DistributedDataParallel" in one.data for one in analysis.project.modules.values())
+
+
 def host_transforms(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Call, str]]:
     """Yield the calls of a file of transforms that draw on the host, each with what makes the transform."""
     made = _host_transforms(analysis)

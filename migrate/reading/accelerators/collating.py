@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -69,9 +69,28 @@ def _handed(analysis: Analysis) -> Iterator[Function]:
 
 
 def _given_samples(function: Function, analysis: Analysis) -> Iterator[Function]:
-    """Yield the functions that `function` calls with one of its parameters."""
-    for region in analysis.regions(function.region):
+    """Yield the functions that `function` calls with its samples, or with a list of a part of each."""
+    names = set(function.parameters)
+    regions = list(analysis.regions(function.region))
+    for _ in range(2):  # a name may be bound to another one
+        for name, bindings in function.bindings.items():
+            if any(b.value is not None and _holds_samples(b.value, names) for b in bindings):
+                names.add(name)
+    for region in regions:
         for call, _ in region.calls:
-            names = {arg.id for arg in call.args if isinstance(arg, ast.Name)}
-            if not names.isdisjoint(function.parameters):
+            if any(_holds_samples(arg, names) for arg in call.args):
                 yield from analysis.running[call].functions
+
+
+def _holds_samples(value: ast.expr, names: Set[str]) -> bool:
+    """Whether `value` is one of `names` or holds parts of these: `batch[0]`, `[x.ids for x in batch]`."""
+    match value:
+        case ast.Name(name):
+            return name in names
+        case ast.Subscript(of) | ast.Starred(of):
+            return _holds_samples(of, names)
+        case ast.ListComp(generators=[first, *_]) | ast.GeneratorExp(generators=[first, *_]):
+            return _holds_samples(first.iter, names)
+        case ast.Call(ast.Name("list" | "tuple" | "zip" | "sorted" | "map"), args):
+            return any(_holds_samples(one, names) for one in args)
+    return False

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from migrate.reading.accelerators.asked import (
     devices_of,
+    given_moving_models,
     host_transforms,
     models_of,
     moved_inputs,
@@ -45,7 +46,7 @@ from migrate.reading.processes.rivals import Rival, rivals_of
 from migrate.reading.processes.started import is_distributed_training
 from migrate.reading.processes.threads import handlers_in_threads
 from migrate.reading.project.project import Module, Project, file_of
-from migrate.reading.replicas.acting import acting_of, meeting_of
+from migrate.reading.replicas.acting import acting_of, meeting_of, waiting_of, wrapping_of
 from migrate.reading.replicas.early_ranks import importing_ranks
 from migrate.reading.replicas.endings import ending_of
 from migrate.reading.replicas.rank_tests import first_attributes, first_functions, unset_attributes
@@ -158,6 +159,9 @@ class ModuleCalls:
             prepare: the batch, and where its loader is made.
         drawn_weights: the calls that prepare a model of which each replica draws its own weights, with why.
         state_saves: the saves of a parameter for which some call passes the state of a model or an optimizer.
+        waiting: the calls that run a function that waits for the device, as `torch.cuda.synchronize` does.
+        wrapping: the calls that run a function that wraps a model for several replicas.
+        given_moving: the calls that are given a model which moves its inputs to the GPU itself.
         unread: whether the file was not read, so that nothing is known of it.
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
             that could not be read.
@@ -233,6 +237,9 @@ class ModuleCalls:
     drawn_weights: Mapping[End, str] = field(default_factory=dict)
     state_saves: frozenset[End] = frozenset()
     host_transforms: Mapping[End, str] = field(default_factory=dict)
+    waiting: frozenset[End] = frozenset()
+    wrapping: frozenset[End] = frozenset()
+    given_moving: frozenset[End] = frozenset()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -365,6 +372,11 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         host_transforms={
             _end(call, scope.module): name for call, name in host_transforms(analysis, scope)
         },
+        waiting=frozenset(_running(analysis, scope, waiting_of(analysis))),
+        given_moving=frozenset(
+            _end(call, scope.module) for call in given_moving_models(analysis, scope)
+        ),
+        wrapping=frozenset(_running(analysis, scope, wrapping_of(analysis))),
     )
 
 

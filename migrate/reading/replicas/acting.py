@@ -1,4 +1,4 @@
-"""Functions that act on the world, and functions in which all replicas meet.
+"""Functions that act on the world, that wait for the device, and in which all replicas meet.
 
 What only computes, reads and prints, all replicas may run where one was to run it: what acts writes files,
 logs, saves, trains, ends the program. What makes a collective, some replicas must not run alone.
@@ -7,6 +7,7 @@ logs, saves, trains, ends the program. What makes a collective, some replicas mu
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ from migrate.reading.values.words import (
     LOGGER,
     LOGGING_METHODS,
     ONLY_ASKS,
+    WAITS,
+    WRAPPERS,
     words,
 )
 
@@ -37,6 +40,10 @@ MEETINGS = frozenset((*TENSORS, *OBJECTS, *OF_XLA, "barrier")) | words(
     "Barrier allgather allreduce alltoall bcast gather scatter Allreduce Bcast"
 )
 MEETING_MODULES = ("torch.distributed.", "torch_xla.", "mpi4py.")
+LAST_PARTS = frozenset(name.rpartition(".")[2] for name in WAITS)
+# Without one of these in its bytes a file neither waits nor wraps a model.
+WAITING = re.compile("|".join(rf"\b{name}\b" for name in sorted(LAST_PARTS)).encode())
+WRAPPING = re.compile(rb"DistributedDataParallel|FullyShardedDataParallel|\bDDP\b|\bFSDP\b|shims")
 
 
 def acts(call: ast.Call) -> bool:
@@ -183,3 +190,43 @@ def _may_be_nobody(test: ast.expr, function: ast.FunctionDef | ast.AsyncFunction
         and any(ast.unparse(part) == "-1" for other in node.comparators for part in ast.walk(other))
         for node in ast.walk(function)
     )
+
+
+@lru_cache(maxsize=2)
+def waiting_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions of a project that wait for the device, themselves or by what they run."""
+    first: Mapping[Function, bool] = {
+        function: True
+        for function, call, scope in _calls(analysis, WAITING)
+        if last_part(call.func) in LAST_PARTS
+        and any(name in WAITS for name in _names_of(call, scope, analysis))
+    }
+    return frozenset(reaching(analysis, first))
+
+
+@lru_cache(maxsize=2)
+def wrapping_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions of a project that wrap a model, whose weights are broadcast then."""
+    first: Mapping[Function, bool] = {
+        function: True
+        for function, call, scope in _calls(analysis, WRAPPING)
+        if any(name.endswith(WRAPPERS) for name in _names_of(call, scope, analysis))
+    }
+    return frozenset(reaching(analysis, first))
+
+
+def _calls(
+    analysis: Analysis, words: re.Pattern[bytes]
+) -> Iterator[tuple[Function, ast.Call, Scope]]:
+    """Yield the calls of the functions of the files that have one of some words in them."""
+    for top in analysis.scopes.values():
+        for function in top.functions if words.search(top.module.data) else ():
+            for region in analysis.regions(function.region):
+                for call, scope in region.calls:
+                    yield function, call, scope
+
+
+def _names_of(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[str]:
+    for value in analysis.evaluator.values(call.func, scope):
+        if isinstance(value, External):
+            yield value.name

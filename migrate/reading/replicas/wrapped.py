@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.tree.tree import is_attribute_of_self
+from migrate.reading.values.words import WRAPPERS
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
-
-WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "shims.ddp")
 
 
 def is_wrapped(name: cst.CSTNode, context: Parsed) -> bool:

@@ -103,6 +103,11 @@ class Effects:
         inputs = self._calls.moved_inputs
         return bool(inputs) and self._context.place(call) in inputs
 
+    def given_moving(self, call: cst.Call) -> bool:
+        """Whether `call` is given a model that moves its inputs to the GPU: one of `moves_inputs`."""
+        given = self._calls.given_moving
+        return bool(given) and self._context.place(call) in given
+
     def reads(self, call: cst.Call) -> bool:
         """Whether `call` runs a function, of any file, that reads values of tensors."""
         return bool(self._calls.reading) and self._context.place(call) in self._calls.reading
@@ -118,6 +123,14 @@ class Effects:
     def meets(self, call: cst.Call) -> bool:
         """Whether `call` runs a function in which all replicas meet."""
         return bool(self._calls.meeting) and self._context.place(call) in self._calls.meeting
+
+    def waits(self, call: cst.Call) -> bool:
+        """Whether `call` runs a function, of any file, that waits for the device and so ends the graph."""
+        return bool(self._calls.waiting) and self._context.place(call) in self._calls.waiting
+
+    def wraps(self, call: cst.Call) -> bool:
+        """Whether `call` runs a function, of any file, that wraps a model for several replicas."""
+        return bool(self._calls.wrapping) and self._context.place(call) in self._calls.wrapping
 
     def seeds_early(self, call: cst.Call) -> bool:
         """Whether `call` runs a seeding function of another file before the replicas are launched."""

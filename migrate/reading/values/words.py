@@ -350,6 +350,9 @@ COUNTER = re.compile(
     re.IGNORECASE,
 )
 
+# The ends of the names of what wraps a model for several replicas.
+WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "shims.ddp")
+
 _XM = "torch_xla.core.xla_model."
 # Calls that end the graph, and nothing else.
 SYNCS = frozenset({"torch_xla.sync", f"{_XM}mark_step"})

@@ -9,6 +9,7 @@ import libcst as cst
 
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.rules.ranks.early_end import ended_early
 from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
 from migrate.reading.facts import Facts
 from migrate.reading.flow.pending import parameters
@@ -19,7 +20,7 @@ from migrate.reading.replicas.guards import Guard
 from migrate.reading.steps.in_step import When, is_step
 from migrate.reading.tree.tree import code, keyword, nodes_of
 from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import METER_METHODS, READ_METHODS, SYNCS
+from migrate.reading.values.words import METER_METHODS, READ_METHODS, SYNCS, WAITS
 
 DEPTH = 3  # so many functions are followed, one into another
 
@@ -36,7 +37,8 @@ class GuardedRead(Hazard):
     script leaves so in its result, or reads of its arguments. A logger reads what it is given. What only some
     replicas compute, or make on the device before the training begins, goes into graphs that the others do
     not have. So do weights that one replica loads into a model on the device before it broadcasts them. A
-    `torch_xla.sync()` of some replicas runs there what the others put into a later graph.
+    `torch_xla.sync()` of some replicas runs there what the others put into a later graph: so does one in a
+    function that some replicas call while the broadcast of DDP, or another collective, is pending.
 
     **What to do.** Compute inside the step, and read after it. Where all replicas compute and read, only the
     printing goes under the condition.
@@ -323,6 +325,31 @@ class GuardedRead(Hazard):
                         listen(generator, held_out, writer)  # XLA305
             """
         ),
+        example(
+            """
+            import torch
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def measure(model):
+                model(torch.ones(2, 8).cuda())
+                torch.cuda.synchronize()
+
+
+            def main(net, loader, optimizer, rank):
+                model = DDP(net.cuda(), device_ids=[rank])
+                if rank == 0:
+                    measure(model.module)  # XLA305
+                    torch.cuda.synchronize()  # XLA305
+                torch.cuda.synchronize()
+                if rank == 0:
+                    measure(model.module)
+                for x in loader:
+                    loss = model(x.cuda()).sum()
+                    loss.backward()
+                    optimizer.step()
+            """
+        ),
     )
     mended = example(
         """
@@ -346,6 +373,9 @@ class GuardedRead(Hazard):
             return
         if isinstance(node, cst.Call) and facts.names.of(node.func) in SYNCS:
             yield from self._synchronised(node, facts)
+            return
+        if isinstance(node, cst.Call) and (hits := list(self._cut_early(node, facts))):
+            yield from hits
             return
         if isinstance(node, cst.Call) and method(node) == "load_state_dict":
             yield from self._loaded(node, facts)
@@ -421,6 +451,7 @@ class GuardedRead(Hazard):
         """Yield a sync between steps under a condition of the rank."""
         guard = facts.guards.around(node)
         if guard is None or not facts.steps.between(node):
+            yield from self._cut_early(node, facts)
             return
         line = facts.context.position(guard).line
         message = (
@@ -428,6 +459,20 @@ class GuardedRead(Hazard):
             "later graph; synchronise in all"
         )
         yield self.hit(node, message)
+
+    def _cut_early(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield a call of some replicas that ends the graph while a collective is pending in all."""
+        name = facts.names.of(node.func) or ""
+        waits = name in WAITS or facts.context.effects.waits(node)
+        cut = ended_early(node, facts) if waits else None
+        if cut is not None:
+            guard, collective = (facts.context.position(one).line for one in cut)
+            message = (
+                f"synchronised in some replicas only (line {guard}), with a collective pending (line "
+                f"{collective}): it runs there in another graph than in the others; torch_xla.sync() in all "
+                "before it"
+            )
+            yield self.hit(node, message)
 
     def _loaded(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield the load into a model on the device that some replicas make."""

@@ -8,6 +8,13 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.check.rules.shapes.largest_sizes import (
+    FILLED,
+    first_of,
+    is_left_as_lists,
+    largest_sizes,
+    sizes_in,
+)
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
 from migrate.reading.tree.tree import code, keyword, nodes, nodes_of, string_value
@@ -55,6 +62,9 @@ class Padding(Hazard):
     `pad_to_multiple_of=128`. Samples that a `collate_fn` puts one after another by `torch.cat` are padded
     to a fixed number of rows in all, with a mask. The indices of a mask, `mask.nonzero()`, are padded to a
     fixed number too, or the mask itself is handed out.
+
+    A batch that is made in the size of the largest sample, `torch.zeros([len(images)] + largest)`, is padded
+    to one of a few sizes. Lists that are left as they are, `tuple(zip(*batch))`, are information too.
 
     Nothing is reported of a length that the function rounds up, nor where it pads on to a fixed length.
     `torch.cat` in a function that keeps no lengths is information: the samples may be equally long.
@@ -148,6 +158,28 @@ class Padding(Hazard):
         example(
             """
             import torch
+
+
+            def largest_of(shapes):
+                return [max(sizes) for sizes in zip(*shapes)]
+
+
+            def collate_fn(batch):
+                images, targets = list(zip(*batch))
+                largest = largest_of([list(image.shape) for image in images])
+                padded = torch.zeros([len(images)] + largest)  # XLA109
+                for image, row in zip(images, padded):
+                    row[:, : image.shape[1], : image.shape[2]].copy_(image)
+                return padded, targets
+
+
+            def collate_as_lists(batch):
+                return tuple(zip(*batch))  # XLA109 info
+            """
+        ),
+        example(
+            """
+            import torch
             from transformers import DataCollatorWithPadding
 
 
@@ -224,6 +256,15 @@ class Padding(Hazard):
                 "of its own, which is a compilation; pad to a fixed number"
             )
             yield self.hit(call, message, None if counts else Severity.INFO)
+        elif code(call.func) == "zip" and is_left_as_lists(call, function, facts):
+            message = (
+                f"{code(call)} hands on lists with a part of each sample: where these differ "
+                "in length, as the boxes of images do, each batch is a compilation, and replicas differ; pad "
+                "and stack them"
+            )
+            yield self.hit(call, message, Severity.INFO)
+        elif name in FILLED and call.args:
+            yield from self._of_own_shape(call, facts)
         elif code(call.func) == "max" and not facts.names.of(call.func):
             lengths = [*_lengths(call, facts)]
             if lengths and not _is_rounded(call, function, facts):
@@ -232,6 +273,22 @@ class Padding(Hazard):
                     "length; round it up to one of a few"
                 )
                 yield self.hit(call, message)
+
+    def _of_own_shape(self, call: cst.Call, facts: Facts) -> Iterator[Hit]:
+        """Yield the making of a batch of the largest sizes, which another function has compared."""
+        function = facts.context.function_around(call)
+        sizes = largest_sizes(call, facts)
+        if sizes is None or not isinstance(function, cst.FunctionDef):
+            return
+        if _is_rounded(sizes, function, facts) or _is_rounded(call, function, facts):
+            return
+        if first_of(sizes, function, facts) is not call:
+            return  # once for each size: not for the mask of the batch
+        message = (
+            f"`{code(sizes)}` is the size of the largest sample of each batch: a batch of that size is a "
+            "compilation for each, and replicas with batches of their own differ; pad to one of a few sizes"
+        )
+        yield self.hit(call, message)
 
 
 def collating_function(node: cst.CSTNode, facts: Facts) -> cst.FunctionDef | None:
@@ -288,7 +345,11 @@ def _is_longest_of(value: cst.BaseExpression, facts: Facts) -> bool:
     made = [value]
     if isinstance(value, cst.Name):
         made = [given.value for given in facts.bindings.given(value) if given.value is not None]
-    return any(code(call.func) == "max" for one in made for call in nodes_of(one, cst.Call))
+    return any(
+        sizes_in(one, facts) is not None
+        or any(code(call.func) == "max" for call in nodes_of(one, cst.Call))
+        for one in made
+    )
 
 
 def _is_of_samples(value: cst.BaseExpression, function: cst.FunctionDef, facts: Facts) -> bool:

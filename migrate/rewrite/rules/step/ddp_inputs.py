@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code
-from migrate.reading.values.host import is_on_the_cpu
+from migrate.reading.steps.loops import batch_names
+from migrate.reading.tree.tree import base_name, code, nodes_of, string_value
+from migrate.reading.values.devices import moves
+from migrate.reading.values.host import is_on_the_cpu, items_put
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+
+DEPTH = 3  # so many names and dicts are followed
 
 
 class DdpInputs(Rule):
@@ -22,7 +26,9 @@ class DdpInputs(Rule):
 
     **Left alone.** Inputs that are made on a device; a model that is wrapped without device ids.
 
-    **Reported.** A tensor that the same function made on the CPU and that nothing moves.
+    **Reported.** A tensor that the same function made on the CPU and that nothing moves. A part of a batch,
+    `batch["y"]`, that nothing moves where other parts are moved, and that the model is given: in its call, in
+    a dict, or by a function that is given the model.
 
     Source: torch 2.9, torch_xla 2.9 (measured).
     """
@@ -79,7 +85,16 @@ class DdpInputs(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield what becomes of the arguments of one call of a wrapped model."""
         assert isinstance(node, cst.Call)
-        if not context.effects.moves_inputs(node):
+        moves_inputs = context.effects.moves_inputs(node)
+        if moves_inputs or context.effects.given_moving(node):
+            for value in _unmoved_parts(node, context):
+                message = (
+                    f"{code(value)} is a part of the batch that nothing moves: DistributedDataParallel "
+                    "moved it to the GPU: if it is a tensor, move it: "
+                    f"{code(value)}.to({context.vocabulary.device_said})"
+                )
+                yield from self.report(value, message)
+        if not moves_inputs:
             return
         for arg in node.args:
             value = arg.value
@@ -100,3 +115,75 @@ class DdpInputs(Rule):
 
 def _moved(made: cst.BaseExpression, device: cst.BaseExpression) -> cst.Call:
     return cst.Call(cst.Attribute(made, cst.Name("to")), [cst.Arg(device)])
+
+
+def _unmoved_parts(call: cst.Call, context: Workspace) -> Iterator[cst.BaseExpression]:
+    """Yield the parts of a batch, `batch["y"]`, that `call` is given and nothing moves.
+
+    Where nothing of the batch is moved by its key, nothing is said: the batch is moved as a whole.
+    """
+    loop = next((a for a in context.ancestors(call) if isinstance(a, cst.For)), None)
+    if loop is None:
+        return
+    batch = {*batch_names(loop, context)}
+    moved = [*moves(loop.body, context)]
+    parts = [part for move in moved for part in nodes_of(move, cst.Subscript)]
+    if not any(_is_part(part, batch) for part in parts) or _moves_whole(loop, batch, context):
+        return
+    receivers = {code(move.func.value) for move in moved if isinstance(move.func, cst.Attribute)}
+    seen: set[str] = set()
+    for arg in call.args:
+        for part in _parts(arg.value, batch, context, DEPTH):
+            text = code(part)
+            names = {text, *_names_of(part, loop)}
+            if text not in seen and receivers.isdisjoint(names):
+                seen.add(text)
+                yield part
+
+
+def _moves_whole(loop: cst.For, batch: set[str], context: Workspace) -> bool:
+    """Whether `loop` binds the batch anew, writes into it, or gives it to a function that moves."""
+    for target in nodes_of(loop.body, cst.AssignTarget):
+        if base_name(target.target) in batch:
+            return True
+    return any(
+        context.effects.moves(call) and any(code(arg.value) in batch for arg in call.args)
+        for call in nodes_of(loop.body, cst.Call)
+    )
+
+
+def _is_part(value: cst.BaseExpression, batch: set[str]) -> bool:
+    """Whether `value` is an item of a batch by its key: `batch["y"]`."""
+    if not isinstance(value, cst.Subscript) or not isinstance(value.value, cst.Name):
+        return False
+    index = value.slice[0].slice
+    by_key = isinstance(index, cst.Index) and string_value(index.value) is not None
+    return by_key and base_name(value) in batch
+
+
+def _parts(
+    value: cst.BaseExpression, batch: set[str], context: Workspace, depth: int
+) -> Iterator[cst.BaseExpression]:
+    """Yield the parts of a batch that `value` is, or holds in a dict, a list or a tuple."""
+    if _is_part(value, batch):
+        yield value
+    elif isinstance(value, cst.Dict | cst.List | cst.Tuple):
+        for element in value.elements:
+            yield from _parts(element.value, batch, context, depth)
+    elif isinstance(value, cst.Call) and code(value.func) == "dict":
+        for arg in value.args:
+            yield from _parts(arg.value, batch, context, depth)
+    elif isinstance(value, cst.Name) and depth:
+        values = context.bound_values(value)
+        if len(values) == 1 and isinstance(values[0], cst.BaseExpression):
+            yield from _parts(values[0], batch, context, depth - 1)
+            function = context.function_around(value) or context.module
+            for item in items_put(value.value, function):  # `kwargs["y"] = batch["y"]`
+                yield from _parts(item, batch, context, depth - 1)
+
+
+def _names_of(part: cst.BaseExpression, loop: cst.For) -> Iterator[str]:
+    """Yield the names that a part of the batch is bound to."""
+    for assign in nodes_of(loop.body, cst.Assign):
+        if code(assign.value) == code(part):
+            yield from (code(target.target) for target in assign.targets)
