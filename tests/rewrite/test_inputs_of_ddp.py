@@ -110,12 +110,16 @@ LEFT = {
     "by a name": 'y = batch["y"]\nloss = model(x, y).mean()',
     "in a dict": 'extra = dict(y=batch["y"])\nloss = model(x, **extra).mean()',
     "by a function": 'y = batch["y"]\nextra = {"y": y}\nloss = objective.losses(model, x, extra)',
+    "in one of two dicts": 'if loader:\n    extra = dict(y=batch["y"])\nelse:\n    extra = dict(y=None)\n'
+    "loss = objective.losses(model, x, extra)",
     "put into a dict": 'extra = {}\nextra["y"] = batch["y"]\nloss = objective.losses(model, x, extra)',
     "by a function's keyword": 'loss = objective.losses(model, x, y=batch["y"])',
 }
 RIGHT = {
     "moved by its name": 'y = batch["y"]\ny = y.cuda()\nloss = objective.losses(model, x, y=y)',
     "moved in the dict": 'extra = {"y": batch["y"].cuda()}\nloss = objective.losses(model, x, extra)',
+    "the dict moved": 'extra = {"y": batch["y"]}\nextra = {k: v.cuda() for k, v in extra.items()}\n'
+    "loss = objective.losses(model, x, extra)",
     "not for the model": 'print(batch["y"])\nloss = model(x).mean()',
     "moved into the batch": "for key in batch:\n    batch[key] = batch[key].cuda()\n"
     'loss = objective.losses(model, x, y=batch["y"])',

@@ -174,9 +174,11 @@ def _parts(
         for arg in value.args:
             yield from _parts(arg.value, batch, context, depth)
     elif isinstance(value, cst.Name) and depth:
-        values = context.bound_values(value)
-        if len(values) == 1 and isinstance(values[0], cst.BaseExpression):
-            yield from _parts(values[0], batch, context, depth - 1)
+        values = [v for v in context.bound_values(value) if isinstance(v, cst.BaseExpression)]
+        again = any(n.value == value.value for v in values for n in nodes_of(v, cst.Name))
+        if values and not again:  # `kwargs = {k: v.to(device) for k, v in kwargs.items()}`
+            for bound in values:
+                yield from _parts(bound, batch, context, depth - 1)
             function = context.function_around(value) or context.module
             for item in items_put(value.value, function):  # `kwargs["y"] = batch["y"]`
                 yield from _parts(item, batch, context, depth - 1)
