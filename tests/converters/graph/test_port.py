@@ -169,7 +169,7 @@ def test_forms_of_a_class_are_one_class_with_fields_and_arguments() -> None:
     assert "key_states: jax.Array | None=None, bias: jax.Array | None=None" in source
     assert "        elif bias is None:\n" in source
     assert "    has_cross: bool\n" in source
-    assert "BiasedLayer(self.config, has_bias=False, has_cross=True)" in source
+    assert "BiasedLayer(self.config, has_bias=False, has_cross=True, **self.numerics)" in source
 
 
 def test_a_loop_over_data_is_a_scan() -> None:
@@ -222,8 +222,8 @@ def test_a_sequential_is_one_call() -> None:
     assert ".layers[" not in body
     assert all(f"self.{name}(" in body for name in ("stem", "mlp", "head"))
     setup = written.modeling.partition("def __call__")[0]
-    assert "nn.Dropout(0.1, deterministic=True)" in setup
-    assert "self.out = [nn.Dense(self.config.dim, **self.numerics)]" in setup
+    assert "nn.Dropout(0.1), nn.Sequential([" in setup, "told the mode by the Sequential around it"
+    assert "self.out = [nn.Dense(self.config.dim, **self.numerics), nn.Dropout(0.1)]" in setup
     assert setup.count("lambda x: x]") == 1, "the Identity, and nothing else"
 
 
@@ -263,7 +263,8 @@ def test_sizes_are_settings() -> None:
 def test_what_a_constructor_computes_is_computed() -> None:
     written = made("owner")[2]
     assert "1.0 / self.config.rope_theta **" in written.modeling
-    assert list(written.constants) == ["buffers/odd"]
+    assert "self.odd = jnp.array([3.0, 1.0, 4.0], jnp.float32)" in written.modeling
+    assert not written.constants
 
 
 def test_values_that_one_line_names_together_have_their_names() -> None:

@@ -213,4 +213,4 @@ def test_without_a_watch_nothing_is_claimed() -> None:
     torch.manual_seed(0)
     made = port(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), {"input": torch.randn(2, 3)})
     assert not made.watched
-    assert "init" not in made.modeling
+    assert "_init=" not in made.modeling
