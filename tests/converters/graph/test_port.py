@@ -218,10 +218,9 @@ def test_a_tied_head_attends_with_the_embedding() -> None:
 def test_a_sequential_is_one_call() -> None:
     _, _, written = made("sequences")
     assert "hidden: int = 10" in written.config
-    body = written.modeling.partition("def __call__")[2]
+    setup, _, body = written.modeling.partition("class Sequences")[2].partition("def __call__")
     assert ".layers[" not in body
     assert all(f"self.{name}(" in body for name in ("stem", "mlp", "head"))
-    setup = written.modeling.partition("def __call__")[0]
     assert "nn.Dropout(0.1), nn.Sequential([" in setup, "told the mode by the Sequential around it"
     assert "self.out = [nn.Dense(self.config.dim, **self.numerics), nn.Dropout(0.1)]" in setup
     assert setup.count("lambda x: x]") == 1, "the Identity, and nothing else"
