@@ -12,6 +12,7 @@ class Qwen3ForCausalLMConfig:
     hidden_size: int = 48
     rms_norm_eps: float = 1e-06
     num_attention_heads: int = 4
+    initializer_range: float = 0.02
     num_key_value_heads: int = 2
     intermediate_size: int = 96
     vocab_size: int = 128

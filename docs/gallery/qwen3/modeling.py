@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
 
 from .config import Qwen3ForCausalLMConfig
+
+
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
+
+    def cast_param(
+        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
+    ) -> jax.Array:
+        """A weight in the dtype of the computation."""
+        return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
 def rotate_half(x: jax.Array) -> jax.Array:
@@ -41,45 +72,61 @@ class Qwen3RotaryEmbedding(nn.Module):
             jnp.arange(0, self.config.head_dim, 2) / self.config.head_dim
         )
 
-    def __call__(self, position_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, position_ids: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
         freqs = position_ids[..., None].astype(jnp.float32) * self.inv_freq
         emb = jnp.concatenate([freqs, freqs], axis=-1)
         cos = jnp.cos(emb)
         sin = jnp.sin(emb)
-        return cos, sin
+        return cos.astype(dtype), sin.astype(dtype)
 
 
-class Qwen3RMSNorm(nn.Module):
+class Qwen3RMSNorm(Module):
     config: Qwen3ForCausalLMConfig
     hidden_size: int
 
     def setup(self) -> None:
-        self.weight = self.param("weight", nn.initializers.ones, (self.hidden_size,))
+        self.weight = self.cast_param("weight", nn.initializers.ones, (self.hidden_size,))
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
+        input_dtype = hidden_states.dtype
+        hidden_states = hidden_states.astype(jnp.float32)
         variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
         hidden_states = hidden_states * jax.lax.rsqrt(variance + self.config.rms_norm_eps)
-        return self.weight * hidden_states
+        return self.weight * hidden_states.astype(input_dtype)
 
 
-class Qwen3Attention(nn.Module):
+class Qwen3Attention(Module):
     """Multi-headed attention from 'Attention Is All You Need' paper"""
 
     config: Qwen3ForCausalLMConfig
 
     def setup(self) -> None:
         self.q_proj = nn.Dense(
-            self.config.num_attention_heads * self.config.head_dim, use_bias=False
+            self.config.num_attention_heads * self.config.head_dim,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
         self.k_proj = nn.Dense(
-            self.config.num_key_value_heads * self.config.head_dim, use_bias=False
+            self.config.num_key_value_heads * self.config.head_dim,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
         self.v_proj = nn.Dense(
-            self.config.num_key_value_heads * self.config.head_dim, use_bias=False
+            self.config.num_key_value_heads * self.config.head_dim,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
-        self.o_proj = nn.Dense(self.config.hidden_size, use_bias=False)
-        self.q_norm = Qwen3RMSNorm(self.config, hidden_size=self.config.head_dim)
-        self.k_norm = Qwen3RMSNorm(self.config, hidden_size=self.config.head_dim)
+        self.o_proj = nn.Dense(
+            self.config.hidden_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.q_norm = Qwen3RMSNorm(self.config, hidden_size=self.config.head_dim, **self.numerics)
+        self.k_norm = Qwen3RMSNorm(self.config, hidden_size=self.config.head_dim, **self.numerics)
 
     def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
         hidden_shape = (*hidden_states.shape[:2], -1, self.config.head_dim)
@@ -92,27 +139,44 @@ class Qwen3Attention(nn.Module):
         return self.o_proj(attn_output)
 
 
-class Qwen3MLP(nn.Module):
+class Qwen3MLP(Module):
     config: Qwen3ForCausalLMConfig
 
     def setup(self) -> None:
-        self.gate_proj = nn.Dense(self.config.intermediate_size, use_bias=False)
-        self.up_proj = nn.Dense(self.config.intermediate_size, use_bias=False)
-        self.down_proj = nn.Dense(self.config.hidden_size, use_bias=False)
+        self.gate_proj = nn.Dense(
+            self.config.intermediate_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.up_proj = nn.Dense(
+            self.config.intermediate_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.down_proj = nn.Dense(
+            self.config.hidden_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-class Qwen3DecoderLayer(nn.Module):
+class Qwen3DecoderLayer(Module):
     config: Qwen3ForCausalLMConfig
 
     def setup(self) -> None:
-        self.self_attn = Qwen3Attention(self.config)
-        self.mlp = Qwen3MLP(self.config)
-        self.input_layernorm = Qwen3RMSNorm(self.config, hidden_size=self.config.hidden_size)
+        self.self_attn = Qwen3Attention(self.config, **self.numerics)
+        self.mlp = Qwen3MLP(self.config, **self.numerics)
+        self.input_layernorm = Qwen3RMSNorm(
+            self.config, hidden_size=self.config.hidden_size, **self.numerics
+        )
         self.post_attention_layernorm = Qwen3RMSNorm(
-            self.config, hidden_size=self.config.hidden_size
+            self.config, hidden_size=self.config.hidden_size, **self.numerics
         )
 
     def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
@@ -127,36 +191,49 @@ class Qwen3DecoderLayer(nn.Module):
         return residual + hidden_states
 
 
-class Qwen3Model(nn.Module):
+class Qwen3Model(Module):
     """The bare Qwen3 Model outputting raw hidden-states without any specific head on top."""
 
     config: Qwen3ForCausalLMConfig
 
     def setup(self) -> None:
-        self.embed_tokens = nn.Embed(self.config.vocab_size, self.config.hidden_size)
-        self.layers = [Qwen3DecoderLayer(self.config) for _ in range(self.config.num_hidden_layers)]
-        self.norm = Qwen3RMSNorm(self.config, hidden_size=self.config.hidden_size)
+        self.embed_tokens = nn.Embed(
+            self.config.vocab_size,
+            self.config.hidden_size,
+            embedding_init=nn.initializers.normal(self.config.initializer_range),
+            **self.dtypes,
+        )
+        self.layers = [
+            Qwen3DecoderLayer(self.config, **self.numerics)
+            for _ in range(self.config.num_hidden_layers)
+        ]
+        self.norm = Qwen3RMSNorm(self.config, hidden_size=self.config.hidden_size, **self.numerics)
         self.rotary_emb = Qwen3RotaryEmbedding(self.config)
 
     def __call__(self, input_ids: jax.Array) -> jax.Array:
         inputs_embeds = self.embed_tokens(input_ids)
         position_ids = jnp.arange(input_ids.shape[1])
         position_ids = position_ids[None]
-        cos, sin = self.rotary_emb(position_ids)
+        cos, sin = self.rotary_emb(position_ids, inputs_embeds.dtype)
         hidden_states = inputs_embeds
         for layer in self.layers:
             hidden_states = layer(hidden_states, cos, sin)
         return self.norm(hidden_states)
 
 
-class Qwen3ForCausalLM(nn.Module):
+class Qwen3ForCausalLM(Module):
     """The Qwen3 Model for causal language modeling."""
 
     config: Qwen3ForCausalLMConfig
 
     def setup(self) -> None:
-        self.model = Qwen3Model(self.config)
-        self.lm_head = nn.Dense(self.config.vocab_size, use_bias=False)
+        self.model = Qwen3Model(self.config, **self.numerics)
+        self.lm_head = nn.Dense(
+            self.config.vocab_size,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
         outputs = self.model(input_ids)

@@ -2,11 +2,43 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
 
 from .config import SiglipVisionConfig
+
+
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
+
+    def cast_param(
+        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
+    ) -> jax.Array:
+        """A weight in the dtype of the computation."""
+        return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
 def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
@@ -15,7 +47,7 @@ def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -
     )
 
 
-class SiglipVisionEmbeddings(nn.Module):
+class SiglipVisionEmbeddings(Module):
     config: SiglipVisionConfig
 
     def setup(self) -> None:
@@ -26,8 +58,15 @@ class SiglipVisionEmbeddings(nn.Module):
             kernel_size=(self.config.patch_size, self.config.patch_size),
             strides=(self.config.patch_size, self.config.patch_size),
             padding="VALID",
+            kernel_init=nn.initializers.variance_scaling(1.2924216342232246, "fan_in", "normal"),
+            **self.numerics,
         )
-        self.position_embedding = nn.Embed(self.num_positions, self.config.hidden_size)
+        self.position_embedding = nn.Embed(
+            self.num_positions,
+            self.config.hidden_size,
+            embedding_init=nn.initializers.normal(1 / math.sqrt(self.config.hidden_size)),
+            **self.dtypes,
+        )
 
     def __call__(self, pixel_values: jax.Array) -> jax.Array:
         patch_embeds = self.patch_embedding(jnp.moveaxis(pixel_values, 1, -1))
@@ -35,16 +74,24 @@ class SiglipVisionEmbeddings(nn.Module):
         return embeddings + self.position_embedding(self.position_ids)
 
 
-class SiglipAttention(nn.Module):
+class SiglipAttention(Module):
     """Multi-headed attention from 'Attention Is All You Need' paper"""
 
     config: SiglipVisionConfig
 
     def setup(self) -> None:
-        self.k_proj = nn.Dense(self.config.hidden_size)
-        self.v_proj = nn.Dense(self.config.hidden_size)
-        self.q_proj = nn.Dense(self.config.hidden_size)
-        self.out_proj = nn.Dense(self.config.hidden_size)
+        self.k_proj = nn.Dense(
+            self.config.hidden_size, kernel_init=nn.initializers.xavier_uniform(), **self.numerics
+        )
+        self.v_proj = nn.Dense(
+            self.config.hidden_size, kernel_init=nn.initializers.xavier_uniform(), **self.numerics
+        )
+        self.q_proj = nn.Dense(
+            self.config.hidden_size, kernel_init=nn.initializers.xavier_uniform(), **self.numerics
+        )
+        self.out_proj = nn.Dense(
+            self.config.hidden_size, kernel_init=nn.initializers.xavier_uniform(), **self.numerics
+        )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         hidden_shape = (
@@ -60,12 +107,22 @@ class SiglipAttention(nn.Module):
         return self.out_proj(attn_output)
 
 
-class SiglipMLP(nn.Module):
+class SiglipMLP(Module):
     config: SiglipVisionConfig
 
     def setup(self) -> None:
-        self.fc1 = nn.Dense(self.config.intermediate_size)
-        self.fc2 = nn.Dense(self.config.hidden_size)
+        self.fc1 = nn.Dense(
+            self.config.intermediate_size,
+            kernel_init=nn.initializers.xavier_uniform(),
+            bias_init=nn.initializers.normal(1e-06),
+            **self.numerics,
+        )
+        self.fc2 = nn.Dense(
+            self.config.hidden_size,
+            kernel_init=nn.initializers.xavier_uniform(),
+            bias_init=nn.initializers.normal(1e-06),
+            **self.numerics,
+        )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         hidden_states = self.fc1(hidden_states)
@@ -73,14 +130,18 @@ class SiglipMLP(nn.Module):
         return self.fc2(hidden_states)
 
 
-class SiglipEncoderLayer(nn.Module):
+class SiglipEncoderLayer(Module):
     config: SiglipVisionConfig
 
     def setup(self) -> None:
-        self.layer_norm1 = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
-        self.self_attn = SiglipAttention(self.config)
-        self.layer_norm2 = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
-        self.mlp = SiglipMLP(self.config)
+        self.layer_norm1 = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        )
+        self.self_attn = SiglipAttention(self.config, **self.numerics)
+        self.layer_norm2 = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        )
+        self.mlp = SiglipMLP(self.config, **self.numerics)
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         residual = hidden_states
@@ -93,18 +154,29 @@ class SiglipEncoderLayer(nn.Module):
         return residual + hidden_states
 
 
-class SiglipMultiheadAttentionPoolingHead(nn.Module):
+class SiglipMultiheadAttentionPoolingHead(Module):
     """Multihead Attention Pooling."""
 
     config: SiglipVisionConfig
 
     def setup(self) -> None:
-        self.probe = self.param(
-            "probe", nn.initializers.normal(0.02), (1, 1, self.config.hidden_size)
+        self.probe = self.cast_param(
+            "probe",
+            nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=-2, out_axis=-3),
+            (1, 1, self.config.hidden_size),
         )
-        self.attention = nn.MultiHeadDotProductAttention(num_heads=self.config.num_attention_heads)
-        self.layernorm = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
-        self.mlp = SiglipMLP(self.config)
+        self.attention = nn.MultiHeadDotProductAttention(
+            num_heads=self.config.num_attention_heads,
+            kernel_init=nn.initializers.variance_scaling(0.5, "fan_avg", "uniform"),
+            out_kernel_init=nn.initializers.variance_scaling(
+                1.2924216342232246, "fan_in", "normal"
+            ),
+            **self.numerics,
+        )
+        self.layernorm = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        )
+        self.mlp = SiglipMLP(self.config, **self.numerics)
 
     def __call__(self, hidden_state: jax.Array) -> jax.Array:
         probe = jnp.tile(self.probe, (hidden_state.shape[0], 1, 1))
@@ -115,14 +187,15 @@ class SiglipMultiheadAttentionPoolingHead(nn.Module):
         return hidden_state[:, 0]
 
 
-class SiglipEncoder(nn.Module):
+class SiglipEncoder(Module):
     """Transformer encoder consisting of `config.num_hidden_layers` self attention layers."""
 
     config: SiglipVisionConfig
 
     def setup(self) -> None:
         self.layers = [
-            SiglipEncoderLayer(self.config) for _ in range(self.config.num_hidden_layers)
+            SiglipEncoderLayer(self.config, **self.numerics)
+            for _ in range(self.config.num_hidden_layers)
         ]
 
     def __call__(self, inputs_embeds: jax.Array) -> jax.Array:
@@ -132,18 +205,18 @@ class SiglipEncoder(nn.Module):
         return hidden_states
 
 
-class SiglipVisionModel(nn.Module):
+class SiglipVisionModel(Module):
     """The vision model from SigLIP without any head or projection on top."""
 
     config: SiglipVisionConfig
 
     def setup(self) -> None:
-        self.embeddings = SiglipVisionEmbeddings(self.config)
-        self.encoder = SiglipEncoder(self.config)
+        self.embeddings = SiglipVisionEmbeddings(self.config, **self.numerics)
+        self.encoder = SiglipEncoder(self.config, **self.numerics)
         self.post_layernorm = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
-        self.head = SiglipMultiheadAttentionPoolingHead(self.config)
+        self.head = SiglipMultiheadAttentionPoolingHead(self.config, **self.numerics)
 
     def __call__(self, pixel_values: jax.Array) -> dict[str, jax.Array]:
         hidden_states = self.embeddings(pixel_values)

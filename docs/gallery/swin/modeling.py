@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
+from safetensors import safe_open
 
 from .config import SwinForImageClassificationConfig
 
@@ -22,6 +26,52 @@ def biased_attention(
     )
     sees = sees.swapaxes(1, 2)
     return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
+
+
+def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> jax.Array:
+    """An array that the original computes when it is made; initial.safetensors has it for this size."""
+    with safe_open(Path(__file__).with_name("initial.safetensors"), framework="numpy") as file:
+        keys = set(file.keys())
+        steps = [*path, name]
+        # The model may be part of another one: then the path begins with that one's.
+        ends = ["/".join(steps[start:]) for start in range(len(steps))]
+        key = next((one for one in ends if one in keys), None)
+        if key is None:
+            raise ValueError(f"{'/'.join(steps)}: initial.safetensors lacks it")
+        found = file.get_tensor(key)
+    if found.shape != tuple(shape):
+        raise ValueError(
+            f"{key}: has {found.shape} in initial.safetensors; {tuple(shape)} is needed"
+        )
+    return jnp.asarray(found)
+
+
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
+
+    def cast_param(
+        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
+    ) -> jax.Array:
+        """A weight in the dtype of the computation."""
+        return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
 def sdpa_attention_forward(
@@ -57,17 +107,15 @@ def window_partition_2(input_feature: jax.Array, window_size: int) -> jax.Array:
     )
 
 
-def get_attn_mask(window_size: int) -> jax.Array:
+def get_attn_mask(window_size: int, size: int, dtype: DTypeLike) -> jax.Array:
     """Build the cyclic-shift attention mask for shifted-window MSA; returns None when
     shift_size is 0."""
     h_idx = jnp.arange(24)
     h_region = (h_idx >= 20).astype(jnp.int32) + (h_idx >= 22).astype(jnp.int32)
     img_mask = h_region[None]
-    img_mask = (img_mask[..., None][..., None] * 3 + img_mask[:, None][..., None]).astype(
-        jnp.float32
-    )
+    img_mask = (img_mask[..., None][..., None] * 3 + img_mask[:, None][..., None]).astype(dtype)
     mask_windows = window_partition_2(img_mask, window_size)
-    mask_windows = mask_windows.reshape(-1, 16)
+    mask_windows = mask_windows.reshape(-1, size)
     attn_mask = mask_windows[:, None] - mask_windows[..., None]
     return jnp.where(attn_mask == 0, 0.0, jnp.where(attn_mask != 0, -100.0, attn_mask))
 
@@ -97,22 +145,20 @@ def window_partition_4(input_feature: jax.Array, window_size: int) -> jax.Array:
     )
 
 
-def get_attn_mask_2(window_size: int) -> jax.Array:
+def get_attn_mask_2(window_size: int, size: int, dtype: DTypeLike) -> jax.Array:
     """Build the cyclic-shift attention mask for shifted-window MSA; returns None when
     shift_size is 0."""
     h_idx = jnp.arange(12)
     h_region = (h_idx >= 8).astype(jnp.int32) + (h_idx >= 10).astype(jnp.int32)
     img_mask = h_region[None]
-    img_mask = (img_mask[..., None][..., None] * 3 + img_mask[:, None][..., None]).astype(
-        jnp.float32
-    )
+    img_mask = (img_mask[..., None][..., None] * 3 + img_mask[:, None][..., None]).astype(dtype)
     mask_windows = window_partition_4(img_mask, window_size)
-    mask_windows = mask_windows.reshape(-1, 16)
+    mask_windows = mask_windows.reshape(-1, size)
     attn_mask = mask_windows[:, None] - mask_windows[..., None]
     return jnp.where(attn_mask == 0, 0.0, jnp.where(attn_mask != 0, -100.0, attn_mask))
 
 
-class SwinRelativePositionBias(nn.Module):
+class SwinRelativePositionBias(Module):
     """Relative position bias for Swin's window-based attention, following the style of
     BeitRelativePositionBias."""
 
@@ -121,13 +167,18 @@ class SwinRelativePositionBias(nn.Module):
 
     def setup(self) -> None:
         self.window_area = self.config.window_size * self.config.window_size
-        self.relative_position_bias_table = self.param(
+        self.relative_position_bias_table = self.cast_param(
             "relative_position_bias_table",
             nn.initializers.zeros,
             ((2 * self.config.window_size - 1) * (2 * self.config.window_size - 1), self.num_heads),
         )
         self.relative_position_index = self.variable(
-            "buffers", "relative_position_index", jnp.zeros, (256,), jnp.int32
+            "buffers",
+            "relative_position_index",
+            stored,
+            self.path,
+            "relative_position_index",
+            (256,),
         ).value
 
     def __call__(self) -> jax.Array:
@@ -139,7 +190,7 @@ class SwinRelativePositionBias(nn.Module):
         return relative_position_bias.transpose(2, 0, 1)[None]
 
 
-class SwinPatchEmbeddings(nn.Module):
+class SwinPatchEmbeddings(Module):
     """This class turns `pixel_values` of shape `(batch_size, num_channels, height, width)`
     into the initial `hidden_states` (patch embeddings) of shape `(batch_size, seq_length,
     hidden_size)` to be consumed by a Transformer."""
@@ -152,6 +203,8 @@ class SwinPatchEmbeddings(nn.Module):
             kernel_size=(self.config.patch_size, self.config.patch_size),
             strides=(self.config.patch_size, self.config.patch_size),
             padding="VALID",
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
 
     def __call__(self, pixel_values: jax.Array) -> jax.Array:
@@ -159,18 +212,34 @@ class SwinPatchEmbeddings(nn.Module):
         return embeddings.reshape(embeddings.shape[0], -1, embeddings.shape[-1])
 
 
-class SwinAttention(nn.Module):
+class SwinAttention(Module):
     config: SwinForImageClassificationConfig
     hidden_size: int
     num_attention_heads: int
 
     def setup(self) -> None:
-        self.q_proj = nn.Dense(self.hidden_size)
-        self.k_proj = nn.Dense(self.hidden_size)
-        self.v_proj = nn.Dense(self.hidden_size)
-        self.o_proj = nn.Dense(self.hidden_size)
+        self.q_proj = nn.Dense(
+            self.hidden_size,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.k_proj = nn.Dense(
+            self.hidden_size,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.v_proj = nn.Dense(
+            self.hidden_size,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.o_proj = nn.Dense(
+            self.hidden_size,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
         self.relative_position_bias = SwinRelativePositionBias(
-            self.config, num_heads=self.num_attention_heads
+            self.config, num_heads=self.num_attention_heads, **self.numerics
         )
 
     def __call__(
@@ -216,13 +285,22 @@ class SwinAttention(nn.Module):
         return self.o_proj(attn_output)
 
 
-class SwinMLP(nn.Module):
+class SwinMLP(Module):
+    config: SwinForImageClassificationConfig
     features: int
     dim: int
 
     def setup(self) -> None:
-        self.fc1 = nn.Dense(self.features)
-        self.fc2 = nn.Dense(self.dim)
+        self.fc1 = nn.Dense(
+            self.features,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.fc2 = nn.Dense(
+            self.dim,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         hidden_states = self.fc1(hidden_states)
@@ -230,12 +308,19 @@ class SwinMLP(nn.Module):
         return self.fc2(hidden_states)
 
 
-class SwinPatchMerging(nn.Module):
+class SwinPatchMerging(Module):
     """Patch Merging Layer."""
 
+    config: SwinForImageClassificationConfig
+
     def setup(self) -> None:
-        self.reduction = nn.Dense(40, use_bias=False)
-        self.norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
+        self.reduction = nn.Dense(
+            40,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False, **self.dtypes)
 
     def __call__(self, input_feature: jax.Array) -> jax.Array:
         input_feature = input_feature.reshape(
@@ -256,35 +341,43 @@ class SwinPatchMerging(nn.Module):
         return self.reduction(input_feature)
 
 
-class SwinEmbeddings(nn.Module):
+class SwinEmbeddings(Module):
     """Construct the patch and position embeddings."""
 
     config: SwinForImageClassificationConfig
 
     def setup(self) -> None:
-        self.patch_embeddings = SwinPatchEmbeddings(self.config)
-        self.norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
+        self.patch_embeddings = SwinPatchEmbeddings(self.config, **self.numerics)
+        self.norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False, **self.dtypes)
 
     def __call__(self, pixel_values: jax.Array) -> jax.Array:
         embeddings = self.patch_embeddings(pixel_values)
         return self.norm(embeddings)
 
 
-class SwinLayer(nn.Module):
+class SwinLayer(Module):
     config: SwinForImageClassificationConfig
     shift_size: int
 
     def setup(self) -> None:
-        self.attention = SwinAttention(self.config, hidden_size=20, num_attention_heads=2)
+        self.attention = SwinAttention(
+            self.config, hidden_size=20, num_attention_heads=2, **self.numerics
+        )
         self.layernorm_before = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
         self.layernorm_after = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
-        self.mlp = SwinMLP(features=80, dim=20)
+        self.mlp = SwinMLP(self.config, features=80, dim=20, **self.numerics)
+        if self.shift_size > 0:
+            self.drop_path = nn.Dropout(0.03333333333333333, broadcast_dims=(1, 2))
+        else:
+            self.drop_path = nn.Dropout(0.0, broadcast_dims=(1, 2))
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: jax.Array, deterministic: bool = True) -> jax.Array:
+        if self.shift_size > 0:
+            dtype = hidden_states.dtype
         shortcut = hidden_states
         hidden_states = self.layernorm_before(hidden_states)
         hidden_states_2 = hidden_states.reshape(
@@ -293,9 +386,13 @@ class SwinLayer(nn.Module):
         if self.shift_size > 0:
             hidden_states_2 = jnp.roll(hidden_states_2, (-2, -2), axis=(1, 2))
         hidden_states_windows = window_partition(hidden_states_2, self.config.window_size)
-        hidden_states_windows = hidden_states_windows.reshape(-1, 16, hidden_states.shape[2])
+        hidden_states_windows = hidden_states_windows.reshape(
+            -1, self.config.window_size * self.config.window_size, hidden_states.shape[2]
+        )
         if self.shift_size > 0:
-            attn_mask = get_attn_mask(self.config.window_size)
+            attn_mask = get_attn_mask(
+                self.config.window_size, self.config.window_size * self.config.window_size, dtype
+            )
             attention_output = self.attention(
                 hidden_states_windows, attention_mask=attn_mask, batch_size=shortcut.shape[0]
             )
@@ -314,28 +411,36 @@ class SwinLayer(nn.Module):
             attention_windows = attention_windows.reshape(
                 attention_windows.shape[0], hidden_states.shape[1], hidden_states.shape[2]
             )
-        hidden_states = shortcut + attention_windows
+        hidden_states = shortcut + self.drop_path(attention_windows, deterministic=deterministic)
         shortcut = hidden_states
         hidden_states = self.layernorm_after(hidden_states)
         hidden_states = self.mlp(hidden_states)
         return hidden_states + shortcut
 
 
-class SwinLayer2(nn.Module):
+class SwinLayer2(Module):
     config: SwinForImageClassificationConfig
     shift_size: int
 
     def setup(self) -> None:
-        self.attention = SwinAttention(self.config, hidden_size=40, num_attention_heads=4)
+        self.attention = SwinAttention(
+            self.config, hidden_size=40, num_attention_heads=4, **self.numerics
+        )
         self.layernorm_before = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
         self.layernorm_after = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
-        self.mlp = SwinMLP(features=160, dim=40)
+        self.mlp = SwinMLP(self.config, features=160, dim=40, **self.numerics)
+        if self.shift_size > 0:
+            self.drop_path = nn.Dropout(0.10000000000000002, broadcast_dims=(1, 2))
+        else:
+            self.drop_path = nn.Dropout(0.06666666666666667, broadcast_dims=(1, 2))
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: jax.Array, deterministic: bool = True) -> jax.Array:
+        if self.shift_size > 0:
+            dtype = hidden_states.dtype
         shortcut = hidden_states
         hidden_states = self.layernorm_before(hidden_states)
         hidden_states_2 = hidden_states.reshape(
@@ -344,9 +449,13 @@ class SwinLayer2(nn.Module):
         if self.shift_size > 0:
             hidden_states_2 = jnp.roll(hidden_states_2, (-2, -2), axis=(1, 2))
         hidden_states_windows = window_partition_3(hidden_states_2, self.config.window_size)
-        hidden_states_windows = hidden_states_windows.reshape(-1, 16, hidden_states.shape[2])
+        hidden_states_windows = hidden_states_windows.reshape(
+            -1, self.config.window_size * self.config.window_size, hidden_states.shape[2]
+        )
         if self.shift_size > 0:
-            attn_mask = get_attn_mask_2(self.config.window_size)
+            attn_mask = get_attn_mask_2(
+                self.config.window_size, self.config.window_size * self.config.window_size, dtype
+            )
             attention_output = self.attention(
                 hidden_states_windows, attention_mask=attn_mask, batch_size=shortcut.shape[0]
             )
@@ -365,79 +474,94 @@ class SwinLayer2(nn.Module):
             attention_windows = attention_windows.reshape(
                 attention_windows.shape[0], hidden_states.shape[1], hidden_states.shape[2]
             )
-        hidden_states = shortcut + attention_windows
+        hidden_states = shortcut + self.drop_path(attention_windows, deterministic=deterministic)
         shortcut = hidden_states
         hidden_states = self.layernorm_after(hidden_states)
         hidden_states = self.mlp(hidden_states)
         return hidden_states + shortcut
 
 
-class SwinStage(nn.Module):
+class SwinStage(Module):
     config: SwinForImageClassificationConfig
 
     def setup(self) -> None:
-        self.blocks = [SwinLayer(self.config, shift_size=0), SwinLayer(self.config, shift_size=2)]
-        self.downsample = SwinPatchMerging()
+        self.blocks = [
+            SwinLayer(self.config, shift_size=0, **self.numerics),
+            SwinLayer(self.config, shift_size=2, **self.numerics),
+        ]
+        self.downsample = SwinPatchMerging(self.config, **self.numerics)
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: jax.Array, deterministic: bool = True) -> jax.Array:
         for block in self.blocks:
-            hidden_states = block(hidden_states)
+            hidden_states = block(hidden_states, deterministic=deterministic)
         return self.downsample(hidden_states)
 
 
-class SwinStage2(nn.Module):
+class SwinStage2(Module):
     config: SwinForImageClassificationConfig
 
     def setup(self) -> None:
-        self.blocks = [SwinLayer2(self.config, shift_size=0), SwinLayer2(self.config, shift_size=2)]
+        self.blocks = [
+            SwinLayer2(self.config, shift_size=0, **self.numerics),
+            SwinLayer2(self.config, shift_size=2, **self.numerics),
+        ]
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: jax.Array, deterministic: bool = True) -> jax.Array:
         for block in self.blocks:
-            hidden_states = block(hidden_states)
+            hidden_states = block(hidden_states, deterministic=deterministic)
         return hidden_states
 
 
-class SwinEncoder(nn.Module):
+class SwinEncoder(Module):
     config: SwinForImageClassificationConfig
 
     def setup(self) -> None:
-        self.layers = [SwinStage(self.config), SwinStage2(self.config)]
+        self.layers = [
+            SwinStage(self.config, **self.numerics),
+            SwinStage2(self.config, **self.numerics),
+        ]
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: jax.Array, deterministic: bool = True) -> jax.Array:
         for layer in self.layers:
-            hidden_states = layer(hidden_states)
+            hidden_states = layer(hidden_states, deterministic=deterministic)
         return hidden_states
 
 
-class SwinModel(nn.Module):
+class SwinModel(Module):
     """The bare Swin Model outputting raw hidden-states without any specific head on top."""
 
     config: SwinForImageClassificationConfig
 
     def setup(self) -> None:
-        self.embeddings = SwinEmbeddings(self.config)
-        self.encoder = SwinEncoder(self.config)
-        self.layernorm = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
+        self.embeddings = SwinEmbeddings(self.config, **self.numerics)
+        self.encoder = SwinEncoder(self.config, **self.numerics)
+        self.layernorm = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        )
 
-    def __call__(self, pixel_values: jax.Array) -> jax.Array:
+    def __call__(self, pixel_values: jax.Array, deterministic: bool = True) -> jax.Array:
         embedding_output = self.embeddings(pixel_values)
-        encoder_outputs = self.encoder(embedding_output)
+        encoder_outputs = self.encoder(embedding_output, deterministic=deterministic)
         sequence_output = self.layernorm(encoder_outputs)
         pooled_output = sequence_output.swapaxes(1, 2).mean(axis=-1, keepdims=True)
         return pooled_output.reshape(pooled_output.shape[0], -1)
 
 
-class SwinForImageClassification(nn.Module):
+class SwinForImageClassification(Module):
     """Swin Model transformer with an image classification head on top (a linear layer on top
     of the final hidden state of the [CLS] token) e.g. for ImageNet."""
 
     config: SwinForImageClassificationConfig
 
     def setup(self) -> None:
-        self.swin = SwinModel(self.config)
-        self.classifier = nn.Dense(self.config.num_labels)
+        self.swin = SwinModel(self.config, **self.numerics)
+        self.classifier = nn.Dense(
+            self.config.num_labels,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
-    def __call__(self, pixel_values: jax.Array) -> dict[str, jax.Array]:
-        outputs = self.swin(pixel_values)
+    def __call__(self, pixel_values: jax.Array, deterministic: bool = True) -> dict[str, jax.Array]:
+        outputs = self.swin(pixel_values, deterministic=deterministic)
         logits = self.classifier(outputs)
         return {"logits": logits}

@@ -2,26 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
 
 from .config import T5ForConditionalGenerationConfig
 
 
-def biased_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array, **options: Any
+def dropout_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    dropout: Callable[[jax.Array], jax.Array],
+    mask: jax.Array | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
 ) -> jax.Array:
-    """Attention with a bias on its scores; a query whose biases are all minus infinity gets 0."""
-    bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
-    sees = (bias > -jnp.inf).any(axis=-1, keepdims=True)
-    found = jax.nn.dot_product_attention(
-        query, key, value, bias=jnp.where(sees, bias, 0), **options
-    )
-    sees = sees.swapaxes(1, 2)
-    return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
+    """Attention of (…, heads, length, width) with a dropout of its weights; heads may share keys."""
+    if query.ndim > 3 and query.shape[-3] != key.shape[-3]:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = (jnp.repeat(one, groups, axis=-3) for one in (key, value))
+    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        mask = jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_))
+    if mask is not None:
+        scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == jnp.bool_ else scores + mask
+    sees = (scores > -jnp.inf).any(axis=-1, keepdims=True)
+    weights = jax.nn.softmax(jnp.where(sees, scores, 0).astype(jnp.float32), axis=-1)
+    return dropout(jnp.where(sees, weights, 0).astype(value.dtype)) @ value
+
+
+def dropout(
+    key: jax.Array, x: jax.Array, rate: float, axes: Sequence[int] | None = None
+) -> jax.Array:
+    """Zeros in the place of some elements, the others scaled.
+
+    With `axes` an element along these is kept or not as a whole.
+    """
+    if rate == 1:
+        return jnp.zeros_like(x)
+    shape = [side if axes is None or axis in axes else 1 for axis, side in enumerate(x.shape)]
+    keep = jax.random.bernoulli(key, 1 - rate, shape)
+    return jnp.where(keep, x / (1 - rate), 0)
+
+
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
+
+    def cast_param(
+        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
+    ) -> jax.Array:
+        """A weight in the dtype of the computation."""
+        return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
 def relative_position_bucket(relative_position: jax.Array) -> jax.Array:
@@ -45,20 +100,19 @@ def relative_position_bucket(relative_position: jax.Array) -> jax.Array:
 
 
 def sdpa_attention_forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, values: jax.Array
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    values: jax.Array,
+    dropout: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
     # If we have a boolean mask, superpose both into a single float additive mask to use in
     # sdpa
     position_bias_mask = jnp.broadcast_to(
         values, (query.shape[0], values.shape[1], values.shape[2], values.shape[2])
     )
-    return biased_attention(
-        query.swapaxes(1, 2),
-        key.swapaxes(1, 2),
-        value.swapaxes(1, 2),
-        scale=1.0,
-        bias=position_bias_mask,
-    )
+    attn_output = dropout_attention(query, key, value, dropout, mask=position_bias_mask, scale=1.0)
+    return attn_output.swapaxes(1, 2)
 
 
 def relative_position_bucket_2(relative_position: jax.Array) -> jax.Array:
@@ -81,22 +135,26 @@ def relative_position_bucket_2(relative_position: jax.Array) -> jax.Array:
 
 
 def sdpa_attention_forward_2(
-    query: jax.Array, key: jax.Array, value: jax.Array, attention_mask: jax.Array, values: jax.Array
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    attention_mask: jax.Array,
+    values: jax.Array,
+    dropout: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
     # If we have a boolean mask, superpose both into a single float additive mask to use in
     # sdpa
-    position_bias_mask = jnp.where(attention_mask, values, -3.4028234663852886e38)
-    return biased_attention(
-        query.swapaxes(1, 2),
-        key.swapaxes(1, 2),
-        value.swapaxes(1, 2),
-        scale=1.0,
-        bias=position_bias_mask,
-    )
+    position_bias_mask = jnp.where(attention_mask, values, jnp.finfo(query.dtype).min)
+    attn_output = dropout_attention(query, key, value, dropout, mask=position_bias_mask, scale=1.0)
+    return attn_output.swapaxes(1, 2)
 
 
 def sdpa_attention_forward_3(
-    query: jax.Array, key: jax.Array, value: jax.Array, position_bias: jax.Array
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    position_bias: jax.Array,
+    dropout: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
     # If we have a boolean mask, superpose both into a single float additive mask to use in
     # sdpa
@@ -104,13 +162,8 @@ def sdpa_attention_forward_3(
         position_bias,
         (query.shape[0], position_bias.shape[1], position_bias.shape[2], position_bias.shape[3]),
     )
-    return biased_attention(
-        query.swapaxes(1, 2),
-        key.swapaxes(1, 2),
-        value.swapaxes(1, 2),
-        scale=1.0,
-        bias=position_bias_mask,
-    )
+    attn_output = dropout_attention(query, key, value, dropout, mask=position_bias_mask, scale=1.0)
+    return attn_output.swapaxes(1, 2)
 
 
 def non_vmap_expansion_sdpa(q_indices: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -144,30 +197,67 @@ def create_causal_mask(width: int, batch_size: int) -> jax.Array:
     return sdpa_mask(width, batch_size)
 
 
-class T5LayerNorm(nn.Module):
+class T5LayerNorm(Module):
     config: T5ForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.weight = self.param("weight", nn.initializers.ones, (self.config.d_model,))
+        self.weight = self.cast_param("weight", nn.initializers.ones, (self.config.d_model,))
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
-        variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
+        dtype = hidden_states.dtype
+        variance = jnp.square(hidden_states.astype(jnp.float32)).mean(axis=-1, keepdims=True)
         hidden_states = hidden_states * jax.lax.rsqrt(variance + self.config.layer_norm_epsilon)
+        hidden_states = hidden_states.astype(dtype)
         return self.weight * hidden_states
 
 
-class T5Attention(nn.Module):
+class T5Attention(Module):
     config: T5ForConditionalGenerationConfig
     has_relative_attention_bias: bool
 
     def setup(self) -> None:
-        self.q = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
-        self.k = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
-        self.v = nn.Dense(self.config.num_heads * self.config.d_kv, use_bias=False)
-        self.o = nn.Dense(self.config.d_model, use_bias=False)
+        self.attn_dropout = nn.Dropout(self.config.dropout_rate)
+        self.q = nn.Dense(
+            self.config.num_heads * self.config.d_kv,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(
+                self.config.initializer_factor * (self.config.d_model * self.config.d_kv) ** (-0.5)
+            ),
+            **self.numerics,
+        )
+        self.k = nn.Dense(
+            self.config.num_heads * self.config.d_kv,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(
+                self.config.initializer_factor * self.config.d_model ** (-0.5)
+            ),
+            **self.numerics,
+        )
+        self.v = nn.Dense(
+            self.config.num_heads * self.config.d_kv,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(
+                self.config.initializer_factor * self.config.d_model ** (-0.5)
+            ),
+            **self.numerics,
+        )
+        self.o = nn.Dense(
+            self.config.d_model,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(
+                self.config.initializer_factor
+                * (self.config.num_heads * self.config.d_kv) ** (-0.5)
+            ),
+            **self.numerics,
+        )
         if self.has_relative_attention_bias:
             self.relative_attention_bias = nn.Embed(
-                self.config.relative_attention_num_buckets, self.config.num_heads
+                self.config.relative_attention_num_buckets,
+                self.config.num_heads,
+                embedding_init=nn.initializers.normal(
+                    self.config.initializer_factor * self.config.d_model ** (-0.5)
+                ),
+                **self.dtypes,
             )
 
     def __call__(
@@ -176,6 +266,7 @@ class T5Attention(nn.Module):
         mask: jax.Array | None = None,
         key_value_states: jax.Array | None = None,
         position_bias: jax.Array | None = None,
+        deterministic: bool = True,
     ) -> tuple[jax.Array, jax.Array]:
         hidden_shape = (*hidden_states.shape[:2], -1, self.config.d_kv)
         query_states = self.q(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
@@ -186,10 +277,14 @@ class T5Attention(nn.Module):
             if position_bias is None:
                 position_bias = jnp.zeros(
                     (1, self.config.num_heads, hidden_states.shape[1], key_value_states.shape[1]),
-                    jnp.float32,
+                    hidden_states.dtype,
                 )
             attn_output = sdpa_attention_forward_3(
-                query_states, key_states, value_states, position_bias
+                query_states,
+                key_states,
+                value_states,
+                position_bias,
+                partial(self.attn_dropout, deterministic=deterministic),
             )
         else:
             key_states = self.k(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
@@ -207,89 +302,131 @@ class T5Attention(nn.Module):
                 position_bias = values.transpose(2, 0, 1)[None]
             if mask is not None:
                 attn_output = sdpa_attention_forward_2(
-                    query_states, key_states, value_states, mask, position_bias
+                    query_states,
+                    key_states,
+                    value_states,
+                    mask,
+                    position_bias,
+                    partial(self.attn_dropout, deterministic=deterministic),
                 )
             else:
                 attn_output = sdpa_attention_forward(
-                    query_states, key_states, value_states, position_bias
+                    query_states,
+                    key_states,
+                    value_states,
+                    position_bias,
+                    partial(self.attn_dropout, deterministic=deterministic),
                 )
         attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
         attn_output = self.o(attn_output)
         return attn_output, position_bias
 
 
-class T5DenseActDense(nn.Module):
+class T5DenseActDense(Module):
     config: T5ForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.wi = nn.Dense(self.config.d_ff, use_bias=False)
-        self.wo = nn.Dense(self.config.d_model, use_bias=False)
+        self.wi = nn.Dense(
+            self.config.d_ff,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(
+                self.config.initializer_factor * self.config.d_model ** (-0.5)
+            ),
+            **self.numerics,
+        )
+        self.wo = nn.Dense(
+            self.config.d_model,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(
+                self.config.initializer_factor * self.config.d_ff ** (-0.5)
+            ),
+            **self.numerics,
+        )
+        self.dropout = nn.Dropout(self.config.dropout_rate)
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: jax.Array, deterministic: bool = True) -> jax.Array:
         hidden_states = self.wi(hidden_states)
         hidden_states = jax.nn.relu(hidden_states)
+        hidden_states = self.dropout(hidden_states, deterministic=deterministic)
         return self.wo(hidden_states)
 
 
-class T5LayerSelfAttention(nn.Module):
+class T5LayerSelfAttention(Module):
     config: T5ForConditionalGenerationConfig
     has_relative_attention_bias: bool
 
     def setup(self) -> None:
         self.SelfAttention = T5Attention(
-            self.config, has_relative_attention_bias=self.has_relative_attention_bias
+            self.config,
+            has_relative_attention_bias=self.has_relative_attention_bias,
+            **self.numerics,
         )
-        self.layer_norm = T5LayerNorm(self.config)
+        self.layer_norm = T5LayerNorm(self.config, **self.numerics)
+        self.dropout = nn.Dropout(self.config.dropout_rate)
 
     def __call__(
         self,
         hidden_states: jax.Array,
         attention_mask: jax.Array | None = None,
         position_bias: jax.Array | None = None,
+        deterministic: bool = True,
     ) -> tuple[jax.Array, jax.Array | None]:
         normed_hidden_states = self.layer_norm(hidden_states)
         attention_output, position_bias = self.SelfAttention(
-            normed_hidden_states, mask=attention_mask, position_bias=position_bias
+            normed_hidden_states,
+            mask=attention_mask,
+            position_bias=position_bias,
+            deterministic=deterministic,
         )
-        attention_output = hidden_states + attention_output
+        attention_output = hidden_states + self.dropout(
+            attention_output, deterministic=deterministic
+        )
         return attention_output, position_bias
 
 
-class T5LayerFF(nn.Module):
+class T5LayerFF(Module):
     config: T5ForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.DenseReluDense = T5DenseActDense(self.config)
-        self.layer_norm = T5LayerNorm(self.config)
+        self.DenseReluDense = T5DenseActDense(self.config, **self.numerics)
+        self.layer_norm = T5LayerNorm(self.config, **self.numerics)
+        self.dropout = nn.Dropout(self.config.dropout_rate)
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: jax.Array, deterministic: bool = True) -> jax.Array:
         forwarded_states = self.layer_norm(hidden_states)
-        forwarded_states = self.DenseReluDense(forwarded_states)
-        return hidden_states + forwarded_states
+        forwarded_states = self.DenseReluDense(forwarded_states, deterministic=deterministic)
+        return hidden_states + self.dropout(forwarded_states, deterministic=deterministic)
 
 
-class T5LayerCrossAttention(nn.Module):
+class T5LayerCrossAttention(Module):
     config: T5ForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.EncDecAttention = T5Attention(self.config, has_relative_attention_bias=False)
-        self.layer_norm = T5LayerNorm(self.config)
+        self.EncDecAttention = T5Attention(
+            self.config, has_relative_attention_bias=False, **self.numerics
+        )
+        self.layer_norm = T5LayerNorm(self.config, **self.numerics)
+        self.dropout = nn.Dropout(self.config.dropout_rate)
 
     def __call__(
         self,
         hidden_states: jax.Array,
         key_value_states: jax.Array,
         position_bias: jax.Array | None = None,
+        deterministic: bool = True,
     ) -> tuple[jax.Array, jax.Array | None]:
         normed_hidden_states = self.layer_norm(hidden_states)
         attention_output, position_bias = self.EncDecAttention(
-            normed_hidden_states, key_value_states=key_value_states, position_bias=position_bias
+            normed_hidden_states,
+            key_value_states=key_value_states,
+            position_bias=position_bias,
+            deterministic=deterministic,
         )
-        layer_output = hidden_states + attention_output
+        layer_output = hidden_states + self.dropout(attention_output, deterministic=deterministic)
         return layer_output, position_bias
 
 
-class T5Block(nn.Module):
+class T5Block(Module):
     config: T5ForConditionalGenerationConfig
     has_relative_attention_bias: bool
     is_decoder: bool
@@ -298,17 +435,21 @@ class T5Block(nn.Module):
         if self.is_decoder:
             self.layer = [
                 T5LayerSelfAttention(
-                    self.config, has_relative_attention_bias=self.has_relative_attention_bias
+                    self.config,
+                    has_relative_attention_bias=self.has_relative_attention_bias,
+                    **self.numerics,
                 ),
-                T5LayerCrossAttention(self.config),
-                T5LayerFF(self.config),
+                T5LayerCrossAttention(self.config, **self.numerics),
+                T5LayerFF(self.config, **self.numerics),
             ]
         else:
             self.layer = [
                 T5LayerSelfAttention(
-                    self.config, has_relative_attention_bias=self.has_relative_attention_bias
+                    self.config,
+                    has_relative_attention_bias=self.has_relative_attention_bias,
+                    **self.numerics,
                 ),
-                T5LayerFF(self.config),
+                T5LayerFF(self.config, **self.numerics),
             ]
 
     def __call__(
@@ -318,65 +459,96 @@ class T5Block(nn.Module):
         position_bias: jax.Array | None = None,
         encoder_hidden_states: jax.Array | None = None,
         encoder_decoder_position_bias: jax.Array | None = None,
+        deterministic: bool = True,
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         cross_attn_position_bias: jax.Array | None = None
         hidden_states, self_attn_position_bias = self.layer[0](
-            hidden_states, attention_mask=attention_mask, position_bias=position_bias
+            hidden_states,
+            attention_mask=attention_mask,
+            position_bias=position_bias,
+            deterministic=deterministic,
         )
         if attention_mask is not None:
             assert encoder_hidden_states is not None
             hidden_states, cross_attn_position_bias = self.layer[1](
-                hidden_states, encoder_hidden_states, position_bias=encoder_decoder_position_bias
+                hidden_states,
+                encoder_hidden_states,
+                position_bias=encoder_decoder_position_bias,
+                deterministic=deterministic,
             )
             # Apply Feed Forward layer
-            hidden_states = self.layer[2](hidden_states)
+            hidden_states = self.layer[2](hidden_states, deterministic=deterministic)
         else:
-            hidden_states = self.layer[1](hidden_states)
+            hidden_states = self.layer[1](hidden_states, deterministic=deterministic)
         return hidden_states, self_attn_position_bias, cross_attn_position_bias
 
 
-class T5Stack(nn.Module):
+class T5Stack(Module):
     config: T5ForConditionalGenerationConfig
 
     def setup(self) -> None:
         self.block = [
-            T5Block(self.config, has_relative_attention_bias=True, is_decoder=False),
-            T5Block(self.config, has_relative_attention_bias=False, is_decoder=False),
-            T5Block(self.config, has_relative_attention_bias=False, is_decoder=False),
+            T5Block(
+                self.config, has_relative_attention_bias=True, is_decoder=False, **self.numerics
+            ),
+            T5Block(
+                self.config, has_relative_attention_bias=False, is_decoder=False, **self.numerics
+            ),
+            T5Block(
+                self.config, has_relative_attention_bias=False, is_decoder=False, **self.numerics
+            ),
         ]
-        self.final_layer_norm = T5LayerNorm(self.config)
-
-    def __call__(self, input_ids: jax.Array, shared_weight: jax.Array) -> jax.Array:
-        inputs_embeds = jnp.take(shared_weight, input_ids, axis=0)
-        hidden_states, self_attention_position_bias, _ = self.block[0](inputs_embeds)
-        hidden_states, _, _ = self.block[1](
-            hidden_states, position_bias=self_attention_position_bias
-        )
-        hidden_states, _, _ = self.block[2](
-            hidden_states, position_bias=self_attention_position_bias
-        )
-        return self.final_layer_norm(hidden_states)
-
-
-class T5Stack2(nn.Module):
-    config: T5ForConditionalGenerationConfig
-
-    def setup(self) -> None:
-        self.block = [
-            T5Block(self.config, has_relative_attention_bias=True, is_decoder=True),
-            T5Block(self.config, has_relative_attention_bias=False, is_decoder=True),
-        ]
-        self.final_layer_norm = T5LayerNorm(self.config)
+        self.final_layer_norm = T5LayerNorm(self.config, **self.numerics)
+        self.dropout = nn.Dropout(self.config.dropout_rate)
 
     def __call__(
-        self, input_ids: jax.Array, encoder_hidden_states: jax.Array, shared_weight: jax.Array
+        self, input_ids: jax.Array, shared_weight: jax.Array, deterministic: bool = True
+    ) -> jax.Array:
+        inputs_embeds = jnp.take(shared_weight, input_ids, axis=0)
+        hidden_states = self.dropout(inputs_embeds, deterministic=deterministic)
+        hidden_states, self_attention_position_bias, _ = self.block[0](
+            hidden_states, deterministic=deterministic
+        )
+        hidden_states, _, _ = self.block[1](
+            hidden_states, position_bias=self_attention_position_bias, deterministic=deterministic
+        )
+        hidden_states, _, _ = self.block[2](
+            hidden_states, position_bias=self_attention_position_bias, deterministic=deterministic
+        )
+        hidden_states = self.final_layer_norm(hidden_states)
+        return self.dropout(hidden_states, deterministic=deterministic)
+
+
+class T5Stack2(Module):
+    config: T5ForConditionalGenerationConfig
+
+    def setup(self) -> None:
+        self.block = [
+            T5Block(
+                self.config, has_relative_attention_bias=True, is_decoder=True, **self.numerics
+            ),
+            T5Block(
+                self.config, has_relative_attention_bias=False, is_decoder=True, **self.numerics
+            ),
+        ]
+        self.final_layer_norm = T5LayerNorm(self.config, **self.numerics)
+        self.dropout = nn.Dropout(self.config.dropout_rate)
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        encoder_hidden_states: jax.Array,
+        shared_weight: jax.Array,
+        deterministic: bool = True,
     ) -> jax.Array:
         inputs_embeds = jnp.take(shared_weight, input_ids, axis=0)
         attention_mask = create_causal_mask(input_ids.shape[1], input_ids.shape[0])
+        hidden_states = self.dropout(inputs_embeds, deterministic=deterministic)
         hidden_states, self_attention_position_bias, cross_attention_position_bias = self.block[0](
-            inputs_embeds,
+            hidden_states,
             attention_mask=attention_mask,
             encoder_hidden_states=encoder_hidden_states,
+            deterministic=deterministic,
         )
         hidden_states, _, _ = self.block[1](
             hidden_states,
@@ -384,25 +556,41 @@ class T5Stack2(nn.Module):
             position_bias=self_attention_position_bias,
             encoder_hidden_states=encoder_hidden_states,
             encoder_decoder_position_bias=cross_attention_position_bias,
+            deterministic=deterministic,
         )
-        return self.final_layer_norm(hidden_states)
+        hidden_states = self.final_layer_norm(hidden_states)
+        return self.dropout(hidden_states, deterministic=deterministic)
 
 
-class T5ForConditionalGeneration(nn.Module):
+class T5ForConditionalGeneration(Module):
     """T5 Model with a `language modeling` head on top."""
 
     config: T5ForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.shared = nn.Embed(self.config.vocab_size, self.config.d_model)
-        self.encoder = T5Stack(self.config)
-        self.decoder = T5Stack2(self.config)
+        self.shared = nn.Embed(
+            self.config.vocab_size,
+            self.config.d_model,
+            embedding_init=nn.initializers.normal(self.config.initializer_factor * 1.0),
+            **self.dtypes,
+        )
+        self.encoder = T5Stack(self.config, **self.numerics)
+        self.decoder = T5Stack2(self.config, **self.numerics)
 
-    def __call__(self, input_ids: jax.Array, decoder_input_ids: jax.Array) -> dict[str, jax.Array]:
+    def __call__(
+        self, input_ids: jax.Array, decoder_input_ids: jax.Array, deterministic: bool = True
+    ) -> dict[str, jax.Array]:
         # Convert encoder inputs in embeddings if needed
-        encoder_outputs = self.encoder(input_ids, self.shared.embedding)
+        encoder_outputs = self.encoder(
+            input_ids, jnp.asarray(self.shared.embedding, self.dtype), deterministic=deterministic
+        )
         # Decode
-        decoder_outputs = self.decoder(decoder_input_ids, encoder_outputs, self.shared.embedding)
-        sequence_output = decoder_outputs * 0.1767766952966369
+        decoder_outputs = self.decoder(
+            decoder_input_ids,
+            encoder_outputs,
+            jnp.asarray(self.shared.embedding, self.dtype),
+            deterministic=deterministic,
+        )
+        sequence_output = decoder_outputs * self.config.d_model ** (-0.5)
         lm_logits = self.shared.attend(sequence_output)
         return {"logits": lm_logits, "encoder_last_hidden_state": encoder_outputs}

@@ -9,6 +9,7 @@ class ViTForImageClassificationConfig:
 
     hidden_size: int = 32
     patch_size: int = 8
+    initializer_range: float = 0.02
     image_size: int = 32
     num_attention_heads: int = 4
     intermediate_size: int = 64

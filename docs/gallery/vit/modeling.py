@@ -2,11 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
 
 from .config import ViTForImageClassificationConfig
+
+
+def trunc_normal(
+    std: float, mean: float = 0.0, low: float = -2.0, high: float = 2.0
+) -> nn.initializers.Initializer:
+    """torch's trunc_normal_: normal draws between `low` and `high`, whatever `std` is."""
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        first, last = (low - mean) / std, (high - mean) / std
+        return mean + std * jax.random.truncated_normal(key, first, last, tuple(shape), dtype)
+
+    return init
+
+
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
+
+    def cast_param(
+        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
+    ) -> jax.Array:
+        """A weight in the dtype of the computation."""
+        return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
 def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
@@ -15,7 +59,7 @@ def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -
     )
 
 
-class ViTPatchEmbeddings(nn.Module):
+class ViTPatchEmbeddings(Module):
     """This class turns `pixel_values` of shape `(batch_size, num_channels, height, width)`
     into the initial `hidden_states` (patch embeddings) of shape `(batch_size, seq_length,
     hidden_size)` to be consumed by a Transformer."""
@@ -28,6 +72,8 @@ class ViTPatchEmbeddings(nn.Module):
             kernel_size=(self.config.patch_size, self.config.patch_size),
             strides=(self.config.patch_size, self.config.patch_size),
             padding="VALID",
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
 
     def __call__(self, pixel_values: jax.Array) -> jax.Array:
@@ -35,23 +81,33 @@ class ViTPatchEmbeddings(nn.Module):
         return hidden.reshape(hidden.shape[0], -1, hidden.shape[-1])
 
 
-class ViTAttention(nn.Module):
+class ViTAttention(Module):
     config: ViTForImageClassificationConfig
 
     def setup(self) -> None:
         self.q_proj = nn.Dense(
             self.config.num_attention_heads
-            * (self.config.hidden_size // self.config.num_attention_heads)
+            * (self.config.hidden_size // self.config.num_attention_heads),
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
         self.k_proj = nn.Dense(
             self.config.num_attention_heads
-            * (self.config.hidden_size // self.config.num_attention_heads)
+            * (self.config.hidden_size // self.config.num_attention_heads),
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
         self.v_proj = nn.Dense(
             self.config.num_attention_heads
-            * (self.config.hidden_size // self.config.num_attention_heads)
+            * (self.config.hidden_size // self.config.num_attention_heads),
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
         )
-        self.o_proj = nn.Dense(self.config.hidden_size)
+        self.o_proj = nn.Dense(
+            self.config.hidden_size,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         hidden_shape = (
@@ -67,12 +123,20 @@ class ViTAttention(nn.Module):
         return self.o_proj(attn_output)
 
 
-class ViTMLP(nn.Module):
+class ViTMLP(Module):
     config: ViTForImageClassificationConfig
 
     def setup(self) -> None:
-        self.fc1 = nn.Dense(self.config.intermediate_size)
-        self.fc2 = nn.Dense(self.config.hidden_size)
+        self.fc1 = nn.Dense(
+            self.config.intermediate_size,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
+        self.fc2 = nn.Dense(
+            self.config.hidden_size,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         hidden_states = self.fc1(hidden_states)
@@ -80,18 +144,20 @@ class ViTMLP(nn.Module):
         return self.fc2(hidden_states)
 
 
-class ViTEmbeddings(nn.Module):
+class ViTEmbeddings(Module):
     """Construct the CLS token, position and patch embeddings."""
 
     config: ViTForImageClassificationConfig
 
     def setup(self) -> None:
-        self.cls_token = self.param(
-            "cls_token", nn.initializers.normal(0.02), (1, 1, self.config.hidden_size)
+        self.cls_token = self.cast_param(
+            "cls_token",
+            trunc_normal(self.config.initializer_range),
+            (1, 1, self.config.hidden_size),
         )
-        self.position_embeddings = self.param(
+        self.position_embeddings = self.cast_param(
             "position_embeddings",
-            nn.initializers.normal(0.02),
+            trunc_normal(self.config.initializer_range),
             (
                 1,
                 self.config.image_size
@@ -101,7 +167,7 @@ class ViTEmbeddings(nn.Module):
                 self.config.hidden_size,
             ),
         )
-        self.patch_embeddings = ViTPatchEmbeddings(self.config)
+        self.patch_embeddings = ViTPatchEmbeddings(self.config, **self.numerics)
 
     def __call__(self, pixel_values: jax.Array) -> jax.Array:
         embeddings = self.patch_embeddings(pixel_values)
@@ -113,18 +179,18 @@ class ViTEmbeddings(nn.Module):
         return embeddings + self.position_embeddings
 
 
-class ViTLayer(nn.Module):
+class ViTLayer(Module):
     config: ViTForImageClassificationConfig
 
     def setup(self) -> None:
-        self.attention = ViTAttention(self.config)
+        self.attention = ViTAttention(self.config, **self.numerics)
         self.layernorm_before = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
         self.layernorm_after = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
-        self.mlp = ViTMLP(self.config)
+        self.mlp = ViTMLP(self.config, **self.numerics)
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         residual = hidden_states
@@ -137,15 +203,19 @@ class ViTLayer(nn.Module):
         return hidden_states + residual
 
 
-class ViTModel(nn.Module):
+class ViTModel(Module):
     """The bare Vit Model outputting raw hidden-states without any specific head on top."""
 
     config: ViTForImageClassificationConfig
 
     def setup(self) -> None:
-        self.embeddings = ViTEmbeddings(self.config)
-        self.layers = [ViTLayer(self.config) for _ in range(self.config.num_hidden_layers)]
-        self.layernorm = nn.LayerNorm(epsilon=self.config.layer_norm_eps, use_fast_variance=False)
+        self.embeddings = ViTEmbeddings(self.config, **self.numerics)
+        self.layers = [
+            ViTLayer(self.config, **self.numerics) for _ in range(self.config.num_hidden_layers)
+        ]
+        self.layernorm = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        )
 
     def __call__(self, pixel_values: jax.Array) -> jax.Array:
         embedding_output = self.embeddings(pixel_values)
@@ -155,15 +225,19 @@ class ViTModel(nn.Module):
         return self.layernorm(hidden_states)
 
 
-class ViTForImageClassification(nn.Module):
+class ViTForImageClassification(Module):
     """ViT Model transformer with an image classification head on top (a linear layer on top of
     the final hidden state of the [CLS] token) e.g. for ImageNet."""
 
     config: ViTForImageClassificationConfig
 
     def setup(self) -> None:
-        self.vit = ViTModel(self.config)
-        self.classifier = nn.Dense(self.config.num_labels)
+        self.vit = ViTModel(self.config, **self.numerics)
+        self.classifier = nn.Dense(
+            self.config.num_labels,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            **self.numerics,
+        )
 
     def __call__(self, pixel_values: jax.Array) -> dict[str, jax.Array]:
         outputs = self.vit(pixel_values)
