@@ -192,16 +192,19 @@ def _in_flax(
 ) -> dict[str, Any]:
     """What the port gives, jitted, with weights that `converters` brought over."""
     import jax
+    from safetensors.numpy import save_file
 
     from converters.errors import ConversionError
     from converters.output import load_pytree
-    from migrate.port.weights import PARAMS, write_weights
+    from migrate.port.weights import INITIAL, PARAMS, write_weights
 
     package = scratch / "ported_model"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "modeling.py").write_text(made.modeling)
     (package / "config.py").write_text(made.config)
+    if made.initial:
+        save_file(dict(made.initial), package / INITIAL)
     arrays = {name: one.numpy() for name, one in inputs.items()}
     images = all(one.is_floating_point() for one in inputs.values())
     example = tuple(tuple(one.shape) for one in inputs.values()) if images else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,7 @@ TRAIN = """
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in (("net.py", NET), ("train.py", TRAIN)):
         (tmp_path / name).write_text(textwrap.dedent(text))
+    monkeypatch.delitem(sys.modules, "net", raising=False)  # of another test
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
