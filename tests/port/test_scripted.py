@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +83,14 @@ TRAIN = """
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, text in (("net.py", NET), ("train.py", TRAIN)):
         (tmp_path / name).write_text(textwrap.dedent(text))
-    monkeypatch.delitem(sys.modules, "net", raising=False)  # of another test
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    # Other tests have modules of this name.
+    sys.modules.pop("net", None)
+    yield tmp_path
+    sys.modules.pop("net", None)
 
 
 def recorded(
