@@ -9,7 +9,6 @@ class WhisperForConditionalGenerationConfig:
 
     d_model: int = 32
     encoder_attention_heads: int = 4
-    scaling: float = 0.3535533905932738
     encoder_ffn_dim: int = 64
     max_source_positions: int = 30
     encoder_layers: int = 3

@@ -3,11 +3,15 @@ transformers.models.whisper.modeling_whisper."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
+from safetensors import safe_open
 
 from .config import WhisperForConditionalGenerationConfig
 
@@ -20,6 +24,61 @@ def masked_attention(
     found = jax.nn.dot_product_attention(query, key, value, mask=mask, **options)
     sees = mask.any(axis=-1).swapaxes(1, 2)[..., None]
     return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
+
+
+def zero_row(initializer: nn.initializers.Initializer, row: int) -> nn.initializers.Initializer:
+    """An initialiser of an embedding, with zeros for the token that pads."""
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        return initializer(key, tuple(shape), dtype).at[row].set(0)
+
+    return init
+
+
+def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> jax.Array:
+    """An array that the original computes when it is made; initial.safetensors has it for this size."""
+    with safe_open(Path(__file__).with_name("initial.safetensors"), framework="numpy") as file:
+        keys = set(file.keys())
+        steps = [*path, name]
+        # The model may be part of another one: then the path begins with that one's.
+        ends = ["/".join(steps[start:]) for start in range(len(steps))]
+        key = next((one for one in ends if one in keys), None)
+        if key is None:
+            raise ValueError(f"{'/'.join(steps)}: initial.safetensors lacks it")
+        found = file.get_tensor(key)
+    if found.shape != tuple(shape):
+        raise ValueError(
+            f"{key}: has {found.shape} in initial.safetensors; {tuple(shape)} is needed"
+        )
+    return jnp.asarray(found)
+
+
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
+
+    def cast_param(
+        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
+    ) -> jax.Array:
+        """A weight in the dtype of the computation."""
+        return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
 def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
@@ -71,11 +130,11 @@ def create_causal_mask(length: int, batch_size: int) -> jax.Array:
     return sdpa_mask(length, batch_size)
 
 
-class WhisperPositionalEmbedding(nn.Module):
+class WhisperPositionalEmbedding(Module):
     config: WhisperForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.embedding = self.param(
+        self.embedding = self.cast_param(
             "embedding", nn.initializers.normal(0.02), (24, self.config.d_model)
         )
 
@@ -83,7 +142,7 @@ class WhisperPositionalEmbedding(nn.Module):
         return self.embedding[position_ids]
 
 
-class WhisperAttention(nn.Module):
+class WhisperAttention(Module):
     """Multi-headed attention from 'Attention Is All You Need' paper"""
 
     config: WhisperForConditionalGenerationConfig
@@ -92,10 +151,21 @@ class WhisperAttention(nn.Module):
 
     def setup(self) -> None:
         self.head_dim = self.config.d_model // self.num_heads
-        self.k_proj = nn.Dense(self.config.d_model, use_bias=False)
-        self.v_proj = nn.Dense(self.config.d_model)
-        self.q_proj = nn.Dense(self.config.d_model)
-        self.out_proj = nn.Dense(self.config.d_model)
+        self.k_proj = nn.Dense(
+            self.config.d_model,
+            use_bias=False,
+            kernel_init=nn.initializers.normal(0.02),
+            **self.numerics,
+        )
+        self.v_proj = nn.Dense(
+            self.config.d_model, kernel_init=nn.initializers.normal(0.02), **self.numerics
+        )
+        self.q_proj = nn.Dense(
+            self.config.d_model, kernel_init=nn.initializers.normal(0.02), **self.numerics
+        )
+        self.out_proj = nn.Dense(
+            self.config.d_model, kernel_init=nn.initializers.normal(0.02), **self.numerics
+        )
 
     def __call__(
         self,
@@ -110,7 +180,9 @@ class WhisperAttention(nn.Module):
         # original order of scaling to follow the original implementation
         # and enforce no scaling (1.0) in the attention call below.
         query_states = (
-            (self.q_proj(hidden_states) * self.config.scaling).reshape(hidden_shape).swapaxes(1, 2)
+            (self.q_proj(hidden_states) * self.head_dim ** (-0.5))
+            .reshape(hidden_shape)
+            .swapaxes(1, 2)
         )
         if key_value_states is not None:
             kv_shape = (
@@ -138,17 +210,26 @@ class WhisperAttention(nn.Module):
         return self.out_proj(attn_output)
 
 
-class WhisperEncoderLayer(nn.Module):
+class WhisperEncoderLayer(Module):
     config: WhisperForConditionalGenerationConfig
 
     def setup(self) -> None:
         self.self_attn = WhisperAttention(
-            self.config, num_heads=self.config.encoder_attention_heads, is_decoder=False
+            self.config,
+            num_heads=self.config.encoder_attention_heads,
+            is_decoder=False,
+            **self.numerics,
         )
-        self.self_attn_layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
-        self.fc1 = nn.Dense(self.config.encoder_ffn_dim)
-        self.fc2 = nn.Dense(self.config.d_model)
-        self.final_layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
+        self.self_attn_layer_norm = nn.LayerNorm(
+            epsilon=1e-05, use_fast_variance=False, **self.dtypes
+        )
+        self.fc1 = nn.Dense(
+            self.config.encoder_ffn_dim, kernel_init=nn.initializers.normal(0.02), **self.numerics
+        )
+        self.fc2 = nn.Dense(
+            self.config.d_model, kernel_init=nn.initializers.normal(0.02), **self.numerics
+        )
+        self.final_layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False, **self.dtypes)
 
     def __call__(self, hidden_states: jax.Array) -> jax.Array:
         residual = hidden_states
@@ -162,21 +243,35 @@ class WhisperEncoderLayer(nn.Module):
         return residual + hidden_states
 
 
-class WhisperDecoderLayer(nn.Module):
+class WhisperDecoderLayer(Module):
     config: WhisperForConditionalGenerationConfig
 
     def setup(self) -> None:
         self.self_attn = WhisperAttention(
-            self.config, num_heads=self.config.decoder_attention_heads, is_decoder=True
+            self.config,
+            num_heads=self.config.decoder_attention_heads,
+            is_decoder=True,
+            **self.numerics,
         )
-        self.self_attn_layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
+        self.self_attn_layer_norm = nn.LayerNorm(
+            epsilon=1e-05, use_fast_variance=False, **self.dtypes
+        )
         self.encoder_attn = WhisperAttention(
-            self.config, num_heads=self.config.decoder_attention_heads, is_decoder=True
+            self.config,
+            num_heads=self.config.decoder_attention_heads,
+            is_decoder=True,
+            **self.numerics,
         )
-        self.encoder_attn_layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
-        self.fc1 = nn.Dense(self.config.decoder_ffn_dim)
-        self.fc2 = nn.Dense(self.config.d_model)
-        self.final_layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
+        self.encoder_attn_layer_norm = nn.LayerNorm(
+            epsilon=1e-05, use_fast_variance=False, **self.dtypes
+        )
+        self.fc1 = nn.Dense(
+            self.config.decoder_ffn_dim, kernel_init=nn.initializers.normal(0.02), **self.numerics
+        )
+        self.fc2 = nn.Dense(
+            self.config.d_model, kernel_init=nn.initializers.normal(0.02), **self.numerics
+        )
+        self.final_layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False, **self.dtypes)
 
     def __call__(
         self, hidden_states: jax.Array, attention_mask: jax.Array, encoder_hidden_states: jax.Array
@@ -197,38 +292,69 @@ class WhisperDecoderLayer(nn.Module):
         return residual + hidden_states
 
 
-class WhisperEncoder(nn.Module):
+class WhisperEncoder(Module):
     """Transformer encoder consisting of *config.encoder_layers* self attention layers."""
 
     config: WhisperForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.conv1 = nn.Conv(self.config.d_model, kernel_size=(3,), padding=((1, 1),))
-        self.conv2 = nn.Conv(self.config.d_model, kernel_size=(3,), strides=(2,), padding=((1, 1),))
-        self.embed_positions = nn.Embed(self.config.max_source_positions, self.config.d_model)
-        self.layers = [WhisperEncoderLayer(self.config) for _ in range(self.config.encoder_layers)]
-        self.layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
+        self.conv1 = nn.Conv(
+            self.config.d_model,
+            kernel_size=(3,),
+            padding=((1, 1),),
+            kernel_init=nn.initializers.normal(0.02),
+            **self.numerics,
+        )
+        self.conv2 = nn.Conv(
+            self.config.d_model,
+            kernel_size=(3,),
+            strides=(2,),
+            padding=((1, 1),),
+            kernel_init=nn.initializers.normal(0.02),
+            **self.numerics,
+        )
+        self.embed_positions = nn.Embed(
+            self.config.max_source_positions,
+            self.config.d_model,
+            embedding_init=lambda key, shape, dtype: stored(
+                (*self.path, "embed_positions"), "weight", shape
+            ),
+            **self.dtypes,
+        )
+        self.layers = [
+            WhisperEncoderLayer(self.config, **self.numerics)
+            for _ in range(self.config.encoder_layers)
+        ]
+        self.layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False, **self.dtypes)
 
     def __call__(self, input_features: jax.Array) -> jax.Array:
         inputs_embeds = jax.nn.gelu(self.conv1(input_features.swapaxes(1, 2)), approximate=False)
         inputs_embeds = jax.nn.gelu(self.conv2(inputs_embeds), approximate=False)
-        all_positions = jnp.arange(30)
+        all_positions = jnp.arange(self.config.max_source_positions)
         hidden_states = inputs_embeds + self.embed_positions(all_positions)
         for layer in self.layers:
             hidden_states = layer(hidden_states)
         return self.layer_norm(hidden_states)
 
 
-class WhisperDecoder(nn.Module):
+class WhisperDecoder(Module):
     """Transformer decoder consisting of *config.decoder_layers* layers."""
 
     config: WhisperForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.embed_tokens = nn.Embed(self.config.vocab_size, self.config.d_model)
-        self.embed_positions = WhisperPositionalEmbedding(self.config)
-        self.layers = [WhisperDecoderLayer(self.config) for _ in range(self.config.decoder_layers)]
-        self.layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False)
+        self.embed_tokens = nn.Embed(
+            self.config.vocab_size,
+            self.config.d_model,
+            embedding_init=zero_row(nn.initializers.normal(0.02), 0),
+            **self.dtypes,
+        )
+        self.embed_positions = WhisperPositionalEmbedding(self.config, **self.numerics)
+        self.layers = [
+            WhisperDecoderLayer(self.config, **self.numerics)
+            for _ in range(self.config.decoder_layers)
+        ]
+        self.layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False, **self.dtypes)
 
     def __call__(self, input_ids: jax.Array, encoder_hidden_states: jax.Array) -> jax.Array:
         inputs_embeds = self.embed_tokens(input_ids)
@@ -242,14 +368,14 @@ class WhisperDecoder(nn.Module):
         return self.layer_norm(hidden_states)
 
 
-class WhisperModel(nn.Module):
+class WhisperModel(Module):
     """The bare Whisper Model outputting raw hidden-states without any specific head on top."""
 
     config: WhisperForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.encoder = WhisperEncoder(self.config)
-        self.decoder = WhisperDecoder(self.config)
+        self.encoder = WhisperEncoder(self.config, **self.numerics)
+        self.decoder = WhisperDecoder(self.config, **self.numerics)
 
     def __call__(
         self, input_features: jax.Array, decoder_input_ids: jax.Array
@@ -260,13 +386,13 @@ class WhisperModel(nn.Module):
         return decoder_outputs, encoder_outputs
 
 
-class WhisperForConditionalGeneration(nn.Module):
+class WhisperForConditionalGeneration(Module):
     """The Whisper Model with a language modeling head."""
 
     config: WhisperForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.model = WhisperModel(self.config)
+        self.model = WhisperModel(self.config, **self.numerics)
 
     def __call__(
         self, input_features: jax.Array, decoder_input_ids: jax.Array
