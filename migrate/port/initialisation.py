@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
-import secrets
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +12,7 @@ from converters.errors import ConversionError
 from migrate.parity.ground.errors import ParityError
 from migrate.port.original import SEED, Original
 from migrate.port.results import Initialisation
+from migrate.port.sizes.flax import package_of
 from migrate.port.weights import PARAMS, write_weights
 
 Array = np.ndarray[Any, Any]
@@ -114,7 +111,7 @@ def _ports(folder: Path, builds: int) -> dict[str, list[Array]]:
     import jax
 
     found: dict[str, list[Array]] = {}
-    with _package(folder) as package:
+    with package_of(folder) as package:
         model = package.build()
         inputs = {key: np.zeros(shape.shape, shape.dtype) for key, shape in package.INPUTS.items()}
         draw = jax.jit(lambda key: model.init(key, **inputs))
@@ -125,23 +122,6 @@ def _ports(folder: Path, builds: int) -> dict[str, list[Array]]:
                     np.asarray(leaf)
                 )
     return found
-
-
-@contextlib.contextmanager
-def _package(folder: Path) -> Iterator[Any]:
-    name = f"_port_{secrets.token_hex(8)}"
-    spec = importlib.util.spec_from_file_location(
-        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    package = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(package)
-        yield package
-    finally:
-        for one in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
-            del sys.modules[one]
 
 
 def difference(theirs: Sequence[Array], ours: Sequence[Array]) -> str:

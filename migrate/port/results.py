@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from migrate.parity.ground.results import Check, LayerResult, Parity, Verdict
-from migrate.parity.sides.references import REFERENCE
+from migrate.parity.sides.references import narrower
 from migrate.parity.tasks.gradients import ALL_PARAMETERS
 from migrate.parity.tasks.modes import SECTION
 from migrate.port.numerics.results import Numerics
@@ -112,8 +112,7 @@ class Case:
     def reference(self) -> str:
         """How the reference was computed, where that is not float64 throughout; "" otherwise."""
         notes = () if self.parity is None else self.parity.notes
-        told = (one.removeprefix("truth: ") for one in notes if one.startswith("truth: "))
-        return next((one for one in told if one.startswith(REFERENCE)), "")
+        return narrower(one.removeprefix("truth: ") for one in notes if one.startswith("truth: "))
 
     @property
     def first(self) -> LayerResult | None:

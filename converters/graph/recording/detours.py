@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import linecache
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +14,8 @@ import sympy
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+
+from converters.graph.files import tree_of
 
 
 @contextmanager
@@ -362,11 +363,7 @@ def place() -> tuple[str, int]:
 
 def _is_check(file: str, line: int) -> bool:
     """Whether a line asks for what else raises an error."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
-        return False
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Assert):
             asked: ast.AST = node
         elif isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise) and not node.orelse:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import linecache
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -16,6 +15,7 @@ from typing import Any
 
 import torch
 
+from converters.graph.files import tree_of
 from converters.graph.starts.law import Leaf, Number
 
 _DEPTH = 16
@@ -77,7 +77,7 @@ def running(frame: FrameType) -> ast.AST | None:
 
 @cache
 def _nodes(file: str) -> dict[tuple[int, int, int, int], ast.AST]:
-    tree = _tree(file)
+    tree = tree_of(file)
     return {
         (node.lineno, node.end_lineno or 0, node.col_offset, node.end_col_offset or 0): node
         for node in ast.walk(tree)
@@ -86,17 +86,9 @@ def _nodes(file: str) -> dict[tuple[int, int, int, int], ast.AST]:
 
 
 @cache
-def _tree(file: str) -> ast.AST:
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
-        return ast.Module([], [])
-
-
-@cache
 def _function(code: CodeType) -> ast.FunctionDef | None:
     """The function that a frame runs."""
-    for node in ast.walk(_tree(code.co_filename)):
+    for node in ast.walk(tree_of(code.co_filename)):
         if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             if first == code.co_firstlineno:

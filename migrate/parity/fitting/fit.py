@@ -39,7 +39,7 @@ from migrate.parity.ground.fitting import Difference, Found, Made
 from migrate.parity.ground.settings import TRUTH, Settings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides import protocol
-from migrate.parity.sides.references import REFERENCE
+from migrate.parity.sides.references import narrower
 from migrate.parity.sides.side import Side
 
 Array = np.ndarray[Any, Any]
@@ -140,10 +140,9 @@ def _capture_truth(torch: Side, inputs: InputSet, truth: Path) -> None:
         ParityError: it does not run, or not in float64.
     """
     torch.ask(protocol.Capture(TRUTH, inputs, truth, numbers=(0,)))
-    narrower = [note for note in Dump(truth).notes if note.startswith(REFERENCE)]
-    if narrower:
+    if said := narrower(Dump(truth).notes):
         raise ParityError(
-            f"{narrower[0]}: it does not run in float64, in which both are compared",
+            f"{said}: it does not run in float64, in which both are compared",
             "have the factory give a model that computes in the dtype that it is given",
         )
 

@@ -11,6 +11,7 @@ from migrate.reading.accelerators.programs import programs_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.callers import Callers, callers_of, reaching
 from migrate.reading.calls.scopes import Function, ModuleScope, Scope
+from migrate.reading.replicas.rank_tests import last_part
 from migrate.reading.values.words import CALLED_MODEL
 
 # What a framework, or torch itself, runs with gradients.
@@ -95,7 +96,7 @@ def _is_model(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
     func = call.func
     if isinstance(func, ast.Attribute) and func.attr == "forward":
         func = func.value
-    name = _last(func.func if isinstance(func, ast.Call) else func)
+    name = last_part(func.func if isinstance(func, ast.Call) else func)
     if CALLED_MODEL.fullmatch(name):
         return True
     # A loss is a module too, and runs on the host as often.
@@ -106,7 +107,7 @@ def _is_model(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
 def _ends_graph(function: Function, analysis: Analysis) -> bool:
     words = ("torch_xla", "xm", "shims")
     return any(
-        _last(call.func) in ENDS_GRAPH and ast.unparse(call.func).startswith(words)
+        last_part(call.func) in ENDS_GRAPH and ast.unparse(call.func).startswith(words)
         for region in analysis.regions(function.region)
         for call, _ in (*region.calls, *region.entered)
     )
@@ -130,8 +131,4 @@ def _below_blocks(top: ModuleScope) -> Iterator[ast.Call]:
 
 
 def _is_free(node: ast.expr) -> bool:
-    return _last(node.func if isinstance(node, ast.Call) else node) in GRADIENT_FREE
-
-
-def _last(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return last_part(node.func if isinstance(node, ast.Call) else node) in GRADIENT_FREE

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 INIT = names(*torch_distributed.INIT)
 HOST_SEEDS = names(*torch_other.CPU_SEEDS) | drawing.BY_CHANCE
 DEVICE_SEEDS = names(*torch_cuda.SEEDS, *torch_cuda.RANDOM_SEEDS)
+# What tells which process of a data loader is running.
+WORKER = "torch.utils.data.get_worker_info"
 XLA_SEED = "torch_xla.manual_seed"
 SEED_WORDS = (b"seed", b"set_determinism", b"prepare_environment")
 # What starts replicas, by the last part of its name.
@@ -377,7 +379,7 @@ class Randomness:
             if b"get_worker_info" in top.module.data or b"def __getitem__" in top.module.data
             for _, call, scope in self._calls_of(top)
             if isinstance(scope, Function)
-            and (scope.name == "__getitem__" or _asks_for_its_worker(call))
+            and (scope.name == "__getitem__" or self._name(call, scope) == WORKER)
         )
 
     def _functions(self, node: ast.expr, scope: Scope) -> Iterator[Function]:
@@ -598,12 +600,6 @@ def _is_filled(made: ast.expr, at_once: bool) -> bool:
     last = last_part(made.func)
     like = last.endswith("_like") or last.startswith("new")
     return (at_once or like or bool(devices)) and not any(map(_is_host, devices))
-
-
-def _asks_for_its_worker(call: ast.Call) -> bool:
-    """Whether a call is `torch.utils.data.get_worker_info()`."""
-    last = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    return last == "get_worker_info"
 
 
 def _is_zero(node: ast.expr | None) -> bool:

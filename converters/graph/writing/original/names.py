@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 import keyword
-import linecache
 import re
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from converters.graph.files import tree_of
 from converters.graph.ir import Frame
 
 _STATEMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr, ast.NamedExpr)
@@ -21,19 +21,11 @@ _STATEMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr, a
 def _lines(file: str) -> dict[int, ast.stmt]:
     """Line → the innermost simple statement that it belongs to."""
     found: dict[int, ast.stmt] = {}
-    for node in ast.walk(_tree(file)):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, _STATEMENTS) and isinstance(node, ast.stmt):
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                 found.setdefault(line, node)
     return found
-
-
-@cache
-def _tree(file: str) -> ast.AST:
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
-        return ast.Module([], [])
 
 
 def statement(frame: Frame) -> ast.stmt | None:
@@ -198,7 +190,7 @@ def parameters(forward: Any) -> tuple[str, ...]:
 def function_at(frame: Frame) -> ast.FunctionDef | None:
     """The function whose line a frame is."""
     found = None
-    for node in ast.walk(_tree(frame.file)):
+    for node in ast.walk(tree_of(frame.file)):
         if (
             isinstance(node, ast.FunctionDef)
             and node.name == frame.function
@@ -328,7 +320,7 @@ def parts_of(name: str, forward: Any) -> tuple[str, ...]:
     """What the parts of a tuple are called where it is taken apart: in a forward, else in its file."""
     function = inspect.unwrap(forward)
     file = getattr(getattr(function, "__code__", None), "co_filename", "")
-    return _parts_in(source_tree(forward), name) or _parts_in(_tree(file), name)
+    return _parts_in(source_tree(forward), name) or _parts_in(tree_of(file), name)
 
 
 def _parts_in(tree: ast.AST, name: str) -> tuple[str, ...]:
