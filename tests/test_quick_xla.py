@@ -8,6 +8,7 @@ import pytest
 
 from migrate.prove.run import run_script
 from migrate.quick_xla import compiling_quickly
+from tests.frameworks import need_torch_xla
 from tests.waiting import LIMIT
 
 QUICK = "--xla_backend_optimization_level=0"
@@ -23,7 +24,7 @@ def test_a_level_that_the_user_names_stands() -> None:
 
 
 def test_a_simulated_run_compiles_quickly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch_xla")
+    need_torch_xla()
     script = tmp_path / "train.py"
     script.write_text("import os\nprint('with', os.environ.get('XLA_FLAGS'))\n")
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")

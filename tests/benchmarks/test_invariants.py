@@ -17,6 +17,7 @@ from benchmarks.invariants import (
     under_a_rank,
     unresolved,
 )
+from tests.frameworks import need_torch_xla
 
 NAME = Path("train.py")
 
@@ -243,7 +244,7 @@ def test_imports_that_nothing_answers() -> None:
     """
     helpers = pair("there = 1\n", "there = 1\n", name=Path("helpers.py"))
     expected = [1, 3]
-    pytest.importorskip("torch_xla")
+    need_torch_xla()
     assert lines(unresolved([helpers, pair("x = 1\n", after)])) == [*expected, 4]
     same = pair("import no_such_package\n", "import no_such_package\n")
     assert lines(unresolved([same])) == []

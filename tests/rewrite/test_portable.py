@@ -18,6 +18,7 @@ from migrate.rewrite.results import Rewrite
 from migrate.rewrite.rule import Example, Kind, Rule
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.story import rewrite_source
+from tests.frameworks import need_torch_xla
 from tests.waiting import LIMIT
 
 PORTABLE = Options(style="portable")
@@ -218,7 +219,7 @@ def losses(output: str) -> dict[tuple[str, str], float]:
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("xla", marks=pytest.mark.long)])
 def test_it_trains_as_the_original_does(backend: str, tmp_path: Path) -> None:
     if backend == "xla":
-        pytest.importorskip("torch_xla")
+        need_torch_xla()
     (tmp_path / "before.py").write_text(SCRIPT)
     (tmp_path / "after.py").write_bytes(rewritten(SCRIPT).data)
     start = ("-m", "shims", "--backend", "cpu", "--ranks", "2")
@@ -237,7 +238,7 @@ def test_it_trains_as_the_original_does(backend: str, tmp_path: Path) -> None:
 )
 def test_the_launch_examples_train(name: str, backend: str, tmp_path: Path) -> None:
     if backend == "xla":
-        pytest.importorskip("torch_xla")
+        need_torch_xla()
     after = rewritten((EXAMPLES / name / "before.py").read_text()).data
     (tmp_path / "after.py").write_bytes(after)
     # Starts its processes with `Process` itself, which `python -m shims` does not see by itself.

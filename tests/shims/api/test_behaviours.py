@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.frameworks import need_torch_xla
 from tests.waiting import LIMIT
 
 PROGRAM = Path(__file__).parent / "programs" / "behaviours.py"
@@ -47,7 +48,7 @@ def cpu(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 @pytest.fixture(scope="module", params=["xla", "cuda"])
 def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     if request.param == "xla":
-        pytest.importorskip("torch_xla")
+        need_torch_xla()
     elif torch.cuda.device_count() < RANKS:
         pytest.skip(f"{RANKS} GPUs are needed")
     return run(request.param, tmp_path_factory.mktemp(request.param))

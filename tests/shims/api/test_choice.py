@@ -14,6 +14,7 @@ from shims import tpu
 from shims.api_errors import BackendMissingError, LaunchError
 from shims.backends import gpus, processes
 from shims.choice import Choice, Machine, choose, choose_for_cuda_code, require_devices
+from tests.frameworks import need_torch_xla
 from tests.waiting import LIMIT
 
 
@@ -110,7 +111,7 @@ def test_importing_shims_imports_no_torch() -> None:
 
 
 def test_to_choose_does_not_start_the_xla_runtime() -> None:
-    pytest.importorskip("torch_xla")
+    need_torch_xla()
     program = (
         "import shims, torch_xla; shims.backend(); shims.manual_seed(0)\n"
         "print(shims.backend(), torch_xla._XLAC._xla_runtime_is_initialized())"
@@ -120,7 +121,7 @@ def test_to_choose_does_not_start_the_xla_runtime() -> None:
 
 
 def test_a_runtime_in_use_before_launch_names_the_mistake() -> None:
-    pytest.importorskip("torch_xla")
+    need_torch_xla()
     done = run("import shims; shims.rank(); shims.launch(print)", MIGRATE_BACKEND="xla")
     assert "LaunchError: the XLA runtime was in use before shims.launch" in done.stderr
 

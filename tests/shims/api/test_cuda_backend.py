@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.frameworks import need_torch_xla
 from tests.waiting import LIMIT
 
 PROGRAM = Path(__file__).parent / "programs" / "mixed_precision.py"
@@ -49,7 +50,7 @@ def test_on_the_cpu_float16_is_float16_with_its_scale(ranks: int, tmp_path: Path
 
 @pytest.mark.long
 def test_on_xla_it_is_bfloat16_without_a_scale(tmp_path: Path) -> None:
-    pytest.importorskip("torch_xla")
+    need_torch_xla()
     for rank in run(tmp_path, 2, MIGRATE_BACKEND="xla"):
         assert rank["dtypes"] == ["torch.bfloat16"]
         assert rank["scale"] == pytest.approx([1.0] * 6)

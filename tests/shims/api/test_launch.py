@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.frameworks import need_torch_xla
 from tests.waiting import LIMIT
 
 GROUPS = Path(__file__).parent / "programs" / "groups.py"
@@ -29,7 +30,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("xla", marks=pytest.mark.long)])
 def test_groups_of_some_ranks(backend: str) -> None:
     if backend == "xla":
-        pytest.importorskip("torch_xla")
+        need_torch_xla()
     done = run(str(GROUPS), MIGRATE_BACKEND=backend)
     assert done.returncode == 0, done.stderr
     assert "all groups are right" in done.stdout
@@ -58,7 +59,7 @@ def test_the_ranks_of_torchrun_are_taken(tmp_path: Path) -> None:
 )
 def test_a_file_is_run_in_every_rank(backend: str, ranks: int, tmp_path: Path) -> None:
     if backend == "xla":
-        pytest.importorskip("torch_xla")
+        need_torch_xla()
     environment = {"MIGRATE_BACKEND": backend, "MIGRATE_RANKS": str(ranks)}
     done = run(str(FILE), str(tmp_path), **environment)
     assert done.returncode == 0, done.stderr
