@@ -1,6 +1,6 @@
 """`make test-machines`: the tests on machines of another make, as far as one machine can be them.
 
-    python tests/machines.py            all rows
+    python tests/machines.py            all rows (the verdicts of `avx2` are in it)
     python tests/machines.py avx2 load  those
 
 A row runs the tests in place under other settings, or in a clone of its own (of what is committed) with a
@@ -44,6 +44,21 @@ NUMERIC = (
     "--ignore=tests/prove/test_run.py",
     "--ignore=tests/prove/test_waiting.py",
     "--ignore=tests/prove/test_whose_error.py",
+)
+# Of these, where a last bit decides between "matches" and "differs" and not only how near a tolerance is;
+# CI runs them at each change.
+VERDICTS = (
+    "tests/parity/judge",
+    "tests/parity/emulate",
+    "tests/parity/tasks",
+    "tests/parity/test_compare.py",
+    "tests/parity/test_faults.py",
+    "tests/parity/test_outputs.py",
+    "tests/parity/test_pairs.py",
+    "tests/parity/test_precision.py",
+    "tests/prove/compare",
+    "tests/prove/test_faults.py",
+    "tests/converters/layers",
 )
 # What starts processes and waits for them.
 WAITING = ("tests/prove", "tests/observe", "tests/shims", "tests/report", "tests/devices")
@@ -212,6 +227,7 @@ def interpreter(version: str, *, of_all: bool = False) -> str:
 
 ROWS = {
     "avx2": Row("a CPU with AVX2 only, as far as variables say so", with_avx2, NUMERIC, AVX2),
+    "avx2-verdicts": Row("the same, the tests of verdicts", with_avx2, VERDICTS, AVX2),
     "sse": Row("a CPU with SSE only, XLA with AVX", in_place, NUMERIC, SSE),
     "elsewhere": Row("`LC_ALL=C`, Kathmandu's time", in_place, (), ELSEWHERE),
     "one-core": Row("one core", in_place, WAITING, before=("taskset", "-c", "0")),
@@ -233,7 +249,7 @@ def main(names: list[str]) -> int:
         print(f"no such machine: {', '.join(unknown)}; there are {', '.join(ROWS)}")
         return 2
     lines, failed = [], False
-    for name in names or ROWS:
+    for name in names or [name for name in ROWS if name != "avx2-verdicts"]:
         row, start = ROWS[name], time.monotonic()
         print(f"== {name}: {row.what}", flush=True)
         try:
