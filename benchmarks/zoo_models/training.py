@@ -57,17 +57,21 @@ def built(name: str, head: bool) -> Any:
 
     transformers.logging.set_verbosity_error()
     row = rows()[name]
-    config = tiny(transformers.CONFIG_MAPPING[name], int(row["shrunk"]))
-    config.architectures = [row["class"]]
-    _with_rates(config)
-    if head and hasattr(config, "output_router_logits"):
-        config.output_router_logits = True
-    cls = _head(config) if head else transformers.AutoModel
+
+    def configured() -> Any:
+        config = tiny(transformers.CONFIG_MAPPING[name], int(row["shrunk"]))
+        config.architectures = [row["class"]]
+        _with_rates(config)
+        if head and hasattr(config, "output_router_logits"):
+            config.output_router_logits = True
+        return config
+
+    cls = _head(configured()) if head else transformers.AutoModel
     make = cls._from_config if head else cls.from_config
     try:
-        return make(config, attn_implementation=row["attention"])
+        return make(configured(), attn_implementation=row["attention"])
     except ValueError:  # some part of it has only its own attention
-        return make(config)
+        return make(configured())
 
 
 def inputs(model: Any, name: str) -> dict[str, Any]:
