@@ -59,6 +59,7 @@ class PortOptions:
         api: of Flax.
         script: a training script whose run gives the inputs, and the model where nobody names it.
         args: of that script.
+        comparisons: which are made, of `Case`'s names and "sizes", "bfloat16", "initialisation"; None: all.
     """
 
     output: Path
@@ -75,6 +76,11 @@ class PortOptions:
     api: str = "linen"
     script: Path | None = None
     args: tuple[str, ...] = ()
+    comparisons: frozenset[str] | None = None
+
+    def compares(self, name: str) -> bool:
+        """Whether a comparison is made."""
+        return self.proof and (self.comparisons is None or name in self.comparisons)
 
 
 def port_model(
@@ -135,7 +141,7 @@ def port_model(
             sizes = None
             if not made.missing:
                 progress("building both at another size")
-                sizes = _sizes(place, original, given, made, work, options.proof)
+                sizes = _sizes(place, original, given, made, work, options)
                 made = made.limited(sizes.limits)
                 _write_limited(place, made)
             notes = [*said, *given.notes, *weights.notes, *formatted(place)]
@@ -144,6 +150,7 @@ def port_model(
             if options.proof and not made.missing:
                 takes = _takes(original, given)
                 wanted = list(asked(given.inputs, made.inputs, takes, made.trains))
+                wanted = [one for one in wanted if options.compares(one.name)]
                 state, params = weights.state, place / PARAMS if weights.state else None
                 if state is not None and original.checkpoint is None:
                     state, params, note = _stirred(name, original, given, made, work)
@@ -159,7 +166,8 @@ def port_model(
                     options.timeout,
                     progress,
                 )
-                if not any(case.error for case in cases):  # else it does not run here either
+                runs = not any(case.error for case in cases)  # else it does not run here either
+                if runs and options.compares("bfloat16"):
                     progress("comparing: bfloat16")
                     numerics = _in_bfloat16(
                         place, given, made, state, params, work, options.timeout
@@ -167,7 +175,7 @@ def port_model(
             cases = tuple(replace(case, suspects=made.own_gradients) for case in cases)
             notes += dict.fromkeys(case.reference for case in cases if case.reference)
             start = None
-            if options.proof and not made.missing and made.watched:
+            if options.compares("initialisation") and not made.missing and made.watched:
                 progress("comparing: initialisation")
                 start = initialisation.compared(original, place, name, made, _example(given), work)
             whose = original.weights if weights.state else ""
@@ -293,11 +301,13 @@ def _written(
 
 
 def _sizes(
-    place: Path, original: Original, given: Given, made: Any, work: Path, proof: bool
+    place: Path, original: Original, given: Given, made: Any, work: Path, options: PortOptions
 ) -> Sizes:
     """Which sizes the port follows; its source in the place is without limits afterwards."""
-    if not proof:
+    if not options.proof:
         return unproven(made, "made with `--no-proof`")
+    if not options.compares("sizes"):
+        return unproven(made, "left out")
     texts = frozenset(one.text for one in made.bounds)
     _write_limited(place, made.limited(Limits(lifted=texts)))
     module, shown = original.module, original.target.shown

@@ -14,6 +14,7 @@ import torch
 from converters.graph.draws import ATTENTION, Modes, is_dropout, is_recurrent
 from converters.graph.ir import Call, Free, Graph, Held, Op, Ref, calls
 from converters.graph.merging.dropouts import with_dropouts
+from converters.graph.recording.detours import CHECK, FINITE
 from converters.graph.recording.group import group
 from converters.graph.recording.masks import broadcast_masks
 from converters.graph.recording.modes import DrawError, training, trains_otherwise
@@ -77,7 +78,8 @@ def both_modes(
     except Exception as error:  # whatever the original raises in training
         what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         return Both(recorded, graph, Modes(refused=f"it does not run in training ({what})"))
-    trained = replace(trained, notes=recorded.notes)
+    more = [note for note in trained.notes if note.startswith((CHECK, FINITE))]
+    trained = replace(trained, notes=tuple(dict.fromkeys((*recorded.notes, *more))))
     return Both(trained, found, Modes(frozenset(statistics)), (recorded, graph))
 
 

@@ -352,6 +352,71 @@ def checks_pass(wanted: bool, told: dict[str, None]) -> Iterator[None]:
         environment._log_real_tensor_propagation = before
 
 
+# What to say of a check that is left out, and of a branch on values that are not finite.
+CHECK = "a check of values that the port does not make"
+FINITE = (
+    "values are taken to be finite: what the original does where they are not is not in the port"
+)
+_ASKS: dict[Any, bool] = {
+    getattr(holder, name): name == "isfinite"
+    for holder in (torch, torch.Tensor)
+    for name in ("isfinite", "isinf", "isnan")
+}
+_OF_ALL = (torch.all, torch.any, torch.Tensor.all, torch.Tensor.any)
+_NOT = (torch.logical_not, torch.Tensor.logical_not, torch.Tensor.__invert__)
+_JOIN = (
+    *(
+        getattr(torch.Tensor, f"{kind}_{name}")
+        for kind in ("logical", "bitwise")
+        for name in ("and", "or")
+    ),
+    *(torch.logical_and, torch.logical_or, torch.bitwise_and, torch.bitwise_or),
+    *(torch.Tensor.__and__, torch.Tensor.__or__),
+)
+_READ = (torch.Tensor.__bool__, torch.Tensor.item)
+
+
+class FiniteValues(TorchFunctionMode):
+    """Answers whether values are finite, where the model reads that as a number of Python: they are.
+
+    A run on real values comes first and notes where they are not: there, nothing is answered.
+
+    Attributes:
+        odd: the lines of these.
+        notes: what to say of those where it was answered.
+    """
+
+    def __init__(self, odd: dict[str, None] | None = None) -> None:
+        super().__init__()
+        self.real = odd is None
+        self.odd: dict[str, None] = {} if odd is None else odd
+        self.notes: dict[str, None] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        answer = getattr(args[0], "_if_finite", None) if args else None
+        if answer is not None and func in _READ:
+            file, number = place()
+            line = f"{file.rpartition('/')[2]}:{number}"
+            if self.real:
+                read = func(*args, **(kwargs or {}))
+                if read is not answer:
+                    self.odd[line] = None
+                return read
+            if line not in self.odd:
+                self.notes[f"{CHECK if _is_check(file, number) else FINITE}: {line}"] = None
+                return answer
+        result = func(*args, **(kwargs or {}))
+        if func in _ASKS:
+            result._if_finite = _ASKS[func]
+        elif answer is not None and func in _OF_ALL:
+            result._if_finite = answer
+        elif answer is not None and func in _NOT:
+            result._if_finite = not answer
+        elif func in _JOIN and answer is getattr(args[1], "_if_finite", ()):
+            result._if_finite = answer
+        return result
+
+
 def place() -> tuple[str, int]:
     """The line of the model that is running."""
     inside = (f"{torch.__path__[0]}/", f"{Path(__file__).parent}/", "<")

@@ -24,6 +24,8 @@ from torch.utils import _pytree as pytree
 
 from converters.errors import ConversionError
 from converters.graph.recording.detours import (
+    CHECK,
+    FiniteValues,
     batched_experts,
     checks_pass,
     distributions_unchecked,
@@ -204,7 +206,8 @@ def _recorded(
             ]
             said = ", ".join(filter(None, taken))
             notes = [f"{said} ({failures[0][1]})"] if said else []
-            notes += [f"a check of values that the port does not make: {one}" for one in told]
+            notes += [f"{CHECK}: {one}" for one in told]
+            notes += called.finite
             notes += called.ties
             return Trace(
                 program,
@@ -290,6 +293,9 @@ class _Called:
     changed: set[str] = field(default_factory=set)
     # What to know of its choices among equal values.
     ties: list[str] = field(default_factory=list)
+    # Lines that ask whether values are finite, and where they are not; what to say of the others.
+    odd: dict[str, None] = field(default_factory=dict)
+    finite: tuple[str, ...] = ()
     # Functions with a gradient of their own.
     own_gradients: dict[str, None] = field(default_factory=dict)
     # Integer inputs that are read, known when it ended at values.
@@ -328,6 +334,7 @@ def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Call
                 stack.callback(hook.remove)
         ties = stack.enter_context(Ties())
         narrow = stack.enter_context(NarrowSeen())
+        finite = stack.enter_context(FiniteValues())
         stack.enter_context(own_gradients_noted(called.own_gradients))
         try:
             module(**inputs)
@@ -338,6 +345,7 @@ def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Call
             ) from error
     called.ties = ties.notes()
     called.narrow = narrow.seen
+    called.odd = finite.odd
     return called
 
 
@@ -356,6 +364,7 @@ def _export(
     inputs = {name: one for name, one in inputs.items() if name not in fixed}
     auto = torch.export.Dim.AUTO
     shapes = {name: dict.fromkeys(free(x.dim()), auto) for name, x in inputs.items()}
+    finite = FiniteValues(called.odd)
     with (
         _marked(module, called),
         slow_paths(),
@@ -372,12 +381,14 @@ def _export(
         warnings.catch_warnings(),
         redirect_stderr(io.StringIO()),  # where torch.export prints what it has when it fails
         _unlogged(),
+        finite,
     ):
         warnings.simplefilter("ignore")
         program = torch.export.export(
             wrapper, (), dict(inputs), dynamic_shapes=shapes, strict=False
         )
         called.bounds = bounds(program, tuple(inputs))
+        called.finite = tuple(finite.notes)
         if in_training:
             drawn_anew(program.graph)
         program, apart = _functional(program, decomposed)

@@ -123,6 +123,17 @@ class Orthogonal:
 
 
 @dataclass(frozen=True)
+class Norm:
+    """The norms of slices of a tensor, as weight_norm keeps them.
+
+    Attributes:
+        of: the tensor.
+    """
+
+    of: Law
+
+
+@dataclass(frozen=True)
 class Unset:
     """Memory that nothing wrote to."""
 
@@ -151,7 +162,7 @@ class Patched:
     patches: tuple[tuple[int, int, Law], ...]
 
 
-Law = Constant | Computed | Sequence | Draw | Formula | Orthogonal | Unset | Other | Patched
+Law = Constant | Computed | Sequence | Draw | Formula | Orthogonal | Norm | Unset | Other | Patched
 
 
 def is_drawn(law: Law | Number) -> bool:
@@ -196,6 +207,8 @@ def serials(law: Law | Number) -> set[int]:
             return {law.serial}
         case Formula():
             return {serial for one in law.inputs for serial in serials(one)}
+        case Norm():
+            return serials(law.of)
         case Patched():
             inner = {serial for _, _, one in law.patches for serial in serials(one)}
             return serials(law.law) | inner

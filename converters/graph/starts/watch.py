@@ -20,6 +20,7 @@ from converters.graph.starts.law import (
     Constant,
     Draw,
     Law,
+    Norm,
     Number,
     Orthogonal,
     Other,
@@ -260,12 +261,14 @@ class Watch(TorchDispatchMode):
             return Unset()
         if name in _RANDOM:
             return Other(name)
-        if name == "copy":
+        if name in ("copy", "set") and len(args) > 1 and isinstance(args[1], torch.Tensor):
             return self._law(args[1])
         if name in _COPIES:
             return self._law(args[0])
         laws = [self._law(one) for one in _tensors((*args, *kwargs.values()))]
         drawn = any(is_drawn(law) for law in laws)
+        if drawn and name in ("norm", "linalg_vector_norm") and args[1:2] in ((), (2,)):
+            return Norm(laws[0])
         if not drawn and not any(sequence(law) for law in laws):
             return Computed()
         made = self._applied(name, args, kwargs, caller)

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch.nn.utils.parametrize import is_parametrized
 
 from converters.graph.expression import SettingFloat, SettingInt, as_code, call, code, dtype_name
 from converters.graph.starts.law import (
@@ -19,6 +18,7 @@ from converters.graph.starts.law import (
     Formula,
     Law,
     Leaf,
+    Norm,
     Number,
     Orthogonal,
     Other,
@@ -36,6 +36,7 @@ from converters.graph.writing.layers import Layer, Placed, weight_of
 from converters.graph.writing.original.constants import computed
 from converters.graph.writing.original.settings import Settings
 from converters.graph.writing.place import buffer_path
+from converters.layers.reparametrized import is_reparametrized
 from converters.mapping.module_tree import BUFFERS
 
 # What the constructor of a Flax layer calls the initialiser of an array.
@@ -130,17 +131,26 @@ class Initial:
         return made
 
     def _layer(self, path: str, layer: Layer, made: ast.expr, single: bool) -> ast.expr:
-        names = [name for name, one in layer.module._parameters.items() if one is not None]
-        if self.starts is None or not isinstance(made, ast.Call) or not names:
+        if self.starts is None or not isinstance(made, ast.Call):
             return made
         if isinstance(layer.module, torch.nn.MultiheadAttention):
             return self._attention(path, layer, made)
+        inner = next((one.value for one in made.keywords if one.arg == "layer"), None)
+        if (
+            isinstance(inner, ast.Call)
+            and layer.ours is not None
+            and is_reparametrized(layer.module)
+        ):
+            self._around(path, layer, made, inner)
+            return made
         if layer.ours is not None:
-            plain = isinstance(layer.module, _AS_TORCH) and not is_parametrized(layer.module)
+            plain = isinstance(layer.module, _AS_TORCH) and not is_reparametrized(layer.module)
             return self._own(path, layer, made) if plain else made
         if layer.flax.of.rpartition(".")[2] not in _LAYERS:
             return made
-        for name in names:
+        for name, tensor in layer.module._parameters.items():
+            if tensor is None:
+                continue
             key = f"{path}.{name}"
             placed = weight_of(layer.module, name) or self._turned(key, layer.module, name)
             if placed is None or placed.linen not in _ARGUMENTS:
@@ -201,6 +211,40 @@ class Initial:
             for key in keys[argument]:
                 self.otherwise.setdefault(key, "arrays of one layer start in several ways")
         return made
+
+    def _around(self, path: str, layer: Layer, made: ast.Call, inner: ast.Call) -> None:
+        """A layer around another one, which computes its weight: what that is computed from starts as the
+        weight of the inner layer does, and the scale of weight_norm is its norm.
+        """
+        laws: list[Law] = []
+        norms: dict[str, Law] = {}
+        for name, _ in layer.module.named_parameters():
+            key, placed = f"{path}.{name}", weight_of(layer.module, name)
+            start = (self.starts or _NONE).get(key)
+            array, _, part = ("", "", "") if placed is None else placed.linen.partition("_")
+            argument = _ARGUMENTS.get(array, "")
+            try:
+                if start is None or placed is None or not argument:
+                    raise UnknownLawError("no initialiser of the layer is for it")
+                if part == "g" and isinstance(start.law, Norm):
+                    norms[key] = start.law.of
+                    self._written.add(key)
+                    continue
+                if part == "g":
+                    holder, argument = made, "scale_init"
+                else:
+                    holder = inner
+                    laws.append(start.law)
+                found = self._initialiser(key, layer.module, name, placed.axes, "")
+            except UnknownLawError as error:
+                self.otherwise.setdefault(key, str(error))
+                continue
+            if ast.unparse(found) != _USUAL.get(argument):
+                holder.keywords.append(ast.keyword(argument, found))
+        for key, law in norms.items():
+            if law not in laws:
+                self.otherwise.setdefault(key, "the norm of another tensor")
+        inner.keywords.sort(key=lambda one: one.arg is None)
 
     def _attention(self, path: str, layer: Layer, made: ast.Call) -> ast.expr:
         """Flax's attention: one initialiser for query, key and value, one for the output."""
@@ -359,6 +403,8 @@ class Initial:
                 return code("lambda key, shape, dtype=jnp.float32: {made}", made=made)
             case Computed() | Sequence() | Formula():
                 return self._computed(start, module, name, axes, path)
+            case Norm():
+                raise UnknownLawError("the norm of another tensor")
             case Unset():
                 raise UnknownLawError("the original does not set it")
             case Other(why=why):

@@ -14,8 +14,10 @@ from converters.graph.expression import as_code, call, code
 from converters.graph.writing.numerics import with_numerics
 from converters.graph.writing.original.settings import Settings
 from converters.layers.flax_call import Call, FlaxCall, Maker, Name, Variable
+from converters.layers.join import ALONE
 from converters.layers.layout import UNCHANGED, Permute
 from converters.layers.registry import find_entry, flax_calls
+from converters.layers.reparametrized import CannotComputeError, is_reparametrized, reparametrized
 
 # Argument of a Flax layer → the attribute of torch's that it comes from.
 _FROM = {
@@ -201,7 +203,13 @@ def weight_of(module: torch.nn.Module, name: str) -> Placed | None:
     entry, _ = find_entry(module)
     if entry is None:
         return None
-    places = [one for one in entry.weights_of(module) if one.torch == name]
+    weights = entry.weights_of(module)
+    if is_reparametrized(module):
+        try:
+            weights = tuple(one for one in reparametrized(module, weights) if one.join == ALONE)
+        except CannotComputeError:
+            return None
+    places = [one for one in weights if one.torch == name]
     if len(places) != 1 or places[0].part is not None or "/" in places[0].linen:
         return None
     layout = places[0].layout.inverse

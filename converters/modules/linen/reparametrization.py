@@ -58,18 +58,22 @@ class WeightNorm(_Around):
     Attributes:
         axis: of the Flax weight: what torch's dim became (a Dense's or Conv's output: -1; a
             ConvTranspose's input: -2); None: one norm of the whole weight.
+        scale_init: of NAME_g; None: the norm of NAME_v.
     """
 
     axis: int | None = -1
+    scale_init: nn.initializers.Initializer | None = None
 
     def _compute(self, name: str, initial: Any) -> Array:
         v = self.param(f"{name}_v", lambda key: initial)
 
         def norm(key: Array) -> Array:
             if self.axis is None:
-                return jnp.sqrt(jnp.sum(jnp.square(v)))
-            axes = tuple(axis for axis in range(v.ndim) if axis != self.axis % v.ndim)
-            return jnp.sqrt(jnp.sum(jnp.square(v), axis=axes, keepdims=True))
+                scale = jnp.sqrt(jnp.sum(jnp.square(v)))
+            else:
+                axes = tuple(axis for axis in range(v.ndim) if axis != self.axis % v.ndim)
+                scale = jnp.sqrt(jnp.sum(jnp.square(v), axis=axes, keepdims=True))
+            return self.scale_init(key, scale.shape) if self.scale_init is not None else scale
 
         return reparametrization.weight_norm(v, self.param(f"{name}_g", norm))
 

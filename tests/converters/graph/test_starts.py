@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -214,3 +215,51 @@ def test_without_a_watch_nothing_is_claimed() -> None:
     made = port(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), {"input": torch.randn(2, 3)})
     assert not made.watched
     assert "_init=" not in made.modeling
+
+
+class Weighted(nn.Module):
+    """Layers that compute their weights: weight_norm in both forms, spectral_norm, scales of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        conv = nn.Conv1d(4, 6, 3, groups=2)
+        nn.init.normal_(conv.weight, std=0.3)
+        nn.init.zeros_(conv.bias)
+        self.conv = nn.utils.parametrizations.weight_norm(conv, dim=2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            self.head = nn.utils.weight_norm(nn.Linear(6, 5, bias=False))
+            self.other = nn.utils.weight_norm(nn.Linear(5, 5))
+        self.head.weight_g.data.fill_(2.0)
+        nn.init.normal_(self.other.weight_v)
+        self.sigma = nn.utils.parametrizations.spectral_norm(nn.Linear(5, 5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.head(self.conv(x).transpose(1, 2))
+        return self.sigma(self.other(x))
+
+
+def test_what_a_weight_is_computed_from_starts_as_the_weight(load: Callable[..., Any]) -> None:
+    model, starts = watched(Weighted)
+    made = port(model, {"x": torch.randn(2, 4, 9)}, starts)
+    assert set(made.otherwise.items()) == {("other.weight_g", "the norm of another tensor")}
+    flax = load(made)
+    draws = jax.jit(jax.vmap(lambda key: flax.init(key, x=jnp.zeros((2, 4, 9)))))(
+        jax.random.split(jax.random.key(0), DRAWS)
+    )["params"]
+    torch.manual_seed(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        news = [Weighted().state_dict() for _ in range(DRAWS)]
+    for key, ours in {
+        "conv.parametrizations.weight.original1": draws["conv"]["kernel_v"],
+        "conv.parametrizations.weight.original0": draws["conv"]["kernel_g"],
+        "head.weight_v": draws["head"]["kernel_v"],
+        "other.weight_v": draws["other"]["kernel_v"],
+        "other.bias": draws["other"]["bias"],
+        "sigma.parametrizations.weight.original": draws["sigma"]["kernel_orig"],
+    }.items():
+        theirs = np.stack([new[key].numpy() for new in news])
+        assert distance(theirs, np.asarray(ours)) < 1, key
+    np.testing.assert_array_equal(draws["conv"]["bias"], 0)
+    np.testing.assert_array_equal(draws["head"]["kernel_g"], 2)

@@ -15,6 +15,7 @@ import torch
 from flax import linen as nn
 from torch.overrides import TorchFunctionMode
 
+from converters.errors import ConversionError
 from converters.graph import port
 from tests.converters.graph import trained
 from tests.converters.graph.flax_side import Inputs, variables
@@ -36,6 +37,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], Inputs]] = {
     "recurrent": (trained.Recurrent, {"x": real(2, 7, 4)}),
     "frozen": (trained.Frozen, {"x": real(2, 3, 9, 8)}),
     "labelled": (trained.Labelled, {"ids": ids(11, 2, 5), "labels": ids(11, 2, 5)}),
+    "clamped": (trained.Clamped, {"x": real(2, 4)}),
     "layers kept": (lambda: trained.LayerDrop(0.0), {"x": real(2, 4)}),
     "layers kept by Python": (lambda: trained.LayerDrop(0.0, True), {"x": real(2, 4)}),
 }
@@ -190,6 +192,14 @@ def test_training_that_is_not_in_a_port_is_refused(name: str, load: Callable[...
         close(flax.apply(weights, **arrays(inputs)), model(**inputs), scale=1.0)
     with pytest.raises(NotImplementedError, match="training is not in this port"):
         flax.apply(weights, **arrays(inputs), deterministic=False)
+
+
+def test_what_is_done_with_infinite_values_is_named() -> None:
+    notes = port(trained.Clamped().eval(), {"x": real(2, 4)}).notes
+    assert sum("values are taken to be finite" in note for note in notes) == 2
+    assert sum("a check of values that the port does not make" in note for note in notes) == 1
+    with pytest.raises(ConversionError, match="rests on values"):
+        port(trained.Clamped(float("inf")).eval(), {"x": real(2, 4)})
 
 
 def test_a_model_that_is_the_same_in_training_has_no_modes() -> None:

@@ -197,6 +197,26 @@ class Labelled(nn.Module):
         return {"loss": loss, "logits": logits}
 
 
+class Clamped(nn.Module):
+    """Values that are clamped in training where one is not finite, and checks of that."""
+
+    def __init__(self, mask: float = 0.0) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.dropout = nn.Dropout(0.1)
+        self.register_buffer("mask", torch.tensor([0.0, 0.0, mask, 0.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.dropout(self.fc(x)) + self.mask
+        if self.training and not torch.isfinite(x).all():
+            x = torch.clamp(x, -1e4, 1e4)
+        if (torch.isinf(x) | x.isnan()).any().item():
+            x = x.nan_to_num()
+        if (~x.isfinite()).any():
+            raise ValueError("not finite")
+        return x.tanh()
+
+
 class LayerDrop(nn.Module):
     """Layers that are left out at random."""
 

@@ -82,13 +82,17 @@ class TorchModel:
         where = torch_variant.device(self.kind, settings)
 
         def make() -> Variant:
-            how = self.effective(settings)
-            model = torch_variant.variant(self.module, where, how, shared=True)
-            if how != settings and self._extent == "layers":
-                widen_layers(model)
-            return Variant(model)
+            return Variant(self.copy(settings, where, shared=True))
 
         return self._variants.get((settings.dtype, where), make), where
+
+    def copy(self, settings: Settings, where: torch.device, *, shared: bool = False) -> nn.Module:
+        """A copy of the model as the settings want it, of nobody else's; see `torch_variant.variant`."""
+        how = self.effective(settings)
+        model = torch_variant.variant(self.module, where, how, shared=shared)
+        if how != settings and self._extent == "layers":
+            widen_layers(model)
+        return model
 
     def effective(self, settings: Settings) -> Settings:
         """The settings in which the model really runs: not all take float64."""

@@ -29,7 +29,8 @@ def in_training(
 ) -> Trained:
     """See `Runner.in_training`."""
     where = torch_variant.device(runner.kind, settings)
-    model = torch_variant.variant(runner.module, where, settings)
+    model = runner.copy(settings, where)
+    settings = runner.effective(settings)
     model.requires_grad_(True)
     model.train()
     into.mkdir(parents=True, exist_ok=True)

@@ -176,7 +176,9 @@ class TorchRunner(TorchModel):
         """See `Runner`."""
         from migrate.parity.sides.torch.modes import in_training
 
-        return in_training(self, settings, inputs, cotangents, into, batches)
+        return self.widest(
+            settings, lambda: in_training(self, settings, inputs, cotangents, into, batches)
+        )
 
     def generate(self, settings: Settings, inputs: InputSet, tokens: int, output: str) -> Generated:
         """See `Runner`."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 from torch import nn
 
 from migrate.parity.ground.errors import ParityError
@@ -127,6 +128,22 @@ def test_a_model_that_takes_no_float64_has_a_reference_that_says_so(tmp_path: Pa
     assert "float32 is wanted" in note
     plain = captured(side, inputs, tmp_path / "plain")
     assert 0 < max(errors(plain, truth).values()) < 1e-6
+
+
+def test_training_has_the_same_reference(tmp_path: Path) -> None:
+    """The gradients of a model that takes no float64 are those of its layers in float64."""
+    torch.manual_seed(0)
+    model = Asks()
+    inputs, seeds = given(tmp_path, 4, 5), np.ones((4, 4), np.float32)
+    (tmp_path / "cotangents").mkdir()
+    for number in range(inputs.count):
+        save_file({"output": seeds}, tmp_path / "cotangents" / f"{number:03d}.safetensors")
+    runner(model).in_training(TRUTH, inputs, tmp_path / "cotangents", tmp_path / "found", 5)
+    found = load_file(tmp_path / "found" / "000.safetensors")
+    wide = torch.from_numpy(inputs[0]["x"]).double()
+    exact = (torch.cos(model.fc.double()(wide)).mT @ wide).detach().numpy()
+    error = np.linalg.norm(found["weights/fc.weight"] - exact) / np.linalg.norm(exact)
+    assert error < 1e-6
 
 
 def test_a_model_that_never_runs_raises_its_own_error(tmp_path: Path) -> None:
