@@ -135,7 +135,7 @@ def port_model(
             sizes = None
             if not made.missing:
                 progress("building both at another size")
-                sizes = _sizes(place, original, given, made, work, options.proof)
+                sizes = _sizes(place, original, given, made, options.proof, progress)
                 made = made.limited(sizes.limits)
                 _write_limited(place, made)
             notes = [*said, *given.notes, *weights.notes, *formatted(place)]
@@ -293,7 +293,7 @@ def _written(
 
 
 def _sizes(
-    place: Path, original: Original, given: Given, made: Any, work: Path, proof: bool
+    place: Path, original: Original, given: Given, made: Any, proof: bool, progress: Progress
 ) -> Sizes:
     """Which sizes the port follows; its source in the place is without limits afterwards."""
     if not proof:
@@ -302,7 +302,7 @@ def _sizes(
     _write_limited(place, made.limited(Limits(lifted=texts)))
     module, shown = original.module, original.target.shown
     inputs, construction = given.inputs[0], original.construction
-    return sizes_of(made, place, module, construction, inputs, work / "sizes", shown)
+    return sizes_of(made, place, module, construction, inputs, shown, progress)
 
 
 def _write_limited(place: Path, made: Any) -> None:
