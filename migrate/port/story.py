@@ -141,7 +141,7 @@ def port_model(
             sizes = None
             if not made.missing:
                 progress("building both at another size")
-                sizes = _sizes(place, original, given, made, work, options)
+                sizes = _sizes(place, original, given, made, options, progress)
                 made = made.limited(sizes.limits)
                 _write_limited(place, made)
             notes = [*said, *given.notes, *weights.notes, *formatted(place)]
@@ -301,7 +301,12 @@ def _written(
 
 
 def _sizes(
-    place: Path, original: Original, given: Given, made: Any, work: Path, options: PortOptions
+    place: Path,
+    original: Original,
+    given: Given,
+    made: Any,
+    options: PortOptions,
+    progress: Progress,
 ) -> Sizes:
     """Which sizes the port follows; its source in the place is without limits afterwards."""
     if not options.proof:
@@ -312,7 +317,7 @@ def _sizes(
     _write_limited(place, made.limited(Limits(lifted=texts)))
     module, shown = original.module, original.target.shown
     inputs, construction = given.inputs[0], original.construction
-    return sizes_of(made, place, module, construction, inputs, work / "sizes", shown)
+    return sizes_of(made, place, module, construction, inputs, shown, progress)
 
 
 def _write_limited(place: Path, made: Any) -> None:

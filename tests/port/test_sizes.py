@@ -179,7 +179,7 @@ def sized(build: Callable[[], nn.Module], inputs: Inputs, folder: Path) -> tuple
     _write(place, without, inputs)
     write_weights(model, "net", written.constants, None, place, folder)
     arrays = {name: one.numpy() for name, one in inputs.items()}
-    found = sizes_of(written, place, model, seen.of(model), arrays, folder / "work", "net")
+    found = sizes_of(written, place, model, seen.of(model), arrays, "net", lambda _: None)
     limited = written.limited(found.limits)
     _write(place, limited, inputs)
     return limited, found
@@ -201,8 +201,7 @@ def outputs(written: Port, place: Path, model: nn.Module, inputs: Inputs, **size
     names = written.model_class, written.config_class
     arrays = {name: one.numpy() for name, one in inputs.items()}
     with package_of(place) as package:
-        work = place.parent / "again"
-        (found,) = outputs_of(package, place, names, sizes, model.eval(), arrays, work)
+        (found,) = outputs_of(package, place, names, sizes, model.eval(), arrays)
     return found
 
 

@@ -16,9 +16,7 @@ from migrate.port.sizes.instance import Arrays, Axis, Instance, alive, resized, 
 _MOST = 1024
 
 
-def lifted(
-    port: Any, package: Any, folder: Path, module: Any, inputs: Arrays, work: Path
-) -> tuple[str, ...]:
+def lifted(port: Any, package: Any, folder: Path, module: Any, inputs: Arrays) -> tuple[str, ...]:
     """The texts of bounds beyond which the port still gives what the original gives.
 
     Args:
@@ -27,7 +25,6 @@ def lifted(
         folder: of the port.
         module: the original.
         inputs: what it was recorded with.
-        work: for files in between.
     """
     asked = [one for one in port.bounds if list(_beyond(one))]
     if not asked:
@@ -47,7 +44,7 @@ def lifted(
                 continue
             try:
                 refused = False
-                outputs = outputs_of(package, folder, names, {}, base.module, given, work)
+                outputs = outputs_of(package, folder, names, {}, base.module, given)
             except PortRefusesError:
                 agree = -1
                 break

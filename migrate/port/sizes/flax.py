@@ -7,6 +7,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import numpy as np
 from migrate.port.sizes.instance import Array, Arrays, flat, quiet
 from migrate.port.weights import CONSTANTS, MAPPING, PARAMS
 
-_CONVERTED = "weights.safetensors"
+Shape = tuple[int, ...]
+# Characters of what a class of the port says about a size.
+_SHOWN = 160
 
 
 class PortRefusesError(Exception):
@@ -40,16 +43,92 @@ def package_of(folder: Path) -> Iterator[Any]:
             del sys.modules[one]
 
 
-def outputs_of(
+@dataclass(frozen=True)
+class PortAtSize:
+    """A port at the sizes of another instance, with the weights of the original at these.
+
+    Attributes:
+        package: of the port.
+        folder: of the port.
+        config: its configuration.
+        model: the Flax model.
+        arrays: path → array: its weights.
+        inputs: what it is given.
+    """
+
+    package: Any
+    folder: Path
+    config: Any
+    model: Any
+    arrays: Mapping[str, Array]
+    inputs: Arrays
+
+    def shapes(self) -> list[Shape]:
+        """Shapes of the outputs; nothing is computed or compiled.
+
+        Raises:
+            PortRefusesError: its weights have other paths or shapes, or a layer takes no such shapes.
+        """
+        import jax
+
+        with self._refusing():
+            inputs = _abstract(self.inputs)
+            key = jax.random.key(0)
+            outputs, variables = jax.eval_shape(self.model.init_with_output, key, **inputs)
+            wanted = {
+                "/".join(str(step.key) for step in path): tuple(leaf.shape)
+                for path, leaf in jax.tree_util.tree_leaves_with_path(variables)
+            }
+            if wanted.keys() != self.arrays.keys():
+                self._require_paths()
+            if any(
+                wanted.get(path, array.shape) != array.shape for path, array in self.arrays.items()
+            ):
+                outputs = jax.eval_shape(self.model.apply, _nested(self._weights()), **inputs)
+            return [tuple(leaf.shape) for leaf in flat(outputs)]
+
+    def outputs(self) -> list[Array]:
+        """What it gives.
+
+        Raises:
+            PortRefusesError: as of `shapes`, or it raises when it runs.
+        """
+        import jax
+
+        with self._refusing():
+            self._require_paths()
+            variables = _nested(self._weights())
+            program = jax.jit(self.model.apply).lower(variables, **self.inputs)
+            options = {"xla_backend_optimization_level": 0}
+            made = program.compile(options)(variables, **self.inputs)
+            return [np.asarray(leaf) for leaf in flat(made)]
+
+    def _weights(self) -> dict[str, Array]:
+        return {path: _narrow(array) for path, array in self.arrays.items()}
+
+    def _require_paths(self) -> None:
+        if self.arrays:
+            self.package.require_params(self.arrays, self.config, **_abstract(self.inputs))
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        import jax
+
+        cpu = jax.devices("cpu")[0]
+        highest = jax.default_matmul_precision("highest")
+        with _refused(self.folder), quiet(), jax.default_device(cpu), highest:
+            yield
+
+
+def port_at(
     package: Any,
     folder: Path,
     names: tuple[str, str],
     settings: Mapping[str, Any],
     module: Any,
     inputs: Arrays,
-    work: Path,
-) -> list[Array]:
-    """What a port gives at other sizes, with the weights of the original at these.
+) -> PortAtSize:
+    """Make a port at other sizes, with the weights of the original at these.
 
     Args:
         package: of the port.
@@ -58,59 +137,88 @@ def outputs_of(
         settings: the sizes.
         module: the original at these.
         inputs: what both are given.
-        work: for the weights.
+
+    Raises:
+        PortRefusesError: its mapping or its configuration refuses them.
+    """
+    with _refused(folder):
+        config = getattr(package, names[1])(**settings)
+        arrays = _converted(folder, module) if (folder / PARAMS).exists() else {}
+        model = getattr(package, names[0])(config)
+        narrow = {name: _narrow(array) for name, array in inputs.items()}
+        return PortAtSize(package, folder, config, model, arrays, narrow)
+
+
+def outputs_of(
+    package: Any,
+    folder: Path,
+    names: tuple[str, str],
+    settings: Mapping[str, Any],
+    module: Any,
+    inputs: Arrays,
+) -> list[Array]:
+    """What a port gives at other sizes; see `port_at` for the arguments.
 
     Raises:
         PortRefusesError: its classes, its mapping or its configuration refuse them.
     """
-    import jax
-
-    try:
-        config = getattr(package, names[1])(**settings)
-        arrays = {name: _narrow(array) for name, array in inputs.items()}
-        cpu = jax.devices("cpu")[0]
-        with quiet(), jax.default_device(cpu), jax.default_matmul_precision("highest"):
-            variables: dict[str, Any] = {}
-            if (folder / PARAMS).exists():
-                file = _converted(folder, module, work)
-                shapes = {
-                    name: jax.ShapeDtypeStruct(one.shape, one.dtype) for name, one in arrays.items()
-                }
-                variables = package.load_params(file, config, **shapes)
-            model = getattr(package, names[0])(config)
-            options = {"xla_backend_optimization_level": 0}
-            program = jax.jit(model.apply).lower(variables, **arrays)
-            found = program.compile(options)(variables, **arrays)
-            return [np.asarray(one) for one in flat(found)]
-    except (
-        Exception
-    ) as error:  # whatever Flax, JAX or the mapping raise at a size that does not fit
-        text = str(error).replace(f"{work}/{_CONVERTED}: ", "").replace(f"{folder}/", "")
-        said = " ".join(text.split())
-        raise PortRefusesError(f"{type(error).__name__}: {said[:160]}") from error
+    return port_at(package, folder, names, settings, module, inputs).outputs()
 
 
-def _converted(folder: Path, module: Any, work: Path) -> Path:
-    """The weights of the original, by the mapping of the port."""
-    import torch
-    from safetensors.numpy import load_file
-
-    from converters.conversion import convert
+def computes_weights(folder: Path) -> bool:
+    """Whether torch computes weights of the port from several tensors (weight_norm)."""
     from converters.mapping import Outcome
     from converters.mapping.file import load_mapping
 
-    work.mkdir(parents=True, exist_ok=True)
-    saved, made = work / "weights.pt", work / _CONVERTED
-    torch.save(module.state_dict(), saved)
-    computed = any(one.outcome is Outcome.REFUSED for one in load_mapping(folder / MAPPING).rules)
-    how: dict[str, Any] = {"model": module} if computed else {"mapping": folder / MAPPING}
+    file = folder / MAPPING
+    return file.exists() and any(
+        rule.outcome is Outcome.REFUSED for rule in load_mapping(file).rules
+    )
+
+
+@contextmanager
+def _refused(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except PortRefusesError:
+        raise
+    except (
+        Exception
+    ) as error:  # whatever Flax, JAX or the mapping raise at a size that does not fit
+        said = " ".join(str(error).replace(f"{folder}/", "").split())
+        raise PortRefusesError(f"{type(error).__name__}: {said[:_SHOWN]}") from error
+
+
+def _converted(folder: Path, module: Any) -> dict[str, Array]:
+    """The weights of the original by the mapping of the port: path → array."""
+    from safetensors.numpy import load_file
+
+    from converters.checkpoint import flatten
+    from converters.conversion import convert_to_pytree
+
+    how: dict[str, Any] = (
+        {"model": module} if computes_weights(folder) else {"mapping": folder / MAPPING}
+    )
+    with quiet():
+        made: dict[str, Array] = flatten(convert_to_pytree(module.state_dict(), **how))
     constants = folder / CONSTANTS
-    extra = load_file(constants) if constants.exists() else None
-    convert(saved, output=made, overwrite=True, extra=extra, **how)
+    return made | (load_file(constants) if constants.exists() else {})
+
+
+def _nested(arrays: Mapping[str, Array]) -> dict[str, Any]:
+    from converters.checkpoint import nest
+
+    made: dict[str, Any] = nest(arrays.items())
     return made
+
+
+def _abstract(arrays: Arrays) -> dict[str, Any]:
+    import jax
+
+    return {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in arrays.items()}
 
 
 def _narrow(array: Array) -> Array:
     """An array with JAX's 32 bits."""
     wide = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
-    return array.astype(wide.get(array.dtype.name, array.dtype.name))
+    return array.astype(wide.get(array.dtype.name, array.dtype.name), copy=False)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from converters.graph.writing.original.elsewhere import values_elsewhere
 from migrate.port.sizes.beyond import lifted
 from migrate.port.sizes.construction import Construction
-from migrate.port.sizes.distance import distance
-from migrate.port.sizes.flax import PortRefusesError, outputs_of, package_of
-from migrate.port.sizes.instance import Arrays, Axis, Change, Instance, alive, built
+from migrate.port.sizes.flax import package_of
+from migrate.port.sizes.instance import Arrays, Axis, Change, built
+from migrate.port.sizes.question import Question
 from migrate.port.sizes.results import Held, Sizes, unproven
 from migrate.port.sizes.second import Second, second
+from migrate.port.sizes.tries import Tries
+from migrate.port.sizes.unseen import Unseen
 
-# Instances of the port that are run at most.
-_CHECKS = 24
+Attempt = Callable[[Sequence[Change]], str]
 
 
 def sizes_of(
@@ -26,8 +26,8 @@ def sizes_of(
     module: Any,
     construction: Construction | None,
     inputs: Arrays,
-    work: Path,
     shown: str,
+    progress: Callable[[str], None],
 ) -> Sizes:
     """Build the original and the port at a second size, and compare their outputs.
 
@@ -37,12 +37,12 @@ def sizes_of(
         module: the original.
         construction: how it was made; None: not known.
         inputs: what it was recorded with.
-        work: for files in between.
         shown: the model, for messages.
+        progress: told what is being done.
     """
     with package_of(folder) as package:
-        free = lifted(port, package, folder, module, inputs, work / "beyond")
-    found = _at_another_size(port, folder, module, construction, inputs, work, shown)
+        free = lifted(port, package, folder, module, inputs)
+    found = _at_another_size(port, folder, module, construction, inputs, shown, progress)
     return replace(found, lifted=free)
 
 
@@ -52,8 +52,8 @@ def _at_another_size(
     module: Any,
     construction: Construction | None,
     inputs: Arrays,
-    work: Path,
     shown: str,
+    progress: Callable[[str], None],
 ) -> Sizes:
     fixed = tuple(Axis(*place) for place in unproven(port, "").axes)
     if construction is None:
@@ -63,8 +63,12 @@ def _at_another_size(
         return unproven(port, "its constructor's arguments do not build the model a second time")
     if not _is_same(base.module, module):
         return unproven(port, "the model was changed after its constructor had made it")
+    question = Question(port, folder, construction, base, shown)
+    unseen = Unseen(question)
     found = second(construction, base, fixed, shown)
-    return _Proof(port, folder, construction, base, found, inputs, work, shown).run(fixed)
+    with package_of(folder) as package:
+        tries = Tries(question, package, found.changes, progress)
+        return _Proof(question, found, tries).run(unseen, fixed)
 
 
 def _sizes(inputs: Arrays, axes: Sequence[Axis]) -> dict[Axis, int]:
@@ -82,39 +86,42 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 class _Proof:
-    def __init__(
-        self,
-        port: Any,
-        folder: Path,
-        construction: Construction,
-        base: Instance,
-        found: Second,
-        inputs: Arrays,
-        work: Path,
-        shown: str,
-    ) -> None:
-        self.port, self.folder, self.construction, self.base = port, folder, construction, base
-        self.found, self.inputs, self.work, self.shown = found, inputs, work, shown
+    """The search for the changes that a port follows, from the cheapest question to the dearest.
+
+    What the port cannot see needs no port. What its shapes refuse needs no values, and nothing is compiled.
+    The others are run, all at once, and in halves where the outputs differ.
+    """
+
+    def __init__(self, question: Question, found: Second, tries: Tries) -> None:
+        self.question, self.found, self.tries = question, found, tries
+        self.inputs = question.base.inputs
         self.good: list[Change] = []
         self.bad: dict[int, tuple[Change, str]] = {}
-        self.distance: float | None = None
-        self.settings: dict[str, Any] = dict(port.settings)
-        self.left = _CHECKS
-        self.known: dict[tuple[int, ...], str] = {}
 
-    def run(self, fixed: Sequence[Axis]) -> Sizes:
-        with package_of(self.folder) as package:
-            self.package = package
-            changes = self.found.changes
-            followed, others = self._parted(changes)
-            if changes and not self._goes(changes):
-                self._settle(followed)
-                self._settle(others)
+    def run(self, unseen: Unseen, fixed: Sequence[Axis]) -> Sizes:
+        """Search, and return what was found."""
+        left = [one for one in self.found.changes if not self._is_bad(one, unseen.why(one))]
+        left = self._settled(self.tries.shapes, left)
+        self.good = self._settled(self.tries.outputs, left)
         return self._result(fixed)
+
+    def _is_bad(self, change: Change, why: str) -> bool:
+        if why:
+            self.bad[id(change)] = change, why
+        return bool(why)
+
+    def _settled(self, attempt: Attempt, changes: Sequence[Change]) -> list[Change]:
+        """The changes that pass an attempt together; the others are bad."""
+        good: list[Change] = []
+        if changes and not self._all_pass(attempt, good, changes):
+            for group in self._parted(changes):
+                self._settle(attempt, good, group)
+        return [one for one in changes if one in good]
 
     def _parted(self, changes: Sequence[Change]) -> tuple[list[Change], list[Change]]:
         """Changes of what the port has a field for, and others: these are more often the ones that part."""
-        names = {setting for setting, _ in self.port.sources.values()} | set(self.port.settings)
+        port = self.question.port
+        names = {setting for setting, _ in port.sources.values()} | set(port.settings)
         followed = [
             one
             for one in changes
@@ -122,80 +129,38 @@ class _Proof:
         ]
         return followed, [one for one in changes if one not in followed]
 
-    def _settle(self, group: Sequence[Change]) -> None:
-        """Add the changes of a group that the port follows beside those which it is known to follow."""
-        if not group or (len(group) > 1 and self._goes(group)):
-            return
+    def _settle(self, attempt: Attempt, good: list[Change], group: Sequence[Change]) -> None:
+        """Add the changes of a group that pass beside the good ones."""
         if len(group) == 1:
-            why = self._tried((*self.good, group[0]))
-            if why:
-                self.bad[id(group[0])] = group[0], why
-            else:
-                self.good.append(group[0])
-            return
-        half = len(group) // 2
-        self._settle(group[:half])
-        self._settle(group[half:])
+            if not self._is_bad(group[0], attempt((*good, group[0]))):
+                good.append(group[0])
+        elif group and not self._all_pass(attempt, good, group):
+            half = len(group) // 2
+            self._settle(attempt, good, group[:half])
+            self._settle(attempt, good, group[half:])
 
-    def _goes(self, group: Sequence[Change]) -> bool:
-        if self._tried((*self.good, *group)):
+    def _all_pass(self, attempt: Attempt, good: list[Change], group: Sequence[Change]) -> bool:
+        if attempt((*good, *group)):
             return False
-        self.good += group
+        good += group
         return True
-
-    def _tried(self, changes: Sequence[Change]) -> str:
-        """What is wrong with the port under these changes; "" where it gives what the original gives."""
-        key = tuple(sorted(map(id, changes)))
-        if key not in self.known:
-            self.known[key] = self._compared(changes)
-        return self.known[key]
-
-    def _compared(self, changes: Sequence[Change]) -> str:
-        ordered = tuple(one for one in self.found.changes if one in changes)
-        made = built(self.construction, self.inputs, ordered, self.shown)
-        if made is None:
-            return "the original refuses it beside the others"
-        if self.left <= 0:
-            return "not tried"
-        self.left -= 1
-        made = alive(made)
-        settings = {**self.port.settings, **self._there(made)}
-        names = self.port.model_class, self.port.config_class
-        where = self.work / f"size{self.left}"
-        try:
-            found = outputs_of(
-                self.package, self.folder, names, settings, made.module, made.inputs, where
-            )
-        except PortRefusesError as error:
-            return f"the port raises {error}"
-        apart, limit = distance(found, made)
-        if not apart <= limit:
-            return f"the outputs are {apart:.1e} from the original's"
-        self.distance, self.settings = apart, settings
-        return ""
-
-    def _there(self, made: Instance) -> dict[str, Any]:
-        """The settings of the port at another size."""
-        own = self.base.module, self.construction.arguments
-        other = made.module, made.arguments
-        return values_elsewhere(self.port.settings, self.port.sources, own, other)
 
     def _result(self, fixed: Sequence[Axis]) -> Sizes:
         held: dict[str, Held] = {}
-        settings = self.port.settings
+        settings = self.question.port.settings
         for change, why in self.bad.values():
             if change.leaf is None:
                 continue
-            alone = built(self.construction, self.inputs, (change,), self.shown)
-            moved = {} if alone is None else self._there(alone)
-            names = [name for name, value in settings.items() if moved.get(name, value) != value]
+            alone = self.question.built((change,))
+            moved = settings if alone is None else self.question.settings(alone)
+            names = [name for name, value in settings.items() if moved[name] != value]
             if not names:
                 names = [change.leaf.name]
             for name in names:
                 value = settings.get(name, change.leaf.value)
                 held[name] = Held(name, value, f"at {change.value!r} {why}")
         for name, value in settings.items():
-            if self.settings[name] == value and name not in held:
+            if self.tries.settings[name] == value and name not in held:
                 held[name] = Held(name, value, self._why(name))
         axes = _sizes(self.inputs, fixed)
         proven = {axis for change in self.good for axis in change.axes}
@@ -207,7 +172,7 @@ class _Proof:
             tuple(changed),
             tuple(held.values()),
             {(one.name, one.axis): size for one, size in axes.items() if one not in proven},
-            distance=self.distance,
+            distance=self.tries.distance,
             idle=tuple(leaf.name for leaf in self.found.idle if leaf.name not in settings),
         )
 

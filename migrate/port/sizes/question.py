@@ -1,0 +1,42 @@
+"""What the proof at a second size is about: a port, its original, and how that was made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from converters.graph.writing.original.elsewhere import values_elsewhere
+from migrate.port.sizes.construction import Construction
+from migrate.port.sizes.instance import Change, Instance, built
+
+
+@dataclass(frozen=True)
+class Question:
+    """A port, and the means to build its original with other arguments.
+
+    Attributes:
+        port: what the compiler gave.
+        folder: of the port.
+        construction: how the original was made.
+        base: the original, built again with the same arguments.
+        shown: the model, for messages.
+    """
+
+    port: Any
+    folder: Path
+    construction: Construction
+    base: Instance
+    shown: str
+
+    def built(self, changes: tuple[Change, ...]) -> Instance | None:
+        """The original with these changes; None where it refuses them."""
+        return built(self.construction, self.base.inputs, changes, self.shown)
+
+    def settings(self, other: Instance) -> Mapping[str, Any]:
+        """The settings of the port at the size of another instance."""
+        own = self.base.module, self.construction.arguments
+        there = other.module, other.arguments
+        moved = values_elsewhere(self.port.settings, self.port.sources, own, there)
+        return {**self.port.settings, **moved}

@@ -1,0 +1,108 @@
+"""Tries of a port under groups of changes of its original: shapes first, outputs where these agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from migrate.port.sizes.distance import distance
+from migrate.port.sizes.flax import PortAtSize, PortRefusesError, port_at
+from migrate.port.sizes.instance import Change, Instance, alive
+from migrate.port.sizes.question import Question
+
+# Instances of the port that are compiled and run at most, and those of which only shapes are computed.
+_RUNS = 24
+_TRACES = 64
+# Names of settings that a line of progress shows.
+_SHOWN = 4
+_Attempt = Callable[[PortAtSize, Instance], str]
+REFUSED = "the original refuses it beside the others"
+
+
+class Tries:
+    """What is wrong with a port under a group of changes; each group is tried once.
+
+    Attributes:
+        distance: relative L2 of the worst output in the last run that agreed.
+        settings: the settings of the port in that run.
+    """
+
+    def __init__(
+        self,
+        question: Question,
+        package: Any,
+        order: Sequence[Change],
+        progress: Callable[[str], None],
+    ) -> None:
+        """Prepare tries of these changes.
+
+        Args:
+            question: the port and its original.
+            package: of the port.
+            order: all changes, in the order in which the original takes them.
+            progress: told what is being done.
+        """
+        self._question, self._package = question, package
+        self._order, self._progress = order, progress
+        self._traces, self._runs = _TRACES, _RUNS
+        self._known: dict[tuple[str, tuple[int, ...]], str] = {}
+        self.distance: float | None = None
+        self.settings: dict[str, Any] = dict(question.port.settings)
+
+    def shapes(self, changes: Sequence[Change]) -> str:
+        """What is wrong with the shapes of weights and outputs; "" where nothing is. Nothing is compiled."""
+        return self._once(self._shapes, "shapes", changes)
+
+    def outputs(self, changes: Sequence[Change]) -> str:
+        """What is wrong with the outputs; "" where the port gives what the original gives."""
+        return self._once(self._outputs, "outputs", changes)
+
+    def _once(self, attempt: _Attempt, what: str, changes: Sequence[Change]) -> str:
+        key = what, tuple(sorted(map(id, changes)))
+        if key not in self._known:
+            self._known[key] = self._tried(attempt, what, changes)
+        return self._known[key]
+
+    def _tried(self, attempt: _Attempt, what: str, changes: Sequence[Change]) -> str:
+        ordered = tuple(one for one in self._order if one in changes)
+        made = self._question.built(ordered)
+        if made is None:
+            return REFUSED
+        if min(self._traces, self._runs) <= 0:
+            return "not tried"
+        names = [one.name for one in ordered]
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        self._progress(f"comparing {what} at another size: {', '.join(names[:_SHOWN])}{more}")
+        if attempt == self._outputs:
+            made = alive(made)
+        port = self._question.port
+        settings = dict(self._question.settings(made))
+        try:
+            there = port_at(
+                self._package,
+                self._question.folder,
+                (port.model_class, port.config_class),
+                settings,
+                made.module,
+                made.inputs,
+            )
+            why = attempt(there, made)
+        except PortRefusesError as error:
+            return f"the port raises {error}"
+        if not why:
+            self.settings = settings
+        return why
+
+    def _shapes(self, there: PortAtSize, made: Instance) -> str:
+        self._traces -= 1
+        shapes, wanted = there.shapes(), [tuple(one.shape) for one in made.outputs]
+        return "" if shapes == wanted else f"the outputs are {shapes}, the original's {wanted}"
+
+    def _outputs(self, there: PortAtSize, made: Instance) -> str:
+        self._runs -= 1
+        outputs = there.outputs()
+        apart, limit = distance(outputs, made)
+        if not apart <= limit:
+            return f"the outputs are {apart:.1e} from the original's"
+        self.distance = apart
+        return ""

@@ -1,0 +1,59 @@
+"""Changes of the original that a port cannot see: it would give what it gives without them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from migrate.port.sizes.distance import distance
+from migrate.port.sizes.flax import computes_weights
+from migrate.port.sizes.instance import Change, run
+from migrate.port.sizes.question import Question
+
+
+class Unseen:
+    """What is wrong with a port where a change reaches neither its settings nor its weights nor its inputs.
+
+    The original tells it alone: the port gives the outputs that the original has without the change.
+    """
+
+    def __init__(self, question: Question) -> None:
+        """Note what the constructor has put into buffers, before weights are drawn anew."""
+        self._question = question
+        self._buffers = _buffers(question.base.module)
+        self._by_mapping = not computes_weights(question.folder)
+
+    def why(self, change: Change) -> str:
+        """What is wrong under this change alone; "" where the port may see it, or it has no effect."""
+        if change.leaf is None or change.axes or not self._by_mapping:
+            return ""
+        base = self._question.base
+        alone = self._question.built((change,))
+        if alone is None or self._question.settings(alone) != self._question.port.settings:
+            return ""
+        state = base.module.state_dict()
+        if _shapes(alone.module) != _shapes(base.module) or not _equal(
+            self._buffers, _buffers(alone.module)
+        ):
+            return ""
+        alone.module.load_state_dict(state)
+        alone = replace(alone, outputs=run(alone.module, alone.inputs))
+        apart, limit = distance(run(base.module, base.inputs), alone)
+        return "" if apart <= limit else f"the outputs are {apart:.1e} from the original's"
+
+
+def _shapes(module: torch.nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(one.shape) for name, one in module.state_dict().items()}
+
+
+def _buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of the buffers that a checkpoint has."""
+    kept = module.state_dict()
+    return {name: one.detach().clone() for name, one in module.named_buffers() if name in kept}
+
+
+def _equal(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> bool:
+    return some.keys() == others.keys() and all(
+        torch.equal(one, others[name]) for name, one in some.items()
+    )
