@@ -4,7 +4,7 @@
                                        [--again VERDICT…] [--keep FOLDER] [--summary]
 
 Each type is built tiny (benchmarks/zoo_models/training.py), all its dropouts at a rate of 0.1, and given to
-`migrate port` in a process of its own, with one batch of inputs; `--kind head` takes a class with a loss,
+`migrate port` in a process of its own, with two batches of inputs; `--kind head` takes a class with a loss,
 and gives it labels. Four comparisons of its proof are made: float32, training mode (gradients of all
 parameters, of evaluation where the model has no other mode), bfloat16, and `init`. What is tried at a second
 size and in other shapes is left out.
@@ -49,8 +49,8 @@ def build():
 
 
 def inputs():
-    made = training.inputs(build().eval(), {name!r})
-    yield {{key: one.numpy() for key, one in made.items()}}
+    for made in training.batches(build().eval(), {name!r}):
+        yield {{key: one.numpy() for key, one in made.items()}}
 """
 YES, NO, NONE = "yes", "no", ""
 
@@ -202,7 +202,7 @@ def _measured(name: str, kind: str, work: Path) -> dict[str, str]:
     factory = work / "factory.py"
     factory.write_text(_FACTORY.format(name=name, head=kind == "head"))
     specs = (f"{factory}:inputs",)
-    options = PortOptions(work, "model", specs, count=1, comparisons=_COMPARED)
+    options = PortOptions(work, "model", specs, count=training.BATCHES, comparisons=_COMPARED)
     try:
         done = port_model(f"{factory}:build", options, "", lambda _: None)
     except (PortError, ParityError, ConversionError) as error:
