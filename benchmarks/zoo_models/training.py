@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.zoo_models.huggingface import TABLE
 
 RATE = 0.1
-BATCHES = 2
+BATCHES = 8
 _RATES = re.compile(r"drop(out|_path|_rate)|pdrop")
 _NOT_RATES = re.compile(r"layer_?drop|classifier_dropout")
 # Mappings of transformers from configurations to classes with a loss, the likeliest first.
@@ -89,12 +89,12 @@ def inputs(model: Any, name: str) -> dict[str, Any]:
 
 
 def batches(model: Any, name: str) -> Iterator[dict[str, Any]]:
-    """The inputs, and others like them: what is drawn lies otherwise. Tokens that stand for images stay."""
+    """The inputs, and others of their shapes: what is drawn lies otherwise, but for tokens of images."""
     made = inputs(model, name)
-    yield made
     numbers = [key for key, one in made.items() if one.is_floating_point()]
     moved = numbers or [key for key in made if key.endswith("ids")]
-    yield {key: one.roll(1, -1) if key in moved else one for key, one in made.items()}
+    for turn in range(BATCHES):
+        yield {key: one.roll(turn, -1) if key in moved else one for key, one in made.items()}
 
 
 def _with_rates(config: Any) -> None:
