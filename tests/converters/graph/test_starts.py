@@ -197,6 +197,7 @@ def test_laws_are_those_of_what_wrote_last() -> None:
         layer.mask = nn.Buffer(torch.ones(4, 4).tril())
         layer.table = nn.Parameter(torch.zeros(4, 2))
         layer.table.data[1].uniform_()
+        layer.none = nn.Parameter(torch.empty(2, 0))
         layer.odd = nn.Parameter(torch.bernoulli(torch.full((2,), 0.5)))
         return layer
 
@@ -207,6 +208,7 @@ def test_laws_are_those_of_what_wrote_last() -> None:
     assert isinstance(starts["bias"].law, Constant)
     assert isinstance(starts["mask"].law, Computed)
     assert isinstance(starts["table"].law, Patched)
+    assert isinstance(starts["none"].law, Constant)
     assert starts["odd"].law == Other("bernoulli")
 
 

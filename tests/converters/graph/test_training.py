@@ -40,6 +40,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], Inputs]] = {
     "frozen": (trained.Frozen, {"x": real(2, 3, 9, 8)}),
     "labelled": (trained.Labelled, {"ids": ids(11, 2, 5), "labels": ids(11, 2, 5)}),
     "clamped": (trained.Clamped, {"x": real(2, 4)}),
+    "replaced": (trained.Replaced, {"x": real(2, 4)}),
     "layers kept": (lambda: trained.LayerDrop(0.0), {"x": real(2, 4)}),
     "layers kept by Python": (lambda: trained.LayerDrop(0.0, True), {"x": real(2, 4)}),
 }
