@@ -4,10 +4,9 @@
                                        [--again VERDICT…] [--keep FOLDER] [--summary]
 
 Each type is built tiny (benchmarks/zoo_models/training.py), all its dropouts at a rate of 0.1, and given to
-`migrate port` in a process of its own, with one batch of inputs; `--kind head` takes a class with a loss,
-and gives it labels. Four comparisons of its proof are made: float32, training mode (gradients of all
-parameters, of evaluation where the model has no other mode), bfloat16, and `init`. What is tried at a second
-size and in other shapes is left out.
+`migrate port` in a process of its own, with eight batches of inputs; `--kind head` takes a class with a loss,
+and gives it labels. Four comparisons of its proof are made: evaluation and training mode (outputs, gradients
+of all parameters), bfloat16, and `init`. What is tried at a second size and in other shapes is left out.
 
 A row is added to the CSV as soon as it is known; a type with one is passed over, unless its verdict is named
 with --again. `--minutes` ends the run in good time. Prints the shares of what was tried; exit code 1 if
@@ -39,7 +38,7 @@ from benchmarks.zoo_models import training  # noqa: E402
 
 FILE = Path(__file__).with_suffix(".csv")
 PRELOADED = ["torch", "numpy", "jax", "flax.linen", "sympy", "torch.export", "transformers"]
-_COMPARED = frozenset({"float32", "gradients", "training mode", "bfloat16", "initialisation"})
+_COMPARED = frozenset({"gradients", "training mode", "bfloat16", "initialisation"})
 _FACTORY = """
 from benchmarks.zoo_models import training
 
@@ -49,8 +48,8 @@ def build():
 
 
 def inputs():
-    made = training.inputs(build().eval(), {name!r})
-    yield {{key: one.numpy() for key, one in made.items()}}
+    for made in training.batches(build().eval(), {name!r}):
+        yield {{key: one.numpy() for key, one in made.items()}}
 """
 YES, NO, NONE = "yes", "no", ""
 
@@ -66,7 +65,7 @@ class Row:
         ported: yes, or why there is no source, or "time".
         mode: "both": dropouts, or statistics of the batch, are in the source; "same": training is
             evaluation; "refused": by name, and the port is that of evaluation.
-        float32: whether the outputs in evaluation are equal.
+        evaluation: whether outputs and gradients in evaluation are equal.
         training: whether outputs, gradients, statistics and draws in training are equal (where training is
             evaluation, the gradients of that).
         gradient: relative L2 of the worst gradient.
@@ -81,7 +80,7 @@ class Row:
     model: str = ""
     ported: str = ""
     mode: str = ""
-    float32: str = ""
+    evaluation: str = ""
     training: str = ""
     gradient: str = ""
     bfloat16: str = ""
@@ -94,7 +93,7 @@ class Row:
         """One word for --again."""
         if self.ported != YES:
             return "refused" if self.ported not in ("time", "crash", "none") else self.ported
-        if NO in (self.float32, self.training, self.bfloat16, self.init):
+        if NO in (self.evaluation, self.training, self.bfloat16, self.init):
             return "differs"
         return "evaluation" if self.mode == "refused" else YES
 
@@ -202,9 +201,15 @@ def _measured(name: str, kind: str, work: Path) -> dict[str, str]:
     factory = work / "factory.py"
     factory.write_text(_FACTORY.format(name=name, head=kind == "head"))
     specs = (f"{factory}:inputs",)
-    options = PortOptions(work, "model", specs, count=1, comparisons=_COMPARED)
+    options = PortOptions(work, "model", specs, count=training.BATCHES, comparisons=_COMPARED)
     try:
-        done = port_model(f"{factory}:build", options, "", lambda _: None)
+        began = time.monotonic()
+        done = port_model(
+            f"{factory}:build",
+            options,
+            "",
+            lambda what: print(f"{time.monotonic() - began:.0f} s: {what}", flush=True),
+        )
     except (PortError, ParityError, ConversionError) as error:
         return {"model": model, "ported": "refused", "reason": _line(str(error))}
     return {"model": model} | _judged(done)
@@ -232,7 +237,7 @@ def _judged(done: Any) -> dict[str, str]:
     return {
         "ported": YES,
         "mode": mode,
-        "float32": _said(cases["float32"].matches) if "float32" in cases else NONE,
+        "evaluation": _said(cases["gradients"].matches) if "gradients" in cases else NONE,
         "training": NONE if trained is None or port.refused else _said(trained.matches),
         "gradient": "" if worst is None else f"{worst[1]:.1e}",
         "bfloat16": _said(narrow) if done.numerics else NONE,
@@ -262,7 +267,7 @@ def summary(rows: list[Row]) -> str:
         lines.append(f"| tried | {len(some)} |")
         lines.append(f"| ported | {_share(len(ported), len(some))} |")
         named = [row for row in ported if row.mode == "refused"]
-        for what in ("float32", "training", "bfloat16", "init"):
+        for what in ("evaluation", "training", "bfloat16", "init"):
             equal = sum(getattr(row, what) == YES for row in ported)
             lines.append(f"| {what}: equal, of those ported | {_share(equal, len(ported))} |")
         lines.append(f"| training refused by name | {_share(len(named), len(ported))} |")

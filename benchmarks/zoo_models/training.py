@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.zoo_models.huggingface import TABLE
 
 RATE = 0.1
+BATCHES = 8
 _RATES = re.compile(r"drop(out|_path|_rate)|pdrop")
 _NOT_RATES = re.compile(r"layer_?drop|classifier_dropout")
 # Mappings of transformers from configurations to classes with a loss, the likeliest first.
@@ -84,6 +86,15 @@ def inputs(model: Any, name: str) -> dict[str, Any]:
             made = {key: one for key, one in make().items() if one is not None}
             return made if type(model).__name__ == row["class"] else made | _labels(model, made)
     raise ValueError(f"no inputs {row['inputs']}")
+
+
+def batches(model: Any, name: str) -> Iterator[dict[str, Any]]:
+    """The inputs, and others of their shapes: what is drawn lies otherwise, but for tokens of images."""
+    made = inputs(model, name)
+    numbers = [key for key, one in made.items() if one.is_floating_point()]
+    moved = numbers or [key for key in made if key.endswith("ids")]
+    for turn in range(BATCHES):
+        yield {key: one.roll(turn, -1) if key in moved else one for key, one in made.items()}
 
 
 def _with_rates(config: Any) -> None:

@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from migrate.port.numerics.compare import _products, compared
 from migrate.port.numerics.original import in_bfloat16, reference
-from migrate.port.numerics.results import BFLOAT16, MIXED, Folder, Numerics
+from migrate.port.numerics.results import BFLOAT16, MIXED, Folder, Numerics, allowed
 from tests.waiting import LIMIT
 
 
@@ -166,6 +166,31 @@ def test_an_original_that_does_not_run_in_bfloat16_is_not_tried(tmp_path: Path) 
     found = compared(Fixed(), [inputs(2, 8)], port, Folder(tmp_path, None), tmp_path, LIMIT)
     assert all(one.matches for one in found)
     assert "not tried: the original does not run in bfloat16 (RuntimeError" in found[0].verdict
+
+
+def test_in_few_numbers_more_inputs_are_run_and_chance_is_allowed_for(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    class Lost(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            ran.append(len(x))
+            return self.fc(x).square().mean() if x.dim() == 2 else self.fc(x)
+
+    port = SimpleNamespace(same_dtype="", model_class="Net", config_class="Config")
+    counts = []
+    for shape in ((2, 8), (2, 4, 8)):
+        ran.clear()
+        compared(Lost(), [inputs(*shape)] * 8, port, Folder(tmp_path, None), tmp_path, LIMIT)
+        counts.append(len(ran))
+    assert counts[0] == 4 * counts[1]
+    assert 3 < allowed(8) < 4
+    assert allowed(64) == allowed(10**9) == 1.5
+    assert Numerics(BFLOAT16, "", 2e-3, 6e-3, limit=allowed(8)).matches
+    assert not Numerics(BFLOAT16, "", 2e-3, 8e-3, limit=allowed(8)).matches
 
 
 @pytest.mark.parametrize("port", [float("nan"), float("inf"), 3.1e-3])

@@ -15,6 +15,10 @@ from click.testing import CliRunner, Result
 from safetensors.numpy import load_file, save_file
 
 from migrate.cli import commands
+from migrate.parity.ground.settings import Settings
+from migrate.parity.inputs.set import write_inputs
+from migrate.parity.sides.load import load_runner
+from migrate.parity.sides.target import parse_target
 
 # A forward that is a function of the constructor's own variables; a weight that is computed; an image made
 # larger; a table of integers that no checkpoint has; a gate of zeros; layers that do nothing, before and
@@ -271,6 +275,16 @@ def test_weights_that_the_forward_does_not_use_are_no_surplus(spare: Path) -> No
         in (spare / "__init__.py").read_text()
     )
     assert load(spare / "params.safetensors", spare) == ""
+
+
+def test_the_proof_passes_over_weights_that_the_forward_does_not_use(
+    spare: Path, tmp_path: Path
+) -> None:
+    side, weights = load_runner(parse_target(f"port:{spare}"))
+    assert weights is not None
+    side.load_weights(weights)
+    inputs = write_inputs(tmp_path / "inputs", [{"x": np.ones((2, 6), np.float32)}])
+    side.prepare(Settings(), inputs)
 
 
 def test_arrays_that_are_missing_are_refused_by_name(spare: Path) -> None:

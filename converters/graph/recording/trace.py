@@ -307,7 +307,18 @@ class _Called:
 
 
 def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Called:
-    """Run the model once, to see which modules are called and that it takes the inputs."""
+    """Run the model once, to see which modules are called and that it takes the inputs.
+
+    It is run again where it replaces modules the first time (BigBird, by the length that it is given).
+    """
+    before_run = dict(module.named_modules())
+    called = _probe_once(module, inputs)
+    if before_run != dict(module.named_modules()):
+        called = _probe_once(module, inputs)
+    return called
+
+
+def _probe_once(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Called:
     called = _Called()
     versions: dict[str, list[list[tuple[torch.Tensor, int]]]] = {}
 

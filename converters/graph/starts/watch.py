@@ -136,7 +136,9 @@ class Watch(TorchDispatchMode):
                 continue
             if state is None:
                 continue
-            law = self._law(tensor)
+            # One without elements (no register tokens) starts as anything.
+            empty = Constant(Number(0.0, literal=True))
+            law = self._law(tensor) if tensor.numel() else empty
             values = None
             if not is_drawn(law) and tensor.device.type == "cpu":
                 values = _array(tensor.detach())

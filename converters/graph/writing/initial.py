@@ -143,7 +143,8 @@ class Initial:
         ):
             self._around(path, layer, made, inner)
             return made
-        if layer.ours is not None:
+        takes = getattr(layer.ours, "__dataclass_fields__", {})
+        if layer.ours is not None and "scale_init" not in takes:
             plain = isinstance(layer.module, _AS_TORCH) and not is_reparametrized(layer.module)
             return self._own(path, layer, made) if plain else made
         if layer.flax.of.rpartition(".")[2] not in _LAYERS:

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
+from jax.typing import DTypeLike
 
 
 class BatchNorm(nn.Module):
@@ -15,18 +16,30 @@ class BatchNorm(nn.Module):
 
     In training it normalises with the batch and updates `batch_stats` as torch does: `momentum` is the weight
     of the new batch, and the variance that is kept is the unbiased one (Flax's own keeps the biased one).
-    Without a momentum the statistics are the mean over all batches.
+    Without a momentum the statistics are the mean over all batches. It computes in float32 at least, whatever
+    the dtype that it gives.
     """
 
     epsilon: float = 1e-5
     momentum: float | None = 0.1
     use_scale: bool = True
     use_bias: bool = True
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    scale_init: nn.initializers.Initializer = nn.initializers.ones
+    bias_init: nn.initializers.Initializer = nn.initializers.zeros
 
     @nn.compact
     def __call__(self, x: Array, deterministic: bool = True) -> Array:
         """Normalise (batch, *space, channels)."""
         features, axes = x.shape[-1:], tuple(range(x.ndim - 1))
+        scale = bias = None
+        if self.use_scale:
+            scale = self.param("scale", self.scale_init, features, self.param_dtype)
+        if self.use_bias:
+            bias = self.param("bias", self.bias_init, features, self.param_dtype)
+        dtype = nn.dtypes.canonicalize_dtype(x, scale, bias, dtype=self.dtype)
+        x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         kept_mean = self.variable("batch_stats", "mean", jnp.zeros, features)
         kept_var = self.variable("batch_stats", "var", jnp.ones, features)
         share: Any = self.momentum
@@ -39,14 +52,15 @@ class BatchNorm(nn.Module):
             if not self.is_initializing():
                 rows = x.size // x.shape[-1]
                 unbiased = var * (rows / (rows - 1))
-                kept_mean.value = (1 - share) * kept_mean.value + share * mean
-                kept_var.value = (1 - share) * kept_var.value + share * unbiased
+                for kept, now in ((kept_mean, mean), (kept_var, unbiased)):
+                    moved = (1 - share) * kept.value + share * now
+                    kept.value = moved.astype(kept.value.dtype)
                 if self.momentum is None:
                     count.value = count.value + 1
-        x = (x - mean) / jnp.sqrt(var + self.epsilon)
-        if self.use_scale:
-            x = x * self.param("scale", nn.initializers.ones, features)
-        return x + self.param("bias", nn.initializers.zeros, features) if self.use_bias else x
+        x = (x - mean) / jnp.sqrt(var.astype(x.dtype) + self.epsilon)
+        x = x if scale is None else x * scale
+        x = x if bias is None else x + bias
+        return x.astype(dtype)
 
 
 class Sequential(nn.Sequential):

@@ -61,7 +61,8 @@ def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
             "name the folder that migrate port wrote",
         )
     try:
-        build = getattr(_package(folder), _PORT_BUILDS)
+        package = _package(folder)
+        build = getattr(package, _PORT_BUILDS)
     except (Exception, SystemExit) as error:
         if missing := missing_behind(error):
             raise missing from error
@@ -73,7 +74,9 @@ def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
         ) from error
     weights = folder / _PORT_WEIGHTS
     inner = Target("", target.spec, target.shown)
-    return _runner(_model(build, inner, seed), inner), weights if weights.is_file() else None
+    made: Any = _runner(_model(build, inner, seed), inner)
+    made.unused = frozenset(getattr(package, "UNUSED", ()))
+    return made, weights if weights.is_file() else None
 
 
 def port_constants(target: Target) -> Path | None:

@@ -11,10 +11,21 @@ from typing import Any
 LIMIT = 1.5
 # What rounding the exact result once to bfloat16 can be off: below it nothing is told apart.
 ROUNDING = 2.0**-9
+# Standard deviations that chance reaches once in a thousand times.
+_RARE = 3.09
 BFLOAT16, MIXED = "bfloat16", "float32 weights, bfloat16"
 SETTINGS = (BFLOAT16, MIXED)
 # Module path → the dtypes of what its products multiply.
 Products = dict[str, set[str]]
+
+
+def allowed(numbers: int) -> float:
+    """How many times the original's error the port's may be, in outputs of so many numbers.
+
+    Errors of rounding are drawn as if by chance. In few numbers (a loss) those of two models that are equally
+    exact are further apart than `LIMIT`, which is told apart from a fault in 64 numbers and more.
+    """
+    return max(LIMIT, math.exp(_RARE / math.sqrt(max(numbers, 2) - 1)))
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,7 @@ class Numerics:
         differences: where dtypes or infinite values are other than the original's, one line each.
         error: why it could not be compared; "" if it was.
         skipped: why there is nothing to compare: the original does not run in bfloat16; "" if it does.
+        limit: how many times the original's error the port's may be.
     """
 
     setting: str
@@ -53,6 +65,7 @@ class Numerics:
     differences: tuple[str, ...] = ()
     error: str = ""
     skipped: str = ""
+    limit: float = LIMIT
 
     @property
     def matches(self) -> bool:
@@ -63,8 +76,8 @@ class Numerics:
 
     @property
     def is_as_near(self) -> bool:
-        """Whether the port's error is at most `LIMIT` times the original's, or two roundings."""
-        return math.isfinite(self.port) and self.port <= max(LIMIT * self.original, ROUNDING)
+        """Whether the port's error is at most `limit` times the original's, or one rounding."""
+        return math.isfinite(self.port) and self.port <= max(self.limit * self.original, ROUNDING)
 
     @property
     def verdict(self) -> str:

@@ -197,6 +197,7 @@ def test_laws_are_those_of_what_wrote_last() -> None:
         layer.mask = nn.Buffer(torch.ones(4, 4).tril())
         layer.table = nn.Parameter(torch.zeros(4, 2))
         layer.table.data[1].uniform_()
+        layer.none = nn.Parameter(torch.empty(2, 0))
         layer.odd = nn.Parameter(torch.bernoulli(torch.full((2,), 0.5)))
         return layer
 
@@ -207,6 +208,7 @@ def test_laws_are_those_of_what_wrote_last() -> None:
     assert isinstance(starts["bias"].law, Constant)
     assert isinstance(starts["mask"].law, Computed)
     assert isinstance(starts["table"].law, Patched)
+    assert isinstance(starts["none"].law, Constant)
     assert starts["odd"].law == Other("bernoulli")
 
 
@@ -232,11 +234,14 @@ class Weighted(nn.Module):
             self.other = nn.utils.weight_norm(nn.Linear(5, 5))
         self.head.weight_g.data.fill_(2.0)
         nn.init.normal_(self.other.weight_v)
+        self.norm = nn.BatchNorm1d(5)
+        nn.init.constant_(self.norm.weight, 0.25)
         self.sigma = nn.utils.parametrizations.spectral_norm(nn.Linear(5, 5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.head(self.conv(x).transpose(1, 2))
-        return self.sigma(self.other(x))
+        x = self.norm(self.other(x).transpose(1, 2)).transpose(1, 2)
+        return self.sigma(x)
 
 
 def test_what_a_weight_is_computed_from_starts_as_the_weight(load: Callable[..., Any]) -> None:
@@ -263,3 +268,4 @@ def test_what_a_weight_is_computed_from_starts_as_the_weight(load: Callable[...,
         assert distance(theirs, np.asarray(ours)) < 1, key
     np.testing.assert_array_equal(draws["conv"]["bias"], 0)
     np.testing.assert_array_equal(draws["head"]["kernel_g"], 2)
+    np.testing.assert_array_equal(draws["norm"]["scale"], 0.25)

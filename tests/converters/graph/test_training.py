@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from converters.errors import ConversionError
 from converters.graph import port
+from converters.modules.linen.modes import BatchNorm
 from tests.converters.graph import trained
 from tests.converters.graph.flax_side import Inputs, variables
 
@@ -38,6 +40,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], Inputs]] = {
     "frozen": (trained.Frozen, {"x": real(2, 3, 9, 8)}),
     "labelled": (trained.Labelled, {"ids": ids(11, 2, 5), "labels": ids(11, 2, 5)}),
     "clamped": (trained.Clamped, {"x": real(2, 4)}),
+    "replaced": (trained.Replaced, {"x": real(2, 4)}),
     "layers kept": (lambda: trained.LayerDrop(0.0), {"x": real(2, 4)}),
     "layers kept by Python": (lambda: trained.LayerDrop(0.0, True), {"x": real(2, 4)}),
 }
@@ -237,6 +240,24 @@ def test_statistics_are_those_of_torch_after_some_batches(load: Callable[..., An
     expected = variables(model, written, batches[0])["batch_stats"]
     jax.tree.map(close, weights["batch_stats"], expected)
     assert int(weights["batch_stats"]["features"]["layers_5"]["count"]) == 5
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_batch_normalisation_is_as_exact_as_torchs_in_bfloat16(deterministic: bool) -> None:
+    layer = torch.nn.BatchNorm1d(5).train(not deterministic)
+    layer.running_mean = torch.full((5,), 7.0)
+    x = (real(64, 5) + 7).bfloat16()
+    exact = copy.deepcopy(layer).double()(x.double()).detach().numpy()
+    theirs = layer.bfloat16()(x).detach().double().numpy()
+    given = jnp.asarray(x.float().numpy(), jnp.bfloat16)
+    for dtype, param in ((None, jnp.bfloat16), (jnp.bfloat16, jnp.float32)):
+        flax = BatchNorm(dtype=dtype, param_dtype=param)
+        weights = flax.init(jax.random.key(0), given)
+        weights["batch_stats"]["mean"] = jnp.full(5, 7.0)
+        found, _ = flax.apply(weights, given, deterministic, mutable=["batch_stats"])
+        assert found.dtype == jnp.bfloat16
+        errors = [np.linalg.norm(np.asarray(one, np.float64) - exact) for one in (found, theirs)]
+        assert errors[0] <= 1.5 * errors[1]
 
 
 def test_two_dropouts_of_one_tensor_differ_and_have_its_rate(load: Callable[..., Any]) -> None:

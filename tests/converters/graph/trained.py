@@ -217,6 +217,29 @@ class Clamped(nn.Module):
         return x.tanh()
 
 
+class Dropped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.drop = nn.Linear(4, 4), nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(self.fc(x)).relu()
+
+
+class Replaced(nn.Module):
+    """A layer that is replaced by another one at the first call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner: nn.Module = nn.Sequential(nn.Linear(4, 4))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.inner, nn.Sequential):
+            self.inner = Dropped().train(self.training)
+        return self.head(self.inner(x))
+
+
 class LayerDrop(nn.Module):
     """Layers that are left out at random."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -47,6 +48,8 @@ class JaxRunner:
         self._shown = shown
         self._model = _model(model, kind, shown, start)
         self._prepared = False
+        # Paths of weights that the model does not read, with `#` for numbers of layers: a port names them.
+        self.unused: frozenset[str] = frozenset()
         self._ready_for: dict[Settings, tuple[Passes, Session]] = {}
         self._traced: dict[Settings, Any] = {}
 
@@ -112,7 +115,14 @@ class JaxRunner:
 
     def load_weights(self, file: Path) -> None:
         """See `Runner`."""
-        self._model.take(read_weights(file))
+        weights = read_weights(file)
+        self._model.take(
+            {
+                name: one
+                for name, one in weights.items()
+                if re.sub(r"_\d+", "_#", name) not in self.unused
+            }
+        )
 
     def capture(
         self,

@@ -71,9 +71,15 @@ def in_training(
 
 
 def _is_statistic(model: torch.nn.Module, name: str) -> bool:
-    """Whether a buffer is a running statistic, or a number of batches that these depend on."""
+    """Whether a buffer is a running statistic, or a number of batches that these depend on.
+
+    A layer of the user's own that calls its buffers so (a frozen normalisation) does not keep any.
+    """
     owner, _, last = name.rpartition(".")
-    counted = getattr(model.get_submodule(owner), "momentum", 0.1) is None
+    layer = model.get_submodule(owner)
+    if not isinstance(layer, torch.nn.modules.batchnorm._NormBase):
+        return False
+    counted = layer.momentum is None
     return last in _STATISTICS or (last == "num_batches_tracked" and counted)
 
 

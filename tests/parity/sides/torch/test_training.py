@@ -240,3 +240,24 @@ def test_decoding_that_cannot_be_is_one_line(tmp_path: Path) -> None:
         side.generate(Settings(), inputs, 2, "scores")
     with pytest.raises(InputsError, match="decoding needs input_ids"):
         runner(Deep()).generate(Settings(), floats(tmp_path / "b", "x", (3, 16)), 2, "")
+
+
+class Frozen(nn.Module):
+    """A normalisation of one's own with statistics that stay, before one of torch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("running_mean", torch.ones(4))
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x - self.running_mean)
+
+
+def test_statistics_are_those_that_training_changes(tmp_path: Path) -> None:
+    inputs = write_inputs(tmp_path / "inputs", [{"x": np.eye(4, dtype=np.float32)}])
+    (tmp_path / "cotangents").mkdir()
+    save_file({"output": np.ones((4, 4), np.float32)}, tmp_path / "cotangents" / "000.safetensors")
+    runner(Frozen()).in_training(TRUTH, inputs, tmp_path / "cotangents", tmp_path / "found", 5)
+    found = load_file(tmp_path / "found" / "statistics.safetensors")
+    assert set(found) == {"weights/norm.running_mean", "weights/norm.running_var"}
