@@ -29,7 +29,7 @@ from migrate.port.readme import readme_text
 from migrate.port.results import Case, Ported
 from migrate.port.scripted import record_script
 from migrate.port.sizes.prove import sizes_of
-from migrate.port.sizes.results import Sizes, unproven
+from migrate.port.sizes.results import Sizes
 from migrate.port.texts import TEST_INPUTS, convert_text, package_text, test_text
 from migrate.port.texts import Original as Way
 from migrate.port.unused import unused_paths
@@ -135,7 +135,7 @@ def port_model(
             sizes = None
             if not made.missing:
                 progress("building both at another size")
-                sizes = _sizes(place, original, given, made, options.proof, progress)
+                sizes = _sizes(place, original, given, made, progress)
                 made = made.limited(sizes.limits)
                 _write_limited(place, made)
             notes = [*said, *given.notes, *weights.notes, *formatted(place)]
@@ -292,12 +292,8 @@ def _written(
     return weights
 
 
-def _sizes(
-    place: Path, original: Original, given: Given, made: Any, proof: bool, progress: Progress
-) -> Sizes:
+def _sizes(place: Path, original: Original, given: Given, made: Any, progress: Progress) -> Sizes:
     """Which sizes the port follows; its source in the place is without limits afterwards."""
-    if not proof:
-        return unproven(made, "made with `--no-proof`")
     texts = frozenset(one.text for one in made.bounds)
     _write_limited(place, made.limited(Limits(lifted=texts)))
     module, shown = original.module, original.target.shown
