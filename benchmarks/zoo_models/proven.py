@@ -67,6 +67,9 @@ class _Found:
 
 def prove(zoo: str, name: str) -> Row:
     """The row of a model; what it raises, too, is a row."""
+    import torch
+
+    torch.set_num_threads(1)  # others wait for each other, and are counted
     began, found = time.process_time(), _Found()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -103,7 +106,7 @@ def _prove(zoo: str, name: str, found: _Found) -> None:
         found.columns["followed"] = " ".join(one for one, _, _ in sizes.changed)
         found.columns["refused"] = " ".join(one.name for one in sizes.held)
         limited = made.limited(sizes.limits)
-        _write_sources(limited, inputs, place)
+        write_sources(limited, inputs, place)
         _compare(limited, model, arrays, place, found)
         _require_refusals(limited, sizes, place)
         if sizes.error:
@@ -128,7 +131,8 @@ def _plain(value: Any) -> Any:
     return plain(value)
 
 
-def _write_sources(made: Any, inputs: Mapping[str, Any], place: Path) -> None:
+def write_sources(made: Any, inputs: Mapping[str, Any], place: Path) -> None:
+    """Write the port's package into its folder."""
     from migrate.port.texts import package_text
     from migrate.port.unused import unused_paths
 
@@ -160,7 +164,7 @@ def _write(made: Any, model: Any, inputs: Mapping[str, Any], place: Path, scratc
         raise _StoppedError("weights refused", _said(error)) from error
     if made.initial:
         save_file(dict(made.initial), place / INITIAL)
-    _write_sources(
+    write_sources(
         made.limited(Limits(lifted=frozenset(one.text for one in made.bounds))), inputs, place
     )
 
@@ -201,7 +205,7 @@ def _stop(made: Any, status: str, where: str) -> None:
     from converters.graph.recording.ties import CHOICE
 
     tied = next((note for note in made.notes if note.startswith(CHOICE)), None)
-    own = f"; {'; '.join(made.own_gradients)}" if status == "gradients" else ""
+    own = "".join(f"; {one}" for one in made.own_gradients) if status == "gradients" else ""
     if tied is not None:
         raise _StoppedError("ties", f"{where}; {tied}")
     raise _StoppedError(status, f"{where}{own}"[:300])
