@@ -167,13 +167,19 @@ def _sizes(sizes: Sizes | None) -> str:
         return ""
     lines = ["## Sizes", "", *_proven_sizes(sizes)]
     if sizes.held:
-        lines += ["", "Held to their value: `config.py` refuses another one.", ""]
+        lines += ["", _HELD, ""]
         lines += ["| size | value | why |", "|---|---|---|"]
         lines += [f"| `{one.name}` | {one.value} | {_cell(one.why)} |" for one in sizes.held]
     if sizes.axes:
         lines += ["", "Axes of inputs that have one size: the model refuses another one.", ""]
         lines += [f"- {name} axis {axis}: {size}" for (name, axis), size in sizes.axes.items()]
     return "\n".join(lines)
+
+
+_HELD = (
+    "Held to their value: `config.py` refuses another one. To use one nevertheless, write it into "
+    "`modeling.py` and take the size out of `HELD` in `config.py`."
+)
 
 
 def _proven_sizes(sizes: Sizes) -> list[str]:

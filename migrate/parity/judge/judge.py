@@ -159,7 +159,7 @@ class _Judge:
         local = self._noise * self._profile.local(kind, steps=self._steps(name, kind))
         accumulated = self._noise * self._profile.accumulated(depth + 1)
         measured = self._meter.of(name, kind)
-        findings = self._findings(measured, kind, local, accumulated)
+        findings = self._findings(name, measured, kind, local, accumulated)
         sides = {side: self._side(name, side, findings) for side in ("A", "B")}
         self._tell(name, findings)
         return LayerResult(
@@ -177,6 +177,7 @@ class _Judge:
 
     def _findings(
         self,
+        name: str,
         measured: Measured,
         kind: Operation,
         local: float,
@@ -188,25 +189,54 @@ class _Judge:
                 continue
             base = measured.get(Slot("E", slot.local), {})
             found[slot] = {}
+            contracts = slot.local and self._contracts_beside(name, slot.side, measured)
             for place, (one, integers) in places.items():
                 between = place.what == "argument"
-                limit = (
-                    self._between()
-                    if between and slot.local
-                    else local
-                    if slot.local
-                    else accumulated
-                )
+                limit = local if slot.local else accumulated
+                if slot.local and (between or contracts):
+                    limit = max(self._between(), 0.0 if between else local)
                 found[slot][place] = finding(
                     one,
                     base[place][0] if place in base else None,
                     self._profile,
                     limit,
-                    operation=None if not slot.local else Operation.COMPOSITE if between else kind,
+                    operation=self._operation(slot, kind, between=between, contracts=contracts),
                     exact=integers,
                     ties=integers and not between and one.dtype != "bool",
                 )
         return found
+
+    @staticmethod
+    def _operation(
+        slot: Slot, kind: Operation, *, between: bool, contracts: bool
+    ) -> Operation | None:
+        if not slot.local or contracts:
+            return None
+        return Operation.COMPOSITE if between else kind
+
+    def _contracts_beside(self, name: str, side: str, measured: Measured) -> bool:
+        """Whether a side computes in one go what in the truth is a product, then a layer that it lacks.
+
+        The emulation goes on with the truth's output of that layer (a softmax behind `q @ k.T`), and shows
+        the product in what it gives to the layer; the side shows it in what comes behind.
+        """
+        probes, emulated = self._probes[Slot(side, True)], Slot("E", True)
+        if emulated not in self._probes:
+            return False
+        owner: str | None = name
+        while owner is not None and probes.pair(owner) is None:
+            owner = self._truth.layers[owner].parent
+        if owner is None or owner not in self._parents:
+            return False
+        if owner != name:
+            measured = self._meter.of(owner, operation(self._truth.layers[owner].kind))
+        plain = self._profile.operations[Operation.ELEMENTWISE].value
+        return any(
+            place.what == "argument"
+            and probes.pair(place.layer) is None
+            and one.errors().relative_l2 > plain
+            for place, (one, _) in measured.get(emulated, {}).items()
+        )
 
     def _between(self) -> float:
         return self._noise * self._profile.local(Operation.COMPOSITE)

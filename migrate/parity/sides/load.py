@@ -25,6 +25,7 @@ _FLAX = ("linen", "nnx", "jax")
 # What `migrate port` writes: a package with a function that builds the model, and its weights.
 _PORT_FILES = ("__init__.py", "modeling.py")
 _PORT_BUILDS = "build"
+_PORT_UNUSED = "UNUSED"
 _PORT_WEIGHTS = "params.safetensors"
 _PORT_CONSTANTS = "constants.safetensors"
 _TORCH_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -74,9 +75,13 @@ def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
         ) from error
     weights = folder / _PORT_WEIGHTS
     inner = Target("", target.spec, target.shown)
-    made: Any = _runner(_model(build, inner, seed), inner)
-    made.unused = frozenset(getattr(package, "UNUSED", ()))
-    return made, weights if weights.is_file() else None
+    runner = _runner(_model(build, inner, seed), inner)
+    if unread := getattr(package, _PORT_UNUSED, ()):
+        from migrate.parity.sides.jax.runner import JaxRunner
+
+        if isinstance(runner, JaxRunner):
+            runner.unread = frozenset(unread)
+    return runner, weights if weights.is_file() else None
 
 
 def port_constants(target: Target) -> Path | None:

@@ -80,11 +80,11 @@ class PortAtSize:
                 for path, leaf in jax.tree_util.tree_leaves_with_path(variables)
             }
             if wanted.keys() != self.arrays.keys():
-                self._require_paths()
+                self.require_paths()
             if any(
                 wanted.get(path, array.shape) != array.shape for path, array in self.arrays.items()
             ):
-                outputs = jax.eval_shape(self.model.apply, _nested(self._weights()), **inputs)
+                outputs = jax.eval_shape(self.model.apply, nested(self.weights()), **inputs)
             return [tuple(leaf.shape) for leaf in flat(outputs)]
 
     def outputs(self) -> list[Array]:
@@ -96,17 +96,19 @@ class PortAtSize:
         import jax
 
         with self._refusing():
-            self._require_paths()
-            variables = _nested(self._weights())
+            self.require_paths()
+            variables = nested(self.weights())
             program = jax.jit(self.model.apply).lower(variables, **self.inputs)
             options = {"xla_backend_optimization_level": 0}
             made = program.compile(options)(variables, **self.inputs)
             return [np.asarray(leaf) for leaf in flat(made)]
 
-    def _weights(self) -> dict[str, Array]:
+    def weights(self) -> dict[str, Array]:
+        """Path → array, with JAX's 32 bits."""
         return {path: _narrow(array) for path, array in self.arrays.items()}
 
-    def _require_paths(self) -> None:
+    def require_paths(self) -> None:
+        """Raise what the port's own package raises where weights are missing or have no place."""
         if self.arrays:
             self.package.require_params(self.arrays, self.config, **_abstract(self.inputs))
 
@@ -116,7 +118,7 @@ class PortAtSize:
 
         cpu = jax.devices("cpu")[0]
         highest = jax.default_matmul_precision("highest")
-        with _refused(self.folder), quiet(), jax.default_device(cpu), highest:
+        with refused(self.folder), quiet(), jax.default_device(cpu), highest:
             yield
 
 
@@ -141,7 +143,7 @@ def port_at(
     Raises:
         PortRefusesError: its mapping or its configuration refuses them.
     """
-    with _refused(folder):
+    with refused(folder):
         config = getattr(package, names[1])(**settings)
         arrays = _converted(folder, module) if (folder / PARAMS).exists() else {}
         model = getattr(package, names[0])(config)
@@ -177,7 +179,8 @@ def computes_weights(folder: Path) -> bool:
 
 
 @contextmanager
-def _refused(folder: Path) -> Iterator[None]:
+def refused(folder: Path) -> Iterator[None]:
+    """Raise PortRefusesError for whatever is raised."""
     try:
         yield
     except PortRefusesError:
@@ -205,7 +208,8 @@ def _converted(folder: Path, module: Any) -> dict[str, Array]:
     return made | (load_file(constants) if constants.exists() else {})
 
 
-def _nested(arrays: Mapping[str, Array]) -> dict[str, Any]:
+def nested(arrays: Mapping[str, Array]) -> dict[str, Any]:
+    """Return the variables of a Flax model."""
     from converters.checkpoint import nest
 
     made: dict[str, Any] = nest(arrays.items())

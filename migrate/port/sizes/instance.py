@@ -20,6 +20,8 @@ from migrate.port.weights import stir
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
 SEED = 0
+# Parameters of a model whose products are too small to be divided among threads.
+_SMALL = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,20 @@ def resized(arrays: Arrays, axes: Mapping[Axis, int]) -> dict[str, Array]:
             places = np.arange(size) % made[one.name].shape[one.axis]
             made[one.name] = np.take(made[one.name], places, axis=one.axis)
     return made
+
+
+@contextlib.contextmanager
+def threads_for(module: Any) -> Iterator[None]:
+    """One thread for a small model: in torch, others would do nothing but wait for their turn."""
+    import torch
+
+    before = torch.get_num_threads()
+    if sum(one.numel() for one in module.parameters()) < _SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

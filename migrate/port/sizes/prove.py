@@ -10,7 +10,7 @@ from typing import Any
 from migrate.port.sizes.beyond import lifted
 from migrate.port.sizes.construction import Construction
 from migrate.port.sizes.flax import package_of
-from migrate.port.sizes.instance import Arrays, Axis, Change, built
+from migrate.port.sizes.instance import Arrays, Axis, Change, built, threads_for
 from migrate.port.sizes.question import Question
 from migrate.port.sizes.results import Held, Sizes, unproven
 from migrate.port.sizes.second import Second, second
@@ -40,9 +40,10 @@ def sizes_of(
         shown: the model, for messages.
         progress: told what is being done.
     """
-    with package_of(folder) as package:
-        free = lifted(port, package, folder, module, inputs)
-    found = _at_another_size(port, folder, module, construction, inputs, shown, progress)
+    with threads_for(module):
+        with package_of(folder) as package:
+            free = lifted(port, package, folder, module, inputs)
+        found = _at_another_size(port, folder, module, construction, inputs, shown, progress)
     return replace(found, lifted=free)
 
 

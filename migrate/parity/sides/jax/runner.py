@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,7 +22,7 @@ from migrate.parity.sides.jax.capture.recorder import Watcher
 from migrate.parity.sides.jax.model import FunctionModel, JaxModel
 from migrate.parity.sides.jax.passes import Outputs, Passes, capture, in_user_code, watched
 from migrate.parity.sides.jax.session import Session, device_name
-from migrate.parity.sides.jax.weights import read_weights, write_weights
+from migrate.parity.sides.jax.weights import numberless, read_weights, write_weights
 
 if TYPE_CHECKING:
     from migrate.parity.sides.jax.wide import Evaluation
@@ -47,9 +46,9 @@ class JaxRunner:
         self.kind: Literal["linen", "nnx", "jax"] = kind
         self._shown = shown
         self._model = _model(model, kind, shown, start)
+        # Paths of a file of weights that the model has no use for, `#` for numbers of layers.
+        self.unread: frozenset[str] = frozenset()
         self._prepared = False
-        # Paths of weights that the model does not read, with `#` for numbers of layers: a port names them.
-        self.unused: frozenset[str] = frozenset()
         self._ready_for: dict[Settings, tuple[Passes, Session]] = {}
         self._traced: dict[Settings, Any] = {}
 
@@ -117,11 +116,7 @@ class JaxRunner:
         """See `Runner`."""
         weights = read_weights(file)
         self._model.take(
-            {
-                name: one
-                for name, one in weights.items()
-                if re.sub(r"_\d+", "_#", name) not in self.unused
-            }
+            {path: one for path, one in weights.items() if numberless(path) not in self.unread}
         )
 
     def capture(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,11 @@ def nested(weights: Mapping[str, Any]) -> dict[str, Any]:
             node = node.setdefault(step, {})
         node[name] = value
     return tree
+
+
+def numberless(path: str) -> str:
+    """The path with `#` for the numbers of layers."""
+    return re.sub(r"_\d+", "_#", path)
 
 
 def require_fit(
