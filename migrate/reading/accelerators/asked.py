@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.devices import kind_of
+from migrate.reading.calls.devices import follows_from_index, kind_of
 from migrate.reading.calls.kinds import (
     MODULES,
     MOVES_INPUTS,
@@ -60,6 +60,27 @@ def devices_of(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr,
         if id(node) not in seen and kind_of(evaluator.values(node, scope)) is Kind.INDEX:
             seen.add(id(node))
             yield node, Kind.INDEX
+
+
+def indices_of(analysis: Analysis, top: ModuleScope) -> Iterator[ast.expr]:
+    """Yield the names, attributes, items and calls that a file computes with, or gives to a call or takes
+    as a position, and that are the index of a replica, or a number that is computed from it.
+    """
+    evaluator = analysis.evaluator
+    for node, scope in _computed_with(analysis, top):
+        if isinstance(node, Asked) and follows_from_index(evaluator.values(node, scope)):
+            yield node
+
+
+def _computed_with(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr, Scope]]:
+    yield from top.computed
+    for compared, scope in top.compared:
+        yield from ((side, scope) for side in (compared.left, *compared.comparators))
+    for root in top.all_roots:
+        for region in analysis.regions(root):
+            for call, scope in region.calls:
+                yield from ((arg, scope) for arg in call.args)
+                yield from ((keyword.value, scope) for keyword in call.keywords)
 
 
 def is_module(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:

@@ -14,7 +14,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from migrate.reading.calls.kinds import NOTHING, Device, External, Options, Values
+from migrate.reading.calls.kinds import (
+    NOTHING,
+    OF_INDEX,
+    Device,
+    External,
+    OfIndex,
+    Options,
+    Values,
+)
 from migrate.reading.calls.scopes import Scope
 from migrate.reading.catalogue import torch_cuda
 from migrate.reading.catalogue.entry import names
@@ -49,6 +57,7 @@ CONFIGURATIONS = frozenset(
     f"omegaconf.OmegaConf.{name}" for name in ("create", "from_cli", "load", "merge", "structured")
 )
 COUNTS = names(*torch_cuda.COUNTS)
+ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Div, ast.Mod, ast.Pow)
 _KINDS = {kind: frozenset([Device(kind)]) for kind in DEVICES | {Kind.UNKNOWN}}
 
 
@@ -69,7 +78,7 @@ def named(node: ast.Constant, scope: Scope) -> Values:
 
 
 def spelled(node: ast.BinOp | ast.JoinedStr, scope: Scope, evaluator: Evaluator) -> Values:
-    """Return the device of f'cuda:{i}', 'cuda:%d' % i, 'cuda:' + i, and the index `rank % count`."""
+    """Return the device of f'cuda:{i}', 'cuda:%d' % i, 'cuda:' + i, the index `rank % count`, `rank * 4`."""
     match node:
         case ast.JoinedStr(values=[ast.Constant(value=str(head)), *rest]):
             whole = head == "cuda" and not rest
@@ -82,8 +91,22 @@ def spelled(node: ast.BinOp | ast.JoinedStr, scope: Scope, evaluator: Evaluator)
         case ast.BinOp(left=left, op=ast.Mod(), right=right):
             if isinstance(right, ast.Call) and _names(right.func, scope, evaluator) & COUNTS:
                 return _KINDS[Kind.INDEX]
-            return _indices(evaluator.values(left, scope))
+            return _indices(evaluator.values(left, scope)) or _of_index(node, scope, evaluator)
+        case ast.BinOp(op=operator) if isinstance(operator, ARITHMETIC):
+            return _of_index(node, scope, evaluator)
     return NOTHING
+
+
+def _of_index(node: ast.BinOp, scope: Scope, evaluator: Evaluator) -> Values:
+    """Return the number that is computed from an index: `rank * 4`, `base + rank`."""
+    sides = (node.left, node.right)
+    computed = any(follows_from_index(evaluator.values(side, scope)) for side in sides)
+    return frozenset([OF_INDEX]) if computed else NOTHING
+
+
+def follows_from_index(values: Values) -> bool:
+    """Whether one of `values` is the index of a GPU or a replica, or is computed from it."""
+    return OF_INDEX in values or bool(_indices(values))
 
 
 def of_call(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Values:
@@ -94,7 +117,9 @@ def of_call(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Values:
         if found:
             return found
     elif isinstance(function, ast.Name) and function.id in ("int", "str") and call.args:
-        return _devices(evaluator.values(call.args[0], scope))
+        given = evaluator.values(call.args[0], scope)
+        of_index = given & {OF_INDEX} if function.id == "int" else NOTHING
+        return _devices(given) | of_index
     names = _names(function, scope, evaluator)
     if not names:
         return NOTHING
@@ -176,7 +201,7 @@ def kind_of(values: Values) -> Kind:
     found = {value.kind for value in values if isinstance(value, Device)}
     if Kind.UNKNOWN in found:
         return Kind.UNKNOWN
-    if any(not isinstance(value, Device) for value in values):
+    if any(not isinstance(value, Device | OfIndex) for value in values):
         found.discard(Kind.INDEX)
     order = (Kind.CUDA, Kind.XLA, Kind.INDEX, Kind.CPU)
     return next((kind for kind in order if kind in found), Kind.UNKNOWN)

@@ -13,6 +13,7 @@ from migrate.reading.accelerators.asked import (
     devices_of,
     given_moving_models,
     host_transforms,
+    indices_of,
     models_of,
     moved_inputs,
     spelled_devices,
@@ -162,6 +163,8 @@ class ModuleCalls:
         waiting: the calls that run a function that waits for the device, as `torch.cuda.synchronize` does.
         wrapping: the calls that run a function that wraps a model for several replicas.
         given_moving: the calls that are given a model which moves its inputs to the GPU itself.
+        of_index: the names, attributes, items and calls that are the index of a replica, or a number computed
+            from it, wherever in the project; those that the file computes with, or gives to a call.
         unread: whether the file was not read, so that nothing is known of it.
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
             that could not be read.
@@ -240,6 +243,7 @@ class ModuleCalls:
     waiting: frozenset[End] = frozenset()
     wrapping: frozenset[End] = frozenset()
     given_moving: frozenset[End] = frozenset()
+    of_index: frozenset[End] = frozenset()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -377,6 +381,10 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
             _end(call, scope.module) for call in given_moving_models(analysis, scope)
         ),
         wrapping=frozenset(_running(analysis, scope, wrapping_of(analysis))),
+        of_index=frozenset(
+            _end(node, scope.module)
+            for node in (indices_of(analysis, scope) if _is_replicated(analysis) else ())
+        ),
     )
 
 

@@ -72,6 +72,14 @@ UNKNOWN = Device(Kind.UNKNOWN)  # what nothing is known of, handed to a paramete
 
 
 @dataclass(frozen=True)
+class OfIndex:
+    """A number that is computed from the index of a GPU, and so from that of a replica: `rank * 4`."""
+
+
+OF_INDEX = OfIndex()
+
+
+@dataclass(frozen=True)
 class Options:
     """The options of the script, as `parser.parse_args()` or `@hydra.main` gives them in the file `path`."""
 
@@ -110,6 +118,7 @@ Value = (
     | Result
     | Super
     | Device
+    | OfIndex
     | Options
     | Partial
     | Applied

@@ -99,6 +99,8 @@ class ModuleScope(Scope):
     compared: list[tuple[ast.Compare, Scope]] = field(default_factory=list)
     # Names, attributes, items and calls whose truth decides something, and subjects of `match`.
     tested: list[tuple[ast.expr, Scope]] = field(default_factory=list)
+    # Both sides of an operation, what is added by `x += …`, positions in an item or a slice.
+    computed: list[tuple[ast.expr, Scope]] = field(default_factory=list)
     # `args.device = value`, `options["device"] = value`: the receiver and the value, by the name.
     assigned: dict[str, list[tuple[ast.expr, Binding]]] = field(
         default_factory=lambda: defaultdict(list)
@@ -214,6 +216,25 @@ def scopes_of(module: Module) -> ModuleScope:
     return _Walk(module).top
 
 
+def _computed(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the named values and results of calls that `node` computes with, or takes as a position."""
+    match node:
+        case ast.BinOp(left=left, right=right):
+            parts: list[ast.expr | None] = [left, right]
+        case ast.AugAssign(value=value):
+            parts = [value]
+        case ast.Subscript(slice=ast.Tuple(elts=positions)):
+            parts = [*positions]
+        case ast.Subscript(slice=position):
+            parts = [position]
+        case ast.Slice(lower=lower, upper=upper):
+            parts = [lower, upper]
+        case _:
+            return
+    asked = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
+    yield from (part for part in parts if isinstance(part, asked))
+
+
 def _tested(node: ast.AST) -> Iterator[ast.expr]:
     """Yield what `node` tests for its truth, apart from operators, and the subject of a `match`."""
     match node:
@@ -257,6 +278,7 @@ class _Walk:
 
     def _visit(self, node: ast.AST, scope: Scope, region: Region) -> None:
         self.top.tested.extend((part, scope) for part in _tested(node))
+        self.top.computed.extend((part, scope) for part in _computed(node))
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._function(node, scope, region)
