@@ -39,6 +39,7 @@ from migrate.reading.calls.ties import FileTies, ties_of
 from migrate.reading.draws.drawing import drawing_of, drawn_attributes
 from migrate.reading.draws.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.reading.flow.drawn_weights import drawn_weights
+from migrate.reading.flow.extensions import extensions_of
 from migrate.reading.flow.mixed_groups import given_of, mixed_groups
 from migrate.reading.flow.prepared import unprepared_batches
 from migrate.reading.flow.shares import Share, divided_saves
@@ -172,6 +173,7 @@ class ModuleCalls:
             functions and files, with what puts them there.
         mixed_groups: the calls that join a process group for tensors of the CPU and of the GPU, with a
             tensor of which it is not known where it is and that a collective is given.
+        extensions: the dotted names of the modules that the project compiles against torch.
         generators: the calls that make a generator of torch, by whatever name.
         unread: whether the file was not read, so that nothing is known of it.
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
@@ -252,6 +254,7 @@ class ModuleCalls:
     wrapping: frozenset[End] = frozenset()
     given_moving: frozenset[End] = frozenset()
     generators: frozenset[End] = frozenset()
+    extensions: frozenset[str] = frozenset()
     host_tensors: Mapping[End, str] = field(default_factory=dict)
     mixed_groups: Mapping[End, str] = field(default_factory=dict)
 
@@ -393,6 +396,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         wrapping=frozenset(_running(analysis, scope, wrapping_of(analysis))),
         host_tensors=dict(_host_tensors(analysis, scope)) if _joins_by_itself(analysis) else {},
         mixed_groups=dict(_mixed_groups(analysis, scope)) if _joins_by_itself(analysis) else {},
+        extensions=extensions_of(analysis) if _builds(analysis) else frozenset(),
         generators=frozenset(_end(call, scope.module) for call in generators_of(analysis, scope)),
     )
 
@@ -486,6 +490,12 @@ def _joins_by_itself(analysis: Analysis) -> bool:
         b"init_process_group" in one.data and BACKENDS.search(one.data) is not None
         for one in modules
     )
+
+
+@lru_cache(maxsize=2)
+def _builds(analysis: Analysis) -> bool:
+    """Whether a file of a project names what builds extensions of torch."""
+    return any(b"cpp_extension" in one.data for one in analysis.project.modules.values())
 
 
 def _host_tensors(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, str]]:

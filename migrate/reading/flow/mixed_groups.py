@@ -19,6 +19,7 @@ from migrate.reading.accelerators.objects import KEEPS, objects_of
 from migrate.reading.calls.devices import kind_of
 from migrate.reading.calls.kinds import MODULES, External
 from migrate.reading.calls.scopes import Binding, Class, Function, ModuleScope, Scope
+from migrate.reading.flow.constants import constants
 from migrate.reading.values.kind import ACCELERATORS, Kind
 from migrate.reading.values.meetings import TENSORS
 from migrate.reading.values.words import words
@@ -118,31 +119,8 @@ def _is_mixed(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
         backend = keyword.value if keyword.arg == "backend" else backend
     return backend is None or any(
         text is None or (isinstance(text, str) and "cpu:" in text)
-        for text in _constants(backend, scope, analysis, 4)
+        for text in constants(backend, scope, analysis)
     )
-
-
-def _constants(node: ast.expr, scope: Scope, analysis: Analysis, depth: int) -> Iterator[object]:
-    """Yield the constants that an expression may be."""
-    match node:
-        case ast.Constant(value=value):
-            yield value
-        case ast.IfExp(body=one, orelse=other):
-            yield from _constants(one, scope, analysis, depth)
-            yield from _constants(other, scope, analysis, depth)
-        case ast.Name(id=name) if depth:
-            for binding in analysis.evaluator.bindings_of(name, scope):
-                if binding.kind == "value" and binding.value is not None:
-                    yield from _constants(binding.value, binding.scope, analysis, depth - 1)
-                elif binding.kind == "param" and isinstance(binding.scope, Function):
-                    arguments = objects_of(analysis).arguments(binding.scope, name)
-                    default, _ = binding.scope.declared.get(name, (None, []))
-                    passed = [one for one in arguments if one.node is not None]
-                    for argument in passed:
-                        assert argument.node is not None
-                        yield from _constants(argument.node, argument.scope, analysis, depth - 1)
-                    if default is not None and len(passed) == len(arguments):
-                        yield from _constants(default, scope, analysis, 0) if not passed else ()
 
 
 def _tensors(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[ast.expr]:
