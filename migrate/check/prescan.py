@@ -8,7 +8,8 @@ from migrate.reading.tree.prescan import seen_by
 # Every hazard needs one of these in the file: a name of the library, of CUDA or of NCCL, a name of which the
 # catalogue has a hazard, or a method that only matters in a file that also names torch.
 WORDS = seen_by(
-    rb"torch|cuda|CUDA|nccl|nvidia|XLA_USE_BF16|XLA_DOWNCAST_BF16|attn_implementation|migrate: ignore",
+    rb"torch|cuda|CUDA|faiss|sentence_transformers|whisper|pipeline\(|nccl|nvidia|XLA_USE_BF16"
+    rb"|XLA_DOWNCAST_BF16|attn_implementation|migrate: ignore",
     (entry for entry in catalogue.IMPORTS.values() if entry.code),
 )
 

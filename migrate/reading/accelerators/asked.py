@@ -19,8 +19,9 @@ from migrate.reading.calls.kinds import (
     Instance,
     Result,
     Value,
+    class_around,
 )
-from migrate.reading.calls.scopes import Binding, ModuleScope, Scope
+from migrate.reading.calls.scopes import Binding, Class, ModuleScope, Scope
 from migrate.reading.catalogue.drawing import COMPOSED, HOST_TRANSFORMS
 from migrate.reading.tree.prescan import concerns_rules
 from migrate.reading.values.kind import Kind
@@ -33,6 +34,9 @@ KEYWORDS = re.compile("dev|gpu|location|rank", re.IGNORECASE)
 MOVE = frozenset({"to", "cuda", "to_empty", "set_default_device"})
 # Calls of which rules of their own speak, whatever device they are given.
 OTHERS = ("torch.cuda.", "torch.Generator", "torch.autocast", "torch.amp.", "torch.distributed.")
+GENERATOR = "torch.Generator"
+# Methods by which a class hands the arguments of its constructor to its base.
+CONSTRUCTORS = frozenset({"__new__", "__init__"})
 # So many assignments are followed from a move to the number that it takes.
 DEEPEST = 5
 # What scripts call what they keep a device under.
@@ -263,6 +267,60 @@ def _numbers_of(
                     yield from _numbers_of(binding.value, binding.scope, analysis, depth - 1)
     for part in parts:
         yield from _numbers_of(part, scope, analysis, depth - 1)
+
+
+def generators_of(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
+    """Yield the calls of a file that make a generator of torch by another name, as a class derived from it.
+
+    Of a class with a `__new__` of its own they are the calls of its base in there: the device that
+    the base is given decides.
+    """
+    if not _speaks_of_generators(analysis):
+        return
+    for root in top.all_roots:
+        for region in analysis.regions(root):
+            for call, scope in region.calls:
+                if _makes_generator(call, scope, analysis):
+                    yield call
+
+
+@lru_cache(maxsize=2)
+def _speaks_of_generators(analysis: Analysis) -> bool:
+    return any(b"Generator" in one.data for one in analysis.project.modules.values())
+
+
+def _makes_generator(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    evaluator = analysis.evaluator
+    made: ast.expr = call.func
+    own = class_around(scope)
+    if isinstance(made, ast.Attribute) and made.attr in CONSTRUCTORS:
+        by_super = isinstance(made.value, ast.Call) and ast.unparse(made.value.func) == "super"
+        if own is None or not _derives_from_generator(own, analysis):
+            return False
+        base = External(GENERATOR)
+        return by_super or base in evaluator.values(made.value, scope)
+    if own is not None and ast.unparse(made) in ("cls", "self.__class__", "type(self)"):
+        return _is_made_by_generator(own, analysis)
+    values = evaluator.values(made, scope)
+    if any(isinstance(value, External) and value.name == "functools.partial" for value in values):
+        values = evaluator.values(call.args[0], scope) if call.args else frozenset()
+    return any(
+        value == External(GENERATOR)
+        or (isinstance(value, Class) and _is_made_by_generator(value, analysis))
+        for value in values
+    )
+
+
+def _derives_from_generator(made: Class, analysis: Analysis) -> bool:
+    return GENERATOR in analysis.evaluator.external_bases(made)
+
+
+def _is_made_by_generator(made: Class, analysis: Analysis) -> bool:
+    """Whether what a call gives the class `made` goes to the constructor of torch's generator as it is."""
+    return (
+        _derives_from_generator(made, analysis)
+        and analysis.evaluator.method(made, "__new__") is None
+    )
 
 
 def _is_of_others(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:

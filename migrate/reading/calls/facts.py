@@ -11,6 +11,7 @@ from pathlib import Path
 
 from migrate.reading.accelerators.asked import (
     devices_of,
+    generators_of,
     given_moving_models,
     host_transforms,
     indices_of,
@@ -39,6 +40,8 @@ from migrate.reading.calls.ties import FileTies, ties_of
 from migrate.reading.draws.drawing import drawing_of, drawn_attributes
 from migrate.reading.draws.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.reading.flow.drawn_weights import drawn_weights
+from migrate.reading.flow.extensions import extensions_of
+from migrate.reading.flow.mixed_groups import given_of, mixed_groups
 from migrate.reading.flow.prepared import unprepared_batches
 from migrate.reading.flow.shares import Share, divided_saves
 from migrate.reading.processes.led import led_of
@@ -57,6 +60,10 @@ from migrate.reading.values.kind import Kind
 End = tuple[int, int]
 
 UNVALIDATED = re.compile(rb"set_default_validate_args\(\s*(value\s*=\s*)?False")
+# A process group for tensors of the CPU too: without a backend, or with one of each kind of device.
+BACKENDS = re.compile(
+    rb"init_process_group\s*\((?!\s*[\"'](?!cpu:)|\s*backend\s*=\s*[\"'](?!cpu:))"
+)
 MOST_CLASSES = 3  # that a message names
 
 
@@ -165,6 +172,12 @@ class ModuleCalls:
         given_moving: the calls that are given a model which moves its inputs to the GPU itself.
         of_index: the names, attributes, items and calls that are the index of a replica, or a number computed
             from it, wherever in the project; those that the file computes with, or gives to a call.
+        host_tensors: the tensors that collectives are given and that are on the CPU, also by way of other
+            functions and files, with what puts them there.
+        mixed_groups: the calls that join a process group for tensors of the CPU and of the GPU, with a
+            tensor of which it is not known where it is and that a collective is given.
+        extensions: the dotted names of the modules that the project compiles against torch.
+        generators: the calls that make a generator of torch, by whatever name.
         unread: whether the file was not read, so that nothing is known of it.
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
             that could not be read.
@@ -244,6 +257,10 @@ class ModuleCalls:
     wrapping: frozenset[End] = frozenset()
     given_moving: frozenset[End] = frozenset()
     of_index: frozenset[End] = frozenset()
+    generators: frozenset[End] = frozenset()
+    extensions: frozenset[str] = frozenset()
+    host_tensors: Mapping[End, str] = field(default_factory=dict)
+    mixed_groups: Mapping[End, str] = field(default_factory=dict)
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -385,6 +402,10 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
             _end(node, scope.module)
             for node in (indices_of(analysis, scope) if _is_replicated(analysis) else ())
         ),
+        host_tensors=dict(_host_tensors(analysis, scope)) if _joins_by_itself(analysis) else {},
+        mixed_groups=dict(_mixed_groups(analysis, scope)) if _joins_by_itself(analysis) else {},
+        extensions=extensions_of(analysis) if _builds(analysis) else frozenset(),
+        generators=frozenset(_end(call, scope.module) for call in generators_of(analysis, scope)),
     )
 
 
@@ -467,6 +488,50 @@ def _divided_saves(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, 
     for call, share in divided_saves(analysis, top):
         if _is_replicated(analysis) or not share.by_name:
             yield _end(call, top.module), share
+
+
+@lru_cache(maxsize=2)
+def _joins_by_itself(analysis: Analysis) -> bool:
+    """Whether a file of a project joins a process group, by torch's function."""
+    modules = analysis.project.modules.values()
+    return any(
+        b"init_process_group" in one.data and BACKENDS.search(one.data) is not None
+        for one in modules
+    )
+
+
+@lru_cache(maxsize=2)
+def _builds(analysis: Analysis) -> bool:
+    """Whether a file of a project names what builds extensions of torch."""
+    return any(b"cpp_extension" in one.data for one in analysis.project.modules.values())
+
+
+def _host_tensors(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, str]]:
+    """Yield the tensors of the CPU that collectives of a file are given, with what puts them there."""
+    for given in given_of(analysis).get(top.module.path, ()):
+        if given.where.host:
+            path, line = min(given.where.host)
+            where = f"line {line}" if path == top.module.path else f"{path.name}:{line}"
+            yield _end(given.node, top.module), where
+
+
+def _mixed_groups(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, str]]:
+    """Yield the calls of a file that join a group for the CPU too, with a tensor that may be there."""
+    unknown = [
+        (path, given)
+        for path, tensors in given_of(analysis).items()
+        for given in tensors
+        if not given.where.host
+    ]
+    for call in mixed_groups(analysis) if unknown else ():
+        path, given = min(unknown, key=lambda one: (str(one[0]), one[1].node.lineno))
+        if call in _calls_in(analysis, top):
+            where = f"{path.name}:{given.node.lineno}"
+            yield _end(call, top.module), f"`{ast.unparse(given.node)}` ({where})"
+
+
+def _calls_in(analysis: Analysis, top: ModuleScope) -> set[ast.Call]:
+    return {call for region in _regions(analysis, top) for call, _ in region.calls}
 
 
 def _joins(analysis: Analysis, top: ModuleScope) -> Iterator[End]:

@@ -26,8 +26,8 @@ def seen_by(words: bytes, entries: Iterable[Entry]) -> re.Pattern[bytes]:
 # Every construct that a rule speaks of is spelled with one of these: torch, the devices, the environment of
 # the launchers, the two calls that make a training step, or a name of the catalogue.
 WORDS = seen_by(
-    rb"torch|cuda|nccl|lightning|fastai|accelerat|xla|nvidia|nvml|tensorrt|transformer_engine|attn_implementation"
-    rb"|backward|\.step\b|\.to\(|gpu|RANK|WORLD_SIZE|MASTER_|SLURM|OMPI_|migrate:\s*step",
+    rb"torch|cuda|faiss|nccl|sentence_transformers|whisper|pipeline\(|lightning|fastai|accelerat|xla|nvidia"
+    rb"|nvml|tensorrt|transformer_engine|attn_implementation|backward|\.step\b|\.to\(|gpu|RANK|WORLD_SIZE|MASTER_|SLURM|OMPI_|migrate:\s*step",
     (entry for entry in catalogue.IMPORTS.values() if entry.code or entry.rule),
 )
 

@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.reading.calls.devices import ACCELERATOR, CURRENT, DEVICE
 from migrate.reading.names.parsed import Parsed
 from migrate.reading.replicas.ranks import Ranks
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.reading.tree.tree import code, keyword, nodes_of
 from migrate.reading.values.kind import ACCELERATORS, Kind
 from migrate.reading.values.values import (
     Values,
@@ -42,6 +42,7 @@ LOADERS = {
     "torch.hub.load_state_dict_from_url": 2,
     "torch.utils.model_zoo.load_url": 2,
 }
+GENERATOR = "torch.Generator"
 # Calls whose first argument is a device.
 TAKE_A_DEVICE = frozenset({"torch.set_default_device", "torch.nn.Module.to_empty"})
 
@@ -134,6 +135,35 @@ def is_accelerator(node: cst.CSTNode | None, context: Placed) -> bool:
     `"cuda" if torch.cuda.is_available() else "cpu"` is one: the script means to train on it.
     """
     return context.devices.kind(node) in ACCELERATORS
+
+
+def makes_generator(call: cst.Call, context: Placed) -> bool:
+    """Whether `call` makes a generator of torch, also of a class of the project that derives from it."""
+    if context.qualified_name(call.func) == GENERATOR:
+        return True
+    return context.place(call) in context.calls.generators
+
+
+def device_of_generator(call: cst.Call, context: Placed) -> cst.Arg | None:
+    """Return the device that `call`, which makes a generator, gives; none where it is that of another one."""
+    first = 0
+    if context.qualified_name(call.func) != GENERATOR:
+        made, around = code(call.func), context.class_around(call)
+        partial = context.qualified_name(call.func) == "functools.partial"
+        unbound = made.endswith(".__init__") and not made.startswith("super(")
+        first = 1 if partial or unbound or made.endswith(".__new__") else 0
+        own = (around.name.value, "cls", "type(self)", "self.__class__") if around else ()
+        copied = made in own
+    else:
+        copied = False
+    arg = keyword(call, "device")
+    if arg is None and len(call.args) > first:
+        arg = call.args[first]
+        if arg.star or arg.keyword is not None:
+            return None
+    if arg is None or (copied and code(arg.value) == "self.device"):
+        return None
+    return arg
 
 
 def is_move(call: cst.Call, context: Placed) -> bool:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import libcst as cst
+
 from migrate.check.common import ImportHazard
-from migrate.check.hazard import Severity, example
+from migrate.check.hazard import Hit, Severity, example
 from migrate.check.work import Work
+from migrate.reading.facts import Facts
+from migrate.reading.tree.tree import dotted
 
 
 class CppExtension(ImportHazard):
     """A CUDA extension is built or loaded.
 
     **Why.** Kernels in CUDA do not run on a TPU, and tensors on XLA have no address that a C++
-    extension could take.
+    extension could take. So is an import of a module that the project itself compiles so: by the name that
+    its `setup.py` gives `CUDAExtension` or `CppExtension`.
 
     **What to do.** Write it with operations of torch, which XLA fuses; or as a Pallas kernel, called through
     `torch_xla.experimental.custom_kernel`.
@@ -34,6 +41,15 @@ class CppExtension(ImportHazard):
         ),
         example(
             """
+            from setuptools import setup
+            from torch.utils.cpp_extension import BuildExtension, CUDAExtension  # XLA401
+
+            setup(ext_modules=[CUDAExtension("fused_norm", ["norm.cu"])])
+            import fused_norm  # XLA401
+            """
+        ),
+        example(
+            """
             import torch
             from setuptools import Extension, setup
 
@@ -50,3 +66,39 @@ class CppExtension(ImportHazard):
             return torch.nn.functional.gelu(x + bias)
         """
     )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield one import: of what builds an extension, or of an extension of the project."""
+        for name in _imported(node, facts):
+            if any(
+                name == own or name.startswith(f"{own}.") for own in facts.context.calls.extensions
+            ):
+                optional = any(isinstance(a, cst.Try) for a in facts.context.ancestors(node))
+                message = (
+                    f"{name} is compiled by this project and does not take tensors of XLA: "
+                    "use the operations of torch"
+                )
+                yield self.hit(node, message, Severity.INFO if optional else self.severity)
+                return
+        yield from super().find(node, facts)
+
+
+def _imported(node: cst.CSTNode, facts: Facts) -> list[str]:
+    """Return the dotted names that an import imports, each as an extension of the project would have it."""
+    if not facts.context.calls.extensions:
+        return []
+    if not isinstance(node, cst.ImportFrom) or not node.relative:
+        return facts.imported(node)
+    if isinstance(node.names, cst.ImportStar):
+        return []
+    folders = facts.context.source.path.parent.parts
+    folders = folders[: len(folders) - len(node.relative) + 1]
+    module = tuple(dotted(node.module).split(".")) if node.module is not None else ()
+    found = []
+    for alias in node.names:
+        parts = (*folders, *module, alias.evaluated_name)
+        for own in facts.context.calls.extensions:
+            size = own.count(".") + 1
+            if tuple(own.split(".")) in (parts[-size:], parts[-size - 1 : -1]):
+                found.append(own)
+    return found

@@ -10,9 +10,12 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
 from migrate.reading.tree.tree import keyword, last_part
-from migrate.reading.values.devices import is_accelerator
+from migrate.reading.values.devices import (
+    device_of_generator,
+    is_accelerator,
+    makes_generator,
+)
 
-MAKER = "torch.Generator"
 # Methods that a construction is followed by: they return the generator.
 CHAINED = frozenset({"manual_seed"})
 OF_CUDA = frozenset({"graphsafe_get_state", "graphsafe_set_state"})
@@ -38,7 +41,7 @@ class Generator(Hazard):
     severity = Severity.ERROR
     spoken_by = ("rng",)
     nodes = (cst.Call,)
-    words = "[Gg]enerator|graphsafe_"
+    words = r"[Gg]enerator|graphsafe_|\bdevice\s*=(?!=)"  # a class of the project may have any name
     examples = (
         example(
             """
@@ -64,6 +67,27 @@ class Generator(Hazard):
 
             generator = torch.Generator().manual_seed(0)
             other = torch.Generator(device="cpu")
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            class Copied(torch.Generator):
+                def __deepcopy__(self, memo):
+                    copy = Copied(device=self.device)
+                    copy.set_state(self.get_state())
+                    return copy
+
+
+            class Seeded(torch.Generator):
+                def __new__(cls, seed, device="cuda"):
+                    return super().__new__(cls, device=device)  # XLA814
+
+
+            ours = Copied("cuda")  # XLA814
+            on_host = Copied()
             """
         ),
         example(
@@ -104,10 +128,10 @@ class Generator(Hazard):
                 node, f"{called} raises for a generator of the CPU: {plain}, which copies"
             )
             return
-        if facts.names.of(node.func) != MAKER:
+        if not makes_generator(node, facts.context):
             yield from self._draw(node, facts)
             return
-        device = keyword(node, "device") or (node.args[0] if node.args else None)
+        device = device_of_generator(node, facts.context)
         if device is not None and is_accelerator(device.value, facts.context):
             yield self.hit(node, "a generator on the device raises on XLA: one of the CPU")
 
@@ -133,9 +157,9 @@ class Generator(Hazard):
 
 
 def _is_generator(node: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `node` is what `torch.Generator` makes, or a name or an attribute that is given that."""
+    """Whether `node` is a generator of torch that is made there, or a name or an attribute for one."""
     while isinstance(node, cst.Call):
-        if facts.names.of(node.func) == MAKER:
+        if makes_generator(node, facts.context):
             return True
         if not isinstance(node.func, cst.Attribute) or node.func.attr.value not in CHAINED:
             return False

@@ -23,8 +23,9 @@ class CollectiveInputs(Rule):
     collective takes tensors of the device only, and raises.
 
     **Reported.** A tensor that the script plainly makes on the CPU (`torch.tensor(…)` without `device`,
-    `x.cpu()`) and gives to a collective. What is computed with it has to be on the device too, so the
-    rule does not move it.
+    `x.cpu()`) and gives to a collective. Where the group takes tensors of the CPU too (no backend,
+    `"cpu:gloo,cuda:nccl"`), also by way of other functions and files. What is computed with it has to be on
+    the device too, so the rule does not move it.
 
     **Left alone.** Tensors whose making the function does not show; collectives of a group that is made
     with `backend="gloo"`; scripts that set a default device.
@@ -90,10 +91,14 @@ class CollectiveInputs(Rule):
         if group is not None and makes_gloo_group(group.value, context):
             return
         for name, arg in bound.items():
-            if name not in OTHERS and is_on_the_cpu(arg.value, context):
+            if name in OTHERS:
+                continue
+            made = context.calls.host_tensors.get(context.place(arg.value))
+            if made is not None or is_on_the_cpu(arg.value, context):
+                since = f" ({made})" if made is not None else ""
                 message = (
-                    f"`{code(arg.value)}` is on the CPU: simulated replicas take it in a collective, a "
-                    "TPU does not: make it on the replica's device, or use a group made by "
+                    f"`{code(arg.value)}` is on the CPU{since}: simulated replicas take it in a collective, "
+                    "a TPU does not: make it on the replica's device, or use a group made by "
                     "dist.new_group(backend='gloo')"
                 )
                 yield from self.report(arg.value, message)

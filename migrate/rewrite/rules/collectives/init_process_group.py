@@ -40,7 +40,8 @@ class InitProcessGroup(Rule):
     **Reported.** A number of processes that is an option and read elsewhere too (a learning rate by it keeps
     the option's default); a group over MPI, in a script built on `torch.distributed.rpc`, or with `*` or `**`
     arguments. A `store`, `pg_options` and a backend for CPU tensors (`"cpu:gloo,cuda:nccl"`, or `"gloo"`
-    where the script makes collectives) are reported too, the call being rewritten all the same. A call that
+    where the script makes collectives, or none, where it is not known where a tensor of a collective is) are
+    reported too, the call being rewritten all the same. A call that
     is named for joining the group, as `misc.init_distributed_mode(args)`, of a package that is not in the
     project: what it does for CUDA stays.
 
@@ -163,6 +164,13 @@ class InitProcessGroup(Rule):
             message = (
                 f"`{code(size.value)}` had to be the number of processes here, and nothing checks it any "
                 f"more, but it is read elsewhere: set it to {context.vocabulary.say('world size')}"
+            )
+            yield from self.report(node, message)
+        if tensor := context.calls.mixed_groups.get(context.place(node)):
+            message = (
+                "without a backend the group takes tensors of the CPU too, over gloo; XLA's takes those of "
+                f"the device only: if {tensor} may be on the CPU, use a group made by "
+                "torch.distributed.new_group(backend='gloo')"
             )
             yield from self.report(node, message)
         if context.portable and not context.uses_rpc:

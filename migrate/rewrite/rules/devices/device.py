@@ -18,6 +18,7 @@ from migrate.reading.values.devices import (
     device_argument,
     is_move,
     is_option,
+    makes_generator,
     names_cuda,
     option_names,
     pins,
@@ -325,7 +326,7 @@ class Device(Rule):
                 choices = keyword(node, "choices")
                 for one in elements(choices) if choices is not None else ():
                     yield from self._spelled(one.value, context)
-        elif not name.startswith(OTHERS):
+        elif not name.startswith(OTHERS) and not makes_generator(node, context):
             for arg in node.args:
                 named = arg.keyword is not None and arg.keyword.value == "device"
                 if named or (name in TAKE_A_DEVICE and arg is node.args[0]):

@@ -10,8 +10,13 @@ from migrate.reading.catalogue import catalogue
 from migrate.reading.catalogue.drawing import OTHER_SEEDERS, SEEDERS
 from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_cuda import RANDOM_SEEDS, STATE_OF_ALL, STATE_OF_ONE
-from migrate.reading.tree.tree import code, keyword, nodes_of
-from migrate.reading.values.devices import Kind
+from migrate.reading.tree.tree import code, nodes_of
+from migrate.reading.values.devices import (
+    GENERATOR,
+    Kind,
+    device_of_generator,
+    makes_generator,
+)
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule
 from migrate.rewrite.rules.random.following import after_silent_seed
@@ -19,6 +24,7 @@ from migrate.rewrite.rules.random.seeds import CPU_SEED, CUDA_SEED, launches
 from migrate.rewrite.workspace import Workspace
 
 OURS = "shims.manual_seed"
+OF_OURS = "generator().device"
 STATES = names(*STATE_OF_ONE)
 BY_HAND = names(*RANDOM_SEEDS, *STATE_OF_ALL)
 
@@ -43,8 +49,8 @@ def portable_rng(
         yield from _cuda_seed(rule, node, context)
     elif name in STATES:
         yield from _state(rule, node, name, context)
-    elif name == "torch.Generator":
-        yield from _generator(rule, node, context)
+    elif makes_generator(node, context):
+        yield from _generator(rule, node, name, context)
     elif name == "torch.random.fork_rng" and node.args:
         yield from rule.report(node, f"{code(node)}: raises without CUDA, with devices")
     elif name in BY_HAND and (entry := catalogue.of(name)):
@@ -108,15 +114,25 @@ def _state(rule: Rule, node: cst.Call, name: str, context: Workspace) -> Iterato
     yield rule.edit(node, replace, message, consumes=[node.func, *node.args[kept:]])
 
 
-def _generator(rule: Rule, node: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
-    arg = keyword(node, "device") or (node.args[0] if node.args else None)
-    if arg is None:
+def _generator(
+    rule: Rule, node: cst.Call, name: str, context: Workspace
+) -> Iterator[Edit | Finding]:
+    arg = device_of_generator(node, context)
+    if arg is None or code(arg.value).endswith(OF_OURS):
         return
     kind = context.devices.kind(arg.value)
     if kind in (Kind.CUDA, Kind.INDEX, Kind.XLA):
-        made = cst.parse_expression(f"{context.imports.require('shims')}.generator()")
-        message = f"{code(node)} → shims.generator(): of the GPU on CUDA, of the host elsewhere"
-        yield rule.edit(node, lambda _: made, message, consumes=[node])
+        ours = f"{context.imports.require('shims')}.generator()"
+        if name == GENERATOR:
+            made = cst.parse_expression(ours)
+            message = f"{code(node)} → shims.generator(): of the GPU on CUDA, of the host elsewhere"
+            yield rule.edit(node, lambda _: made, message, consumes=[node])
+            return
+        device = cst.parse_expression(f"{ours}.device")
+        message = (
+            f"{code(node)} → on the device of shims.generator(): the GPU on CUDA, else the host"
+        )
+        yield rule.edit(arg, lambda a: a.with_changes(value=device), message, consumes=[arg])
     elif kind is Kind.UNKNOWN:
         message = f"{code(node)}: raises for an XLA device; use shims.generator()"
         yield from rule.report(node, message)

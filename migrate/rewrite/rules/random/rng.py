@@ -10,8 +10,13 @@ from migrate.reading.catalogue import catalogue
 from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_cuda import RANDOM_SEEDS, STATE_OF_ALL, STATE_OF_ONE
 from migrate.reading.replicas.launch import Style
-from migrate.reading.tree.tree import code, keyword, nodes_of
-from migrate.reading.values.devices import Kind
+from migrate.reading.tree.tree import code, nodes_of
+from migrate.reading.values.devices import (
+    GENERATOR,
+    Kind,
+    device_of_generator,
+    makes_generator,
+)
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.random.following import (
     after_joining,
@@ -59,7 +64,8 @@ class Rng(Rule):
     is a number. A state that the function has not asked for itself may come from a checkpoint of CUDA, as
     a tensor: it is put back only where it is a number. `torch.Generator(device='cuda')` becomes a
     generator on the CPU: it draws other numbers than on the GPU, and they are copied to the device where
-    one is asked for. So does one of a device that is not known.
+    one is asked for. So does one of a device that is not known, and one of a class that derives from it,
+    which is given `"cpu"`.
 
     Code that seeds torch and stays as it is gets `torch_xla.manual_seed(torch.initial_seed())` after its
     call: that of a library (`transformers.set_seed`, `seed_everything`), or of a file that is not
@@ -378,8 +384,8 @@ class Rng(Rule):
             yield from self._cuda_seed(node, context)
         elif name in STATES:
             yield from self._state(node, name, context)
-        elif name == "torch.Generator":
-            yield from self._generator(node, context)
+        elif makes_generator(node, context):
+            yield from self._generator(node, name, context)
         elif name == "torch.random.fork_rng":
             if node.args:
                 message = (
@@ -477,8 +483,8 @@ class Rng(Rule):
         message = f"{name} → xm.{last}, of a number: the state of a GPU in a checkpoint is left out"
         yield self.edit(line, guard, message, consumes=[node])
 
-    def _generator(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
-        arg = keyword(node, "device") or (node.args[0] if node.args else None)
+    def _generator(self, node: cst.Call, name: str, context: Workspace) -> Iterable[Edit | Finding]:
+        arg = device_of_generator(node, context)
         if arg is None:
             return
         kind = context.devices.kind(arg.value)
@@ -486,7 +492,14 @@ class Rng(Rule):
             return
         # A device that is not known here may be the CPU, which has the same generator.
         message = f"{code(node)} → on the CPU: XLA has none; it draws other numbers than on the GPU"
-        yield self.edit(node, lambda call: call.with_changes(args=[]), message, consumes=node.args)
+        if name == GENERATOR:
+            yield self.edit(
+                node, lambda call: call.with_changes(args=[]), message, consumes=node.args
+            )
+            return
+        # A class of the project may need the argument.
+        cpu = cst.SimpleString("'cpu'" if code(arg.value).startswith("'") else '"cpu"')
+        yield self.edit(arg, lambda a: a.with_changes(value=cpu), message, consumes=[arg])
 
 
 def _number(state: cst.BaseExpression) -> cst.BaseExpression:

@@ -1,0 +1,162 @@
+"""A library chooses its device itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import libcst as cst
+
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.tree.tree import code, keyword
+from migrate.reading.values.kind import Kind
+
+
+class Chooser(NamedTuple):
+    """A call of a library that asks for CUDA where it is given no device.
+
+    Attributes:
+        position: which of its arguments the device is; none where it is only given by name.
+        names: the keywords that say where.
+        models: the keywords of a model that it moves there.
+    """
+
+    position: int | None
+    names: tuple[str, ...] = ("device",)
+    models: tuple[str, ...] = ()
+
+
+_ENCODER = Chooser(None, models=("modules", "model_name_or_path"))
+_CROSS = Chooser(None, ("device", "default_device"), ("modules",))
+CHOOSERS = {
+    "sentence_transformers.SentenceTransformer": _ENCODER,
+    "sentence_transformers.CrossEncoder": _CROSS,
+    "sentence_transformers.cross_encoder.CrossEncoder": _CROSS,
+    "sentence_transformers.SparseEncoder": _ENCODER,
+    "sentence_transformers.sparse_encoder.SparseEncoder": _ENCODER,
+    "transformers.pipeline": Chooser(None, ("device", "device_map"), ("model",)),
+    "transformers.pipelines.pipeline": Chooser(None, ("device", "device_map"), ("model",)),
+    "whisper.load_model": Chooser(1),
+    "clip.load": Chooser(1),
+    "ImageReward.load": Chooser(1),
+    "bert_score.BERTScorer": Chooser(None),
+    "bert_score.score": Chooser(None),
+    "pyiqa.create_metric": Chooser(None),
+    "laion_clap.CLAP_Module": Chooser(None),
+}
+PIPELINES = frozenset(name for name in CHOOSERS if name.endswith(".pipeline"))
+
+
+class ChosenDevice(Hazard):
+    """A library chooses its device itself.
+
+    **Why.** `SentenceTransformer(…)`, `CrossEncoder(…)`, `transformers.pipeline(…)`, `whisper.load_model(…)`
+    and others ask `torch.cuda.is_available()` where they are given no device: on a TPU host they take the
+    CPU. A model that they are given is moved there; if it is the one that is trained, the next step raises,
+    and where only one replica does it, the others wait for ever. `pipeline(…, device=0)` is the CPU, too.
+
+    **What to do.** `device="xla"`, inside the worker. A model that is trained is better given as a copy on
+    the CPU, with `device="cpu"`: each new length of text compiles anew on XLA.
+
+    Source: sentence-transformers 5.7, transformers 5.23 (read).
+    """
+
+    code = "XLA418"
+    name = "chosen-device"
+    severity = Severity.WARNING
+    words = r"sentence_transformers|\bpipeline\b|whisper|\bclip\b|ImageReward|bert_score|pyiqa|laion_clap"
+    nodes = (cst.Call,)
+    examples = (
+        example(
+            """
+            import torch
+            import whisper
+            from sentence_transformers import CrossEncoder, SentenceTransformer
+            from transformers import pipeline
+
+
+            def evaluate(model, tokenizer, texts):
+                model.to("xla")
+                encoder = SentenceTransformer("all-MiniLM-L6-v2")  # XLA418
+                ranker = CrossEncoder("some/ranker", device=None)  # XLA418
+                reader = whisper.load_model("base")  # XLA418
+                wrapped = SentenceTransformer(modules=[model])  # XLA418 error
+                generate = pipeline("text-generation", model=model, tokenizer=tokenizer)  # XLA418 error
+                other = pipeline("fill-mask", device=0)  # XLA418
+                return encoder.encode(texts)
+            """
+        ),
+        example(
+            """
+            import whisper
+            from sentence_transformers import SentenceTransformer
+            from transformers import pipeline
+
+
+            def evaluate(texts, device, options):
+                reader = whisper.load_model("base", device)
+                encoder = SentenceTransformer("all-MiniLM-L6-v2", device="cpu")
+                other = SentenceTransformer("all-MiniLM-L6-v2", **options)
+                summarize = pipeline("summarization", device_map="cpu")
+                translate = pipeline("translation", device=-1)
+                return encoder.encode(texts)
+            """
+        ),
+    )
+    mended = example(
+        """
+        from sentence_transformers import SentenceTransformer
+
+
+        def evaluate(texts):
+            return SentenceTransformer("all-MiniLM-L6-v2", device="xla").encode(texts)
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield a call that is given no device."""
+        assert isinstance(node, cst.Call)
+        name = facts.names.of(node.func) or ""
+        chooser = CHOOSERS.get(name)
+        if chooser is None or facts.context.calls.is_local(name):
+            return
+        if any(arg.star for arg in node.args) or _says_where(node, chooser, name):
+            return
+        ours = "shims.device()" if facts.context.portable else '"xla"'
+        model = next((m for m in _models(node, chooser) if _holds_model(m, facts)), None)
+        if model is None:
+            message = (
+                f"{code(node.func)} asks for CUDA and takes the CPU on a TPU host: device={ours}"
+            )
+            yield self.hit(node, message)
+            return
+        message = (
+            f"{code(node.func)} asks for CUDA and moves `{code(model)}` to the CPU on a TPU host: "
+            f"device={ours}, or give it a copy"
+        )
+        yield self.hit(node, message, Severity.ERROR)
+
+
+def _says_where(call: cst.Call, chooser: Chooser, name: str) -> bool:
+    given = [arg.value for key in chooser.names if (arg := keyword(call, key)) is not None]
+    positional = [arg.value for arg in call.args if arg.keyword is None]
+    if chooser.position is not None:
+        given += positional[chooser.position : chooser.position + 1]
+    if name in PIPELINES:  # of a number that is no GPU's they make the CPU
+        given = [value for value in given if not isinstance(value, cst.Integer)]
+    return any(code(value) != "None" for value in given)
+
+
+def _models(call: cst.Call, chooser: Chooser) -> Iterable[cst.BaseExpression]:
+    for name in chooser.models:
+        arg = keyword(call, name)
+        if arg is not None:
+            yield arg.value
+
+
+def _holds_model(value: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `value` is a module, or a list or a container of such."""
+    if isinstance(value, cst.List | cst.Tuple):
+        return any(_holds_model(element.value, facts) for element in value.elements)
+    return not isinstance(value, cst.BaseString) and facts.values.kind(value) is Kind.MODEL

@@ -1,0 +1,90 @@
+"""Generators of torch that are made by another name than torch's: a class derived from it, a partial."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from migrate.check.config import Config
+from migrate.check.project import check_paths
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options, Style
+
+STREAMS = """
+    from torch import Generator
+
+
+    class Stream(Generator):
+        def __deepcopy__(self, memo):
+            copy = type(self)(device=self.device)
+            copy.set_state(self.get_state())
+            return copy
+
+
+    class Seeded(Generator):
+        def __new__(cls, seed, device="cuda"):
+            made = super().__new__(cls, device)
+            made.manual_seed(seed)
+            return made
+"""
+MAIN = """
+    from functools import partial
+
+    import torch
+    from streams import Seeded, Stream
+
+    Alias = torch.Generator
+
+
+    class Model(torch.nn.Module):
+        def __init__(self, device="cuda"):
+            super().__init__()
+            self.head = torch.nn.Linear(4, 8)
+            self.first = LINE
+
+
+    model = Model().cuda()
+"""
+ON_HOST = {"native": '"cpu"', "portable": "shims.generator().device"}
+
+
+def texts(folder: Path, style: Style, line: str) -> dict[str, str]:
+    (folder / "streams.py").write_text(dedent(STREAMS).lstrip())
+    (folder / "main.py").write_text(dedent(MAIN).lstrip().replace("LINE", line))
+    done = rewrite_folder(folder, options=Options(style=style), processes=1)
+    assert not any(n.rule == "XLA814" for file in done.files for n in file.findings)
+    return {file.name.stem: (file.after or b"").decode() for file in done.files}
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+def test_the_device_of_a_generator_of_another_name(tmp_path: Path, style: Style) -> None:
+    lines = [
+        'Stream(device="cuda" if torch.cuda.is_available() else "cpu")',
+        "Stream(device)",
+        'Alias(device="cuda")',
+        'partial(torch.Generator, device="cuda")',
+        "Stream(); self.on_host = Stream('cpu')",
+    ]
+    host = ON_HOST[style]
+    expected = [
+        f"Stream(device={host})",
+        f"Stream({host})",
+        f"Alias(device={host})",
+        f"partial(torch.Generator, device={host})",
+        "Stream(); self.on_host = Stream('cpu')",
+    ]
+    both = texts(tmp_path, style, "; self.rng = ".join(lines))
+    assert f"self.first = {'; self.rng = '.join(expected)}\n" in both["main"]
+    assert f"made = super().__new__(cls, {host})" in both["streams"]
+    assert "type(self)(device=self.device)" in both["streams"]
+
+
+def test_check_names_each_of_them(tmp_path: Path) -> None:
+    (tmp_path / "streams.py").write_text(dedent(STREAMS).lstrip())
+    line = "Stream(device='cuda'); self.rng = Stream('cpu')"
+    (tmp_path / "main.py").write_text(dedent(MAIN).lstrip().replace("LINE", line))
+    done = check_paths([tmp_path], Config())
+    reported = {(f.path.name, f.line) for f in done.findings if f.code == "XLA814"}
+    assert reported == {("streams.py", 13), ("main.py", 13)}
