@@ -58,27 +58,30 @@ def in_training(
         found |= {f"outputs/{path}": one.detach() for path, one in outputs.items()}
         training.write(found, into / f"{number:03d}.safetensors")
     _restore(model, before)
-    statistics = [name for name in before if _is_statistic(model, name)]
     with torch.no_grad(), training.NoDropout():
-        for number in range(batches if statistics else 0):
+        for number in range(batches if before else 0):
             with torch_variant.running(where, settings):
                 given = torch_call.tensors(inputs[number % inputs.count], where, settings)
                 torch_call.call(model, model, given, runner.shown)
-    buffers = dict(model.named_buffers())
-    changed = {f"weights/{n}": buffers[n].double() for n in statistics}
+    changed = {
+        f"weights/{name}": one.double()
+        for name, one in model.named_buffers()
+        if _is_statistic(model, name, not torch.equal(one, before[name]))
+    }
     training.write(changed, into / "statistics.safetensors")
     return Trained(tuple(listed.draws))
 
 
-def _is_statistic(model: torch.nn.Module, name: str) -> bool:
+def _is_statistic(model: torch.nn.Module, name: str, changed: bool) -> bool:
     """Whether a buffer is a running statistic, or a number of batches that these depend on.
 
-    A layer of the user's own that calls its buffers so (a frozen normalisation) does not keep any.
+    Those of torch's layers are by what they are; of others, whatever training changes (a frozen normalisation
+    calls its buffers so, too).
     """
     owner, _, last = name.rpartition(".")
     layer = model.get_submodule(owner)
     if not isinstance(layer, torch.nn.modules.batchnorm._NormBase):
-        return False
+        return changed
     counted = layer.momentum is None
     return last in _STATISTICS or (last == "num_batches_tracked" and counted)
 

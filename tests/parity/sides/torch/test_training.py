@@ -243,14 +243,17 @@ def test_decoding_that_cannot_be_is_one_line(tmp_path: Path) -> None:
 
 
 class Frozen(nn.Module):
-    """A normalisation of one's own with statistics that stay, before one of torch's."""
+    """Statistics of one's own that stay, others that training changes, and those of a layer of torch's."""
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("running_mean", torch.ones(4))
+        self.register_buffer("seen", torch.zeros(4))
         self.norm = nn.BatchNorm1d(4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen.lerp_(x.mean(0), 0.1)
         return self.norm(x - self.running_mean)
 
 
@@ -260,4 +263,5 @@ def test_statistics_are_those_that_training_changes(tmp_path: Path) -> None:
     save_file({"output": np.ones((4, 4), np.float32)}, tmp_path / "cotangents" / "000.safetensors")
     runner(Frozen()).in_training(TRUTH, inputs, tmp_path / "cotangents", tmp_path / "found", 5)
     found = load_file(tmp_path / "found" / "statistics.safetensors")
-    assert set(found) == {"weights/norm.running_mean", "weights/norm.running_var"}
+    names = {"weights/seen", "weights/norm.running_mean", "weights/norm.running_var"}
+    assert set(found) == names
