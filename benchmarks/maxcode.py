@@ -89,6 +89,9 @@ class Row:
         model: the class.
         verdict: "ported", or why not, in one line.
         float32, gradients, tpu: relative L2 of the worst output (gradient) against float64.
+        training: that of the worst gradient in training mode; None: it has no other mode.
+        bfloat16: the port's error there, as a multiple of the original's own; None: that does not run in it.
+        init: "equal", or how many arrays start otherwise, or differ.
         lines: of modeling.py.
         seconds: of the whole command.
     """
@@ -100,6 +103,9 @@ class Row:
     float32: float | None
     gradients: float | None
     tpu: float | None
+    training: float | None
+    bfloat16: float | None
+    init: str
     lines: int | None
     seconds: float
 
@@ -120,8 +126,9 @@ def main(words: list[str]) -> int:
         print(f"{unknown[0]}: no such model; there are: {', '.join(names)}", file=sys.stderr)
         return 2
     rows = []
-    print("| model | verdict | float32 | gradients | TPU's precision | lines | seconds |")
-    print("|---|---|--:|--:|--:|--:|--:|")
+    heads = ("float32", "gradients", "TPU's precision", "training", "bfloat16", "init", "lines")
+    print(f"| model | verdict | {' | '.join(heads)} | seconds |")
+    print(f"|---|---|{'--:|' * (len(heads) + 1)}")
     for model in MODELS:
         if asked.names and model.name not in asked.names:
             continue
@@ -188,6 +195,9 @@ def _row(model: Model, folder: Path, commit: str, seconds: float, keep: Path | N
         worst.get("float32"),
         worst.get("gradients"),
         worst.get("the precision of a TPU, emulated"),
+        worst.get("training mode"),
+        _times(said),
+        _start(said),
         lines,
         round(spent, 1),
     )
@@ -201,6 +211,7 @@ def _said(done: subprocess.CompletedProcess[str]) -> tuple[str, dict[str, Any]]:
     if "verdict" not in said:
         return " ".join(done.stderr.strip().splitlines()[-2:]), {}
     wrong = [case for case in said["proof"] if not case["matches"]]
+    wrong += [case | {"name": case["setting"]} for case in said["bfloat16"] if not case["matches"]]
     why = f" ({wrong[0]['name']}: {wrong[0].get('error') or wrong[0]['verdict']})" if wrong else ""
     return f"{said['verdict']}{why}", said
 
@@ -211,9 +222,26 @@ def _worst(case: dict[str, Any]) -> float | None:
     return found if isinstance(found, float) else None
 
 
+def _times(said: dict[str, Any]) -> float | None:
+    """The larger of the two settings' errors, as a multiple of the original's own."""
+    pairs = [(one["port"], one["original"]) for one in said.get("bfloat16", ())]
+    return max((round(port / own, 2) for port, own in pairs if port and own), default=None)
+
+
+def _start(said: dict[str, Any]) -> str:
+    start = said.get("initialisation")
+    if start is None:
+        return ""
+    if start["error"] or start["differs"]:
+        return start["error"] or f"{len(start['differs'])} differ"
+    return f"{len(start['otherwise'])} otherwise" if start["otherwise"] else "equal"
+
+
 def _line(row: Row) -> str:
-    figures = ["" if one is None else f"{one:.1e}" for one in (row.float32, row.gradients, row.tpu)]
-    cells = [row.model, row.verdict, *figures, str(row.lines or ""), f"{row.seconds:.0f}"]
+    figures = (row.float32, row.gradients, row.tpu, row.training)
+    cells = [row.model, row.verdict, *("" if one is None else f"{one:.1e}" for one in figures)]
+    cells += ["" if row.bfloat16 is None else f"{row.bfloat16:.2f}", row.init]
+    cells += [str(row.lines or ""), f"{row.seconds:.0f}"]
     return f"| {' | '.join(cells)} |"
 
 
