@@ -24,6 +24,7 @@ from migrate.port.numerics.compare import compared
 from migrate.port.numerics.results import Folder as NumericsFolder
 from migrate.port.numerics.results import Numerics
 from migrate.port.original import SEED, Given, Original, given_inputs, load_original
+from migrate.port.padded import padded
 from migrate.port.proof import Arrays, alike, asked, described, proven
 from migrate.port.readme import readme_text
 from migrate.port.results import Case, Ported
@@ -143,7 +144,9 @@ def port_model(
             numerics: tuple[Numerics, ...] = ()
             if options.proof and not made.missing:
                 takes = _takes(original, given)
-                wanted = list(asked(given.inputs, made.inputs, takes, made.trains))
+                batches, apart = _padded(given, made, takes, original.target.shown)
+                notes += apart
+                wanted = list(asked(given.inputs, made.inputs, takes, made.trains, batches))
                 state, params = weights.state, place / PARAMS if weights.state else None
                 if state is not None and original.checkpoint is None:
                     state, params, note = _stirred(name, original, given, made, work)
@@ -162,7 +165,7 @@ def port_model(
                 if not any(case.error for case in cases):  # else it does not run here either
                     progress("comparing: bfloat16")
                     numerics = _in_bfloat16(
-                        place, given, made, state, params, work, options.timeout
+                        place, given, made, state, params, work, options.timeout, batches
                     )
             cases = tuple(replace(case, suspects=made.own_gradients) for case in cases)
             notes += dict.fromkeys(case.reference for case in cases if case.reference)
@@ -244,6 +247,29 @@ def _takes(original: Original, given: Given) -> Callable[[Arrays], bool]:
         return True
 
     return takes
+
+
+def _padded(
+    given: Given, made: Any, takes: Callable[[Arrays], bool], shown: str
+) -> tuple[list[Arrays], list[str]]:
+    """Padded batches that the original takes, and a note on those for which it gives NaN."""
+    import torch
+
+    from migrate.parity.sides.torch.call import call
+
+    batches: list[Arrays] = []
+    notes: list[str] = []
+    for name, arrays in padded(given.inputs[0], made.inputs).items():
+        if not takes(arrays):
+            continue
+        with torch.no_grad():
+            outputs = call(given.model, given.model, given.tensors(arrays), shown)
+        floating = [one for _, one in outputs if one.is_floating_point()]
+        if any(bool(one.isnan().any()) for one in floating):
+            notes.append(f"the original gives NaN for a batch with {name}: it was left out")
+        else:
+            batches.append(arrays)
+    return batches, notes
 
 
 def _written(
@@ -342,6 +368,7 @@ def _in_bfloat16(
     params: Path | None,
     work: Path,
     timeout: float,
+    batches: Sequence[Arrays] = (),
 ) -> tuple[Numerics, ...]:
     """Compare the port with the original in bfloat16, with the weights of the proof."""
     import torch
@@ -351,6 +378,7 @@ def _in_bfloat16(
         model = copied(model)
         model.load_state_dict(torch.load(state))
     inputs = alike([given.inputs[number] for number in range(given.inputs.count)])[:2]
+    inputs = (*inputs, *batches)
     files = work / "bfloat16"
     files.mkdir()
     return compared(
