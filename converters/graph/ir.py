@@ -191,6 +191,9 @@ class Graph:
         constants: tensors that were computed of constants, by name.
         narrow: parameters and buffers that have the dtype that the model computes in, which
             `precision.COMPUTE` stands for; None: the recording does not tell dtypes.
+        optional: names of inputs that a caller may leave out.
+        maybe: numbers of tensors that are None where an input is left out.
+        otherwise: numbers of tensors that are needed only where one is.
     """
 
     inputs: tuple[tuple[str, int], ...]
@@ -200,6 +203,9 @@ class Graph:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
     narrow: frozenset[str] | None = None
+    optional: tuple[str, ...] = ()
+    maybe: frozenset[int] = frozenset()
+    otherwise: frozenset[int] = frozenset()
 
     def dtype_of(self, key: str, tensor: torch.Tensor) -> torch.dtype:
         """The dtype that a parameter, buffer or constant was recorded with."""

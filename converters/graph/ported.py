@@ -13,18 +13,19 @@ import torch
 
 from converters.graph.expression import call, code
 from converters.graph.ir import COMPUTE, Free, Graph
-from converters.graph.merging.merged import Both, both_modes, evaluation_alone
-from converters.graph.recording.group import group
+from converters.graph.merging.merged import Both, evaluation_alone
+from converters.graph.merging.options import OptionError, merged
+from converters.graph.merging.recorded import Options, tensors
+from converters.graph.merging.recorded import recorded as recorded_with_options
 from converters.graph.recording.guards import Bound
-from converters.graph.recording.masks import broadcast_masks
-from converters.graph.recording.trace import GraphError, Trace, trace
+from converters.graph.recording.trace import GraphError, Trace
 from converters.graph.starts.watch import Starts
 from converters.graph.writing import linen
 from converters.graph.writing.classes import classes
 from converters.graph.writing.draft import Drafter, Missing
 from converters.graph.writing.initial import copied_starts
 from converters.graph.writing.model import Class, Limits, Model
-from converters.graph.writing.patterns import plain
+from converters.graph.writing.patterns import plain, pruned
 from converters.graph.writing.training import refusal
 
 
@@ -32,13 +33,16 @@ from converters.graph.writing.training import refusal
 class Argument:
     """An input of the port: numpy's name of its dtype; sides are integers, or names where they are free.
 
-    `fixed`: it holds for the values of the recording only.
+    `fixed`: it holds for the values of the recording only. `optional`: it may be left out. `needs`: the other
+    optional input without which it is refused, if there is one.
     """
 
     name: str
     dtype: str
     shape: tuple[int | str, ...]
     fixed: bool = False
+    optional: bool = False
+    needs: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,8 @@ class Port:
         initial: arrays that `init` reads from a file, by path in the model.
         otherwise: arrays that `init` starts otherwise than the original does: key in the state dict → why.
         watched: whether it is known how the original starts.
+        left: inputs of the original that the port does not take, or demands though the original does not,
+            each with the reason.
     """
 
     modeling: str
@@ -102,6 +108,7 @@ class Port:
     initial: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     otherwise: Mapping[str, str] = field(default_factory=dict)
     watched: bool = False
+    left: Mapping[str, str] = field(default_factory=dict)
 
     def limited(self, limits: Limits) -> Port:
         """The port with sources that refuse other sizes than these."""
@@ -119,24 +126,26 @@ def port(
 
     Args:
         module: the model; it is put into `eval()`.
-        inputs: what its forward is called with, by name; the shapes are examples.
+        inputs: what its forward is called with, by name; the shapes are examples. Those that are None by
+            default may be left out in the port too, if both can be one source. A text model of transformers
+            takes its masks and positions also if they are not among these.
         starts: how its factory was seen to initialise it (`converters.graph.starts.watch`); None: nobody
             watched, and `init` draws as Flax does.
 
     Raises:
         GraphError: it cannot be recorded, or has a form that no port has.
     """
-    with broadcast_masks():
-        recorded = trace(module, inputs)
-    both = both_modes(module, inputs, recorded, group(recorded))
+    found = recorded_with_options(module, inputs)
+    both, options = found.both, found.options
     try:
-        graph, drafter, model = _written(module, both, starts)
+        graph, drafter, model = _written(module, both, starts, options)
     except GraphError as error:
         if both.evaluation is None:
             raise
         both = evaluation_alone(both, error.what)
-        graph, drafter, model = _written(module, both, starts)
-    recorded, found = both.recorded, both.graph
+        graph, drafter, model = _written(module, both, starts, options)
+    recorded = both.recorded
+    bounds = options.bounds if options.names else recorded.bounds
     _refuse_training(model.classes[-1], both.modes.refused)
     name = model.classes[-1].name
     config = f"{name.removesuffix('Model')}Config"
@@ -144,7 +153,7 @@ def port(
     forward = model.classes[-1].methods["__call__"]
 
     def write(limits: Limits) -> tuple[str, str]:
-        demands = _demands(graph, recorded.bounds, limits)
+        demands = _demands(graph, bounds, limits, options.needs)
         with_demands = replace(forward, body=[*demands, *forward.body])
         model.classes[-1].methods["__call__"] = with_demands
         modeling = linen.modeling(
@@ -160,7 +169,7 @@ def port(
         config=sizes,
         model_class=name,
         config_class=config,
-        inputs=_inputs(graph),
+        inputs=_inputs(graph, options.needs),
         free=_free(graph),
         baked=(*drafter.baked, *(f"{name}: {values}" for name, values in graph.fixed.items())),
         notes=(
@@ -182,11 +191,12 @@ def port(
         initial=dict(drafter.initial.values),
         otherwise=drafter.initial.unwritten() if starts is not None else {},
         watched=starts is not None,
-        stages={"graph.txt": str(found), "plain.txt": str(graph)},
+        stages={"graph.txt": str(both.graph), "plain.txt": str(graph)},
         settings=model.settings,
         sources=model.sources,
-        bounds=recorded.bounds,
+        bounds=bounds,
         write=write,
+        left=options.refused,
     )
 
 
@@ -198,16 +208,23 @@ def _own_gradient(function: str) -> str:
 
 
 def _written(
-    module: torch.nn.Module, both: Both, starts: Starts | None
+    module: torch.nn.Module, both: Both, starts: Starts | None, options: Options
 ) -> tuple[Graph, Drafter, Model]:
     """The graph as one would say it, and the classes of it.
 
     Raises:
         GraphError: a part has a form that no port has.
     """
-    constants = _tensors(both.recorded) | dict(both.graph.constants)
+    constants = tensors(both.recorded) | dict(both.graph.constants)
     modules = dict(module.named_modules(remove_duplicate=False))
     graph = plain(both.graph, modules, constants)
+    if options.bare is not None:
+        try:
+            graph = merged(graph, options.bare)
+        except OptionError as error:
+            raise GraphError(f"with and without {', '.join(options.names)}: {error}", "") from None
+        graph = replace(graph, root=pruned(graph.root, graph.outputs))
+        constants |= graph.constants
     drafter = Drafter(graph, module, constants, both.modes, starts)
     model = classes(drafter)
     for path in sorted(both.modes.statistics):
@@ -217,7 +234,9 @@ def _written(
     return graph, drafter, model
 
 
-def _demands(graph: Graph, bounds: tuple[Bound, ...], limits: Limits) -> list[ast.stmt]:
+def _demands(
+    graph: Graph, bounds: tuple[Bound, ...], limits: Limits, needs: Mapping[str, str]
+) -> list[ast.stmt]:
     """What the model does first: it refuses other values, and other sizes, than the recording holds for."""
     values = [
         call("demand_recorded", name, code(name), values) for name, values in graph.fixed.items()
@@ -226,7 +245,15 @@ def _demands(graph: Graph, bounds: tuple[Bound, ...], limits: Limits) -> list[as
     for (name, axis), size in limits.axes.items():
         sizes[f"{name}.shape[{axis}] == {size}"] = f"{name} axis {axis}: {size}"
     checks = [call("demand_size", code(condition), text) for condition, text in sizes.items()]
-    return [ast.Expr(one) for one in (*values, *checks)]
+    refused: list[ast.stmt] = [
+        ast.If(
+            code(f"{name} is not None and {other} is None"),
+            [ast.Raise(call("ValueError", f"{name} needs {other}: see README.md"), None)],
+            [],
+        )
+        for name, other in needs.items()
+    ]
+    return [*refused, *(ast.Expr(one) for one in (*values, *checks))]
 
 
 def _refuse_training(cls: Class, reason: str) -> None:
@@ -241,19 +268,11 @@ def _dtypes_note(recorded: Trace) -> list[str]:
     return [f"its classes have no `dtype`: {why}"] if why else []
 
 
-def _tensors(recorded: Trace) -> dict[str, Any]:
-    program = recorded.program
-    found: dict[str, Any] = {}
-    for key, value in (*program.state_dict.items(), *program.constants.items()):
-        found[key.removeprefix("model.")] = value
-    return found
-
-
 # What free sides are called, by their axis: only inputs of fewer than four axes have any but the first free.
 _SIDES = ("batch", "length", "features", "depth", "height", "width")
 
 
-def _inputs(graph: Graph) -> tuple[Argument, ...]:
+def _inputs(graph: Graph, needs: Mapping[str, str]) -> tuple[Argument, ...]:
     made = []
     for name, number in graph.inputs:
         fact = graph.facts[number]
@@ -262,7 +281,8 @@ def _inputs(graph: Graph) -> tuple[Argument, ...]:
         )
         narrow = graph.narrow is not None and fact.dtype == COMPUTE
         dtype = str(torch.float32 if narrow else fact.dtype).removeprefix("torch.")
-        made.append(Argument(name, dtype, shape, name in graph.fixed))
+        spared = name in graph.optional
+        made.append(Argument(name, dtype, shape, name in graph.fixed, spared, needs.get(name, "")))
     return tuple(made)
 
 

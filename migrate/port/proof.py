@@ -28,6 +28,7 @@ Arrays = Mapping[str, Array]
 BATCH = "batch"
 # Of inputs of a second shape, and of those in the precision of a TPU.
 _FEW = 2
+PADDED = "padded batches"
 _NAMED = {"default": "the precision of a TPU, emulated"}
 
 
@@ -59,6 +60,7 @@ def asked(
     arguments: Sequence[Any],
     takes: Callable[[Arrays], bool],
     trains: bool = False,
+    padded: Sequence[Arrays] = (),
 ) -> Iterator[Asked]:
     """Yield the comparisons: the inputs as given, in float32 and in a TPU's precision, their gradients, and
     other shapes of them.
@@ -69,6 +71,7 @@ def asked(
             holds for the values of the first input only.
         takes: whether the original takes an input at all.
         trains: whether the port computes otherwise in training.
+        padded: padded batches, of a port that takes a mask.
     """
     fixed = {one.name: inputs[0][one.name] for one in arguments if one.fixed}
     given = [{**inputs[number], **fixed} for number in range(inputs.count)]
@@ -77,6 +80,14 @@ def asked(
     yield Asked(GRADIENTS, few, layers=False, gradients=True)
     if trains:
         yield Asked(TRAINING, few, layers=False, modes=True)
+    if padded:
+        batches = tuple({**one, **fixed} for one in padded)
+        yield Asked(PADDED, batches, layers=False)
+        yield Asked(f"{GRADIENTS}, {PADDED}", batches, layers=False, gradients=True)
+    spared = [one.name for one in arguments if one.optional and one.name in given[0]]
+    if spared:
+        bare = tuple({n: array for n, array in one.items() if n not in spared} for one in few)
+        yield Asked(f"without {', '.join(spared)}", bare, layers=False)
     yield Asked(_NAMED["default"], few, precision="default")
     for name, axes in free_axes(arguments, given[0]).items():
         argument, axis = axes[0]

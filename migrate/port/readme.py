@@ -56,6 +56,7 @@ def readme_text(
             [*port.free, *(one.text for one in port.bounds)],
             "None: it takes the inputs that it was recorded with.",
         ),
+        _masks(port),
         _sizes(sizes),
         _list("## What the recording fixed", port.baked, ""),
         _training(port),
@@ -99,9 +100,10 @@ def _file(path: str) -> str:
 
 def _use(name: str, port: Any, weights: bool) -> str:
     shapes = ", ".join(
-        f"`{one.name}` {one.dtype}[{', '.join(map(str, one.shape))}]" for one in port.inputs
+        f"`{one.name}` {one.dtype}[{', '.join(map(str, one.shape))}]{' (optional)' * one.optional}"
+        for one in port.inputs
     )
-    given = ", ".join(f"{one.name}={one.name}" for one in port.inputs)
+    given = _given(port)
     keys = enumerate(port.streams)
     rngs = ", ".join(f'"{name}": jax.random.key({number})' for number, name in keys)
     drawn = f", rngs={{{rngs}}}" if rngs else ""
@@ -126,6 +128,34 @@ def _use(name: str, port: Any, weights: bool) -> str:
     return "\n".join(lines)
 
 
+def _given(port: Any) -> str:
+    """The arguments of a call: what may be left out is."""
+    return ", ".join(f"{one.name}={one.name}" for one in port.inputs if not one.optional)
+
+
+def _masks(port: Any) -> str:
+    """What the inputs do that may be left out, and which of the original's the port does not take."""
+    optional = [one for one in port.inputs if one.optional]
+    lines = []
+    for one in optional:
+        said = next((text for end, text in _SAID.items() if one.name.endswith(end)), _USUAL)
+        needs = f" It is refused without `{one.needs}`." if one.needs else ""
+        lines.append(f"`{one.name}`: {said}{needs}")
+    for name, why in port.left.items():
+        there = any(one.name == name for one in port.inputs)
+        what = "has to be given" if there else "is not in this port"
+        lines.append(f"`{name}` {what}, though the original can do without it and with it: {why}.")
+    return _list("## Masks and other optional inputs", lines, "")
+
+
+_SAID = {
+    "attention_mask": "1 for a token, 0 for padding, which no other token sees; left out: nothing is "
+    "padding. A query that sees no key gives what it gives in torch.",
+    "position_ids": "the position of each token; left out: as the original counts them.",
+}
+_USUAL = "None in the original if it is left out, and here."
+
+
 _DRAWS = (
     "It draws random numbers in its forward, as the original does: other keys give other outputs. JAX's "
     "generator gives other numbers than torch's; in the comparison below both draw the same."
@@ -145,7 +175,7 @@ def _training(port: Any) -> str:
         )
     if not port.trains:
         return ""
-    given = ", ".join(f"{one.name}={one.name}" for one in port.inputs)
+    given = _given(port)
     lines = ["## Training", "", "```python"]
     mutable = ", mutable=['batch_stats']" if port.statistics else ""
     outputs = "outputs, updates" if port.statistics else "outputs"

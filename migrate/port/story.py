@@ -24,6 +24,7 @@ from migrate.port.numerics.compare import compared
 from migrate.port.numerics.results import Folder as NumericsFolder
 from migrate.port.numerics.results import Numerics
 from migrate.port.original import SEED, Given, Original, given_inputs, load_original
+from migrate.port.padded import padded
 from migrate.port.proof import Arrays, alike, asked, described, proven
 from migrate.port.readme import readme_text
 from migrate.port.results import Case, Ported
@@ -149,7 +150,9 @@ def port_model(
             numerics: tuple[Numerics, ...] = ()
             if options.proof and not made.missing:
                 takes = _takes(original, given)
-                wanted = list(asked(given.inputs, made.inputs, takes, made.trains))
+                batches, apart = _padded(given, made, takes, original.target.shown)
+                notes += apart
+                wanted = list(asked(given.inputs, made.inputs, takes, made.trains, batches))
                 wanted = [one for one in wanted if options.compares(one.name)]
                 state, params = weights.state, place / PARAMS if weights.state else None
                 if state is not None and original.checkpoint is None:
@@ -170,7 +173,7 @@ def port_model(
                 if runs and options.compares("bfloat16"):
                     progress("comparing: bfloat16")
                     numerics = _in_bfloat16(
-                        place, given, made, state, params, work, options.timeout
+                        place, given, made, state, params, work, options.timeout, batches
                     )
             cases = tuple(replace(case, suspects=made.own_gradients) for case in cases)
             notes += dict.fromkeys(case.reference for case in cases if case.reference)
@@ -252,6 +255,29 @@ def _takes(original: Original, given: Given) -> Callable[[Arrays], bool]:
         return True
 
     return takes
+
+
+def _padded(
+    given: Given, made: Any, takes: Callable[[Arrays], bool], shown: str
+) -> tuple[list[Arrays], list[str]]:
+    """Padded batches that the original takes, and a note on those for which it gives NaN."""
+    import torch
+
+    from migrate.parity.sides.torch.call import call
+
+    batches: list[Arrays] = []
+    notes: list[str] = []
+    for name, arrays in padded(given.inputs[0], made.inputs).items():
+        if not takes(arrays):
+            continue
+        with torch.no_grad():
+            outputs = call(given.model, given.model, given.tensors(arrays), shown)
+        floating = [one for _, one in outputs if one.is_floating_point()]
+        if any(bool(one.isnan().any()) for one in floating):
+            notes.append(f"the original gives NaN for a batch with {name}: it was left out")
+        else:
+            batches.append(arrays)
+    return batches, notes
 
 
 def _written(
@@ -355,6 +381,7 @@ def _in_bfloat16(
     params: Path | None,
     work: Path,
     timeout: float,
+    batches: Sequence[Arrays] = (),
 ) -> tuple[Numerics, ...]:
     """Compare the port with the original in bfloat16, with the weights of the proof."""
     import torch
@@ -363,7 +390,9 @@ def _in_bfloat16(
     if state is not None:
         model = copied(model)
         model.load_state_dict(torch.load(state))
-    inputs = alike([given.inputs[number] for number in range(given.inputs.count)])
+    plain = alike([given.inputs[number] for number in range(given.inputs.count)])
+    first = (*plain[:2], *batches)
+    inputs = (*first, *plain[2:])
     files = work / "bfloat16"
     files.mkdir()
     return compared(
@@ -374,6 +403,7 @@ def _in_bfloat16(
         files,
         timeout,
         described(inputs[0]),
+        len(first),
     )
 
 

@@ -5,7 +5,7 @@ It is taken only where, without its dropouts, it is the recording of evaluation,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,7 +50,11 @@ def evaluation_alone(both: Both, reason: str) -> Both:
 
 
 def both_modes(
-    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], recorded: Trace, graph: Graph
+    module: torch.nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    recorded: Trace,
+    graph: Graph,
+    masks: Collection[str] = (),
 ) -> Both:
     """The recording of evaluation with what training does otherwise.
 
@@ -59,15 +63,16 @@ def both_modes(
         inputs: what it is called with.
         recorded: its recording in evaluation.
         graph: of it.
+        masks: as of `trace`.
     """
     try:
         if not trains_otherwise(module, inputs):
             return Both(recorded, graph)
         with training(module, inputs) as statistics, broadcast_masks():
-            trained = trace(module, inputs, as_it_is=True)
+            trained = trace(module, inputs, as_it_is=True, masks=masks)
         if trained.decomposed and not recorded.decomposed:
             with broadcast_masks():
-                recorded = trace(module, inputs, decomposed=True)
+                recorded = trace(module, inputs, decomposed=True, masks=masks)
             graph = group(recorded)
         modules = dict(module.named_modules(remove_duplicate=False))
         found = with_dropouts(group(trained), modules)

@@ -12,7 +12,7 @@ import logging
 import re
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from copy import copy
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -125,6 +125,7 @@ def trace(
     *,
     as_it_is: bool = False,
     decomposed: bool = False,
+    masks: Collection[str] = (),
 ) -> Trace:
     """Record what a model does with inputs of these shapes; their sides are left free where it allows it.
 
@@ -133,6 +134,7 @@ def trace(
         inputs: what it is called with.
         as_it_is: whether it keeps the mode that it is in, which may be training.
         decomposed: whether it is taken apart once more (see `Trace`), also where it changes nothing in place.
+        masks: inputs that are no images, however many axes they have: all of these are left free.
 
     Raises:
         GraphError: it does not take the inputs, or cannot be recorded.
@@ -140,6 +142,7 @@ def trace(
     if not as_it_is:
         module.eval()
     called = _probe(module, inputs)
+    called.masks = masks
     if called.narrow:
         wide = _recorded(module, inputs, called, decomposed, as_it_is)
         return replace(wide, same_dtype=_OWN_DTYPE)
@@ -304,6 +307,8 @@ class _Called:
     bounds: tuple[Bound, ...] = ()
     # Whether it computes in 16 bits by itself.
     narrow: bool = False
+    # Inputs that are left free whole.
+    masks: Collection[str] = ()
 
 
 def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Called:
@@ -374,7 +379,9 @@ def _export(
     wrapper = _wrapped(module, inputs, fixed, kept, outputs)
     inputs = {name: one for name, one in inputs.items() if name not in fixed}
     auto = torch.export.Dim.AUTO
-    shapes = {name: dict.fromkeys(free(x.dim()), auto) for name, x in inputs.items()}
+    axes = {name: len(free(2 if name in called.masks else x.dim())) for name, x in inputs.items()}
+    axes |= {name: inputs[name].dim() for name in called.masks if axes.get(name) == 2}
+    shapes = {name: dict.fromkeys(range(axes[name]), auto) for name in inputs}
     finite = FiniteValues(called.odd)
     with (
         _marked(module, called),

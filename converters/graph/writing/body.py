@@ -11,6 +11,7 @@ from typing import Any
 import sympy
 import torch
 
+from converters.graph.choices import SPREAD, is_choice
 from converters.graph.draws import draws, dropout_rate, is_dropout
 from converters.graph.expression import (
     Hole,
@@ -49,6 +50,7 @@ from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import Layer, weight_of
 from converters.graph.writing.layout import LAST, Flat, as_flat, as_flax, as_torch, moved, stays
 from converters.graph.writing.naming import Scope, named
+from converters.graph.writing.options import choice, guard, spread
 from converters.graph.writing.original import names
 from converters.graph.writing.original.comments import commented, of
 from converters.graph.writing.original.functions import (
@@ -166,6 +168,10 @@ class _Writer:
         # What tensors of a loop over data are called.
         self.called: dict[int, str] = {}
         self.prefix = f"{one.path}." if one.path else ""
+        # Tensors that may be None here: what gives nothing else is called only where they are not.
+        self.maybe = drafter.graph.maybe
+        if one.path and one.outs and set(one.outs) <= self.maybe:
+            self.maybe = frozenset()
         # Whether whoever calls it can give it sizes that none of its tensors shows.
         self.sizes_given = bool(one.path)
         # Whether it is given the dtype that the model computes in, as none of its tensors shows it.
@@ -203,7 +209,9 @@ class _Writer:
             shape = list(facts[number].shape)
             shape[a], shape[b] = shape[b], shape[a]
             facts[number] = replace(facts[number], shape=tuple(shape))
-        statements, placed = inlined(self.statements, results)
+        graph = self.drafter.graph
+        statements, placed = inlined(self.statements, results, self.maybe, graph.otherwise)
+        placed = guard(statements, placed, self.maybe)
         written = {one.name for one in self.drafter.functions}
         scope = Scope(
             self.call.path or "the model",
@@ -217,8 +225,18 @@ class _Writer:
             self.wanted,
             self._held,
             self.size_argument if self.sizes_given else None,
+            self.maybe,
         )
         self.made.arguments = tuple(name for name, _ in self.arguments)
+        self.made.nullable = frozenset(name for name, at in self.arguments if at in self.maybe)
+        self.made.spared = (
+            self.made.nullable & {*graph.optional} if not self.call.path else frozenset()
+        )
+        self.made.absent = frozenset(
+            place
+            for place, one in enumerate(results if isinstance(results, tuple) else (results,))
+            if isinstance(one, Ref) and one.id in self.maybe
+        )
         body, result = named(scope, statements, results)
         if shown:
             taken = {*scope.taken, *self.made.arguments}
@@ -241,9 +259,9 @@ class _Writer:
         if not any(dtypes.needs(one.value) for one in self.statements):
             return ""
         for name, number in self.arguments:
-            if self.facts[number].dtype == COMPUTE:
+            if self.facts[number].dtype == COMPUTE and number not in self.maybe:
                 return name
-        out = dtypes.shown_by(self.statements, self.facts)
+        out = dtypes.shown_by(self.statements, self.facts, self.maybe)
         if out is not None:
             dtype: ast.expr = ast.Attribute(Hole(Ref(out)), "dtype", ast.Load())
         elif self.sizes_given:
@@ -378,6 +396,15 @@ class _Writer:
     def _op(self, item: Op) -> None:
         if is_dropout(item):
             self._dropout(item)
+            return
+        if is_choice(item):
+            chosen = choice(*(as_code(self._operand(one, item)) for one in item.arguments))
+            self.statements.append(Statement(item.outs, chosen, self._frames(item.frames)))
+            return
+        if item.target == SPREAD:
+            mask = self._operand(item.arguments[0], item)
+            wide = spread(mask, mask.dtype == torch.bool)
+            self.statements.append(Statement(item.outs, wide, self._frames(item.frames)))
             return
         made = stays(item, self.layouts, self.facts, self.drafter.constants)
         if made is not None and made[0] != self.layouts.get(item.outs[0]):
@@ -702,7 +729,7 @@ class _Writer:
         if isinstance(found, SettingInt | SettingFloat) or not isinstance(value, int) or value < 4:
             return found
         # Else it is a side of what is given: nothing else would give it for other sizes.
-        for _, number in self.arguments:
+        for number in (number for _, number in self.arguments if number not in self.maybe):
             for axis, side in enumerate(self.facts[number].shape):
                 if side == value:
                     return self._side(number, axis, value)
@@ -715,6 +742,8 @@ class _Writer:
         for frame in reversed(frames):
             for name, axis in names.sides_read(frame):
                 for number in self._called(name):
+                    if number in self.maybe:
+                        continue
                     shape = self.facts[number].shape
                     if -len(shape) <= axis < len(shape) and shape[axis] == value:
                         return self._side(number, axis % len(shape), value)
@@ -935,6 +964,7 @@ class _FunctionWriter(_Writer):
         super().__init__(drafter, above.call)
         self.item = item
         self.sizes_given = True
+        self.maybe = frozenset() if set(item.outs) <= above.maybe else above.maybe
         # What settings of the model it is given, by name.
         self.numbers: dict[str, SettingInt | SettingFloat] = {}
         # Rate and axes of the dropouts that it is given → what they are called, and an operator.
@@ -991,7 +1021,12 @@ class _FunctionWriter(_Writer):
             ast.arguments(
                 [],
                 [
-                    *(ast.arg(one, kind) for one in self.made.arguments),
+                    *(
+                        ast.arg(
+                            one, code("jax.Array | None") if one in self.made.nullable else kind
+                        )
+                        for one in self.made.arguments
+                    ),
                     *(ast.arg(one, code("int")) for one in self.sizes.values()),
                     *(
                         ast.arg(name, code("int" if isinstance(one, int) else "float"))

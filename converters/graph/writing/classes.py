@@ -46,6 +46,7 @@ from converters.graph.writing.numerics import (
     reads_numerics,
     with_numerics,
 )
+from converters.graph.writing.options import tidied
 from converters.graph.writing.original.constants import computed
 from converters.graph.writing.original.names import aliases
 from converters.graph.writing.training import dropout_made
@@ -120,8 +121,11 @@ class _Classes:
         for cls in self.classes:
             for name, method in cls.methods.items():
                 body, result = calls.tidied(method.body, method.result)
-                body, _ = asserted(body, method.optional | method.maybe)
+                body, _ = asserted(body, (method.optional | method.maybe) - method.nullable)
+                body = tidied(body)
                 cls.methods[name] = replace(method, body=body, result=result)
+        for function in self.drafter.functions:
+            function.body = tidied(function.body)
         return Model(tuple(self.classes), self._used(), self.sources)
 
     def _written(self, one: Call) -> Iterator[Call]:
@@ -140,7 +144,16 @@ class _Classes:
     def _draft(self, one: Call, given: Any) -> None:
         """Write a call; the first of those of a module that do the same gives the method its name."""
         draft = drafted(self.drafter, one, given)
-        method = Method(draft.arguments, draft.sizes, draft.body, draft.result, draft.labels)
+        method = Method(
+            draft.arguments,
+            draft.sizes,
+            draft.body,
+            draft.result,
+            draft.labels,
+            absent=draft.absent,
+            nullable=draft.nullable,
+            spared=draft.spared,
+        )
         form = (draft.arguments, _dump(_all(method)), _numbers(method))
         forms = self.forms[one.path]
         name = forms.setdefault(form, f"call_{len(forms)}" if forms else "__call__")
@@ -385,6 +398,8 @@ class _Classes:
                 method,
                 body=[_slotted(statement, fill_in) for statement in method.body],
                 result=_slotted(method.result, fill_in),
+                nullable=frozenset().union(*(each.methods[name].nullable for each in group)),
+                absent=frozenset().union(*(each.methods[name].absent for each in group)),
             )
             for name, method in one.methods.items()
         }

@@ -72,6 +72,9 @@ class Draft:
         held: own parameters and buffers that are used, by name.
         labels: where its results stand in what the original returns.
         dropouts: name → rate and axes of the dropouts that the original has as functions.
+        nullable: arguments that may be None.
+        spared: those of them that whoever calls the model may leave out.
+        absent: places of results that may be None.
     """
 
     path: str
@@ -84,6 +87,9 @@ class Draft:
     held: dict[str, str] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     dropouts: dict[str, tuple[Any, tuple[int, ...]]] = field(default_factory=dict)
+    nullable: frozenset[str] = frozenset()
+    spared: frozenset[str] = frozenset()
+    absent: frozenset[int] = frozenset()
 
 
 class Drafter:

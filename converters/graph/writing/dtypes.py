@@ -8,7 +8,7 @@ else with an argument that it is given for this alone.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,13 +88,15 @@ def filled(value: Any, dtype: ast.expr) -> Any:
     return fill(value, lambda hole: dtype if _is_hole(hole) else hole)
 
 
-def shown_by(statements: Sequence[Statement], facts: Mapping[int, Fact]) -> int | None:
+def shown_by(
+    statements: Sequence[Statement], facts: Mapping[int, Fact], maybe: Set[int] = frozenset()
+) -> int | None:
     """A tensor that has the dtype, and that is computed before the first statement which needs it."""
     for one in statements:
         if needs(one.value):
             return None
         for out in one.outs:
-            if out >= 0 and facts[out].dtype == COMPUTE:
+            if out >= 0 and facts[out].dtype == COMPUTE and out not in maybe:
                 return out
     return None
 

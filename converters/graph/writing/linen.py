@@ -238,9 +238,10 @@ def _function(
         if ARGUMENT in kinds:
             kinds[ARGUMENT] = "DTypeLike"
         # What every call gives comes first.
-        for one in sorted(kinds, key=lambda one: one in method.optional):
-            spared = one in method.optional
-            kind = f"{kinds[one]} | None" if spared else kinds[one]
+        left_out = method.optional | method.spared
+        for one in sorted(kinds, key=lambda one: one in left_out):
+            spared = one in left_out
+            kind = f"{kinds[one]} | None" if spared or one in method.nullable else kinds[one]
             given.append(ast.arg(one, ast.parse(kind, mode="eval").body))
             defaults += [ast.Constant(None)] if spared else []
         if told:

@@ -46,6 +46,8 @@ class Method:
         optional: arguments and sizes that not every call gives; they are named in calls, and None by default.
         absent: places of results that may be None.
         maybe: names of values in it that may be None.
+        nullable: arguments that every call gives, and that may be None.
+        spared: those of them that whoever calls the model may leave out: they are None by default.
     """
 
     arguments: tuple[str, ...]
@@ -56,6 +58,8 @@ class Method:
     optional: frozenset[str] = frozenset()
     absent: frozenset[int] = frozenset()
     maybe: frozenset[str] = frozenset()
+    nullable: frozenset[str] = frozenset()
+    spared: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

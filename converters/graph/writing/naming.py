@@ -37,6 +37,7 @@ class Scope:
         wanted: what the original calls a tensor that a statement gives; "" if it does not say.
         held: a parameter or buffer as an expression.
         size: an argument for a size that no tensor shows; None: there can be none.
+        maybe: tensors that may be None: nothing reads sizes of them, but what is computed of them.
     """
 
     where: str
@@ -50,6 +51,7 @@ class Scope:
     wanted: Callable[[Statement, int], str]
     held: Callable[[Held], Any]
     size: Callable[[sympy.Expr], str] | None
+    maybe: Set[int] = frozenset()
 
 
 def named(
@@ -206,14 +208,21 @@ class _Naming:
 
     def _sized(self, value: ast.expr, known: Sequence[int]) -> ast.expr:
         near = [number for number in dict.fromkeys(refs(value)) if number in set(known)]
-        order = [*near, *known]
+        there = [number for number in (*near, *known) if number not in self.scope.maybe]
+        asked = set(near) - set(there)
 
-        def one(hole: Hole) -> ast.expr:
-            if isinstance(hole.value, Free):
-                return self._size(hole.value.expression, order)
-            return hole
+        def sized(order: Sequence[int]) -> Callable[[Hole], ast.expr]:
+            def one(hole: Hole) -> ast.expr:
+                if isinstance(hole.value, Free):
+                    return self._size(hole.value.expression, order)
+                return hole
 
-        return fill(value, one)
+            return one
+
+        if asked and isinstance(value, ast.IfExp):
+            # Only this side is computed where they are there.
+            value.orelse = fill(value.orelse, sized([*there, *near]))
+        return fill(value, sized(there))
 
     def _size(self, expression: sympy.Expr, order: Sequence[int]) -> ast.expr:
         for number in order:

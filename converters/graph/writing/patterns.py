@@ -12,7 +12,21 @@ from typing import Any
 
 import torch
 
-from converters.graph.ir import Call, Fact, Given, Graph, Held, Item, Op, Ref, calls, references
+from converters.graph.choices import SPREAD
+from converters.graph.ir import (
+    Call,
+    Fact,
+    Frame,
+    Given,
+    Graph,
+    Held,
+    Item,
+    Op,
+    Ref,
+    calls,
+    references,
+)
+from converters.graph.writing.original.functions import within
 
 _EXPAND = "aten.expand.default"
 _AND = ("aten.bitwise_and.Tensor", "aten.logical_and.default", "aten.__and__.Tensor")
@@ -30,12 +44,40 @@ def plain(graph: Graph, modules: Mapping[str, Any], constants: Mapping[str, Any]
         modules: path → module.
         constants: name of a parameter, buffer or constant → tensor.
     """
-    walk = _Walk(graph, constants)
+    walk = _Walk(graph, constants, modules)
     walk.call(graph.root)
-    made = _Rewritten(walk, {**walk.instead, **_told(walk, modules)})
+    walk.demanded |= {one.id for one in references(graph.outputs)}
+    told = _told(walk, modules)
+    while more := _half_told(walk, told):
+        walk.demanded |= more
+        told = _told(walk, modules)
+    facts = dict(graph.facts)
+    for number, known in walk.known.items():
+        if isinstance(known, _Padded) and known.whole not in walk.demanded:
+            facts[number] = graph.facts[known.padding]
+            walk.same[known.whole] = Ref(known.padding)
+    made = _Rewritten(walk, {**walk.instead, **told})
     root = made.call(graph.root)
     outputs = made.value(graph.outputs)
-    return replace(graph, root=pruned(root, outputs), outputs=outputs)
+    return replace(graph, root=pruned(root, outputs), outputs=outputs, facts=facts)
+
+
+def _half_told(walk: _Walk, told: Mapping[int, Op]) -> set[int]:
+    """Masks of the past and of padding that an attention wants whole, where others do with the padding."""
+    found = set()
+    for _, item in walk.attentions:
+        known = _mask_of(walk, item)
+        if not isinstance(known, _Padded) or not known.past:
+            continue
+        if not told.get(item.outs[0], item).named.get("is_causal"):
+            found.add(known.whole)
+    return found - walk.demanded
+
+
+def _mask_of(walk: _Walk, item: Op) -> _Known | None:
+    """What is known of an attention's mask."""
+    mask = item.arguments[3] if len(item.arguments) > 3 else item.named.get("attn_mask")
+    return walk.known.get(mask.id) if isinstance(mask, Ref) else None
 
 
 # What a mask, or what one is made of, is known to be.
@@ -63,14 +105,41 @@ class _Past:
     """Of its last two axes: true where the last index is not above the one before."""
 
 
-_Known = _Index | _Truth | _Falsity | _Past
+@dataclass(frozen=True)
+class _Number:
+    """All of it is one integer."""
+
+    value: int
+
+
+@dataclass(frozen=True)
+class _Padding:
+    """A mask of (rows, 1, 1, keys); `source` is that of (rows, keys)."""
+
+    source: int
+
+
+@dataclass(frozen=True)
+class _Padded:
+    """The tensor `whole`: true where the `_Padding` of number `padding` is; `past`: and only of the past."""
+
+    whole: int
+    padding: int
+    past: bool
+
+
+_Known = _Index | _Truth | _Falsity | _Past | _Number | _Padding | _Padded
 
 
 class _Walk:
     """What is known of the tensors of a graph, and which of them are others."""
 
-    def __init__(self, graph: Graph, constants: Mapping[str, Any]) -> None:
-        self.facts, self.constants = graph.facts, constants
+    def __init__(
+        self, graph: Graph, constants: Mapping[str, Any], modules: Mapping[str, Any]
+    ) -> None:
+        self.facts, self.constants, self.modules = graph.facts, constants, modules
+        # Path of a module → the lines that it is called on.
+        self.frames: dict[str, tuple[Frame, ...]] = {}
         self.known: dict[int, _Known] = {}
         self.made: dict[int, Op] = {}
         self.same: dict[int, Ref | Held] = {}
@@ -78,11 +147,14 @@ class _Walk:
         self.instead: dict[int, Op] = {}
         # Each attention, with the path of the module that it is in.
         self.attentions: list[tuple[str, Op]] = []
+        # Masks that more than attentions need as they are.
+        self.demanded: set[int] = set()
 
     def call(self, one: Call) -> None:
         for given in one.given:
             self._crosses(given.value, given.inside)
         here: set[int] = set()
+        self.frames[one.path] = one.frames
         for item in one.body:
             if isinstance(item, Op):
                 self._op(item, one.path)
@@ -100,6 +172,11 @@ class _Walk:
     def _op(self, item: Op, path: str) -> None:
         if item.target == _ATTENTION:
             self.attentions.append((path, item))
+        else:
+            for one in references((item.arguments, item.named)):
+                known = self.known.get(one.id)
+                if isinstance(known, _Padded):
+                    self.demanded.add(known.whole)
         if not item.single:
             return
         out = item.outs[0]
@@ -111,17 +188,20 @@ class _Walk:
                 self.known[out] = self.known[same.id]
             return
         found = self._kind(item)
+        if isinstance(found, _Padding) and out not in self.known:
+            item = self._spread(item, found, path)
+            self.made[out] = self.instead[out] = item
         if found is not None:
             self.known[out] = found
         counted = self._counted(item)
         if counted is not None:
             self.instead[out] = counted
-        one = self._repeated(item)
-        if one is not None:
-            whole, own = self.facts[out].shape, self._fact(one).shape
+        repeated = self._repeated(item)
+        if repeated is not None:
+            whole, own = self.facts[out].shape, self._fact(repeated).shape
             pairs = zip((*(1,) * (len(whole) - len(own)), *own), whole, strict=True)
             wide = tuple(-1 if side == mine and mine != 1 else side for mine, side in pairs)
-            made = replace(item, target=_EXPAND, arguments=(one, wide), named={})
+            made = replace(item, target=_EXPAND, arguments=(repeated, wide), named={})
             self.made[out] = self.instead[out] = made
 
     def _counted(self, item: Op) -> Op | None:
@@ -234,13 +314,20 @@ class _Walk:
         if packet in ("zeros", "new_zeros", "zeros_like"):
             return _Falsity() if out.dtype == torch.bool else None
         if item.target in (*_AND, *_OR) and len(item.arguments) == 2:
-            return self._joined(item.target, [self._of(one) for one in item.arguments])
+            return self._joined(item.target, item.arguments, item.outs[0])
+        if item.target == "aten.index.Tensor":
+            return self._looked_up(item)
+        if packet == "diff":
+            return _Number(1) if self._is_counted(item) else None
         if packet in ("ones", "new_ones", "full", "full_like", "ones_like"):
             filled = "ones" in packet or item.arguments[1] is True
             return _Truth() if filled and out.dtype == torch.bool else None
         if not isinstance(first, Ref) or first.id not in self.known:
             return None
         known, before = self.known[first.id], self._fact(first)
+        if packet == "expand" and isinstance(known, _Padding):
+            last = before.shape[1:3] == (1, 1) and before.shape[3] == out.shape[3]
+            return _Padded(item.outs[0], first.id, False) if last and len(out.shape) == 4 else None
         if packet in ("view", "reshape", "unsqueeze", "expand", "squeeze", "_unsafe_view", "slice"):
             return _moved(known, before, out)
         if packet == "_to_copy":
@@ -254,6 +341,13 @@ class _Walk:
 
     def _compared(self, packet: str, item: Op, known: _Known) -> _Known | None:
         other = item.arguments[1] if len(item.arguments) > 1 else None
+        if packet == "cumsum" and known == _Falsity():
+            return _Number(0)
+        if isinstance(known, _Number):
+            value = other if type(other) is int else getattr(self._of(other), "value", None)
+            if packet not in ("eq", "ne") or value is None:
+                return None
+            return _Truth() if (known.value == value) == (packet == "eq") else _Falsity()
         if packet == "ge" and isinstance(known, _Index) and other == 0 and type(other) is int:
             return _Truth()
         theirs = self._of(other)
@@ -264,8 +358,51 @@ class _Walk:
             return _Past()
         return None
 
-    @staticmethod
-    def _joined(target: str, sides: list[_Known | None]) -> _Known | None:
+    def _looked_up(self, item: Op) -> _Known | None:
+        """What is looked up by the index of a row and another one: a mask of rows and keys, or numbers."""
+        source, at = item.arguments
+        out = self.facts[item.outs[0]]
+        if not isinstance(source, Ref) or not isinstance(at, tuple) or len(at) != 2:
+            return None
+        shape, known = self._fact(source).shape, self._of(source)
+        rows, other = map(self._of, at)
+        if isinstance(known, _Number):
+            return known
+        if len(out.shape) != 4 or rows != _Index(-4) or not isinstance(other, _Index):
+            return None
+        if (out.shape[0], out.shape[other.axis]) != shape:
+            return None
+        if known == _Index(-1):
+            return other
+        return _Padding(source.id) if other == _Index(-1) and out.dtype == torch.bool else None
+
+    def _is_counted(self, item: Op) -> bool:
+        """Whether numbers that follow each other are subtracted, the first one from itself less one."""
+        if len(item.arguments) != 4 or item.arguments[1:3] != (1, -1):
+            return False
+        x, _, _, before = item.arguments
+        less = _producer(self, before, ("sub",))
+        first = _producer(self, less and less.arguments[0], ("slice",))
+        if less is None or first is None or self._of(x) != _Index(-1):
+            return False
+        return less.arguments[1] == 1 and first.arguments == (x, 1, 0, 1)
+
+    def _spread(self, item: Op, known: _Padding, path: str) -> Op:
+        """A mask of rows and keys as an operator of its own, on the line of the model that asks for it."""
+        source: Any = Ref(known.source)
+        made = _producer(self, source, ("to", "_to_copy"))
+        if made is not None and isinstance(made.arguments[0], Ref):
+            source = made.arguments[0]
+        inner = within(self.modules[path], item.frames, self.frames.get(path, ()))
+        frames = item.frames[: len(item.frames) - len(inner) + 1] if inner else item.frames
+        return replace(item, target=SPREAD, arguments=(source,), named={}, frames=frames)
+
+    def _joined(self, target: str, arguments: tuple[Any, ...], out: int) -> _Known | None:
+        sides = [self._of(one) for one in arguments]
+        if target in _AND and _Past() in sides:
+            for one, known in zip(arguments, sides, strict=True):
+                if isinstance(known, _Padding) and self._fact(one).shape[1:3] == (1, 1):
+                    return _Padded(out, one.id, True)
         neutral, strong = (_Truth(), _Falsity()) if target in _AND else (_Falsity(), _Truth())
         if strong in sides:
             return strong
@@ -278,10 +415,12 @@ class _Walk:
 def _moved(known: _Known, before: Fact, out: Fact) -> _Known | None:
     """What is known after axes of one element came, went or were repeated."""
     match known:
-        case _Truth() | _Falsity():
+        case _Truth() | _Falsity() | _Number():
             return known
-        case _Past():
+        case _Past() | _Padded():
             return known if before.shape[-2:] == out.shape[-2:] else None
+        case _Padding():
+            return None  # what it is repeated to is known by what repeats it
         case _Index(axis=axis):
             length = before.shape[axis]
             rest = [side for at, side in enumerate(before.shape, -len(before.shape)) if at != axis]
@@ -324,6 +463,11 @@ def _options(walk: _Walk, item: Op) -> Iterator[tuple[str, Callable[[Op], Op]]]:
             yield "mask", lambda one: _with(one, attn_mask=None)
         elif isinstance(known, _Past) and sides[0] == sides[1]:
             yield "mask", lambda one: _with(one, attn_mask=None, is_causal=True)
+        elif isinstance(known, _Padded):
+            if not known.past:
+                yield "mask", lambda one: one
+            elif sides[0] == sides[1] and known.whole not in walk.demanded:
+                yield "mask", lambda one: _with(one, is_causal=True)
         else:
             # It is repeated by itself.
             wide = _producer(walk, mask, ("expand",))

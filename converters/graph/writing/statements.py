@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from converters.graph.expression import Hole
 from converters.graph.ir import Frame, Ref, references
 from converters.graph.writing.holes import filled, length, refs
+from converters.graph.writing.options import is_choice
 from converters.graph.writing.original import names
 from converters.graph.writing.original.comments import above, commented
 
@@ -42,13 +43,18 @@ class Statement:
 
 
 def inlined(
-    statements: Sequence[Statement], results: Any
+    statements: Sequence[Statement],
+    results: Any,
+    maybe: Set[int] = frozenset(),
+    otherwise: Set[int] = frozenset(),
 ) -> tuple[list[Statement], dict[int, ast.expr]]:
     """Statements whose value is used once, on the line that gives it, put where it is used.
 
     Args:
         statements: in order.
         results: what is given in the end: `Ref`, or tuples and dicts of them.
+        maybe: tensors that are None where an input is left out.
+        otherwise: tensors that are needed only where one is.
 
     Returns:
         The statements that are left, and the expressions that went into others, by the tensor that they are.
@@ -74,13 +80,22 @@ def inlined(
         if len(one.outs) == 1 and one.single and count[one.outs[0]] == 1:
             at = consumer[one.outs[0]]
             user = statements[at] if at >= 0 else None
-            if _together(one, user):
+            if _is_guarded(one, user, maybe) and (
+                _together(one, user) or (one.outs[0] in otherwise and length(one.value) <= _LONG)
+            ):
                 if user is None and one.frames:  # what is returned
                     commented(one.value, above(one.frames[-1]))
                 held[one.outs[0]] = one.value
                 continue
         kept.append(one)
     return kept, held
+
+
+def _is_guarded(one: Statement, user: Statement | None, maybe: Set[int]) -> bool:
+    """Whether a value is there wherever it would be used."""
+    if one.outs[0] not in maybe:
+        return True
+    return user is not None and (is_choice(user.value) or set(user.outs) <= maybe)
 
 
 def _is_nameless_cast(one: Statement) -> bool:

@@ -33,8 +33,6 @@ from migrate.port.numerics.results import (
 if TYPE_CHECKING:
     import torch
 
-_FEW = 2
-
 
 def compared(
     model: torch.nn.Module,
@@ -44,27 +42,29 @@ def compared(
     work: Path,
     timeout: float,
     described: str = "",
+    few: int = 2,
 ) -> tuple[Numerics, ...]:
     """Compare in each setting.
 
     Args:
         model: the original in float32, in evaluation mode.
-        inputs: of one shape. Two are run, more only where outputs have few numbers.
+        inputs: of one shape.
         port: what the compiler gave.
         folder: of the port.
         work: for files in between.
         timeout: seconds for the port's process.
         described: the shapes, for reports.
+        few: how many of the inputs are run; all of them only where outputs have few numbers.
     """
     from migrate.port.numerics.original import in_bfloat16, reference
 
     if port.same_dtype:
         return tuple(Numerics(one, described, skipped=port.same_dtype) for one in SETTINGS)
     try:
-        runs = [in_bfloat16(model, one) for one in inputs[:_FEW]]
+        runs = [in_bfloat16(model, one) for one in inputs[:few]]
         numbers = [one.size for one in runs[0].outputs.values() if one.dtype.kind in "fc"]
         if allowed(len(runs) * min(numbers, default=0)) > LIMIT:
-            runs += [in_bfloat16(model, one) for one in inputs[_FEW:]]
+            runs += [in_bfloat16(model, one) for one in inputs[few:]]
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
         line = " ".join(str(error).split())[:200]
         why = f"the original does not run in bfloat16 ({type(error).__name__}: {line})"

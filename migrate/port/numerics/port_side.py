@@ -61,10 +61,13 @@ def _run(asked: Mapping[str, Any], setting: str, at: int) -> dict[str, Any]:
         {name: _narrowed(one) for name, one in load_file(file).items()} for file in asked["inputs"]
     ]
     traced = jax.jit(model.apply).trace(variables, **inputs[0])
-    run = traced.lower().compile()
+    # An input may have a mask, or have none.
+    runs = {tuple(inputs[0]): traced.lower().compile()}
     dtypes: dict[str, str] = {}
     for number, given in enumerate(inputs):
-        outputs = dict(_leaves(run(variables, **given)))
+        if tuple(given) not in runs:
+            runs[tuple(given)] = jax.jit(model.apply).lower(variables, **given).compile()
+        outputs = dict(_leaves(runs[tuple(given)](variables, **given)))
         dtypes = {path: one.dtype.name for path, one in outputs.items()}
         wide = {
             path or "output": one.astype(jnp.float32) if one.dtype == jnp.bfloat16 else one

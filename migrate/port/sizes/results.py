@@ -64,6 +64,6 @@ def unproven(port: Any, why: str) -> Sizes:
         (one.name, axis): side
         for one in port.inputs
         for axis, side in enumerate(one.shape)
-        if isinstance(side, int) and not one.fixed
+        if isinstance(side, int) and not one.fixed and not one.optional
     }
     return Sizes(held=held, axes=axes, error=why)

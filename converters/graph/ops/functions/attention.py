@@ -10,19 +10,25 @@ import jax.numpy as jnp
 
 
 def masked_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, **options: Any
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, **options: Any
 ) -> jax.Array:
-    """Attention with a mask of truths; a query that may see no key gets 0."""
+    """Attention with a mask of truths, if there is one; a query that may see no key gets 0."""
+    if mask is None:
+        return jax.nn.dot_product_attention(query, key, value, **options)
     mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+    if options.pop("is_causal", False):
+        mask = mask & jnp.tril(jnp.ones((query.shape[-3], key.shape[-3]), jnp.bool_))
     found = jax.nn.dot_product_attention(query, key, value, mask=mask, **options)
     sees = mask.any(axis=-1).swapaxes(1, 2)[..., None]
     return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
 
 
 def biased_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array, **options: Any
+    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None, **options: Any
 ) -> jax.Array:
-    """Attention with a bias on its scores; a query whose biases are all minus infinity gets 0."""
+    """Attention with a bias on its scores, if any; a query whose biases are all minus infinity gets 0."""
+    if bias is None:
+        return jax.nn.dot_product_attention(query, key, value, **options)
     bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
     sees = (bias > -jnp.inf).any(axis=-1, keepdims=True)
     found = jax.nn.dot_product_attention(
@@ -45,7 +51,8 @@ def general_attention(
     scores = jnp.matmul(query, key.mT, preferred_element_type=wide)
     scores = scores * (query.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
-        mask = jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_))
+        past = jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_))
+        mask = past if mask is None else mask & past
     if mask is not None:
         scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == jnp.bool_ else scores + mask
     sees = (scores > -jnp.inf).any(axis=-1, keepdims=True)
@@ -78,7 +85,8 @@ def dropout_attention(
         key, value = (jnp.repeat(one, groups, axis=-3) for one in (key, value))
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
-        mask = jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_))
+        past = jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_))
+        mask = past if mask is None else mask & past
     if mask is not None:
         scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == jnp.bool_ else scores + mask
     sees = (scores > -jnp.inf).any(axis=-1, keepdims=True)

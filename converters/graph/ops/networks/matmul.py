@@ -285,10 +285,9 @@ def attention(
     axes = (0, 1) if query.ndim == 3 else (1, 2)
     heads_last = [method(one, "swapaxes", *axes) for one in (query, key, value)]
     function = "jax.nn.dot_product_attention"
-    if mask is not None and mask.dtype == torch.bool:
-        function, options["mask"] = "masked_attention", mask
-    elif mask is not None:
-        function, options["bias"] = "biased_attention", mask
+    if mask is not None:
+        function = "masked_attention" if mask.dtype == torch.bool else "biased_attention"
+        heads_last.append(mask)
     return method(call(function, *heads_last, **options), "swapaxes", *axes)
 
 

@@ -124,7 +124,8 @@ class _Together:
         body = conditions.forward(entries)
         body[:0] = [_no_array(name) for name in sorted(nothing)]
         parts = result.elts if len(self.labels) > 1 and isinstance(result, ast.Tuple) else [result]
-        _, known = asserted(body, {*self.optional, *nothing})
+        nullable = frozenset(name for one in self.methods for name in one.nullable)
+        _, known = asserted(body, {*self.optional, *nothing} - nullable)
         absent = frozenset(
             place
             for place, one in enumerate(parts)
@@ -148,6 +149,7 @@ class _Together:
             optional=frozenset(self.optional),
             absent=absent,
             maybe=frozenset({name for one in self.methods for name in one.maybe} | nothing),
+            nullable=nullable,
         )
         cls = replace(
             first,

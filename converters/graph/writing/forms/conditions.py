@@ -49,9 +49,12 @@ class Conditions:
     def forward(self, entries: Sequence[Entry]) -> list[ast.stmt]:
         """The statements of a forward, which may ask for arguments too."""
         given = self.common.given
+        # What may be None in a form tells it from no other.
+        nullable = {name for one in self.forms for name in one.cls.methods["__call__"].nullable}
         arguments = [
             _Atom(f"{name} is {word}None", frozenset(forms), name)
             for name in self.common.optional
+            if name not in nullable
             for word, forms in (
                 ("not ", {i for i in self.all if name in given[i]}),
                 ("", {i for i in self.all if name not in given[i]}),

@@ -1,0 +1,556 @@
+"""One graph of two recordings: with the inputs that a caller may leave out, and without them.
+
+The calls and operators of both are aligned by module, operator and source line. A value that only the
+recording with the inputs has is absent without them. Where an operator of both takes different values, a
+choice between them stands before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from typing import Any
+
+import sympy
+import torch
+
+from converters.graph.choices import CHOICE
+from converters.graph.draws import ATTENTION, is_dropout, is_recurrent
+from converters.graph.ir import (
+    Call,
+    Fact,
+    Free,
+    Given,
+    Graph,
+    Held,
+    Item,
+    Op,
+    Ref,
+    Taken,
+    calls,
+    references,
+)
+
+
+class OptionError(Exception):
+    """The recordings with and without an input cannot be one source."""
+
+
+def merged(full: Graph, bare: Graph) -> Graph:
+    """One graph of both; inputs that only `full` has may be left out.
+
+    Raises:
+        OptionError: the recordings differ in more than what rests on these inputs.
+    """
+    return _Merge(full, bare).run()
+
+
+@dataclass
+class _Scope:
+    """The body of a call while it is merged."""
+
+    items: list[Item]
+    # Values chosen so far: (with the inputs, without) → the choice.
+    choices: dict[tuple[Any, Any], Ref]
+
+
+class _Merge:
+    def __init__(self, full: Graph, bare: Graph) -> None:
+        self.full, self.bare = full, bare
+        self.facts = dict(full.facts)
+        self.constants = dict(full.constants)
+        self.count = max((*full.facts, *bare.facts, 0)) + 1
+        # Number in `bare` → value in the merged graph.
+        self.same: dict[int, Any] = {}
+        # What a dropout gives → what it is given, and the other way round.
+        self.before: dict[int, Ref] = {}
+        self.after: dict[int, Ref] = {}
+        # Numbers of values that are absent without the inputs, and of those needed only then.
+        self.maybe: set[int] = set()
+        self.otherwise: set[int] = set()
+        self.symbols: dict[sympy.Expr, sympy.Expr] = {}
+        self.called = {(one.path, one.number) for one in calls(full.root)}
+
+    def run(self) -> Graph:
+        given = dict(self.bare.inputs)
+        for name, number in self.full.inputs:
+            if name not in given:
+                self.maybe.add(number)
+                continue
+            self.same[given[name]] = Ref(number)
+            mine, theirs = (self.full.facts[number], self.bare.facts[given[name]])
+            for side, other in zip(mine.shape, theirs.shape, strict=True):
+                if isinstance(side, Free) and not isinstance(other, Free):
+                    raise OptionError(f"{name} has fewer free sides without it")
+                if isinstance(other, Free):
+                    size = side.expression if isinstance(side, Free) else sympy.Integer(side)
+                    self.symbols.setdefault(other.expression, size)
+        root, scope = self._body(self.full.root, self.bare.root)
+        outputs = self._value(scope, self.full.outputs, self.bare.outputs)
+        optional = tuple(name for name, _ in self.full.inputs if name not in given)
+        return replace(
+            self.full,
+            root=replace(root, body=tuple(scope.items)),
+            outputs=outputs,
+            facts=self.facts,
+            constants=self.constants,
+            optional=optional,
+            maybe=frozenset(self.maybe),
+            otherwise=frozenset(self.otherwise),
+        )
+
+    # Calls.
+
+    def _body(self, one: Call, other: Call) -> tuple[Call, _Scope]:
+        """The items of a call that both recordings have."""
+        scope = _Scope([], {})
+        mine, theirs = (list(map(_key, each.body)) for each in (one, other))
+        aligned = SequenceMatcher(None, mine, theirs, autojunk=False).get_opcodes()
+        for kind, first, last, start, end in aligned:
+            if kind == "equal":
+                for item, its in zip(one.body[first:last], other.body[start:end], strict=True):
+                    self._both(scope, item, its)
+                continue
+            for its in other.body[start:end]:
+                self._without(scope, its)
+            for item in one.body[first:last]:
+                self._with(scope, item)
+        return one, scope
+
+    def _both(self, scope: _Scope, item: Any, other: Any) -> None:
+        if isinstance(item, Call):
+            self._call(scope, item, other)
+            return
+        try:
+            made = self._operator(scope, item, other)
+        except OptionError:
+            self._without(scope, other)
+            self._with(scope, item)
+            return
+        scope.items.append(made)
+        self.same |= {theirs: Ref(mine) for mine, theirs in zip(item.outs, other.outs, strict=True)}
+
+    def _operator(self, scope: _Scope, item: Op, other: Op) -> Op:
+        """An operator of both, with choices where what they are given differs."""
+        arguments, theirs = _arguments(item), _arguments(other)
+        if item.target == ATTENTION:
+            mask = arguments.get("attn_mask")
+            if isinstance(mask, Ref) and theirs.get("attn_mask") is None and mask.id in self.maybe:
+                theirs["attn_mask"] = _SAME
+        if is_recurrent(item):
+            for name in ("5", "6"):
+                arguments.pop(name), theirs.pop(name)
+        if arguments.keys() != theirs.keys() or len(item.outs) != len(other.outs):
+            raise OptionError("an operator has other arguments")
+        for mine, its in zip(item.outs, other.outs, strict=True):
+            if mine >= 0 and self.facts[mine].dtype != self.bare.facts[its].dtype:
+                raise OptionError("an operator gives another dtype")
+        made = {name: self._value(scope, one, theirs[name]) for name, one in arguments.items()}
+        return _with_arguments(item, made)
+
+    def _call(self, scope: _Scope, item: Call, other: Call) -> None:
+        known = self._labelled(other.given)
+        given: list[Given] = []
+        for each in item.given:
+            theirs = known.pop(each.label, None) if each.label else None
+            if not each.label:
+                theirs = self._unlabelled(each, known)
+            if theirs is None:
+                given.append(each)
+                if isinstance(each.value, Ref) and each.value.id in self.maybe:
+                    self.maybe.add(each.inside)
+                continue
+            value = self._value(scope, each.value, theirs.value)
+            marked = each.value != Ref(each.inside)
+            inside = each.inside if marked or not isinstance(value, Ref) else value.id
+            given.append(replace(each, value=value, inside=inside))
+            self.same[theirs.inside] = Ref(inside)
+        for theirs in known.values():  # what it is given without the inputs only
+            value = self._converted(theirs.value)
+            inside = self._new(self.bare.facts[theirs.inside])
+            given.append(Given(theirs.label, value, inside))
+            self.same[theirs.inside] = Ref(inside)
+        made, inner = self._body(item, other)
+        results = {each.label or str(place): each for place, each in enumerate(other.taken)}
+        taken: list[Taken] = []
+        for place, result in enumerate(item.taken):
+            its = results.pop(result.label or str(place), None)
+            if its is None:
+                if result.inside in self.maybe:
+                    self.maybe.add(result.outside)
+                taken.append(result)
+                continue
+            value = self._value(inner, Ref(result.inside), Ref(its.inside))
+            if not isinstance(value, Ref):
+                raise OptionError(f"{item.path} gives a constant")
+            marked = result.inside != result.outside
+            outside = result.outside if marked else value.id
+            taken.append(replace(result, inside=value.id, outside=outside))
+            self.same[its.outside] = Ref(outside)
+        for its in results.values():
+            value = self._converted(Ref(its.inside))
+            if not isinstance(value, Ref):
+                raise OptionError(f"{item.path} gives a constant")
+            outside = self._new(self.facts[value.id])
+            taken.append(Taken(its.label, value.id, outside))
+            self.same[its.outside] = Ref(outside)
+        call = replace(made, given=tuple(given), taken=tuple(taken), body=tuple(inner.items))
+        scope.items.append(call)
+
+    @staticmethod
+    def _labelled(given: Sequence[Given]) -> dict[str, Given]:
+        return {one.label or f"#{place}": one for place, one in enumerate(given)}
+
+    def _unlabelled(self, each: Given, known: dict[str, Given]) -> Given | None:
+        """What a call is given without a label is the same where it has the same value."""
+        for name, one in known.items():
+            if not one.label and isinstance(one.value, Ref) and self._is(each.value, one.value):
+                return known.pop(name)
+        return None
+
+    # What one of the recordings has.
+
+    def _with(self, scope: _Scope, item: Item) -> None:
+        """An item that only the recording with the inputs has."""
+        scope.items.append(item)
+        if self._drops(item):
+            return
+        if any(one in self.maybe for one in _given(item)):
+            self.maybe |= {one for one in item.outs if one >= 0}
+
+    def _drops(self, item: Item) -> bool:
+        """Whether an item is a dropout: what it gives stands for what it is given."""
+        if is_dropout(item):
+            return self._stands(item.arguments[0], item.outs[0])
+        if not isinstance(item, Call) or not item.body or not all(map(_is_dropout, item.body)):
+            return False
+        if not all(self._stands(each.value, each.inside) for each in item.given):
+            return False
+        for one in item.body:
+            self._drops(one)
+        return all(self._stands(Ref(each.inside), each.outside) for each in item.taken)
+
+    def _stands(self, value: Any, number: int) -> bool:
+        if not isinstance(value, Ref) or value.id in self.maybe:
+            return False
+        if value.id != number:
+            start = self.before.get(value.id, value)
+            self.before[number] = start
+            self.after[start.id] = Ref(number)
+        return True
+
+    def _without(self, scope: _Scope, item: Item) -> None:
+        """An item that only the recording without the inputs has."""
+        made = self._copied(item)
+        scope.items.append(made)
+        self.otherwise |= {one for one in made.outs if one >= 0}
+
+    def _copied(self, item: Item) -> Item:
+        """An item of the recording without the inputs, with the numbers and sizes of the other one."""
+        if isinstance(item, Call):
+            if (item.path, item.number) in self.called:
+                raise OptionError(f"{item.path} is called at another place")
+            given = []
+            for each in item.given:
+                value = self._converted(each.value)
+                inside = self._numbered(each.inside)
+                given.append(Given(each.label, value, inside))
+            body = tuple(self._copied(one) for one in item.body)
+            taken = []
+            for result in item.taken:
+                inside = self._converted(Ref(result.inside)).id
+                same = result.inside == result.outside
+                outside = inside if same else self._numbered(result.outside)
+                taken.append(Taken(result.label, inside, outside))
+            return replace(item, given=tuple(given), body=body, taken=tuple(taken))
+        if not isinstance(item, Op):
+            raise OptionError("a function that was found too early")
+        arguments = self._converted(item.arguments)
+        named = self._converted(dict(item.named))
+        outs = tuple(self._numbered(one) if one >= 0 else one for one in item.outs)
+        return replace(item, arguments=arguments, named=named, outs=outs)
+
+    def _numbered(self, number: int) -> int:
+        """A new number for a value of the recording without the inputs."""
+        if number not in self.same:
+            self.same[number] = Ref(self._new(self._fact(self.bare.facts[number])))
+        return int(self.same[number].id)
+
+    def _new(self, fact: Fact) -> int:
+        number = self.count
+        self.count += 1
+        self.facts[number] = fact
+        return number
+
+    def _fact(self, fact: Fact) -> Fact:
+        return replace(fact, shape=self._converted(tuple(fact.shape)))
+
+    def _converted(self, value: Any) -> Any:
+        """A value of the recording without the inputs as the merged graph has it."""
+        if isinstance(value, Ref):
+            if value.id not in self.same:
+                raise OptionError("a value comes from elsewhere")
+            found = self.same[value.id]
+            return self.after.get(found.id, found) if isinstance(found, Ref) else found
+        if isinstance(value, Held):
+            return self._constant(value)
+        if isinstance(value, Free):
+            expression = value.expression.xreplace(self.symbols)
+            return int(expression) if expression.is_Integer else Free(expression, value.hint)
+        if isinstance(value, tuple | list):
+            return tuple(map(self._converted, value))
+        if isinstance(value, Mapping):
+            return {name: self._converted(one) for name, one in value.items()}
+        return value
+
+    def _constant(self, value: Held) -> Held:
+        tensor = self.bare.constants.get(value.key)
+        if tensor is None:
+            return value
+        for key, mine in self.constants.items():
+            if mine.dtype == tensor.dtype and torch.equal(mine, tensor):
+                return Held(key)
+        key = value.key
+        while key in self.constants:
+            key += "_"
+        self.constants[key] = tensor
+        return Held(key)
+
+    # Values.
+
+    def _is(self, one: Any, other: Any) -> bool:
+        """Whether a value of both recordings is one value."""
+        if isinstance(one, Ref) and isinstance(other, Ref):
+            found = self.same.get(other.id)
+            if not isinstance(found, Ref):
+                return False
+            return self.before.get(one.id, one) == self.before.get(found.id, found)
+        if isinstance(one, Held) and isinstance(other, Held):
+            mine, theirs = (
+                graph.constants.get(each.key)
+                for graph, each in ((self.full, one), (self.bare, other))
+            )
+            if mine is None or theirs is None:
+                return mine is theirs and one == other
+            return mine.dtype == theirs.dtype and torch.equal(mine, theirs)
+        if isinstance(other, Free):
+            return one == other.hint if isinstance(one, int) else one.hint == other.hint
+        return type(one) is type(other) and (one == other or (one != one and other != other))
+
+    def _value(self, scope: _Scope, one: Any, other: Any) -> Any:
+        """The value of the merged graph, where the recordings have these."""
+        if other is _SAME:
+            return one
+        if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+            if len(one) != len(other):
+                raise OptionError("a list has another length")
+            return tuple(self._value(scope, *pair) for pair in zip(one, other, strict=True))
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            if one.keys() != other.keys():
+                raise OptionError("it gives other outputs")
+            return {name: self._value(scope, one[name], other[name]) for name in one}
+        if self._is(one, other):
+            return one
+        if isinstance(one, Ref) and isinstance(other, Ref | Held):
+            return self._chosen(scope, one, other)
+        raise OptionError(f"{one} is {other}")
+
+    def _chosen(self, scope: _Scope, one: Ref, other: Ref | Held) -> Ref:
+        """A choice between two tensors."""
+        if one.id not in self.maybe:
+            raise OptionError("a value differs that does not rest on the input")
+        theirs = self._converted(other)
+        if isinstance(theirs, Ref) and theirs.id in self.maybe:
+            raise OptionError("a value rests on the input in both")
+        if (one, theirs) not in scope.choices:
+            number = self._new(self.facts[one.id])
+            made = _producer(scope.items, one) or _producer(scope.items, theirs)
+            frames = made.frames if made is not None else ()
+            scope.items.append(Op(CHOICE, (one, theirs), {}, (number,), True, frames))
+            scope.choices[one, theirs] = Ref(number)
+        return scope.choices[one, theirs]
+
+
+_SAME = object()
+_ATTENTION_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+_ATTENTION_USUAL = {"attn_mask": None, "is_causal": False}
+
+
+def _arguments(item: Op) -> dict[str, Any]:
+    """The arguments of an operator by name; without what is a mode in them."""
+    if item.target == ATTENTION:
+        given = dict(zip(_ATTENTION_ARGUMENTS, item.arguments, strict=False)) | dict(item.named)
+        given.pop("dropout_p", None)
+        return {**_ATTENTION_USUAL, **given}
+    return {str(place): one for place, one in enumerate(item.arguments)} | dict(item.named)
+
+
+def _with_arguments(item: Op, given: Mapping[str, Any]) -> Op:
+    if item.target == ATTENTION:
+        kept = {
+            name: one
+            for name, one in given.items()
+            if name not in _ATTENTION_USUAL or one != _ATTENTION_USUAL[name]
+        }
+        plain = dict(zip(_ATTENTION_ARGUMENTS, item.arguments, strict=False)) | dict(item.named)
+        if plain.get("dropout_p"):
+            kept["dropout_p"] = plain["dropout_p"]
+        first = tuple(kept.pop(name) for name in _ATTENTION_ARGUMENTS[:3])
+        return replace(item, arguments=first, named=kept)
+    arguments = tuple(given.get(str(place), one) for place, one in enumerate(item.arguments))
+    named = {name: given.get(name, one) for name, one in item.named.items()}
+    return replace(item, arguments=arguments, named=named)
+
+
+def _key(item: Item) -> Any:
+    """What items of two recordings are aligned by."""
+    if isinstance(item, Call):
+        return item.path, item.number
+    assert isinstance(item, Op)
+    line = (item.frames[-1].file, item.frames[-1].line) if item.frames else ()
+    return item.target, line
+
+
+def _given(item: Item) -> Iterator[int]:
+    if isinstance(item, Op):
+        yield from (one.id for one in references((item.arguments, item.named)))
+    elif isinstance(item, Call):
+        yield from (one.value.id for one in item.given if isinstance(one.value, Ref))
+
+
+def _is_dropout(item: Item) -> bool:
+    return is_dropout(item) or (isinstance(item, Call) and all(map(_is_dropout, item.body)))
+
+
+def _producer(items: Sequence[Item], value: Any) -> Item | None:
+    for item in reversed(items):
+        if isinstance(value, Ref) and value.id in item.outs:
+            return item
+    return None
+
+
+# What a merged graph is for some of its inputs.
+
+
+def restricted(graph: Graph, names: Sequence[str]) -> Graph:
+    """The graph as it is with these of the inputs that may be left out."""
+    return _Restricted(graph, names).run()
+
+
+class _Restricted:
+    def __init__(self, graph: Graph, names: Sequence[str]) -> None:
+        self.graph = graph
+        self.absent = {
+            number for name, number in graph.inputs if name in graph.optional and name not in names
+        }
+        self.names = names
+        self.same: dict[int, Any] = {}
+
+    def run(self) -> Graph:
+        inputs = tuple(one for one in self.graph.inputs if one[1] not in self.absent)
+        root = self._call(self.graph.root)
+        return replace(
+            self.graph, inputs=inputs, root=root, outputs=self._value(self.graph.outputs)
+        )
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, Ref):
+            return self._value(self.same[value.id]) if value.id in self.same else value
+        if isinstance(value, tuple | list):
+            return tuple(map(self._value, value))
+        if isinstance(value, Mapping):
+            return {name: self._value(one) for name, one in value.items()}
+        return value
+
+    def _is_absent(self, value: Any) -> bool:
+        return any(one.id in self.absent for one in references(self._value(value)))
+
+    def _call(self, one: Call) -> Call:
+        given = []
+        for each in one.given:
+            if self._is_absent(each.value):
+                self.absent.add(each.inside)
+                continue
+            given.append(replace(each, value=self._value(each.value)))
+        body: list[Item] = []
+        for item in one.body:
+            if isinstance(item, Call):
+                body.append(self._call(item))
+            elif isinstance(item, Op):
+                body += self._operator(item)
+        taken = []
+        for result in one.taken:
+            inside = self._value(Ref(result.inside))
+            if self._is_absent(inside):
+                self.absent.add(result.outside)
+                continue
+            taken.append(replace(result, inside=inside.id))
+        return replace(one, given=tuple(given), body=tuple(body), taken=tuple(taken))
+
+    def _operator(self, item: Op) -> list[Op]:
+        if item.target == CHOICE:
+            value, other = item.arguments
+            self.same[item.outs[0]] = other if self._is_absent(value) else value
+            return []
+        named = dict(item.named)
+        if item.target == ATTENTION and self._is_absent(named.get("attn_mask")):
+            named.pop("attn_mask")
+        if self._is_absent((item.arguments, named)):
+            self.absent |= set(item.outs)
+            return []
+        return [replace(item, arguments=self._value(item.arguments), named=self._value(named))]
+
+
+def outcome(graph: Graph) -> Any:
+    """What the outputs of a graph are, as one expression of its inputs: equal ones compute the same.
+
+    Dropouts are passed over: they do nothing in evaluation.
+    """
+    return _Outcome(graph).of(graph.outputs)
+
+
+class _Outcome:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        # What is known by its hash only: an expression itself would be written out for each of its uses.
+        self.hashes: dict[int, int] = {number: hash(name) for name, number in graph.inputs}
+        self._call(graph.root)
+
+    def _call(self, one: Call) -> None:
+        for each in one.given:
+            self.hashes[each.inside] = self._number(each.value)
+        for item in one.body:
+            if isinstance(item, Call):
+                self._call(item)
+            elif is_dropout(item):
+                self.hashes[item.outs[0]] = self._number(item.arguments[0])
+            elif isinstance(item, Op):
+                arguments = _arguments(item)
+                if is_recurrent(item):
+                    arguments.pop("5"), arguments.pop("6")
+                made = (item.target, *sorted((name, self.of(x)) for name, x in arguments.items()))
+                for place, out in enumerate(item.outs):
+                    self.hashes[out] = hash((*map(str, made), place))
+        for result in one.taken:
+            self.hashes[result.outside] = self._number(Ref(result.inside))
+
+    def _number(self, value: Any) -> int:
+        if isinstance(value, Ref):
+            return self.hashes.get(value.id, -1)
+        return hash(str(self.of(value)))
+
+    def of(self, value: Any) -> Any:
+        """A value with tensors as hashes of what computes them."""
+        if isinstance(value, Ref):
+            return f"%{self._number(value)}"
+        if isinstance(value, Held):
+            tensor = self.graph.constants.get(value.key)
+            return value.key if tensor is None else f"{tensor.dtype} {tensor.tolist()}"
+        if isinstance(value, Free):
+            return repr(value.hint)
+        if isinstance(value, tuple | list):
+            return f"({', '.join(str(self.of(one)) for one in value)})"
+        if isinstance(value, Mapping):
+            return f"{{{', '.join(f'{name}: {self.of(one)}' for name, one in value.items())}}}"
+        return repr(value)

@@ -1,0 +1,138 @@
+"""Inputs that a caller may leave out, in the source: what is computed of them is None where they are None."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any
+
+from converters.graph.expression import Hole, code
+from converters.graph.ir import Ref
+from converters.graph.writing.forms.form import is_none
+from converters.graph.writing.holes import fill
+from converters.graph.writing.original.comments import commented, of
+
+
+class _Absent:
+    """What a hole stands for: whether the inputs of a choice's value are left out."""
+
+
+def choice(value: ast.expr, other: ast.expr) -> ast.expr:
+    """An expression for a choice; `guard` says what it asks."""
+    return ast.IfExp(Hole(_Absent()), other, value)
+
+
+def is_choice(value: ast.AST) -> bool:
+    """Whether an expression is a choice that is not guarded yet."""
+    return isinstance(value, ast.IfExp) and _asks(value.test)
+
+
+def _asks(test: ast.AST) -> bool:
+    return isinstance(test, Hole) and isinstance(test.value, _Absent)
+
+
+def spread(mask: Any, truths: bool) -> ast.expr:
+    """A mask of rows and keys, for all heads and queries."""
+    made = code("{m}", m=mask) if truths else code("{m}.astype(bool)", m=mask)
+    return code("{m}[:, None, None]", m=made)
+
+
+def guard(
+    statements: Sequence[Any], placed: Mapping[int, ast.expr], maybe: Set[int]
+) -> dict[int, ast.expr]:
+    """Have statements compute nothing of what may be None where it is None.
+
+    Args:
+        statements: those of a forward.
+        placed: expressions that went into others, by the tensor that they are.
+        maybe: tensors that may be None.
+
+    Returns:
+        These expressions, guarded as well.
+    """
+    choices = _Choices(maybe)
+    for one in statements:
+        outs = [out for out in one.outs if out >= 0]
+        one.value = choices.visit(fill(one.value, lambda hole: hole))
+        if outs and set(outs) <= maybe and not is_choice(one.value):
+            test = _test(_needed(one.value, maybe))
+            if test is not None:
+                none: ast.expr = ast.Constant(None)
+                if not one.single:
+                    none = ast.Tuple([ast.Constant(None) for _ in one.outs], ast.Load())
+                one.value = ast.IfExp(test, none, one.value)
+    return {number: choices.visit(fill(one, lambda hole: hole)) for number, one in placed.items()}
+
+
+class _Choices(ast.NodeTransformer):
+    """Fills in what the choices ask."""
+
+    def __init__(self, maybe: Set[int]) -> None:
+        self.maybe = maybe
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        self.generic_visit(node)
+        if _asks(node.test):
+            test = _test(_needed(node.orelse, self.maybe))
+            if test is None:
+                raise AssertionError("a choice that asks for nothing")
+            node.test = test
+        return node
+
+
+def _needed(value: ast.AST, maybe: Set[int]) -> list[int]:
+    """The tensors that may be None, and that an expression cannot do without."""
+    if isinstance(value, ast.IfExp):  # a choice asks by itself
+        return []
+    found = [value.value.id] if isinstance(value, Hole) and isinstance(value.value, Ref) else []
+    for child in ast.iter_child_nodes(value) if not isinstance(value, Hole) else ():
+        found += _needed(child, maybe)
+    return [one for one in dict.fromkeys(found) if one in maybe]
+
+
+def _test(numbers: Iterable[int]) -> ast.expr | None:
+    tests: list[ast.expr] = [code("{x} is None", x=Hole(Ref(one))) for one in numbers]
+    if not tests:
+        return None
+    return tests[0] if len(tests) == 1 else ast.BoolOp(ast.Or(), tests)
+
+
+# As statements, once loops and forms are found.
+
+
+def tidied(body: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Statements with `x = None if x is None else f(x)` as `if x is not None: …`; neighbors are one."""
+    made: list[ast.stmt] = []
+    for one in body:
+        if isinstance(one, ast.For | ast.If):
+            one.body, one.orelse = tidied(one.body), tidied(one.orelse)
+        new = _as_branch(one)
+        last = made[-1] if made else None
+        if isinstance(new, ast.If) and new is not one and isinstance(last, ast.If):
+            same = ast.dump(last.test) == ast.dump(new.test) and not last.orelse
+            if same and getattr(last, "of_option", False):
+                last.body += new.body
+                continue
+        made.append(new)
+    return made
+
+
+def _as_branch(one: ast.stmt) -> ast.stmt:
+    match one:
+        case ast.Assign(
+            targets=[ast.Name(id=name)],
+            value=ast.IfExp(
+                test=ast.Compare(left=ast.Name(id=asked), ops=[ast.Is()]), body=other, orelse=value
+            ),
+        ):
+            test, there = "is None", other
+            stays = isinstance(other, ast.Name) and other.id == name
+            if stays or (is_none(other) and asked == name):
+                test, there = "is not None", value
+            elif not (isinstance(value, ast.Name) and value.id == name):
+                return one
+            assign = ast.Assign(one.targets, there)
+            made = ast.If(code(f"{asked} {test}"), [assign], [])
+            made.of_option = True  # type: ignore[attr-defined]
+            return commented(made, of(one))
+    return one

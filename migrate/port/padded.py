@@ -1,0 +1,69 @@
+"""Padded batches: what a port that takes a mask is compared with beside the inputs that it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Arrays = Mapping[str, Array]
+_MASK, _POSITIONS, _TOKENS = "attention_mask", "position_ids", "input_ids"
+
+
+def padded(arrays: Arrays, arguments: Sequence[Any]) -> dict[str, dict[str, Array]]:
+    """An input as a batch that is padded on the left, on the right, and with a row of padding alone.
+
+    Each row has another length. Positions are given beside a mask, counted from its first token.
+
+    Args:
+        arrays: the input.
+        arguments: those of the port.
+    """
+    masks, positions = _named(arguments, arrays, _MASK), _named(arguments, arrays, _POSITIONS)
+    made: dict[str, dict[str, Array]] = {}
+    for name, pad in _PADDINGS.items() if masks else ():
+        made[name] = dict(arrays)
+        for mask, tokens in masks.items():
+            made[name][mask] = pad(tokens.shape)
+        for place, tokens in positions.items():
+            mask = place.replace(_POSITIONS, _MASK)
+            seen = made[name].get(mask, np.ones(tokens.shape, np.int64))
+            made[name][place] = np.clip(np.cumsum(seen, axis=1) - 1, 0, None)
+    return made
+
+
+def _left(shape: tuple[int, ...]) -> Array:
+    rows, length = shape
+    counts = 1 + np.arange(rows) % max(1, length - 1)
+    return (np.arange(length)[None] >= counts[:, None]).astype(np.int64)
+
+
+def _right(shape: tuple[int, ...]) -> Array:
+    return np.ascontiguousarray(_left(shape)[:, ::-1])
+
+
+def _empty(shape: tuple[int, ...]) -> Array:
+    made = _right(shape)
+    made[0] = 0
+    return made
+
+
+_PADDINGS: Mapping[str, Callable[[tuple[int, ...]], Array]] = {
+    "padding on the left": _left,
+    "padding on the right": _right,
+    "a row of padding": _empty,
+}
+
+
+def _named(arguments: Sequence[Any], arrays: Arrays, kind: str) -> dict[str, Array]:
+    """Arguments of a kind, each with its tokens: the decoder's of `decoder_attention_mask`."""
+    found: dict[str, Array] = {}
+    for one in arguments:
+        if not one.name.endswith(kind) or not one.dtype.startswith(("int", "bool")):
+            continue
+        tokens = arrays.get(one.name.removesuffix(kind) + _TOKENS)
+        if tokens is not None and tokens.ndim == len(one.shape) == 2 and len(tokens[0]) > 1:
+            found[one.name] = tokens
+    return found
