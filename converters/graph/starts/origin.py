@@ -250,9 +250,30 @@ def _followed(node: ast.expr, frame: FrameType, value: Any, depth: int) -> ast.e
             holder = evaluated(inner, frame)
             return None if holder is None or inspect.ismodule(holder) else Leaf(holder, name, value)
         case ast.Subscript(value=inner, slice=ast.Constant(value=str(name))):
-            return Leaf(evaluated(inner, frame), name, value)
+            said = _entry(inner, name, frame)
+            origin = None if said is None else _followed(said, frame, value, depth + 1)
+            held = None if origin is None else Number(value, origin)
+            return Leaf(evaluated(inner, frame), name, value, inner=held)
         case ast.Name(id=name):
             return _of_name(name, frame, value, depth)
+    return None
+
+
+def _entry(holder: ast.expr, key: str, frame: FrameType) -> ast.expr | None:
+    """What a local dict was made of: the expression behind a key."""
+    function = _function(frame.f_code)
+    if function is None or not isinstance(holder, ast.Name):
+        return None
+    for node in ast.walk(function):
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(id=target)], value=ast.Dict(keys=keys, values=values)
+            ):
+                if target != holder.id:
+                    continue
+                for name, one in zip(keys, values, strict=True):
+                    if isinstance(name, ast.Constant) and name.value == key:
+                        return one
     return None
 
 

@@ -837,7 +837,7 @@ class _Named(ast.NodeTransformer):
             return ast.Constant(node.inner.value)
         if found is None:
             self.failed = True
-            return node
+            return None
         text, parts = found
         self.parts |= parts
         return ast.parse(text, mode="eval").body

@@ -62,8 +62,10 @@ class Net(nn.Module):
         self.conv = nn.Conv1d(4, 4, 3, groups=2)
         self.rnn = nn.LSTM(4, 4, batch_first=True)
         self.head = nn.Linear(4, 5)
-        nn.init.normal_(self.head.weight, std=std / math.sqrt(2 * depth))
+        spread = {"head": std / math.sqrt(2 * depth), **dict.fromkeys(("conv",), 0.5)}
+        nn.init.normal_(self.head.weight, std=spread["head"])
         nn.init.xavier_uniform_(self.plain.weight, gain=0.5)
+        nn.init.normal_(self.conv.bias, std=spread["conv"])
         nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
         nn.init.constant_(self.head.bias, -2.0)
         nn.init.orthogonal_(self.rnn.weight_hh_l0)
