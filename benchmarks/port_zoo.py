@@ -1,7 +1,7 @@
 """How many models `migrate port` ports by the rule that counts: values, gradients and a second size.
 
     python benchmarks/port_zoo.py [--set transformers|timm|torchvision|diffusers|gallery] [--only TYPE…]
-                                  [--again STATUS…] [--limit N] [--seconds 120] [--shuffle SEED]
+                                  [--again STATUS…] [--limit N] [--seconds 120] [--shuffle SEED] [--quick]
                                   [--csv benchmarks/port_zoo.csv] [--summary]
 
 Each model of `benchmarks/zoo.py` is built tiny and random and ported in a process of its own. "Proven" is:
@@ -66,6 +66,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--limit", type=int, help="models to run at most")
     parser.add_argument("--seconds", type=int, default=120, help="CPU time for a model")
     parser.add_argument("--shuffle", type=int, metavar="SEED", help="the order of the models")
+    parser.add_argument("--quick", action="store_true", help="first what took least in zoo.py")
     parser.add_argument("--summary", action="store_true", help="run nothing")
     asked = parser.parse_args(words)
     if not asked.summary and not run(asked):
@@ -80,6 +81,9 @@ def run(asked: argparse.Namespace) -> int:
     wanted = [one for one in names() if not asked.only or one[0] in asked.only]
     if asked.shuffle is not None:
         random.Random(asked.shuffle).shuffle(wanted)
+    if asked.quick:
+        took = earlier(SETS[asked.set])
+        wanted.sort(key=lambda model: took.get(model[0], float("inf")))
     rows, again = read(asked.csv, asked.set), set(asked.again)
     wanted = [
         one for one in wanted if one[0] not in rows or {rows[one[0]]["status"], "all"} & again
@@ -94,6 +98,12 @@ def run(asked: argparse.Namespace) -> int:
         )
         print(said[:200], flush=True)
     return len(wanted)
+
+
+def earlier(name_of_zoo: str) -> dict[str, float]:
+    """Seconds of each model in the rows of `benchmarks/zoo.py`."""
+    file = Path(__file__).with_name("zoo_models") / f"{name_of_zoo}_ported.csv"
+    return {name: float(row["seconds"] or "inf") for name, row in zoo.read(file).items()}
 
 
 def in_process(context: Any, name_of_zoo: str, name: str, seconds: int) -> dict[str, str]:

@@ -14,6 +14,7 @@ from torch import nn
 
 from converters.graph import Port, port
 from converters.graph.writing.model import Limits
+from converters.graph.writing.original.elsewhere import values_elsewhere
 from migrate.port.sizes.construction import constructions
 from migrate.port.sizes.flax import PortRefusesError, outputs_of, package_of
 from migrate.port.sizes.leaves import Leaf, candidates, change, leaves
@@ -166,7 +167,12 @@ class Configured(nn.Module):
         return self.norm(x)
 
 
-def sized(build: Callable[[], nn.Module], inputs: Inputs, folder: Path) -> tuple[Port, Sizes]:
+def sized(
+    build: Callable[[], nn.Module],
+    inputs: Inputs,
+    folder: Path,
+    progress: Callable[[str], None] = lambda _: None,
+) -> tuple[Port, Sizes]:
     """A port with what it refuses, and what was found out; its folder is at `folder / "net"`."""
     torch.manual_seed(0)
     with constructions() as seen:
@@ -179,7 +185,7 @@ def sized(build: Callable[[], nn.Module], inputs: Inputs, folder: Path) -> tuple
     _write(place, without, inputs)
     write_weights(model, "net", written.constants, None, place, folder)
     arrays = {name: one.numpy() for name, one in inputs.items()}
-    found = sizes_of(written, place, model, seen.of(model), arrays, "net", lambda _: None)
+    found = sizes_of(written, place, model, seen.of(model), arrays, "net", progress)
     limited = written.limited(found.limits)
     _write(place, limited, inputs)
     return limited, found
@@ -358,3 +364,63 @@ def test_every_candidate_is_another_value() -> None:
             assert len(set(found)) == len(found)
     assert not candidates(Leaf(("x",), 0), True)
     assert not candidates(Leaf(("x",), 0.0), True)
+
+
+@dataclasses.dataclass
+class Rotary:
+    """Numbers in mappings, two of them under one name."""
+
+    dim: int = 12
+    rope: dict[str, dict[str, float]] = dataclasses.field(
+        default_factory=lambda: {"near": {"theta": 100.0}, "far": {"theta": 1000.0}}
+    )
+
+
+class Rotated(nn.Module):
+    """Factors that follow from numbers in a mapping of the configuration."""
+
+    def __init__(self, config: Rotary) -> None:
+        super().__init__()
+        self.config = config
+        self.layer = nn.Linear(config.dim, config.dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        near = torch.arange(self.config.dim, device=x.device) / self.config.rope["near"]["theta"]
+        far = torch.arange(self.config.dim, device=x.device) / self.config.rope["far"]["theta"]
+        return self.layer(x * near.cos() + far.sin())
+
+
+def test_numbers_in_mappings_have_names_of_their_own(tmp_path: Path) -> None:
+    _, found = sized(lambda: Rotated(Rotary()), {"x": real(2, 5, 12)}, tmp_path)
+    assert {name for name, _, _ in found.changed} == {"dim"}
+    assert {one.name: one.value for one in found.held} == {"near_theta": 100.0, "far_theta": 1000.0}
+
+
+def test_settings_in_mappings_are_read_at_another_size() -> None:
+    own, other = Rotary(), Rotary(rope={"near": {"theta": 70.0}, "far": {"theta": 1500.0}})
+    settings = {"near_theta": 100.0, "far_theta": 1000.0}
+    sources = {name: (name, ("",)) for name in settings}
+    sides = [(Rotated(config), {"config": config}) for config in (own, other)]
+    found = values_elsewhere(settings, sources, *sides)
+    assert found == {"near_theta": 70.0, "far_theta": 1500.0}
+    assert values_elsewhere({"theta": 1000.0}, {"theta": ("theta", ("",))}, *sides) == {
+        "theta": 1500.0
+    }
+
+
+def test_what_the_original_or_shapes_can_tell_is_not_run(tmp_path: Path) -> None:
+    """A number that nothing of the port reads is asked of the original, a width of shapes alone."""
+    told: list[str] = []
+    _, found = sized(lambda: Rotated(Rotary()), {"x": real(2, 5, 12)}, tmp_path, told.append)
+    assert len(found.held) == 2
+    assert told == [
+        "comparing shapes at another size: dim",
+        "comparing outputs at another size: dim",
+    ]
+    told.clear()
+    (tmp_path / "other").mkdir()
+    _, found = sized(Coincidence, {"x": real(2, 5, 12)}, tmp_path / "other", told.append)
+    assert {one.name for one in found.held} == {"dim"}
+    assert [one for one in told if "outputs" in one] == [
+        "comparing outputs at another size: classes"
+    ]

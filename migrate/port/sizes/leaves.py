@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Number = int | float
@@ -32,16 +33,19 @@ class Leaf:
     Attributes:
         path: the argument, and the keys and attributes below it.
         value: the number; a tuple for a sequence of them.
+        apart: whether another leaf has its name, so that the entry above it is a part of this.
     """
 
     path: tuple[str, ...]
     value: Value
+    apart: bool = False
 
     @property
     def name(self) -> str:
         """The name in a configuration: "text_hidden_size" of `config.text_config.hidden_size`."""
         parts = [one.removesuffix("_config") for one in self.path[1:-1] if one.endswith("_config")]
-        return "_".join((*parts, self.path[-1].strip("_")))
+        above = self.path[-2:-1] if self.apart and not self.path[-2].endswith("_config") else ()
+        return "_".join((*parts, *above, self.path[-1].strip("_")))
 
     @property
     def is_whole(self) -> bool:
@@ -51,12 +55,14 @@ class Leaf:
 
 def leaves(arguments: Mapping[str, Any]) -> tuple[Leaf, ...]:
     """The numbers among arguments: arguments themselves, and attributes of configurations."""
-    return tuple(
+    found = [
         leaf
         for name, value in arguments.items()
         for leaf in _below((name,), value, 0)
         if leaf.name not in _NO_SIZE and leaf.name.isidentifier()
-    )
+    ]
+    names = Counter(leaf.name for leaf in found)
+    return tuple(replace(leaf, apart=len(leaf.path) > 2 and names[leaf.name] > 1) for leaf in found)
 
 
 def _below(path: tuple[str, ...], value: Any, depth: int) -> Iterator[Leaf]:

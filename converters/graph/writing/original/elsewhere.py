@@ -54,6 +54,10 @@ def _readings(
             continue
         config = configuration_of(modules[path])
         yield from _reading(("config", path), read_setting(config, setting))
+        for place, entries in _entries(config):
+            prefix = f"{place.rpartition('.')[2]}_"
+            for name in dict.fromkeys((setting, setting.removeprefix(prefix))):
+                yield from _reading((f"config {place}", path), read_setting(entries, name))
         for prefix, part in _parts(config):
             if setting.startswith(f"{prefix}_"):
                 inner = setting.removeprefix(f"{prefix}_")
@@ -75,6 +79,18 @@ def _upwards(path: str) -> Iterator[str]:
         yield path
         path = path.rpartition(".")[0]
     yield ""
+
+
+def _entries(
+    config: Any, place: str = "", depth: int = 2
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The mappings within a configuration: "rope_parameters", and those within them."""
+    held = config if isinstance(config, Mapping) else getattr(config, "__dict__", {})
+    for name, inner in held.items():
+        if isinstance(name, str) and isinstance(inner, Mapping) and depth:
+            below = f"{place}.{name}" if place else name
+            yield below, inner
+            yield from _entries(inner, below, depth - 1)
 
 
 def _parts(config: Any) -> Iterator[tuple[str, Any]]:
