@@ -12,6 +12,7 @@ from pathlib import Path
 from migrate.reading.accelerators.asked import (
     devices_of,
     given_moving_models,
+    held_by_some,
     host_transforms,
     indices_of,
     models_of,
@@ -165,6 +166,8 @@ class ModuleCalls:
         given_moving: the calls that are given a model which moves its inputs to the GPU itself.
         of_index: the names, attributes, items and calls that are the index of a replica, or a number computed
             from it, wherever in the project; those that the file computes with, or gives to a call.
+        held_by_some: the names, attributes, items and calls that the file tests and that are None on some
+            replicas only, wherever in the project they are made.
         unread: whether the file was not read, so that nothing is known of it.
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
             that could not be read.
@@ -244,6 +247,7 @@ class ModuleCalls:
     wrapping: frozenset[End] = frozenset()
     given_moving: frozenset[End] = frozenset()
     of_index: frozenset[End] = frozenset()
+    held_by_some: frozenset[End] = frozenset()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -384,6 +388,10 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         of_index=frozenset(
             _end(node, scope.module)
             for node in (indices_of(analysis, scope) if _is_replicated(analysis) else ())
+        ),
+        held_by_some=frozenset(
+            _end(node, scope.module)
+            for node in (held_by_some(analysis, scope) if _is_replicated(analysis) else ())
         ),
     )
 
