@@ -44,6 +44,7 @@ from migrate.reading.replicas.launchers import DDP, DDP_DEVICES
 from migrate.reading.replicas.rank_tests import bound_by_some, chosen_by_rank, returned_by_some
 from migrate.reading.values.words import (
     AUTOGRAD_FUNCTIONS,
+    MAKES_OWN,
     MODEL,
     MODULE_BASE,
     MODULE_METHODS,
@@ -577,8 +578,10 @@ class Evaluator(Families):
             if call.func.id == "getattr" and len(call.args) >= 2:
                 return self._getattr(call, scope)
         found: set[Value] = set(devices.of_call(call, scope, self))
-        if isinstance(call.func, ast.Attribute) and call.func.attr in MODULE_METHODS:
-            found.update(self._same_module(call.func, scope))
+        if isinstance(call.func, ast.Attribute):
+            if call.func.attr in MODULE_METHODS:
+                found.update(self._same_module(call.func, scope))
+            found.update(self._made_by_method(call.func, scope))
         for called in self.values(call.func, scope):
             match called:
                 case Class():
@@ -637,6 +640,20 @@ class Evaluator(Families):
                 and any(MODULE_BASE.match(base) for base in self.external_bases(value.of))
             ):
                 yield value
+
+    def _made_by_method(self, method: ast.Attribute, scope: Scope) -> Iterator[Instance]:
+        """Yield the object of `Cls` that `Cls.from_pretrained(…)` makes by a method of a base class."""
+        for value in self.values(method.value, scope):
+            if not isinstance(value, Class):
+                continue
+            made = self.method(value, method.attr)
+            if made is None:
+                if MAKES_OWN.fullmatch(method.attr) and self.external_bases(value):
+                    yield Instance(value)
+            elif made.is_a("classmethod") and made.owner is not None and made.owner is not value:
+                results = self._union(self.values(returned, made) for returned in made.returns)
+                if any(isinstance(one, Instance) and one.of is made.owner for one in results):
+                    yield Instance(value)
 
     def _getattr(self, call: ast.Call, scope: Scope) -> Values:
         name = call.args[1]
