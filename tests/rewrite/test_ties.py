@@ -52,6 +52,35 @@ IN_A_DICT = """\
     for model in models.values():
         model.to(rank)
 """
+LOADED = TIED.replace(
+    "class Language(torch.nn.Module):",
+    "class Base(torch.nn.Module):\n    @classmethod\n    def from_disk(cls, path, words):\n"
+    "        model = cls(words)\n        model.load_state_dict(torch.load(path))\n"
+    "        return model\n\n\nclass Language(Base):",
+)
+IN_A_TRAINER = """\
+import torch
+from model import Language
+
+
+class Trainer:
+    def __init__(self, loader, rank):
+        self.loader = loader
+        self.rank = rank
+        self.model = Language(100).eval()
+
+    def fit(self):
+        for batch in enumerate(iter(self.loader, getattr(self, "most", 3))):
+            batch = {k: v.to(self.rank) for k, v in batch.items()}
+            found = torch.cat(batch).to(self.rank)
+            loss = self.model(batch["x"].to(self.rank))
+            loss.to(self.rank)
+
+
+def train(loader, rank):
+    trainer = Trainer(loader, rank)
+    trainer.fit()
+"""
 # Ways from a tie in another file to the move, each with the line of the move.
 FLOWS = {
     "made and moved": (TIED, TRAIN),
@@ -122,6 +151,16 @@ def train(rank):
         ).replace("import torch\n", "import torch\nfrom peft import get_peft_model\n"),
         TRAIN.replace("Language(100)", "Language(config)"),
     ),
+    "a class method of a base class": (
+        LOADED,
+        TRAIN.replace("Language(100)", 'Language.from_disk("a.pt", 100)'),
+    ),
+    "a class method of a library": (
+        TIED.replace("(torch.nn.Module)", "(torch.nn.Module, PyTorchModelHubMixin)").replace(
+            "import torch\n", "import torch\nfrom huggingface_hub import PyTorchModelHubMixin\n"
+        ),
+        TRAIN.replace("Language(100)", 'Language.from_pretrained("a")'),
+    ),
     "in a dict": (
         INSIDE,
         TRAIN.replace("    model = Language(100)\n    model.to(rank)\n", IN_A_DICT),
@@ -146,6 +185,7 @@ NO_FLOWS = {
             "    model = Language(100)\n", "    for model in Data(config):\n    "
         ),
     ),
+    "what a loop takes from a loader, and what the model gives": (TIED, IN_A_TRAINER),
     "nothing is shared": (TIED.replace("self.head.weight = ", "self.first = "), TRAIN),
     "tied after the move": (
         TIED.replace(
@@ -201,6 +241,25 @@ def test_what_needs_no_line_gets_none(flow: str, tmp_path: Path) -> None:
     done = rewrite(project(tmp_path, model, train))
     assert done.data.decode().count(SWAP) == train.count(SWAP)
     assert said(done) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "import torch\nfrom model import Base\n\n\ndef move(model: Base):\n    return model.cuda()\n",
+        "import torch\nimport model\n\n\ndef make(name):\n    kind = getattr(model, name)\n"
+        "    net = kind(9)\n    return net.cuda()\n",
+    ],
+)
+def test_a_move_that_keeps_a_tie_does_not_hide_one_of_an_unseen_class(
+    other: str, tmp_path: Path
+) -> None:
+    project(tmp_path, LOADED, TRAIN)
+    (tmp_path / "other.py").write_text(other)
+    files = {file.name.name: file for file in rewrite_folder(tmp_path, processes=1).files}
+    assert files["train.py"].after.decode().count(SWAP) == 1
+    rules = [finding.rule for finding in files["model.py"].findings]
+    assert "tied-weights" in rules
 
 
 def test_a_device_that_is_not_known_is_one(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from migrate.reading.calls.devices import follows_from_index, kind_of
 from migrate.reading.calls.kinds import (
     MODULES,
     MOVES_INPUTS,
+    ON_SOME,
+    TRAITS,
     Device,
     External,
     Instance,
@@ -76,6 +78,14 @@ def indices_of(analysis: Analysis, top: ModuleScope) -> Iterator[ast.expr]:
             yield node
 
 
+def held_by_some(analysis: Analysis, top: ModuleScope) -> Iterator[ast.expr]:
+    """Yield the names, attributes and calls that a file tests and that are None on some replicas only."""
+    compared = ((test.left, scope) for test, scope in top.compared)
+    for node, scope in (*top.tested, *compared):
+        if isinstance(node, Asked) and ON_SOME in analysis.evaluator.values(node, scope):
+            yield node
+
+
 def _computed_with(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr, Scope]]:
     yield from top.computed
     for compared, scope in top.compared:
@@ -89,7 +99,7 @@ def _computed_with(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.e
 
 def is_module(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
     """Whether all that `node` may be, as far as that is known, are modules."""
-    values = analysis.evaluator.values(node, scope)
+    values = analysis.evaluator.values(node, scope) - TRAITS
     return bool(values) and all(_is_one(value, analysis) for value in values)
 
 

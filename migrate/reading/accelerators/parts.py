@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from migrate.reading.calls.kinds import Instance
+from migrate.reading.calls.kinds import External, Instance
 from migrate.reading.calls.passing import passed_by
 from migrate.reading.calls.scopes import Binding, Class, Function, Scope
 from migrate.reading.replicas.rank_tests import last_part
@@ -29,6 +29,12 @@ MOST_PARTS = 500
 OF_PARTS = MODULE_METHODS | {"children", "get", "items", "modules", "pop", "to", "values"}
 # Objects that yield data: what they hold is no part of what they yield.
 OF_DATA = re.compile(r"(?i).*(loader|dataset|sampler|tokenizer|processor|datamodule)")
+# So many names are followed from a loop to what it goes over.
+MOST_NAMES = 4
+# Functions of torch that take tensors, and give tensors.
+OF_TENSORS = re.compile(r"torch\.(?!compile$)[a-z]\w*|torch\.nn\.functional\.\w+")
+# Methods that run a module: what they give is no module.
+RUNS = frozenset({"forward", "__call__"})
 # The option by which a configuration of transformers says whether the embedding is shared.
 TIES_WORDS = "tie_word_embeddings"
 
@@ -106,6 +112,8 @@ def _is_set_apart(name: str, scope: Scope) -> bool:
 def _given(bindings: Iterator[Binding] | list[Binding], analysis: Analysis) -> Iterator[Part]:
     """Yield the expressions that names are bound to."""
     for binding in bindings:
+        if binding.kind == "element" and _yields_data(binding.value, binding.scope, analysis):
+            continue
         if binding.kind == "param" and isinstance(binding.scope, Function):
             yield from passed_nodes(analysis).get((binding.scope, binding.name), ())
         elif binding.value is not None:
@@ -113,6 +121,28 @@ def _given(bindings: Iterator[Binding] | list[Binding], analysis: Analysis) -> I
             if binding.kind == "item" and isinstance(value, ast.Tuple | ast.List):
                 value = value.elts[binding.index] if binding.index < len(value.elts) else value
             yield value, binding.scope
+
+
+def _yields_data(
+    node: ast.expr | None, scope: Scope, analysis: Analysis, depth: int = MOST_NAMES
+) -> bool:
+    """Whether a loop over `node` yields batches: over a loader, or what wraps one, as `tqdm(loader)`."""
+    match node:
+        case ast.Subscript(value=inner):
+            return _yields_data(inner, scope, analysis, depth)
+        case ast.Call(func=func, args=args):
+            given = [func.value, *args] if isinstance(func, ast.Attribute) else args
+            named = OF_DATA.fullmatch(last_part(func).removesuffix("s")) is not None
+            return named or any(_yields_data(one, scope, analysis, depth) for one in given)
+        case ast.Name() | ast.Attribute():
+            if OF_DATA.fullmatch(last_part(node).removesuffix("s")):
+                return True
+            values = analysis.evaluator.values(node, scope)
+            if any(isinstance(one, Instance) and _is_of_data(one, analysis) for one in values):
+                return True
+            bindings = analysis.evaluator.origins(node, scope) if depth else ()
+            return any(_yields_data(one.value, one.scope, analysis, depth - 1) for one in bindings)
+    return False
 
 
 def _of_call(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[Part]:
@@ -125,9 +155,17 @@ def _of_call(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[Part]
         yield func.value, scope
     ran = analysis.running.get(call)
     functions = ran.functions if ran is not None else []
-    if any(isinstance(value, Class) for value in analysis.evaluator.values(func, scope)):
+    called = analysis.evaluator.values(func, scope)
+    if any(isinstance(value, Class) for value in called):
         return  # its attributes are followed
+    if any(isinstance(one, External) and OF_TENSORS.fullmatch(one.name) for one in called):
+        return
+    if isinstance(func, ast.Name) and func.id == "getattr":
+        yield from ((default, scope) for default in call.args[2:])
+        return  # the attribute is what it may be, not the object that has it
     for function in functions:
+        if function.name in RUNS and function.owner is not None:
+            continue
         yield from ((returned, function) for returned in function.returns)
     if not functions and method not in OF_PARTS:
         yield from ((argument, scope) for argument in call.args)

@@ -19,8 +19,8 @@ from migrate.reading.calls.kinds import (
     OF_INDEX,
     Device,
     External,
-    OfIndex,
     Options,
+    Trait,
     Values,
 )
 from migrate.reading.calls.scopes import Scope
@@ -201,7 +201,7 @@ def kind_of(values: Values) -> Kind:
     found = {value.kind for value in values if isinstance(value, Device)}
     if Kind.UNKNOWN in found:
         return Kind.UNKNOWN
-    if any(not isinstance(value, Device | OfIndex) for value in values):
+    if any(not isinstance(value, Device | Trait) for value in values):
         found.discard(Kind.INDEX)
     order = (Kind.CUDA, Kind.XLA, Kind.INDEX, Kind.CPU)
     return next((kind for kind in order if kind in found), Kind.UNKNOWN)

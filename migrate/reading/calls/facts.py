@@ -13,6 +13,7 @@ from migrate.reading.accelerators.asked import (
     devices_of,
     generators_of,
     given_moving_models,
+    held_by_some,
     host_transforms,
     indices_of,
     models_of,
@@ -178,6 +179,8 @@ class ModuleCalls:
             tensor of which it is not known where it is and that a collective is given.
         extensions: the dotted names of the modules that the project compiles against torch.
         generators: the calls that make a generator of torch, by whatever name.
+        held_by_some: the names, attributes, items and calls that the file tests and that are None on some
+            replicas only, wherever in the project they are made.
         unread: whether the file was not read, so that nothing is known of it.
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
             that could not be read.
@@ -261,6 +264,7 @@ class ModuleCalls:
     extensions: frozenset[str] = frozenset()
     host_tensors: Mapping[End, str] = field(default_factory=dict)
     mixed_groups: Mapping[End, str] = field(default_factory=dict)
+    held_by_some: frozenset[End] = frozenset()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -406,6 +410,10 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         mixed_groups=dict(_mixed_groups(analysis, scope)) if _joins_by_itself(analysis) else {},
         extensions=extensions_of(analysis) if _builds(analysis) else frozenset(),
         generators=frozenset(_end(call, scope.module) for call in generators_of(analysis, scope)),
+        held_by_some=frozenset(
+            _end(node, scope.module)
+            for node in (held_by_some(analysis, scope) if _is_replicated(analysis) else ())
+        ),
     )
 
 

@@ -72,11 +72,17 @@ UNKNOWN = Device(Kind.UNKNOWN)  # what nothing is known of, handed to a paramete
 
 
 @dataclass(frozen=True)
-class OfIndex:
-    """A number that is computed from the index of a GPU, and so from that of a replica: `rank * 4`."""
+class Trait:
+    """What holds of a value, whatever else it is."""
+
+    name: str
 
 
-OF_INDEX = OfIndex()
+# A number that is computed from the index of a GPU, and so from that of a replica: `rank * 4`.
+OF_INDEX = Trait("computed from an index")
+# None on the other replicas: `Tracker() if rank == 0 else None`, and what a function returns so.
+ON_SOME = Trait("there on some replicas only")
+TRAITS = frozenset({OF_INDEX, ON_SOME})
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,7 @@ Value = (
     | Result
     | Super
     | Device
-    | OfIndex
+    | Trait
     | Options
     | Partial
     | Applied

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from migrate.reading.calls.kinds import OF_INDEX, UNKNOWN, Device, External, Values
+from migrate.reading.calls.kinds import TRAITS, UNKNOWN, Device, External, Values
 from migrate.reading.calls.scopes import Class, Function, Scope
 from migrate.reading.calls.training import Running
 from migrate.reading.calls.values import Evaluator
@@ -64,7 +64,7 @@ def _known(node: ast.expr, scope: Scope, evaluator: Evaluator) -> Values:
     """Return what `node` may be; the value that says so, where nothing is known of it."""
     found = evaluator.values(node, scope)
     # A number that is computed from an index is a device no more than any other number.
-    is_known = bool(found - {OF_INDEX}) or isinstance(node, ast.Constant)
+    is_known = bool(found - TRAITS) or isinstance(node, ast.Constant)
     return found if is_known else found | {UNKNOWN}
 
 

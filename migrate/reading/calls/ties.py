@@ -12,15 +12,17 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from migrate.reading.accelerators.parts import is_untied, parts_of
 from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.kinds import External, Instance, Value, class_around
+from migrate.reading.calls.kinds import UNKNOWN, External, Instance, Value, class_around
 from migrate.reading.calls.makers import bound_to, made_by, same_as
 from migrate.reading.calls.order import closure
 from migrate.reading.calls.scopes import Function, ModuleScope, Scope
+from migrate.reading.replicas.rank_tests import last_part
+from migrate.reading.values.words import MODEL
 
 End = tuple[int, int]
 
@@ -123,6 +125,8 @@ class Ties:
         here = [move for move in self.moves if move.path == path]
         moved = {tie for move in (here if alone else self.moves) for tie in move.ties}
         moved |= self._after
+        if not alone:
+            moved -= self._moved_unseen
         every = [tie for ties in self._own.values() for tie, _ in ties]
         own = [tie for tie in every if tie.path == path]
         module = project.modules[path]
@@ -140,6 +144,30 @@ class Ties:
             self._swapped,
             self._loads,
         )
+
+    @cached_property
+    def _moved_unseen(self) -> frozenset[Tie]:
+        """The ties that some model may have which is moved where its class is not to be seen.
+
+        It is of a base class of the one with the tie, or of a class that is chosen by its name.
+        """
+        seen = {move.call for move in self.moves}
+        evaluator = self._analysis.evaluator
+        owners = {tie: class_around(scope) for scope, ties in self._own.items() for tie, _ in ties}
+        found: set[Tie] = set()
+        for call, scope in self._every_move if owners else ():
+            if call in seen or not isinstance(call.func, ast.Attribute):
+                continue
+            model = call.func.value
+            values = evaluator.values(model, scope)
+            bases = {one.of for one in values if isinstance(one, Instance) and not one.exact}
+            named = not values - {UNKNOWN} and MODEL.fullmatch(last_part(model)) is not None
+            if named and self._is_made_by_name(call, scope):
+                found |= owners.keys()
+            for tie, owner in owners.items() if bases else ():
+                if owner is not None and not bases.isdisjoint(evaluator.ancestors(owner)):
+                    found.add(tie)
+        return frozenset(found)
 
     def _elsewhere(self, script: Path, moved: set[Tie]) -> set[Tie]:
         """Return the ties of other files that a model of `script` may have, those `moved` left out."""

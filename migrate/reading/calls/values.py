@@ -19,6 +19,7 @@ from migrate.reading.calls.kinds import (
     MODULES,
     MOVES_INPUTS,
     NOTHING,
+    ON_SOME,
     PREPARES,
     UNKNOWN,
     Applied,
@@ -30,6 +31,7 @@ from migrate.reading.calls.kinds import (
     Place,
     Result,
     Super,
+    Trait,
     Value,
     Values,
     class_around,
@@ -39,8 +41,10 @@ from migrate.reading.calls.kinds import (
 from migrate.reading.calls.scopes import Binding, Class, Function, ModuleScope, Scope, lambda_name
 from migrate.reading.project.project import Project, file_of
 from migrate.reading.replicas.launchers import DDP, DDP_DEVICES
+from migrate.reading.replicas.rank_tests import bound_by_some, chosen_by_rank, returned_by_some
 from migrate.reading.values.words import (
     AUTOGRAD_FUNCTIONS,
+    MAKES_OWN,
     MODEL,
     MODULE_BASE,
     MODULE_METHODS,
@@ -160,7 +164,8 @@ class Evaluator(Families):
     def _evaluate(self, node: ast.expr, scope: Scope) -> Values:
         match node:
             case ast.Name(id=name):
-                return self._union(self._bound(b) for b in self._lookup(name, scope))
+                bindings = self._lookup(name, scope)
+                return self._union(self._bound(b) for b in bindings) | self._bound_by_some(bindings)
             case ast.Attribute(value=receiver, attr=name):
                 found = self.values(receiver, scope)
                 return self._union(self.attribute(value, name) for value in found)
@@ -173,7 +178,8 @@ class Evaluator(Families):
             case ast.BinOp() | ast.JoinedStr():
                 return devices.spelled(node, scope, self)
             case ast.IfExp(body=one, orelse=other):
-                return self.values(one, scope) | self.values(other, scope)
+                on_some = frozenset([ON_SOME]) if chosen_by_rank(node, scope, self) else NOTHING
+                return self.values(one, scope) | self.values(other, scope) | on_some
             case ast.BoolOp(values=parts):
                 return self._union(self.values(part, scope) for part in parts)
             case ast.NamedExpr(value=value) | ast.Await(value=value):
@@ -182,10 +188,13 @@ class Evaluator(Families):
                 return self._union(self._bound(b) for b in scope.bindings[lambda_name(node)])
         return NOTHING
 
+    def _bound_by_some(self, bindings: Iterable[Binding]) -> Values:
+        return frozenset([ON_SOME]) if bound_by_some(bindings, self) else NOTHING
+
     def attribute(self, value: Value, name: str) -> Values:
         """Return what `value.name` may be; methods are functions, a property is what it returns."""
         found = self._attribute(value, name)
-        if name in self._assigned and not isinstance(value, External | Device):
+        if name in self._assigned and not isinstance(value, External | Device | Trait):
             found |= self._once(
                 (f"assigned {name}", hash(value), 0), lambda: self._put_on(value, name)
             )
@@ -569,8 +578,10 @@ class Evaluator(Families):
             if call.func.id == "getattr" and len(call.args) >= 2:
                 return self._getattr(call, scope)
         found: set[Value] = set(devices.of_call(call, scope, self))
-        if isinstance(call.func, ast.Attribute) and call.func.attr in MODULE_METHODS:
-            found.update(self._same_module(call.func, scope))
+        if isinstance(call.func, ast.Attribute):
+            if call.func.attr in MODULE_METHODS:
+                found.update(self._same_module(call.func, scope))
+            found.update(self._made_by_method(call.func, scope))
         for called in self.values(call.func, scope):
             match called:
                 case Class():
@@ -579,6 +590,8 @@ class Evaluator(Families):
                     found |= self._union(
                         self.values(returned, called) for returned in called.returns
                     )
+                    if returned_by_some(called, self):
+                        found.add(ON_SOME)
                 case Partial(of):
                     found |= self._union(self.values(returned, of) for returned in of.returns)
                 case Applied(of):
@@ -628,6 +641,20 @@ class Evaluator(Families):
             ):
                 yield value
 
+    def _made_by_method(self, method: ast.Attribute, scope: Scope) -> Iterator[Instance]:
+        """Yield the object of `Cls` that `Cls.from_pretrained(…)` makes by a method of a base class."""
+        for value in self.values(method.value, scope):
+            if not isinstance(value, Class):
+                continue
+            made = self.method(value, method.attr)
+            if made is None:
+                if MAKES_OWN.fullmatch(method.attr) and self.external_bases(value):
+                    yield Instance(value)
+            elif made.is_a("classmethod") and made.owner is not None and made.owner is not value:
+                results = self._union(self.values(returned, made) for returned in made.returns)
+                if any(isinstance(one, Instance) and one.of is made.owner for one in results):
+                    yield Instance(value)
+
     def _getattr(self, call: ast.Call, scope: Scope) -> Values:
         name = call.args[1]
         if not (isinstance(name, ast.Constant) and isinstance(name.value, str)):
@@ -655,6 +682,7 @@ class Evaluator(Families):
                 *(b for b in bindings if b.kind != "scope"),
             ]
             found |= self._union(self._bound(binding) for binding in assigned)
+            found |= self._bound_by_some(assigned)
         return frozenset(found)
 
     def _of_method(self, method: Function) -> Values:

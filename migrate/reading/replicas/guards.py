@@ -103,20 +103,43 @@ class Guards:
         return None
 
     def around_what_some_hold(self, node: cst.CSTNode) -> Guard | None:
-        """Return the `if` around `node` that asks for what only some replicas have: `if writer is not None`.
+        """Return what asks around `node` for what only some replicas have: `if writer is not None`.
 
-        It is no test of the rank itself: what is below it needs what the others have not.
+        It is no test of the rank itself: what is below it needs what the others have not. `if writer is None:
+        return` before `node`, and `writer and node`, ask so too.
         """
         below = node
         for above in self._context.ancestors(node):
-            if (
-                isinstance(above, cst.If | cst.IfExp)
-                and below is above.body
-                and any(self._held_by_some(part) for part in _parts(above.test))
-            ):
-                return above
+            if isinstance(above, cst.If | cst.IfExp):
+                if below is above.body and any(map(self._held_by_some, _parts(above.test))):
+                    return above
+                if below is above.orelse and self._missing_for_some(above.test):
+                    return above
+            elif isinstance(above, cst.BooleanOperation) and below is above.right:
+                is_and = isinstance(above.operator, cst.And)
+                if is_and and any(map(self._held_by_some, _parts(above.left))):
+                    return above
+            elif isinstance(above, cst.IndentedBlock | cst.Module):
+                for statement in self._leaving_in(above.body).values():
+                    if statement is below:
+                        break
+                    if self._missing_for_some(statement.test) and self._is_before(statement, node):
+                        return statement
             below = above
         return None
+
+    def _is_before(self, one: cst.CSTNode, other: cst.CSTNode) -> bool:
+        return self._context.position(one).line < self._context.position(other).line
+
+    def _missing_for_some(self, test: cst.BaseExpression) -> bool:
+        """Whether `test` holds where a replica has not what others have: `writer is None`, `not writer`."""
+        if isinstance(test, cst.UnaryOperation):
+            return isinstance(test.operator, cst.Not) and self._held_by_some(test.expression)
+        if not isinstance(test, cst.Comparison):
+            return False
+        target = test.comparisons[0]
+        is_none_ = isinstance(target.operator, cst.Is) and is_none(target.comparator)
+        return is_none_ and self._held_by_some(test.left)
 
     def _held_by_some(self, test: cst.BaseExpression) -> bool:
         """Whether `test` asks for what is None on some replicas: `log = Log() if rank == 0 else None`."""
@@ -126,6 +149,8 @@ class Guards:
                 return False
             test = test.left
         given: Sequence[tuple[cst.CSTNode, cst.CSTNode | None]]
+        if self._context.place(test) in self._context.calls.held_by_some:
+            return True
         if isinstance(test, cst.Attribute):
             given = self._context.attributes.get(test.attr.value, [])
         elif isinstance(test, cst.Name):
@@ -336,19 +361,23 @@ class Guards:
 
     def _left_before(self, statements: Sequence[cst.CSTNode], node: cst.CSTNode) -> cst.If | None:
         """Return the `if` before `node` among `statements` whose branch some replicas leave by."""
-        leaving = self._leaving.get(id(statements))
-        if leaving is None:
-            leaving = self._leaving[id(statements)] = {
-                id(one): one
-                for one in statements
-                if isinstance(one, cst.If) and one.orelse is None and _leaves(one.body)
-            }
+        leaving = self._leaving_in(statements)
         for statement in statements if leaving else ():
             if statement is node:
                 return None
             if id(statement) in leaving and self.asks(leaving[id(statement)].test):
                 return leaving[id(statement)]
         return None
+
+    def _leaving_in(self, statements: Sequence[cst.CSTNode]) -> dict[int, cst.If]:
+        """Return the `if`s among `statements` whose branch leaves the block, by their ids."""
+        if id(statements) not in self._leaving:
+            self._leaving[id(statements)] = {
+                id(one): one
+                for one in statements
+                if isinstance(one, cst.If) and one.orelse is None and _leaves(one.body)
+            }
+        return self._leaving[id(statements)]
 
     def _all_stay(self, left: cst.If, node: cst.CSTNode) -> bool:
         """Whether no replica that comes to `node` has left at `left`: a part of its test is false there.

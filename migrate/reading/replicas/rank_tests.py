@@ -1,4 +1,4 @@
-"""Which tests let the first replica alone pass, in whichever file of a project they stand.
+"""Which tests let some replicas alone pass, in whichever file of a project they stand.
 
 `replicas/guards.py` knows more of the tests of one script; this knows those of all files, by their names.
 """
@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from migrate.reading.calls.devices import kind_of
+from migrate.reading.calls.scopes import Function
 from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import FIRST_NAME, RANK_FUNCTION, RANK_NAME
+from migrate.reading.values.words import FIRST_DECORATOR, FIRST_NAME, RANK_FUNCTION, RANK_NAME
 
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
-    from migrate.reading.calls.scopes import Binding, Function, Scope
+    from migrate.reading.calls.scopes import Binding, Scope
+    from migrate.reading.calls.values import Evaluator
     from migrate.reading.project.project import Module
 
+# So many names and functions are followed from a test to the comparison that gives its outcome.
+DEEPEST = 3
 # What a test of whether there are several replicas names.
 OF_RUN = re.compile(r"dist|world|ddp|init|parallel|multi|size|n_?gpu|num_gpu|rank", re.IGNORECASE)
 
@@ -213,3 +217,130 @@ def _is_rank(node: ast.expr) -> bool:
     if isinstance(node, ast.Call):
         return RANK_FUNCTION.fullmatch(last_part(node.func)) is not None
     return RANK_NAME.fullmatch(last_part(node)) is not None
+
+
+def chosen_by_rank(choice: ast.IfExp, scope: Scope, evaluator: Evaluator) -> bool:
+    """Whether `choice` is None on some replicas: `Tracker() if rank == 0 else None`."""
+    nothing = [_is_none(part) for part in (choice.body, choice.orelse)]
+    return any(nothing) and not all(nothing) and _differs(choice.test, scope, evaluator)
+
+
+def bound_by_some(bindings: Iterable[Binding], evaluator: Evaluator) -> bool:
+    """Whether a name is None, and only some replicas give it something else, below a test of the rank."""
+    given = [one for one in bindings if one.kind == "value" and one.value is not None]
+    others = [one for one in given if not _is_none(one.value)]
+    if not others or len(others) == len(given):
+        return False
+    guards = [_guard_of(one.value, one.scope, evaluator) for one in others]
+    if None in guards:
+        return False
+    # Where the two branches of a test give something each, all replicas have it.
+    return len({id(test) for test, _ in filter(None, guards)}) == len(set(filter(None, guards)))
+
+
+def returned_by_some(function: Function, evaluator: Evaluator) -> bool:
+    """Whether `function` returns None on all but some replicas."""
+    returned = [value for value in function.returns if not _is_none(value)]
+    if not returned or function.yields:
+        return False
+    if any(FIRST_DECORATOR.fullmatch(last_part(one)) for one in function.decorators):
+        return True
+    guards = [_guard_of(value, function, evaluator) for value in returned]
+    if None in guards:
+        return False
+    return len({id(test) for test, _ in filter(None, guards)}) == len(set(filter(None, guards)))
+
+
+def _is_none(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _guard_of(
+    value: ast.AST | None, scope: Scope, evaluator: Evaluator
+) -> tuple[ast.If, bool] | None:
+    """Return the test of the rank that decides whether `value` is evaluated, and which outcome it needs."""
+    above = parents(scope.module)
+    node = value
+    while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        around = above.get(node)
+        in_branch = isinstance(around, ast.If) and node is not around.test
+        if isinstance(around, ast.If) and in_branch and _differs(around.test, scope, evaluator):
+            return around, node in around.body
+        for block in (getattr(around, "body", None), getattr(around, "orelse", None)):
+            if not isinstance(block, list) or node not in block:
+                continue
+            for before in block[: block.index(node)]:
+                leaves = isinstance(before, ast.If) and not before.orelse and _leaves(before.body)
+                if leaves and _differs(before.test, scope, evaluator):
+                    return before, False
+        node = around
+    return None
+
+
+def _leaves(body: list[ast.stmt]) -> bool:
+    """Whether a branch ends with a return of nothing."""
+    match body[-1]:
+        case ast.Return(value=value):
+            return value is None or _is_none(value)
+    return False
+
+
+def _differs(test: ast.expr, scope: Scope, evaluator: Evaluator, depth: int = DEEPEST) -> bool:
+    """Whether `test` comes out differently on different replicas: by its names, or by what made its parts."""
+    match test:
+        case ast.BoolOp(values=parts):
+            return any(_differs(part, scope, evaluator, depth) for part in parts)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _is_of_rank(operand, scope, evaluator) or _differs(
+                operand, scope, evaluator, depth
+            )
+        case ast.Compare(left=left, ops=[operator], comparators=[right]):
+            return _compares(left, operator, right, scope, evaluator)
+        case ast.Call() | ast.Name() | ast.Attribute():
+            named = test.func if isinstance(test, ast.Call) else test
+            if FIRST_NAME.fullmatch(last_part(named)):
+                return True
+            if isinstance(test, ast.Call) and _is_rank(test):
+                return True  # another replica than the first
+            return depth > 0 and _holds_test(test, scope, evaluator, depth - 1)
+    return False
+
+
+def _compares(
+    left: ast.expr, operator: ast.cmpop, right: ast.expr, scope: Scope, evaluator: Evaluator
+) -> bool:
+    """Whether the index of the replica is compared, and not asked whether there is one: `rank != -1`."""
+    if isinstance(operator, ast.Is | ast.IsNot):
+        return False
+    if not isinstance(operator, ast.In | ast.NotIn) and _is_of_rank(right, scope, evaluator):
+        left, right = right, left
+    if not _is_of_rank(left, scope, evaluator):
+        return False
+    if isinstance(right, ast.Constant) and right.value == 0:
+        return not isinstance(operator, ast.GtE | ast.Lt)
+    return not isinstance(right, ast.UnaryOp) and not _is_none(right)
+
+
+def _is_of_rank(node: ast.expr, scope: Scope, evaluator: Evaluator) -> bool:
+    if isinstance(node, ast.BinOp):
+        return any(_is_of_rank(side, scope, evaluator) for side in (node.left, node.right))
+    return _is_rank(node) or kind_of(evaluator.values(node, scope)) is Kind.INDEX
+
+
+def _holds_test(
+    node: ast.Call | ast.Name | ast.Attribute, scope: Scope, evaluator: Evaluator, depth: int
+) -> bool:
+    """Whether `node` is the outcome of such a test, that a name holds or a function returns."""
+    if isinstance(node, ast.Call):
+        functions = [f for f in evaluator.values(node.func, scope) if isinstance(f, Function)]
+        return any(
+            _differs(value, function, evaluator, depth)
+            for function in functions
+            for value in function.returns
+        )
+    return any(
+        binding.kind == "value"
+        and binding.value is not None
+        and _differs(binding.value, binding.scope, evaluator, depth)
+        for binding in evaluator.origins(node, scope)
+    )

@@ -201,6 +201,8 @@ MAKES_MODEL = re.compile(
     r"torchvision\.models\.[\w.]+$|timm\.(models\.)?create_model$|torch\.compile$"
     r"|torch\.nn\.(?!utils\.|init\.|Parameter$|parameter\.)(\w+\.)*[A-Z]\w*$"
 )
+# Class methods of libraries that make an object of the class that they are called on.
+MAKES_OWN = re.compile(r"_?from_(pretrained|config)|load_from_checkpoint")
 MODULE_BASE = re.compile(
     r"torch\.nn\.|torchvision\.models\.|timm\.models\.|(?!.*DataModule).*Module"
 )
