@@ -83,9 +83,10 @@ def test_no_step_holds_a_yield(tmp_path: Path, style: Style, body: str) -> None:
     lines = (file.after or b"").decode().splitlines()
     steps = [number for number, line in enumerate(lines) if line.endswith(".step():")]
     for number in steps:
-        depth = len(lines[number]) - len(lines[number].lstrip())
-        block = lines[number + 1 :]
-        inside = list(takewhile(lambda line: len(line) - len(line.lstrip()) > depth, block))
+        deeper = " " * (len(lines[number]) - len(lines[number].lstrip()) + 1)
+        inside = list(
+            takewhile(lambda line, deeper=deeper: line.startswith(deeper), lines[number + 1 :])
+        )
         assert inside
         assert not any("yield" in line for line in inside)
     assert steps or any(
