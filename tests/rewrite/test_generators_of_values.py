@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
 from pathlib import Path
 from textwrap import dedent, indent
 
@@ -84,9 +83,10 @@ def test_no_step_holds_a_yield(tmp_path: Path, style: Style, body: str) -> None:
     steps = [number for number, line in enumerate(lines) if line.endswith(".step():")]
     for number in steps:
         deeper = " " * (len(lines[number]) - len(lines[number].lstrip()) + 1)
-        inside = list(
-            takewhile(lambda line, deeper=deeper: line.startswith(deeper), lines[number + 1 :])
+        end = next(
+            (i for i, line in enumerate(lines[number + 1 :]) if not line.startswith(deeper)), None
         )
+        inside = lines[number + 1 :][:end]
         assert inside
         assert not any("yield" in line for line in inside)
     assert steps or any(
