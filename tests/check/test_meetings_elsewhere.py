@@ -149,3 +149,45 @@ def test_a_rank_that_is_nobody_s_waits_for_nobody(tmp_path: Path) -> None:
     validate.write_text(VALIDATE)
     found = [one.line for one in check_file(validate, Config()) if one.code == "XLA302"]
     assert found == [9]
+
+
+MODEL = """
+import torch
+import torch.distributed as dist
+
+
+class Scale(torch.nn.Module):
+    def forward(self, x):
+        dist.all_reduce(x)
+        return x
+"""
+TRAINER = """
+import torch.distributed as dist
+from model import Scale
+
+
+class Trainer:
+    def __init__(self, net):
+        self.models = self.make(net)
+        self.models = {"model": net, **{k: v for k, v in self.models.items() if k != "model"}}
+
+    def make(self, net):
+        return {"scale": Scale().cuda(), "model": net}
+
+    def evaluate(self, model, loader, *, first, **more):
+        if dist.get_rank() == 0:
+            found = loader(model)
+            again = first(model)
+        return more
+
+    def run(self, loader):
+        models = self.models
+        self.evaluate(loader=loader, first=loader, **models)
+"""
+
+
+def test_a_mapping_fills_no_parameter_that_is_given_by_name(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    train = tmp_path / "train.py"
+    train.write_text(TRAINER)
+    assert not [one for one in check_file(train, Config()) if one.code == "XLA302"]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options, Style
 
 LIBRARY = """
     import torch
@@ -93,3 +96,50 @@ def test_a_script_whose_replicas_a_constant_switches_off(tmp_path: Path) -> None
     messages = [note.message for note in file.findings if note.rule == "launch-main"]
     assert len(messages) == 1
     assert messages[0].startswith("a constant switches off what makes this script train")
+
+
+OPTIONAL = """
+    import argparse
+
+    import {framework}
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+
+    def main(args):
+        model = DistributedDataParallel(torch.nn.Linear(4, 4).cuda())
+        print(dist.get_world_size(), model)
+
+
+    {guard}
+        args = argparse.ArgumentParser().parse_args()
+        if args.framework:
+            {framework}.init_distributed()
+        else:
+            {join}
+        main(args)
+"""
+GUARD = 'if __name__ == "__main__":'
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+@pytest.mark.parametrize(
+    ("framework", "guard", "join", "count"),
+    [
+        ("deepspeed", GUARD, 'dist.init_process_group("nccl")', 1),
+        ("colossalai", GUARD, "dist.init_process_group()", 1),
+        ("deepspeed", "if True:", 'dist.init_process_group("nccl")', 1),
+        ("deepspeed", GUARD, "pass", 0),  # the framework joins
+        ("submitit", GUARD, 'dist.init_process_group("nccl")', 0),  # it starts them
+    ],
+)
+def test_a_launch_that_is_withheld_is_reported(
+    tmp_path: Path, framework: str, guard: str, join: str, count: int, style: Style
+) -> None:
+    text = OPTIONAL.format(framework=framework, guard=guard, join=join)
+    (tmp_path / "train.py").write_text(textwrap.dedent(text).lstrip())
+    (file,) = rewrite_folder(tmp_path, options=Options(style=style), processes=1).files
+    reported = [n.message for n in file.findings if n.rule == "launch-main"]
+    assert len(reported) == count, reported
+    assert all(framework in message for message in reported)

@@ -65,6 +65,8 @@ UNVALIDATED = re.compile(rb"set_default_validate_args\(\s*(value\s*=\s*)?False")
 BACKENDS = re.compile(
     rb"init_process_group\s*\((?!\s*[\"'](?!cpu:)|\s*backend\s*=\s*[\"'](?!cpu:))"
 )
+# What makes layers of SyncBatchNorm of others.
+CONVERTS = re.compile(rb"convert_sync_?batchnorm|convert_syncbn_model|sync_batch_norm\(")
 MOST_CLASSES = 3  # that a message names
 
 
@@ -178,6 +180,8 @@ class ModuleCalls:
         mixed_groups: the calls that join a process group for tensors of the CPU and of the GPU, with a
             tensor of which it is not known where it is and that a collective is given.
         extensions: the dotted names of the modules that the project compiles against torch.
+        norms_over_replicas: whether a file of the project makes a layer of torch's SyncBatchNorm, or
+            converts to it, or hands the class on.
         generators: the calls that make a generator of torch, by whatever name.
         held_by_some: the names, attributes, items and calls that the file tests and that are None on some
             replicas only, wherever in the project they are made.
@@ -261,6 +265,7 @@ class ModuleCalls:
     given_moving: frozenset[End] = frozenset()
     of_index: frozenset[End] = frozenset()
     generators: frozenset[End] = frozenset()
+    norms_over_replicas: bool = True
     extensions: frozenset[str] = frozenset()
     host_tensors: Mapping[End, str] = field(default_factory=dict)
     mixed_groups: Mapping[End, str] = field(default_factory=dict)
@@ -409,6 +414,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         host_tensors=dict(_host_tensors(analysis, scope)) if _joins_by_itself(analysis) else {},
         mixed_groups=dict(_mixed_groups(analysis, scope)) if _joins_by_itself(analysis) else {},
         extensions=extensions_of(analysis) if _builds(analysis) else frozenset(),
+        norms_over_replicas=_norms_over_replicas(analysis),
         generators=frozenset(_end(call, scope.module) for call in generators_of(analysis, scope)),
         held_by_some=frozenset(
             _end(node, scope.module)
@@ -512,6 +518,42 @@ def _joins_by_itself(analysis: Analysis) -> bool:
 def _builds(analysis: Analysis) -> bool:
     """Whether a file of a project names what builds extensions of torch."""
     return any(b"cpp_extension" in one.data for one in analysis.project.modules.values())
+
+
+@lru_cache(maxsize=2)
+def _norms_over_replicas(analysis: Analysis) -> bool:
+    """Whether a project does more with SyncBatchNorm than to ask whether a layer is one."""
+    modules = analysis.project.modules.values()
+    if any(CONVERTS.search(one.data) for one in modules):
+        return True
+    return any(_mentions_norm(one.tree) for one in modules if b"SyncBatchNorm" in one.data)
+
+
+def _mentions_norm(tree: ast.AST) -> bool:
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in (
+            "isinstance",
+            "issubclass",
+        ):
+            waiting += node.args[:1]
+            continue
+        if isinstance(node, ast.Compare) and any(
+            ast.unparse(side).startswith("type(") or getattr(side, "attr", "") == "__class__"
+            for side in (node.left, *node.comparators)
+        ):
+            continue
+        if "SyncBatchNorm" in (
+            getattr(node, "id", ""),
+            getattr(node, "attr", ""),
+            getattr(node, "value", ""),
+        ):
+            return True
+        waiting += ast.iter_child_nodes(node)
+    return False
 
 
 def _host_tensors(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
 
 from migrate.reading.calls.kinds import TRAITS, UNKNOWN, Device, External, Values
@@ -99,6 +99,7 @@ def _to_function(
     """Yield what a function is given, its first `skip` parameters being given otherwise."""
     names = function.parameters[function.is_bound + skip :]
     left = set(names)
+    named = {keyword.arg for keyword in keywords}
     for name, arg in zip(names, args, strict=False):
         if isinstance(arg, ast.Starred):
             left.clear()
@@ -110,7 +111,8 @@ def _to_function(
             values = _known(keyword.value, ran.scope, evaluator)
             yield Passed(function, str(keyword.arg), values, keyword.value)
         elif keyword.arg is None:
-            yield from _unpacked(function, keyword.value, names[len(args) :], ran, evaluator)
+            rest = [name for name in names[len(args) :] if name not in named]
+            yield from _unpacked(function, keyword.value, rest, named, ran, evaluator)
             left.clear()
         left.discard(str(keyword.arg))
     for name in left & function.optional:
@@ -122,11 +124,13 @@ def _unpacked(
     function: Function,
     value: ast.expr,
     names: Sequence[str],
+    named: Set[str | None],
     ran: Running,
     evaluator: Evaluator,
 ) -> Iterator[Passed]:
-    """Yield what `train(**vars(args))` and `train(**options)` pass."""
-    names = [*names, *(one.arg for one in function.arguments.kwonlyargs)]
+    """Yield what `train(**vars(args))` and `train(**options)` pass, for what is not `named` beside it."""
+    more = (one.arg for one in function.arguments.kwonlyargs)
+    names = [*names, *(name for name in more if name not in named)]
     match value:
         case ast.Call(func=ast.Name(id="vars"), args=[of]):
             for name in names:

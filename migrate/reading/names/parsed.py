@@ -15,7 +15,7 @@ from migrate.reading.calls.facts import Definition, ModuleCalls, calls_of_script
 from migrate.reading.names.imported_names import ImportedNames
 from migrate.reading.names.scopes import Binding, Uses
 from migrate.reading.tree.source import Source, require_this_python
-from migrate.reading.tree.tree import TARGETED, assigned_by, dotted
+from migrate.reading.tree.tree import TARGETED, assigned_by, code, compared_with_type, dotted
 from migrate.reading.tree.walk import order
 
 Node = TypeVar("Node", bound=cst.CSTNode)
@@ -244,6 +244,16 @@ class Parsed:
             ):
                 return whole.elements[list(assign.elements).index(above)].value
         return None
+
+    def asks_for_type(self, node: cst.CSTNode) -> bool:
+        """Whether a test of a type names `node`: `isinstance(x, (A, B))`, `type(x) in (A, B)`."""
+        above = self.parent(node)
+        if isinstance(above, cst.Element):
+            above = self.parent(self.parent(above))
+        if compared_with_type(above, self.parent(above)):
+            return True
+        call = self.parent(above) if isinstance(above, cst.Arg) else None
+        return isinstance(call, cst.Call) and code(call.func) in ("isinstance", "issubclass")
 
     def class_around(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """Return the innermost class whose body holds `node`, or None."""

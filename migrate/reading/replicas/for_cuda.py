@@ -49,6 +49,8 @@ PINNED = re.compile(r"(^|[._])pin(ned)?_?mem(ory)?$", re.IGNORECASE)
 PINS = re.compile(r"torch\.utils\.data\._utils\.pin_memory(\.|$)")
 
 AVAILABLE = "torch.cuda.is_available"
+COUNT = "torch.cuda.device_count"
+NAMES_DEVICE = re.compile(r"""["'](cuda|xla)|torch\.device\b|shims\.device""")
 ASKED = frozenset({"shims.device_type"})
 
 
@@ -205,6 +207,20 @@ def _below(flag: cst.Name | cst.Attribute, context: Parsed) -> Iterator[cst.If |
         above = context.parent(whole)
         if isinstance(above, cst.If | cst.IfExp) and above.test is whole:
             yield above
+
+
+def lists_of_gpus(root: cst.CSTNode, context: Parsed) -> list[cst.BaseExpression]:
+    """Return the comprehensions at and below `root` that go over all GPUs of the host and name them.
+
+    They are the devices of workers: on a TPU each replica has one, and the list is empty.
+    """
+    found: list[cst.BaseExpression] = []
+    for made in (*nodes_of(root, cst.ListComp), *nodes_of(root, cst.GeneratorExp)):
+        asked = nodes_of(made.for_in.iter, cst.Call)
+        counts = any(context.qualified_name(call.func) == COUNT for call in asked)
+        if counts and NAMES_DEVICE.search(code(made.elt)):
+            found.append(made)
+    return found
 
 
 def _is_or_derives(made: cst.ClassDef | None, base: cst.ClassDef | None, context: Parsed) -> bool:

@@ -40,6 +40,7 @@ INIT = names(*torch_distributed.INIT)
 USING = DDP | names(*torch_other.SAMPLERS) | {"apex.parallel.DistributedDataParallel"}
 # Frameworks with a launcher of their own.
 FRAMEWORKS = names(*libraries.LAUNCHERS)
+WITHOUT_TPU = names(*(entry for entry in libraries.LAUNCHERS if entry.code))
 
 
 class Style(Enum):
@@ -131,8 +132,24 @@ class Launch:
         _, bound = self._context.bound_to(target.value)
         return isinstance(bound, cst.Param) and any(map(self._joins, self._calls))
 
+    @property
+    def withheld(self) -> str:
+        """The framework without a TPU for whose sake a script that joins a process group gets no launch."""
+        if self.style is not Style.NONE or not self._of_a_framework() or self._context.uses_rpc:
+            return ""
+        roots = self._guards or self.import_roots
+        named = self._context.qualified_name
+        calls = (node for node in self.reached(roots, live=True) if isinstance(node, cst.Call))
+        if not any(named(call.func) in INIT for call in calls):
+            return ""  # the framework's own function joins
+        held = self._frameworks()
+        return next(iter(sorted(held))) if held <= WITHOUT_TPU else ""
+
     def _of_a_framework(self) -> bool:
         """Whether it imports one whatever its options are: without one it trains by itself."""
+        return bool(self._frameworks())
+
+    def _frameworks(self) -> frozenset[str]:
         imported: list[cst.CSTNode] = []
         for node in self._context.all_of(cst.Import, cst.ImportFrom):
             if any(_is_a_choice(around) for around in self._context.ancestors(node)):
@@ -141,7 +158,8 @@ class Launch:
                 imported.extend(alias.name for alias in node.names)
             elif node.module is not None and not node.relative:
                 imported.append(node.module)
-        return any(code(name).split(".")[0] in FRAMEWORKS | SUBMITTERS for name in imported)
+        roots = frozenset(code(name).split(".")[0] for name in imported)
+        return roots & (FRAMEWORKS | SUBMITTERS)
 
     @cached_property
     def import_roots(self) -> list[cst.CSTNode]:

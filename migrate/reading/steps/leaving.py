@@ -31,6 +31,13 @@ def _leaves(node: cst.CSTNode, *, in_loop: bool) -> bool:
     return any(_leaves(child, in_loop=inside) for child in children(node))
 
 
+def yields(node: cst.CSTNode) -> bool:
+    """Whether running `node` hands a value to who goes over the generator, which goes on when it likes."""
+    if isinstance(node, cst.FunctionDef | cst.ClassDef | cst.Lambda | cst.GeneratorExp):
+        return False
+    return isinstance(node, cst.Yield) or any(yields(child) for child in children(node))
+
+
 def ends_program(node: cst.CSTNode) -> bool:
     """Whether running `node` may end the program: `sys.exit(1)`, `raise`, `assert`."""
     if any(code(call.func) in EXITS for call in nodes_of(node, cst.Call)):

@@ -14,6 +14,7 @@ from migrate.reading.tree.tree import (
     container,
     is_attribute_of_self,
     is_dotted_name,
+    keyword,
     nodes,
     nodes_of,
 )
@@ -21,7 +22,7 @@ from migrate.reading.tree.walk import children
 from migrate.reading.values.devices import moves
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.values import asks_no_value
-from migrate.reading.values.words import COUNTER, DESCRIBES
+from migrate.reading.values.words import COUNTER, DESCRIBES, TEXT_METHODS
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -46,7 +47,11 @@ class DeviceValues:
 
     def __init__(self, root: cst.CSTNode, batch: Iterable[str], context: Script) -> None:
         self._context = context
-        self.names = {name for name in batch if not COUNTER.fullmatch(name)}
+        self.names = {
+            name
+            for name in batch
+            if not COUNTER.fullmatch(name) and not _is_only_written(name, root, context)
+        }
         bindings = list(_bindings(root))
         self.names |= self._from_before(root, {name for targets, _ in bindings for name in targets})
         before = -1
@@ -80,8 +85,10 @@ class DeviceValues:
                 return False
             name = get_full_name_for_node(node) if is_dotted_name(node) else None
             return name in self.names or self.mentions(node.value)
+        if isinstance(node, cst.FormattedString):
+            return False  # a text; what it reads is read there
         if isinstance(node, cst.Call):
-            return self._call(node)
+            return not is_text_method(node) and self._call(node)
         if isinstance(node, cst.Comparison) and asks_no_value(node):
             return False
         if isinstance(node, cst.Lambda | cst.BaseStatement | cst.BaseSuite):
@@ -114,6 +121,28 @@ class DeviceValues:
         if isinstance(func, cst.Attribute) and self.mentions(func.value):
             return True
         return any(self.mentions(arg.value) for arg in call.args)
+
+
+def is_text_method(call: cst.Call) -> bool:
+    """Whether `call` is of a method that texts have and tensors do not: `template.format(name)`."""
+    return isinstance(call.func, cst.Attribute) and call.func.attr.value in TEXT_METHODS
+
+
+def _is_only_written(name: str, root: cst.CSTNode, context: Script) -> bool:
+    """Whether the variable `name` only goes into texts at and below `root`: it is no tensor of a batch."""
+    uses = [node for node in nodes_of(root, cst.Name) if node.value == name]
+    return bool(uses) and all(_is_in_text(use, context) for use in uses)
+
+
+def _is_in_text(use: cst.Name, context: Script) -> bool:
+    above = context.parent(use)
+    if isinstance(above, cst.FormattedStringExpression):
+        return True
+    call = context.parent(above) if isinstance(above, cst.Arg) else None
+    if not isinstance(call, cst.Call):
+        return False
+    # A tokenizer takes texts, and makes tensors of them.
+    return is_text_method(call) or keyword(call, "return_tensors") is not None
 
 
 def _is_conversion(call: cst.Call, context: Script) -> bool:

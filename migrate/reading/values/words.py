@@ -36,6 +36,11 @@ DESCRIBING_METHODS = words(
 KEEPING = words("add append appendleft extend insert setdefault update")
 # Methods that give a value of the host, or a tensor there; `x.type(…)` with an argument converts.
 TO_HOST = READ_METHODS | DESCRIBING_METHODS | words("data_ptr type keys __len__")
+# Methods of texts that tensors do not have.
+TEXT_METHODS = words(
+    "capitalize casefold decode encode endswith format join ljust lower lstrip removeprefix removesuffix "
+    "replace rjust rstrip splitlines startswith strip title upper zfill"
+)
 # Python's functions that look at a tensor's values: each waits for the device.
 CONVERSIONS = words("bool float format int repr round str")
 NUMBERS = words("bool float int")

@@ -30,6 +30,10 @@ SWITCHED_OFF = (
     "a constant switches off what makes this script train on several replicas: it is one replica, as it was "
     "one process; for more, switch it on before the rewrite, so that {} starts them"
 )
+WITHHELD = (
+    "this script gets no launch, since it imports {}, whose launcher may start it: as it stands it is one "
+    "replica; start them with {}, the function that trains as its first argument"
+)
 
 
 def without_launch(found: Plan) -> Iterator[Finding]:
@@ -44,6 +48,10 @@ def without_launch(found: Plan) -> Iterator[Finding]:
         node = context.launch.guard or next(iter(context.module.body), context.module)
         message = SWITCHED_OFF if context.launch.is_switched_off else ALONE
         yield Finding(LAUNCH, node, message.format(context.vocabulary.say("launch")))
+    elif LAUNCH not in said and (framework := context.launch.withheld):
+        node = context.launch.guard or next(iter(context.module.body), context.module)
+        message = WITHHELD.format(framework, context.vocabulary.say("launch"))
+        yield Finding(LAUNCH, node, message)
 
 
 def without_step(found: Plan) -> Iterator[Finding]:

@@ -13,8 +13,8 @@ import libcst as cst
 from migrate.reading.catalogue import catalogue
 from migrate.reading.catalogue.entry import OnXla, names
 from migrate.reading.catalogue.torch_distributed import HOOKS
-from migrate.reading.catalogue.torch_other import DATA_PARALLEL, DDP
-from migrate.reading.tree.tree import code, compared_with_type, keyword, string_value
+from migrate.reading.catalogue.torch_other import DATA_PARALLEL, DDP, SYNC_BATCH_NORM
+from migrate.reading.tree.tree import code, keyword, string_value
 from migrate.reading.values.collectives import is_comm_hook, makes_gloo_group
 from migrate.reading.values.devices import names_cuda
 from migrate.reading.values.environment import CALLS
@@ -25,6 +25,7 @@ from migrate.rewrite.workspace import Workspace
 NAME = "unhandled"
 
 PARALLEL = names(*DATA_PARALLEL)
+NORMS = names(*SYNC_BATCH_NORM)
 WRAPPERS = names(*DDP)
 ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "it has no effect on a TPU",
@@ -113,13 +114,18 @@ def _advice_on_name(node: cst.Name | cst.Attribute, context: Workspace) -> str |
         return None
     if entry.on_xla is OnXla.CALLED and _is_called_or_asked(node, context):
         return None
-    if name in PARALLEL and _is_asked_for(node, context):
+    if name in _never_made(context) and context.asks_for_type(node):
         return None
     if entry.name == HOOKS and is_comm_hook(node, context):
         return None  # the rule comm-hooks speaks of the registration
     if isinstance(above, cst.Call) and _is_over_gloo(above, context):
         return None
     return f"{name}: {entry.says(context.portable)}"
+
+
+def _never_made(context: Workspace) -> frozenset[str]:
+    """Return the classes of which no object is in the rewritten script, so that a test for them may stay."""
+    return PARALLEL if context.calls.norms_over_replicas else PARALLEL | NORMS
 
 
 def _is_called_or_asked(node: cst.CSTNode, context: Workspace) -> bool:
@@ -132,18 +138,7 @@ def _is_called_or_asked(node: cst.CSTNode, context: Workspace) -> bool:
         node, above = above, context.parent(above)  # `(DDP if distributed else Plain)(model)`
     if isinstance(above, cst.Call):
         return above.func is node
-    return _is_asked_for(node, context)
-
-
-def _is_asked_for(node: cst.CSTNode, context: Workspace) -> bool:
-    """Whether a test of a type names `node`: `isinstance(x, (A, B))`, `type(x) in (A, B)`, `type(x) is A`."""
-    above = context.parent(node)
-    if isinstance(above, cst.Element):
-        above = context.parent(context.parent(above))
-    if compared_with_type(above, context.parent(above)):
-        return True
-    call = context.parent(above) if isinstance(above, cst.Arg) else None
-    return isinstance(call, cst.Call) and code(call.func) in ("isinstance", "issubclass")
+    return context.asks_for_type(node)
 
 
 def _is_over_gloo(call: cst.Call, context: Workspace) -> bool:

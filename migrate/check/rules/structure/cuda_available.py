@@ -13,6 +13,7 @@ from migrate.check.only_cuda import goes_well, guards_cuda_only, only_with_cuda
 from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_cuda import COUNTS
 from migrate.reading.facts import Facts
+from migrate.reading.replicas.for_cuda import lists_of_gpus
 from migrate.reading.tree.tree import code
 
 COUNTED = names(*COUNTS)
@@ -95,10 +96,20 @@ class CudaAvailable(NamedHazard):
         for hit in super().find(node, facts):
             inert = guards_cuda_only(node, facts) if counts else goes_well(node, facts)
             inert = inert or only_with_cuda(node, facts) or _skips(node, facts)
-            if inert:
+            if inert and not _decides_about_workers(node, facts):
                 message = f"{facts.names.of(node)}: {INERT}"
                 hit = replace(hit, severity=Severity.INFO, message=message)
             yield hit
+
+
+def _decides_about_workers(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether `node` counts the GPUs that workers are given, or decides whether there is such a list."""
+    for above in facts.context.ancestors(node):
+        if isinstance(above, cst.If | cst.IfExp):
+            return bool(lists_of_gpus(above.body, facts.context))
+        if isinstance(above, cst.FunctionDef):
+            return False
+    return False
 
 
 def _skips(node: cst.CSTNode, facts: Facts) -> bool:

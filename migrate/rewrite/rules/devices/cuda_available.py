@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.replicas.for_cuda import decides_about_pinned, needs_cuda
+from migrate.reading.replicas.for_cuda import decides_about_pinned, lists_of_gpus, needs_cuda
 from migrate.reading.steps.leaving import never_reached
 from migrate.reading.tree.tree import code, nodes, nodes_of, string_value
 from migrate.reading.values.devices import is_move, names_cuda
@@ -27,6 +27,9 @@ from migrate.rewrite.workspace import Workspace
 
 # Libraries to which an accelerator is XLA.
 OURS = frozenset({"torch", "torch_xla", "shims"})
+OF_WORKERS = (
+    "a TPU host has no GPUs to list, and a replica one device: launch a replica for each worker"
+)
 
 
 class CudaAvailable(Rule):
@@ -52,7 +55,8 @@ class CudaAvailable(Rule):
     **Reported.** Every other use, as in `print(torch.cuda.is_available())`, a choice of the backend
     (`"nccl" if … else "gloo"`), an answer that only another library gets (`faiss.Kmeans(gpu=…)`). A branch
     that asks CUDA for memory figures or the properties of the GPU stays: nothing on XLA answers, and it is
-    well skipped; with it stays a branch of the same function that prepares for it.
+    well skipped; with it stays a branch of the same function that prepares for it. So does one that lists the
+    GPUs of the host for workers: the list would be empty.
 
     Source: torch_xla 2.9 (measured: both are False beside an XLA device).
     """
@@ -247,11 +251,12 @@ class CudaAvailable(Rule):
         condition = whole_condition(node, context)
         above = context.parent(condition)
         if context.portable and not insists(above, condition, fold(condition, condition, context)):
-            stays = isinstance(above, cst.If | cst.IfExp) and _stays(above.body, context)
-            if stays:
+            if isinstance(above, cst.If | cst.IfExp) and _stays(above.body, context):
                 yield from self.report(
                     node, f"`{code(node)}`: what only CUDA can tell is skipped elsewhere"
                 )
+                for made in lists_of_gpus(above.body, context):
+                    yield from self.report(made, f"`{code(made)}`: {OF_WORKERS}")
             else:
                 yield from question(self, node, context)
             return
@@ -264,6 +269,8 @@ class CudaAvailable(Rule):
                 if any(names_cuda(below) for below in nodes(above.body)):
                     skipped = "the device that is chosen below it is not taken"
                 yield from self.report(node, f"`{code(condition)}` is False on a TPU: {skipped}")
+                for made in lists_of_gpus(above.body, context):
+                    yield from self.report(made, f"`{code(made)}`: {OF_WORKERS}")
             else:
                 yield from self._if(above, condition, answer, context)
             return
@@ -412,6 +419,8 @@ def _stays(branch: cst.CSTNode, context: Workspace) -> bool:
     """
     if _asks_for_figures(branch, context) or _is_only_cudas(branch, context):
         return True
+    if lists_of_gpus(branch, context):
+        return True  # without it nothing would be left of the workers
     calls = list(nodes_of(branch, cst.Call))
     uses = any((context.qualified_name(c.func) or "").startswith("torch.cuda.") for c in calls)
     if uses or any(names_cuda(node) for node in nodes(branch)):

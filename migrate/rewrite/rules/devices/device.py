@@ -362,6 +362,10 @@ class Device(Rule):
                 if isinstance(part, cst.Element | cst.DictElement):
                     yield from self._device(part.value, context)
             return
+        default = _default_of(value)
+        if default is not None:  # who gives another one means it
+            yield from self._device(default, context)
+            return
         kind = context.devices.kind(value)
         if isinstance(value, cst.Name | cst.Attribute) and (
             kind is not Kind.INDEX or is_kept(value, context)
@@ -441,6 +445,19 @@ class Device(Rule):
             xla = cst.Call(cst.Name("str"), [cst.Arg(xla)])  # it takes names of devices alone
         message = f"device {code(value)} → {code(xla)}"
         return self.edit(value, lambda _: xla, message, consumes=[value])
+
+
+def _default_of(value: cst.BaseExpression) -> cst.BaseExpression | None:
+    """Return the default of what is asked for in a dictionary: `kwargs.get("device", "cuda")`."""
+    if not isinstance(value, cst.Call) or any(arg.star for arg in value.args):
+        return None
+    if isinstance(value.func, cst.Attribute) and value.func.attr.value in ("get", "pop"):
+        size = 2
+    elif isinstance(value.func, cst.Name) and value.func.value == "getattr":
+        size = 3
+    else:
+        return None
+    return value.args[-1].value if len(value.args) == size else None
 
 
 def _is_kept_as_device(number: cst.Integer, context: Workspace) -> bool:

@@ -34,6 +34,8 @@ class SyncBatchNorm(Rule):
 
     **Unsafe** where the statistics were kept within groups of replicas by other means than an argument.
 
+    **Left alone.** `isinstance(m, nn.SyncBatchNorm)` in a project that makes no such layer.
+
     **Reported.** A conversion or a layer with a process group of its own.
 
     Source: measured on two simulated replicas of torch_xla 2.9 against one batch norm over the joint
@@ -74,6 +76,17 @@ class SyncBatchNorm(Rule):
             layers = [torch.nn.BatchNorm2d(3), SyncBatchNorm(3)]
             """
         ),
+        left_alone(
+            """
+            from torch import nn
+
+
+            def reset(model):
+                for m in model.modules():
+                    if isinstance(m, (nn.LayerNorm, nn.SyncBatchNorm)):
+                        m.weight.data.fill_(1.0)
+            """
+        ),
         reported(
             """
             import torch
@@ -99,6 +112,8 @@ class SyncBatchNorm(Rule):
             return
         if isinstance(above, cst.Call) and above.func is node and _grouped(above):
             return
+        if not context.calls.norms_over_replicas and context.asks_for_type(node):
+            return  # there is no such layer
         module = context.imports.require("shims.batch_norm")
         ours = cst.parse_expression(f"{module}.SyncBatchNorm")
         message = f"{code(node)} → a batch norm over all replicas that runs on XLA"

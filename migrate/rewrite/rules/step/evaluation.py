@@ -12,7 +12,7 @@ from libcst.helpers import get_full_name_for_node
 from migrate.reading.flow.dataflow import overlap
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import Effect
-from migrate.reading.steps.leaving import leaves_turn
+from migrate.reading.steps.leaving import leaves_turn, yields
 from migrate.reading.steps.loops import Loop, batch_names, has_sync, numbers_of_host
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.unended import is_unknown_callee
@@ -24,6 +24,7 @@ from migrate.rewrite.rules.step.detached_read import Read, as_read
 from migrate.rewrite.rules.step.forward_read import as_forward_read
 from migrate.rewrite.rules.step.steps import (
     ON_CPU,
+    YIELDED,
     Step,
     Undecided,
     steps_of,
@@ -91,6 +92,10 @@ def evaluation_step(loop: cst.For, context: Workspace) -> Step | Undecided | Non
     if timers and _waits(part):
         return Undecided(timers[0], TIMED.format(head(timers[0])))
     inside = [*part.staying(), *part.split]
+    handed = next((i for i in inside if yields(part.body.statements[i].node)), None)
+    if handed is not None:
+        statement = part.body.statements[handed].node
+        return Undecided(statement, YIELDED.format(head(statement)))
     below = {node for i in inside for node in nodes(part.body.statements[i].node)}
     given = {*batch, *numbers_of_host(loop, context)}
     uses_batch = any(isinstance(n, cst.Name) and n.value in given for n in below)
@@ -112,8 +117,9 @@ def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arr
         return None
     statement = body.statements[forward[0]]
     splits = _splits(body, forward, context)
-    if statement.outside is not None and forward[0] not in splits:
-        node = block.body[forward[0]]
+    node = block.body[forward[0]]
+    handed = isinstance(node, cst.With) and yields(node)
+    if handed or (statement.outside is not None and forward[0] not in splits):
         inner = node.body if isinstance(node, cst.With) else None
         if isinstance(inner, cst.IndentedBlock):
             return _part(inner, batch, context)

@@ -12,11 +12,12 @@ import libcst as cst
 
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import BOTH, Effect
+from migrate.reading.steps.leaving import yields
 from migrate.reading.steps.loops import Loop, batch_names, has_sync
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.spans import Inner, Span, Trained, given_batches
 from migrate.reading.tree.tree import nodes_of
-from migrate.rewrite.rules.step.arrange import Arrangement, arrange
+from migrate.rewrite.rules.step.arrange import Arrangement, arrange, head
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 UNSEEN = (
     "the source does not show whether this loop trains on the accelerator: if it does, write "
     "`# migrate: step` above it, if not, `# migrate: cpu`"
+)
+YIELDED = (
+    "`{}` yields in the middle of the step, which would stay open while who takes the value works: yield "
+    "below it, then put the step in `with torch_xla.step():`"
 )
 HOLDS_STEPS = (
     "a function that this runs has steps of its own, by another loop: put what else the turn trains in "
@@ -162,7 +167,11 @@ class Steps:
         self._found[id(loop)].append(Undecided(node, why))
 
     def _step(self, loop: Loop | cst.FunctionDef, span: Span, parts: Sequence[Arrangement]) -> None:
-        if id(span.body.block) not in self._blocks:  # a function may be run by several loops
+        inside = (part.body.statements[i].node for part in parts for i in part.staying())
+        handed = next((node for node in inside if yields(node)), None)
+        if handed is not None:
+            self._undecided(loop, handed, YIELDED.format(head(handed)))
+        elif id(span.body.block) not in self._blocks:  # a function may be run by several loops
             self._blocks.add(id(span.body.block))
             self._found[id(loop)].append(Step(loop, span.body, span.batch, tuple(parts)))
 

@@ -1,0 +1,64 @@
+"""Texts that a loop writes from names of classes, and no values of tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options, Style
+
+SCRIPT = """
+    import torch
+
+
+    def weights(model, tokenizer, classes, templates, prefix):
+        rows = []
+        with torch.no_grad():
+            for name in classes:
+                TEXTS
+                tokens = tokenizer(texts, return_tensors="pt").to("cuda")
+                rows.append(model(**tokens)["embedding"].mean(dim=0))
+        return torch.stack(rows)
+"""
+TEXTS = [
+    "texts = [t.format(name) for t in templates]; texts = [f'{prefix}: {text}' for text in texts]",
+    "texts = [f'{prefix}: {name}' for t in templates]",
+    "texts = [f'{t.upper()} {t.format(name)}' for t in templates]",
+    "label = name.lower(); texts = [f'{label}' for t in templates]",
+]
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+@pytest.mark.parametrize("texts", TEXTS)
+def test_a_text_reads_no_value(tmp_path: Path, style: Style, texts: str) -> None:
+    (tmp_path / "main.py").write_text(dedent(SCRIPT).lstrip().replace("TEXTS", texts))
+    (file,) = rewrite_folder(tmp_path, options=Options(style=style), processes=1).files
+    assert "step():" in (file.after or b"").decode()
+    assert not [n.message for n in file.findings if "reads a value" in n.message]
+
+
+READ = """
+    import torch
+
+
+    def weights(model, tokenizer, classes):
+        rows = []
+        with torch.no_grad():
+            for name in classes:
+                tokens = tokenizer(name, return_tensors="pt").to("cuda")
+                out = model(**tokens)["embedding"].mean(dim=0)
+                text = f"{name} {out.mean()}"
+                rows.append(model(**tokenizer(text).to("cuda"))["embedding"].mean(dim=0))
+        return torch.stack(rows)
+"""
+
+
+def test_a_text_of_a_tensor_does(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(dedent(READ).lstrip())
+    (file,) = rewrite_folder(tmp_path, processes=1).files
+    messages = [n.message for n in file.findings if "reads a value" in n.message]
+    assert len(messages) == 1
+    assert "{out.mean()}" in messages[0]
