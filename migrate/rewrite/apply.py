@@ -11,6 +11,7 @@ from migrate.reading.tree.tree import nodes
 from migrate.rewrite.edits.alignment import Alignment
 from migrate.rewrite.edits.definitions import Definitions, add_definitions
 from migrate.rewrite.edits.imports import Imports, add_imports, no_longer_used, remove_imports
+from migrate.rewrite.edits.nodes import with_parentheses
 from migrate.rewrite.edits.statements import Statements
 from migrate.rewrite.rule import Edit, Wrap
 
@@ -116,7 +117,9 @@ class _Applying(Statements):
     def replace(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:
         """Return the edited node."""
         edit = self._edits.get(id(original))
-        result = updated if edit is None else edit.replace(updated)
+        result: object = updated if edit is None else edit.replace(updated)
         if isinstance(original, cst.Call) and isinstance(result, cst.Call):
-            return self._alignment.kept(original, result)
+            result = self._alignment.kept(original, result)
+        if isinstance(result, cst.CSTNode):
+            return with_parentheses(result, below=edit is not None)
         return result

@@ -174,3 +174,96 @@ def test_what_a_step_comes_to_through_files_and_objects(tmp_path: Path) -> None:
         if finding.code in ("XLA110", "XLA113", "XLA201") and finding.path.name != "train.py"
     }
     assert found == expected
+
+
+STATE = """
+import random
+
+import numpy as np
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+        self.rng = np.random.default_rng(0)
+        self.state = {}
+
+    def forward(self, x, other=None):
+        BEFORE
+        DECIDES
+            x = self.layer(x)
+        return x
+
+    def made(self):
+        use = self.rng.random() < 0.5
+        out = {"use": use, "size": 3}
+        out["frames"] = self.rng.choice(range(8), 3).tolist()
+        return out
+
+    def fill(self, state, size):
+        state["use"] = random.random() < 0.5
+        state["size"] = size
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "decides"),
+    [
+        ("out = self.made()", 'if out["use"]:'),
+        ("out = self.made()", 'if out.get("use"):'),
+        ("out = self.made()", 'for t in out["frames"]:'),
+        ("out = dict(use=random.random() < 0.5)", 'if out["use"]:'),
+        ('out = {**self.made(), "other": 1}', 'if not out["use"]:'),
+        ("out = self.made() if other else {}", 'if out["use"] and self.training:'),
+        ("out = {}; self.fill(out, 1)", 'if out["use"]:'),
+        ('self.state["use"] = random.random()', 'if self.state["use"] > 0.5:'),
+        ("frames = self.rng.choice(range(8), 3).tolist()", "for t in frames:"),
+        ("frames = [0] + self.rng.choice(range(8), 3).tolist()", "for t in frames:"),
+        ("n = random.randint(1, 3); frames = list(range(8))", "for t in frames[:n]:"),
+        ("rest = [i for i in range(8) if random.random() < 0.5]", "for t in rest:"),
+        ("frames = self.rng.choice(8, 2); rest = [i for i in (1, 2) if i not in frames]", "for t in rest:"),
+        ("rest = list(self.rng.choice(8, 2))\n        rest += [1]", "for t in rest:"),
+        ("frames = self.rng.choice(8, 2)", "for i, t in enumerate(sorted(frames)):"),
+        ("n = random.randint(1, 3)", "for name in random.sample(other, n):"),
+        ("y = random.random()\n        y *= 2", "if y > 1:"),
+    ],
+)  # fmt: skip
+def test_a_draw_in_a_mapping_or_a_list_is_followed(before: str, decides: str) -> None:
+    script = STATE.replace("BEFORE", before).replace("DECIDES", decides)
+    assert lines(script) == [1 + script[: script.index(decides)].count("\n")]
+
+
+@pytest.mark.parametrize(
+    ("before", "decides"),
+    [
+        ("out = self.made()", 'if out["size"] > 2:'),
+        ("out = self.made()", 'for t in range(out["size"]):'),
+        ("out = {}; self.fill(out, 1)", 'if out["size"]:'),
+        ("frames = [0, 1]", "for t in frames:"),
+        ("names = random.sample(other, 2)", "for name in names:"),
+    ],
+)  # fmt: skip
+def test_other_entries_and_lists_are_left_alone(before: str, decides: str) -> None:
+    assert lines(STATE.replace("BEFORE", before).replace("DECIDES", decides)) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "reported"),
+    [
+        ("points = self.sampled(batch.masks) if use else None", True),
+        ("points = None if use else (batch.masks > 0)", True),
+        ("if use: points = corners(batch.masks)", True),
+        ("rate = 0.1 if use else 0.2", False),
+        ("if use: print(batch)", False),
+        ("name = 'first' if use else 'second'", False),
+    ],
+)
+def test_a_batch_of_an_unknown_class_is_computed_with(statement: str, reported: bool) -> None:
+    script = STATE.replace("forward(self, x, other=None)", "forward(self, x, batch: Batch)")
+    script = script.replace("BEFORE", "use = random.random() < 0.5").replace(
+        "DECIDES\n", f"{statement}\n"
+    )
+    script = script.replace("            x = self.layer(x)", "        x = self.layer(x)")
+    assert bool(lines(script)) is reported

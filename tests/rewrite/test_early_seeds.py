@@ -8,6 +8,7 @@ import pytest
 
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options, Style
 from migrate.rewrite.results import FolderRewrite
 
 SEEDS = """\
@@ -102,3 +103,69 @@ def test_a_single_script_says_which_call_seeds_too_early(
 ) -> None:
     done = rewrite_file(project(tmp_path, script) / "main.py")
     assert [note.line for note in done.findings if note.rule == "rng"] == lines
+
+
+LED = """
+import torch
+from {package} import {name}
+from net import Net
+
+
+class Lite({name}):
+    def run(self):
+        model = Net().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            loss = model(torch.randn(2, 4).cuda()).sum()
+            optimizer.zero_grad()
+            self.backward(loss)
+            optimizer.step()
+
+
+if __name__ == "__main__":
+    Lite(strategy="ddp").run()
+"""
+NET = """
+import torch
+
+{seed}
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x + torch.rand_like(x))
+"""
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [("pytorch_lightning.lite", "LightningLite"), ("lightning_lite", "LightningLite")],
+)
+@pytest.mark.parametrize(
+    "seed",
+    [
+        "torch.manual_seed(0)",
+        "torch.cuda.manual_seed_all(0)",
+        "def seed():\n    torch.manual_seed(0)\n\n\nseed()",
+    ],
+)
+def test_a_seed_at_import_where_a_library_starts_the_replicas(
+    tmp_path: Path, seed: str, package: str, name: str, style: Style
+) -> None:
+    """XLA must not be touched at import: the library's launch would fail. Another library may start none."""
+    (tmp_path / "train.py").write_text(LED.format(package=package, name=name))
+    (tmp_path / "net.py").write_text(NET.format(seed=seed))
+    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    net = next(file for file in done.files if file.name.name == "net.py")
+    text, notes = net.after.decode(), [note.message for note in net.findings]
+    if package.startswith("pytorch_lightning"):
+        assert "torch_xla.manual_seed" not in text
+        assert "shims" not in text
+        assert any("when the file is imported" in note for note in notes)
+    else:
+        assert not any("when the file is imported" in note for note in notes)

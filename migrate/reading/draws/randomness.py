@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
@@ -21,7 +21,7 @@ from migrate.reading.calls.callers import callers_of, reaching
 from migrate.reading.calls.kinds import External
 from migrate.reading.calls.launching import JOINS, joining_of, launching_of
 from migrate.reading.calls.scopes import Class, Function, ModuleScope, Region, Scope
-from migrate.reading.catalogue import drawing, torch_cuda, torch_distributed, torch_other
+from migrate.reading.catalogue import drawing, libraries, torch_cuda, torch_distributed, torch_other
 from migrate.reading.catalogue.entry import names
 from migrate.reading.draws.optional_seeds import OptionalSeeds, Site
 from migrate.reading.replicas.rank_tests import last_part
@@ -36,6 +36,8 @@ DEVICE_SEEDS = names(*torch_cuda.SEEDS, *torch_cuda.RANDOM_SEEDS)
 WORKER = "torch.utils.data.get_worker_info"
 XLA_SEED = "torch_xla.manual_seed"
 SEED_WORDS = (b"seed", b"set_determinism", b"prepare_environment")
+# Libraries that start the replicas of a script.
+LED_BY = frozenset(entry.name for entry in libraries.LAUNCHERS)
 # What starts replicas, by the last part of its name.
 LAUNCHES = frozenset({"launch", "notebook_launcher", "spawn", "start_processes"})
 
@@ -59,6 +61,8 @@ class Seeding:
             library's, another file's where that is not rewritten, or what runs before the launch too.
         for_devices: the seeds of torch that replicas set, in a file that may name no device.
         in_loaders: the seeds that the processes of a data loader set.
+        at_import: the seeds that are set when the file is read, in a script of which another library starts
+            the replicas.
     """
 
     joining: dict[tuple[int, int], Start]
@@ -66,6 +70,7 @@ class Seeding:
     silent: frozenset[tuple[int, int]] = frozenset()
     for_devices: frozenset[tuple[int, int]] = frozenset()
     in_loaders: frozenset[tuple[int, int]] = frozenset()
+    at_import: frozenset[tuple[int, int]] = frozenset()
 
 
 NO_SEEDING = Seeding({})
@@ -93,7 +98,7 @@ class Randomness:
             return NO_SEEDING
         launching = launching_of(self._analysis).functions
         kept = self._early_functions | launching
-        early, silent, devices, loaders = set(), set(), set(), set()
+        early, silent, devices, loaders, imported = set(), set(), set(), set(), set()
         on_device = self._is_led(top) or top.module.path in self._accelerated
         others = top.guard if self._entries and top not in self._entries else None
         for root, call, scope in self._calls_of(top):
@@ -104,6 +109,11 @@ class Randomness:
             elif isinstance(scope, Function) and scope in self._loaders:
                 if self._is_torch_seed(call, scope):
                     loaders.add(end)
+            elif top.module.path in self._led_by_others and (
+                root is top.region or scope in self._functions_at_import
+            ):
+                if self._is_torch_seed(call, scope) or self._is_library_seed(call, scope):
+                    imported.add(end)
             elif isinstance(scope, Function) and scope in kept:
                 if scope in self._early_functions and self._seeds(call, scope):
                     early.add(end)
@@ -119,6 +129,7 @@ class Randomness:
             frozenset(silent),
             frozenset(devices),
             frozenset(loaders),
+            frozenset(imported),
         )
 
     def seeds_of(self, entry: ModuleScope, running: Scope) -> Iterator[Site]:
@@ -312,6 +323,39 @@ class Randomness:
             files = self._closure(top)
             if files & programs.moving_files and any(map(programs.names_accelerator, files)):
                 found |= files
+        return frozenset(found)
+
+    @cached_property
+    def _led_by_others(self) -> frozenset[Path]:
+        """The files of scripts whose replicas a library starts, as Lightning and Accelerate do.
+
+        Each of its processes reads the files, and the first one before it starts the others.
+        """
+        words = [name.encode() for name in LED_BY]
+        leading = {
+            top.module.path
+            for top in self._scopes
+            if any(word in top.module.data for word in words) and _imports(top, LED_BY)
+        }
+        found: set[Path] = set()
+        for top in filter(self._is_script, self._scopes) if leading else ():
+            files = self._closure(top)
+            if files & leading and top not in self._entries:
+                found |= files
+        return frozenset(found)
+
+    @cached_property
+    def _functions_at_import(self) -> frozenset[Scope]:
+        """The functions of such files that run when the files are read."""
+        found: set[Function] = set()
+        waiting = [
+            function
+            for path in self._led_by_others
+            for region in self._analysis.regions(self._analysis.scopes[path].region)
+            for call, _ in region.calls
+            for function in self._analysis.running[call].functions
+        ]
+        self._follow(waiting, found)
         return frozenset(found)
 
     def _is_read_early(self, top: ModuleScope) -> bool:
@@ -620,3 +664,17 @@ def _end(call: ast.Call, top: ModuleScope) -> tuple[int, int]:
 def randomness_of(analysis: Analysis) -> Randomness:
     """Return the seeds and draws of a project; found once, for all files."""
     return Randomness(analysis)
+
+
+def _imports(top: ModuleScope, packages: Set[str]) -> bool:
+    """Whether a file imports one of `packages`, or a part of it."""
+    for node in top.module.nodes:
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module or ""]
+        else:
+            continue
+        if any(name.partition(".")[0] in packages for name in names):
+            return True
+    return False

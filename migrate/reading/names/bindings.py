@@ -46,6 +46,7 @@ class Given:
         value: the expression; None where there is none.
         loop: the loop of which the name is a target.
         index, count: which element of a tuple the name is, of how many; a part of one has no index.
+        before: the mention of the name in `name += value`, which stands for what it was before.
     """
 
     place: Place
@@ -54,6 +55,7 @@ class Given:
     loop: cst.For | None = None
     index: int | None = None
     count: int = 0
+    before: cst.Name | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,7 +296,9 @@ class Bindings:
     ) -> None:
         if isinstance(target, cst.Name):
             start = self._context.position(self._context.statement_around(node))
-            self._given[id(target)] = Given((start.line, start.column), how, value, loop)
+            before = target if how is How.ADDED else None
+            given = Given((start.line, start.column), how, value, loop, before=before)
+            self._given[id(target)] = given
 
 
 ADDS: dict[type[cst.CSTNode], Callable[[Bindings, Any], None]] = {

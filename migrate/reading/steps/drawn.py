@@ -19,7 +19,8 @@ from migrate.reading.catalogue.drawing import (
     OF_ONE_PROCESS,
 )
 from migrate.reading.names.bindings import Given, How
-from migrate.reading.tree.tree import code, keyword, nodes_of
+from migrate.reading.names.entries import entries_of
+from migrate.reading.tree.tree import code, keyword, nodes_of, string_value
 from migrate.reading.values.devices import is_accelerator
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ READS = frozenset(
     {"item", "tolist", "any", "all", "numpy", "astype", "round", "floor", "int", "cpu"}
 )
 DEEPEST = 8
+# What gives the elements of a list, in whatever order.
+OF_LISTS = frozenset({"enumerate", "list", "reversed", "set", "sorted", "tuple", "tqdm", "zip"})
 TRANSFORMS = ("torchvision.transforms.", "torchaudio.transforms.", "kornia.augmentation.")
 # They give elements of what they are given: of data, unless those are numbers of a `range`.
 OF_DATA = frozenset({"choice", "choices", "sample", "permutation", "shuffle"})
@@ -144,7 +147,99 @@ class Drawn:
             return False
         chosen = (part.slice for part in node.slice)
         indices = [part.value for part in chosen if isinstance(part, cst.Index)]
-        return self.is_drawn(node.value, depth) or any(self.is_drawn(i, depth) for i in indices)
+        if self.is_drawn(node.value, depth) or any(self.is_drawn(i, depth) for i in indices):
+            return True
+        key = string_value(indices[0]) if len(indices) == 1 else None
+        return key is not None and self._is_entry(node.value, key, depth)
+
+    def _is_entry(self, holder: cst.BaseExpression, key: str, depth: int) -> bool:
+        """Whether a mapping has a random number of the host under `key`."""
+        values = entries_of(holder, key, self._facts)
+        return any(self.is_drawn(value, depth + 1) for value in values)
+
+    def gives_drawn(self, node: cst.BaseExpression | None, depth: int = 0) -> bool:
+        """Whether a loop over `node` gets random numbers of the host, or a random number of turns."""
+        if node is None or depth > DEEPEST:
+            return False
+        match node:
+            case cst.Name():
+                given = self._facts.bindings.reaching(node)
+                values = [one.value for one in given if one.how in (How.VALUE, How.ADDED)]
+                values += [one.before for one in given if one.before is not None]
+                parameter = self._facts.bindings.parameter(node)
+                if not given and parameter is not None:
+                    values += self._facts.bindings.passed(parameter[0], node.value)
+                return any(self.gives_drawn(value, depth + 1) for value in values)
+            case cst.BinaryOperation():
+                return any(self.gives_drawn(side, depth) for side in (node.left, node.right))
+            case cst.IfExp():
+                return any(self.gives_drawn(one, depth) for one in (node.body, node.orelse))
+            case cst.ListComp() | cst.GeneratorExp() | cst.SetComp():
+                source = node.for_in
+                tests = [one.test for one in source.ifs]
+                return self.gives_drawn(source.iter, depth + 1) or any(
+                    self.is_drawn(test, depth + 1) or self._is_among_drawn(test, depth + 1)
+                    for test in tests
+                )
+            case cst.Subscript():
+                return self._gives_part(node, depth)
+            case cst.Call():
+                return self._gives(node, depth)
+        return False
+
+    def _is_among_drawn(self, test: cst.BaseExpression, depth: int) -> bool:
+        """Whether `test` asks whether something is in a list of random numbers: `i not in frames`."""
+        return isinstance(test, cst.Comparison) and any(
+            isinstance(part.operator, cst.In | cst.NotIn)
+            and self.gives_drawn(part.comparator, depth)
+            for part in test.comparisons
+        )
+
+    def _gives_part(self, node: cst.Subscript, depth: int) -> bool:
+        part = node.slice[0].slice if len(node.slice) == 1 else None
+        if isinstance(part, cst.Slice):
+            ends = (part.lower, part.upper)
+            return self.gives_drawn(node.value, depth) or any(self.is_drawn(e, depth) for e in ends)
+        key = string_value(part.value) if isinstance(part, cst.Index) else None
+        if key is None:
+            return False
+        return any(
+            self.gives_drawn(value, depth + 1) for value in entries_of(node.value, key, self._facts)
+        )
+
+    def _gives(self, call: cst.Call, depth: int) -> bool:
+        func, args = call.func, [arg.value for arg in call.args]
+        if isinstance(func, cst.Name) and func.value in OF_LISTS:
+            return any(self.gives_drawn(arg, depth + 1) for arg in args)
+        if isinstance(func, cst.Name) and func.value == "range":
+            return any(self.is_drawn(arg, depth) for arg in args)
+        name = self._facts.names.of(func) or ""
+        if isinstance(func, cst.Attribute) and not name and func.attr.value in READS:
+            base = func.value
+            if isinstance(base, cst.Name):
+                given = self._facts.bindings.reaching(base)
+                bases = [one.value for one in given if one.how is How.VALUE]
+            else:
+                bases = [base]
+            return any(
+                isinstance(one, cst.Call) and self._draws_list(one, depth + 1) for one in bases
+            )
+        if name.startswith("torch."):
+            return False  # its elements are tensors
+        if self._draws_list(call, depth):
+            return True
+        for function in self._facts.context.called(call):
+            returned = self._facts.bindings.returns.get(id(function), [])
+            if any(self.gives_drawn(value, depth + 1) for value in returned):
+                return True
+        return False
+
+    def _draws_list(self, call: cst.Call, depth: int) -> bool:
+        """Whether `call` draws several numbers, or elements of data of which the number is drawn."""
+        if self._facts.context.called(call) or not self.is_drawn(call, depth):
+            return False
+        counts = [arg.value for arg in call.args[1:]]
+        return _draws_numbers(call) or any(self.is_drawn(count, depth) for count in counts)
 
     def _is_name(self, name: cst.Name, depth: int) -> bool:
         given = self._facts.bindings.reaching(name)
@@ -232,7 +327,7 @@ class Drawn:
     def _is_given(self, given: Given, depth: int) -> bool:
         """Whether a name is given a random number: of a loop, an element of random numbers."""
         if given.loop is None and given.how is not How.ELEMENT:
-            return self.is_drawn(given.value, depth)
+            return self.is_drawn(given.value, depth) or self.is_drawn(given.before, depth)
         value = given.value
         if given.how is not How.ELEMENT or value is None:
             return False
@@ -262,6 +357,8 @@ class Drawn:
             return self._returns_drawn(call, depth)
         if isinstance(func, cst.Attribute):
             method, base = func.attr.value, func.value
+            if method in ("get", "pop") and args and (key := string_value(args[0])) is not None:
+                return self._is_entry(base, key, depth)
             if method in FILLS:
                 return self._is_empty(base)
             if method in READS:

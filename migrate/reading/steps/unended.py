@@ -23,6 +23,7 @@ from migrate.reading.tree.tree import (
 from migrate.reading.tree.walk import children
 from migrate.reading.values.device_values import DeviceValues
 from migrate.reading.values.kind import LOADERS, Kind
+from migrate.reading.values.parameters import holds_parameters, is_in_optimizer
 from migrate.reading.values.values import is_forward
 from migrate.reading.values.words import (
     CALLED_MODEL,
@@ -116,6 +117,10 @@ def _stands_alone(loop: Loop, facts: Facts) -> bool:
         function is not None
         and facts.context.position(function.name).line in facts.context.calls.feeding
     ):
+        return False
+    if isinstance(loop, cst.For) and holds_parameters(loop.iter, facts.context):
+        return False
+    if is_in_optimizer(loop, facts.context):
         return False
     free = function is not None and _is_decorated(function, facts)
     return free or not is_forward(function, facts.context)

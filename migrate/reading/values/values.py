@@ -593,8 +593,9 @@ class Values:
         is_element = binding.how is How.ELEMENT and binding.value is not None
         if is_element and found is Kind.UNKNOWN and self._yields_batches(binding):
             return Kind.TENSOR
-        if binding.how is How.ADDED and found is Kind.HOST:
-            return Kind.UNKNOWN
+        if binding.how is How.ADDED:
+            found = held((found, self.kind(binding.before)))
+            return Kind.UNKNOWN if found is Kind.HOST else found
         if binding.how is How.ELEMENT and found in LOADERS:
             return Kind.ON_DEVICE if found is Kind.DEVICE_LOADER else Kind.TENSOR
         if binding.how is How.PART and found in HOLDERS:
@@ -732,9 +733,27 @@ class Values:
         return bool(reaching) and all(
             given.how is How.COUNTER
             or (given.how is How.VALUE and self.is_number(given.value, depth))
-            or (given.how is How.ADDED and self.is_number(given.value, depth))
+            or (
+                given.how is How.ADDED
+                and self.is_number(given.value, depth)
+                and self._is_number_before(given, depth)
+            )
             or (given.how is How.PART and self._is_part_number(given, depth))
             for given in reaching
+        )
+
+    def _is_number_before(self, given: Given, depth: int) -> bool:
+        """Whether the name in `name += value` is a number before, other additions left out."""
+        if given.before is None or depth <= 0:
+            return False
+        earlier = [one for one in self.bindings.given(given.before) if one.how is not How.ADDED]
+        parameter = self.bindings.parameter(given.before)
+        if parameter is not None:
+            return self.is_given_numbers(parameter[0], parameter[1].name.value, depth - 1)
+        return bool(earlier) and all(
+            one.how is How.COUNTER
+            or (one.how is How.VALUE and self.is_number(one.value, depth - 1))
+            for one in earlier
         )
 
     def _is_part_number(self, given: Given, depth: int) -> bool:

@@ -1,12 +1,16 @@
-"""New nodes from old ones: a call with other arguments, a function with one statement more."""
+"""New nodes from old ones: a call with other arguments, a function with one statement more, parentheses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar, cast
 
 import libcst as cst
 
 from migrate.reading.tree.tree import is_docstring
+from migrate.reading.tree.walk import code_nodes
+
+Node = TypeVar("Node", bound=cst.CSTNode)
 
 
 def with_args(call: cst.Call, args: Sequence[cst.Arg]) -> cst.Call:
@@ -132,3 +136,162 @@ def split_blank(
     """Split the lines above a statement into the blank ones at the top and the rest."""
     at = next((i for i, line in enumerate(lines) if line.comment is not None), len(lines))
     return lines[:at], lines[at:]
+
+
+# How tightly an expression holds together, by its type or its operator; all others are primaries.
+_BARE = 0  # no parentheses of its own, and only few places take it so
+_NAMED, _CHOICE, _OR, _AND, _NOT, _COMPARISON = range(1, 7)
+_BIT_OR, _BIT_XOR, _BIT_AND, _SHIFT, _SUM, _PRODUCT, _SIGN, _POWER, _AWAIT, _PRIMARY = range(7, 17)
+_LEVELS: dict[type, int] = {
+    cst.Yield: _BARE,
+    cst.Tuple: _BARE,
+    cst.GeneratorExp: _BARE,
+    cst.NamedExpr: _NAMED,
+    cst.IfExp: _CHOICE,
+    cst.Lambda: _CHOICE,
+    cst.Comparison: _COMPARISON,
+    cst.Await: _AWAIT,
+}
+_OPERATORS: dict[type, int] = {
+    cst.Or: _OR,
+    cst.And: _AND,
+    cst.Not: _NOT,
+    cst.BitOr: _BIT_OR,
+    cst.BitXor: _BIT_XOR,
+    cst.BitAnd: _BIT_AND,
+    cst.LeftShift: _SHIFT,
+    cst.RightShift: _SHIFT,
+    cst.Add: _SUM,
+    cst.Subtract: _SUM,
+    cst.Plus: _SIGN,
+    cst.Minus: _SIGN,
+    cst.BitInvert: _SIGN,
+    cst.Power: _POWER,
+}
+# The fields of a node that hold an expression which must hold together at least so tightly. Fields of
+# statements and brackets that take any expression stand in none of the tables.
+_FIELDS: dict[type, tuple[tuple[str, int], ...]] = {
+    cst.Attribute: (("value", _PRIMARY),),
+    cst.Call: (("func", _PRIMARY),),
+    cst.Subscript: (("value", _PRIMARY),),
+    cst.Await: (("expression", _PRIMARY),),
+    cst.Comparison: (("left", _BIT_OR),),
+    cst.ComparisonTarget: (("comparator", _BIT_OR),),
+    cst.IfExp: (("body", _OR), ("test", _OR), ("orelse", _CHOICE)),
+    cst.Lambda: (("body", _CHOICE),),
+    cst.NamedExpr: (("value", _CHOICE),),
+    cst.StarredElement: (("value", _BIT_OR),),
+    cst.StarredDictElement: (("value", _BIT_OR),),
+    cst.DictElement: (("key", _CHOICE), ("value", _CHOICE)),
+    cst.Element: (("value", _NAMED),),
+    cst.CompFor: (("iter", _OR),),
+    cst.CompIf: (("test", _OR),),
+    cst.DictComp: (("key", _CHOICE), ("value", _CHOICE)),
+    cst.ListComp: (("elt", _NAMED),),
+    cst.SetComp: (("elt", _NAMED),),
+    cst.GeneratorExp: (("elt", _NAMED),),
+    cst.Slice: (("lower", _CHOICE), ("upper", _CHOICE), ("step", _CHOICE)),
+    cst.If: (("test", _NAMED),),
+    cst.While: (("test", _NAMED),),
+    cst.Assert: (("test", _CHOICE), ("msg", _CHOICE)),
+    cst.Raise: (("exc", _CHOICE),),
+    cst.WithItem: (("item", _CHOICE),),
+    cst.Param: (("default", _CHOICE),),
+}
+
+
+def with_parentheses(root: Node, *, below: bool = True) -> Node:
+    """Return `root` with parentheses around each expression that its place would take apart.
+
+    An edit that builds `… if rank == 0 else None` or `….cpu()` around a user's expression, or that puts
+    such an expression in the place of another, gets the parentheses here that precedence asks for.
+
+    Args:
+        root: what an edit has built.
+        below: whether all nodes below are looked at, or only the expressions directly in `root`.
+    """
+    if not below:
+        return _mended(root)
+    places = {
+        id(node)
+        for node in code_nodes(root)
+        if any(True for _ in _loose(node))
+        or (isinstance(node, cst.Call) and len(node.args) > 1 and any(map(_is_bare, node.args)))
+    }
+    return cast("Node", root.visit(_Parentheses(places))) if places else root
+
+
+class _Parentheses(cst.CSTTransformer):
+    """Mends the nodes `places` (by id)."""
+
+    def __init__(self, places: set[int]) -> None:
+        super().__init__()
+        self._places = places
+
+    def on_leave(self, original_node, updated_node):  # type: ignore[no-untyped-def]
+        """Return the node with parentheses around what is loose in it."""
+        return _mended(updated_node) if id(original_node) in self._places else updated_node
+
+
+def _mended(node: Node) -> Node:
+    changes: dict[str, object] = {field: in_parentheses(value) for field, value in _loose(node)}
+    if isinstance(node, cst.Call) and len(node.args) > 1 and any(map(_is_bare, node.args)):
+        changes["args"] = [
+            arg.with_changes(value=in_parentheses(arg.value)) if _is_bare(arg) else arg
+            for arg in node.args
+        ]
+    return node.with_changes(**changes) if changes else node
+
+
+def in_parentheses(value: cst.BaseExpression) -> cst.BaseExpression:
+    """Return `value` with one more pair of parentheses around it."""
+    return value.with_changes(
+        lpar=[cst.LeftParen(), *value.lpar], rpar=[*value.rpar, cst.RightParen()]
+    )
+
+
+def _is_bare(arg: cst.Arg) -> bool:
+    """Whether `arg` is a generator without parentheses, which only a call's one argument may be."""
+    return isinstance(arg.value, cst.GeneratorExp) and not arg.value.lpar
+
+
+def _loose(node: cst.CSTNode) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """Yield the expressions directly in `node` that need parentheses, each with its field."""
+    for field, level in _asked(node):
+        value = getattr(node, field, None)
+        if isinstance(value, cst.BaseExpression) and not value.lpar and _level(value) < level:
+            yield field, value
+    if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Integer):
+        if not node.value.lpar:  # the dot would be its decimal point
+            yield "value", node.value
+    elif isinstance(node, cst.FormattedStringExpression):
+        inner = node.expression  # the colon would begin the format
+        if isinstance(inner, cst.Lambda | cst.NamedExpr) and not inner.lpar:
+            yield "expression", inner
+
+
+def _asked(node: cst.CSTNode) -> Iterable[tuple[str, int]]:
+    """Return the fields of `node` with an expression, and how tightly each has to hold together."""
+    if isinstance(node, cst.BinaryOperation):
+        level = _OPERATORS.get(type(node.operator), _PRODUCT)
+        if level == _POWER:
+            return ("left", _AWAIT), ("right", _SIGN)
+        return ("left", level), ("right", level + 1)
+    if isinstance(node, cst.BooleanOperation):  # `a and (b and c)` is `a and b and c`
+        level = _OPERATORS[type(node.operator)]
+        return ("left", level), ("right", level)
+    if isinstance(node, cst.UnaryOperation):
+        return (("expression", _OPERATORS[type(node.operator)]),)
+    if isinstance(node, cst.Arg):
+        if isinstance(node.value, cst.GeneratorExp) and node.keyword is None and not node.star:
+            return ()  # the only argument needs none; see `_mended` for further ones
+        return (("value", _CHOICE if node.keyword is not None or node.star else _NAMED),)
+    return _FIELDS.get(type(node), ())
+
+
+def _level(value: cst.BaseExpression) -> int:
+    if isinstance(value, cst.BinaryOperation):
+        return _OPERATORS.get(type(value.operator), _PRODUCT)
+    if isinstance(value, cst.BooleanOperation | cst.UnaryOperation):
+        return _OPERATORS[type(value.operator)]
+    return _LEVELS.get(type(value), _PRIMARY)

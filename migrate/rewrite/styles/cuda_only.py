@@ -77,7 +77,4 @@ def or_none(updated: cst.BaseExpression, context: Workspace) -> cst.IfExp:
 
 def and_on_cuda(value: cst.BaseExpression, test: cst.BaseExpression) -> cst.BooleanOperation:
     """Return `value and test`, `test` being whether this is CUDA."""
-    loose = isinstance(value, cst.BooleanOperation | cst.IfExp | cst.Lambda) and not value.lpar
-    if loose:
-        value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
     return cst.BooleanOperation(value, cst.And(), test)

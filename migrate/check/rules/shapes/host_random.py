@@ -216,10 +216,13 @@ class HostRandom(Hazard):
                     "sort it; replicas that run different graphs wait for each other for ever"
                 )
                 yield self.hit(node, message)
-        elif isinstance(node, cst.For) and is_in_drawn_order(node.iter, facts):
-            if _runs_elements(node, facts):
-                what = f"what `{code(node.iter)}` gives, or its order, is drawn on the host"
-                yield self.hit(node, f"{what}: each is a graph{SOME}")
+        elif (
+            isinstance(node, cst.For)
+            and is_in_drawn_order(node.iter, facts)
+            and _runs_elements(node, facts)
+        ):
+            what = f"what `{code(node.iter)}` gives, or its order, is drawn on the host"
+            yield self.hit(node, f"{what}: each is a graph{SOME}")
         elif isinstance(node, cst.For):
             turns = node.iter
             counted = isinstance(turns, cst.Call) and code(turns.func) == "range"
@@ -229,6 +232,12 @@ class HostRandom(Hazard):
                     f"the number of turns of `{code(turns)}` is drawn on the host: each is a graph"
                 )
                 yield self.hit(node, message + SOME)
+            elif not counted and drawn.gives_drawn(turns) and _computes(node, facts):
+                message = (
+                    f"the numbers of `{code(turns)}`, or how many they are, are drawn on the host: each "
+                    f"choice is a graph{SOME}"
+                )
+                yield self.hit(node, message)
         elif _decides(node, facts) and _computes(node, facts):
             message = (
                 f"`{code(node.test)}` is drawn on the host: each outcome is a graph, compiled for itself"
@@ -310,14 +319,47 @@ def _decides(node: cst.If | cst.While | cst.IfExp, facts: Facts) -> bool:
 def _computes(node: cst.If | cst.While | cst.IfExp | cst.For, facts: Facts) -> bool:
     """Whether what is computed on the device depends on the branch that is taken."""
     if isinstance(node, cst.IfExp):
-        return facts.values.on_device(node.body) or facts.values.on_device(node.orelse)
+        sides = (node.body, node.orelse)
+        return any(map(facts.values.on_device, sides)) or (
+            _in_a_model(node, facts) and any(_may_compute(side, facts) for side in sides)
+        )
     branches: list[cst.CSTNode] = [node.body]
     if isinstance(node, cst.If) and node.orelse is not None:
         branches.append(node.orelse)
     if any(_leaves(branch) for branch in branches):
         around = _around(node, facts)
         branches = [around.body] if around is not None else branches
-    return any(_is_work(branch, facts) for branch in branches)
+    if any(_is_work(branch, facts) for branch in branches):
+        return True
+    assigned = (a.value for branch in branches for a in nodes_of(branch, cst.Assign))
+    return _in_a_model(node, facts) and any(_may_compute(value, facts) for value in assigned)
+
+
+def _in_a_model(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether `node` stands in a method of a class with a `forward`."""
+    around = facts.context.class_around(node)
+    methods = around.body.body if around is not None else ()
+    return any(isinstance(m, cst.FunctionDef) and m.name.value == "forward" for m in methods)
+
+
+def _may_compute(value: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `value` is computed from something of which nothing is known, as a part of a model's batch."""
+    if isinstance(value, cst.Call):
+        operands = [arg.value for arg in value.args]
+    elif isinstance(value, cst.BinaryOperation):
+        operands = [value.left, value.right]
+    elif isinstance(value, cst.Comparison):
+        operands = [value.left]
+    else:
+        return False
+    unknown = (cst.Name, cst.Attribute, cst.Subscript)
+    return facts.values.kind(value) is Kind.UNKNOWN and any(
+        isinstance(operand, unknown)
+        and facts.values.kind(operand) is Kind.UNKNOWN
+        and not facts.values.is_number(operand)
+        and not drawn_of(facts).is_drawn(operand)
+        for operand in operands
+    )
 
 
 def _leaves(branch: cst.CSTNode) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.reading.tree.tree import bind, code, nodes_of, string_value
+from migrate.rewrite.edits.nodes import with_parentheses
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.precision.scalers import Change, edits
 from migrate.rewrite.workspace import Workspace
@@ -174,7 +175,8 @@ class ApexAmp(Rule):
         if "enabled" in bound and code(bound["enabled"].value) != "True":
             on.append(code(bound["enabled"].value))
         if literal is None and level is not None:
-            on.append(f"{code(level.value)} != {context.string('O0').value}")
+            unequal = cst.ComparisonTarget(cst.NotEqual(), context.string("O0"))
+            on.append(code(with_parentheses(cst.Comparison(level.value, [unequal]))))
         if literal == "O0" or on[:1] == ["False"]:
             return []
         value = " and ".join(f"({part})" if len(on) > 1 and " " in part else part for part in on)
@@ -208,9 +210,6 @@ class ApexAmp(Rule):
         if next(nodes_of(loss, cst.Call), None) is not None:
             yield from self.report(call, f"give `{code(loss)}` a name and run its backward")
             return
-        bare = isinstance(loss, cst.Name | cst.Attribute | cst.Subscript) or loss.lpar
-        if not bare:
-            loss = loss.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         changes = [
             Change(name, lambda _: loss.deep_clone(), name, f"{alias.value} → {code(loss)}")
             for name in uses
@@ -243,9 +242,9 @@ class ApexAmp(Rule):
                 yield from self.report(call, message)
         elif name == "apex.amp.master_params" and len(call.args) == 1:
             params = context.string("params").value
-            optimizer = code(call.args[0].value)
+            groups = cst.Attribute(call.args[0].value, cst.Name("param_groups"))
             made = cst.parse_expression(
-                f"(p for group in {optimizer}.param_groups for p in group[{params}])"
+                f"(p for group in {code(with_parentheses(groups))} for p in group[{params}])"
             )
             message = f"{code(call)} → the parameters of the optimizer"
             yield self.edit(call, lambda _: made, message, consumes=[call])

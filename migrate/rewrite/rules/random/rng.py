@@ -27,6 +27,7 @@ from migrate.rewrite.rules.random.following import (
 from migrate.rewrite.rules.random.loaded_states import guarded, is_made_here, may_be_asked_twice
 from migrate.rewrite.rules.random.portable_rng import portable_rng
 from migrate.rewrite.rules.random.seeds import (
+    AT_IMPORT,
     CPU_SEED,
     CUDA_SEED,
     ELSEWHERE,
@@ -370,7 +371,9 @@ class Rng(Rule):
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func) or ""
         seeding, place = context.calls.seeding, context.place(node)
-        if context.portable:
+        if place in seeding.at_import:
+            yield from self.report(node, AT_IMPORT)
+        elif context.portable:
             yield from portable_rng(self, node, name, context)
         elif place in seeding.joining:
             yield from after_joining(self, node, seeding.joining[place], context)

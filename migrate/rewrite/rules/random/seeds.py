@@ -29,6 +29,10 @@ TOO_EARLY = (
     "torch_xla.manual_seed(seed) in the worker, beside the call of it there"
 )
 
+AT_IMPORT = (
+    "runs when the file is imported, in the process that starts the replicas too, where XLA must not be "
+    "touched: torch_xla.manual_seed(seed) in the function that each replica runs"
+)
 ELSEWHERE = (
     "seeds in the process that launches the replicas, where XLA must not be touched, and they do not "
     "inherit it: call it in the worker, and seed XLA there"

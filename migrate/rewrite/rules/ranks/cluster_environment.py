@@ -159,8 +159,6 @@ class ClusterEnvironment(Rule):
 
         def replace(updated: cst.If) -> cst.If:
             test = updated.test
-            if isinstance(test, cst.BooleanOperation | cst.IfExp | cst.NamedExpr) and not test.lpar:
-                test = test.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
             both = cst.BooleanOperation(
                 left=cst.parse_expression(condition), operator=cst.And(), right=test
             )

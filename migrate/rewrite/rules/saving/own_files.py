@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 # Methods and functions whose result holds tensors and is none.
 HOLDERS = frozenset({"dict", "items", "list", "named_parameters", "state_dict", "tuple", "values"})
-SIMPLE = cst.Name | cst.Attribute | cst.Call | cst.Subscript
 
 
 def share_of(call: cst.Call, context: Workspace) -> Share | None:
@@ -142,7 +141,4 @@ def _is_one_tensor(value: cst.BaseExpression, context: Workspace, depth: int = 4
 
 
 def _on_the_cpu(value: cst.BaseExpression) -> cst.BaseExpression:
-    held = value
-    if not isinstance(value, SIMPLE) and not value.lpar:
-        held = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-    return cst.Call(cst.Attribute(held, cst.Name("cpu")))
+    return cst.Call(cst.Attribute(value, cst.Name("cpu")))

@@ -73,8 +73,6 @@ def or_none(test: cst.BaseExpression) -> Callable[[cst.BaseExpression], cst.IfEx
     """Return the edit of an expression by which only the replicas that pass `test` compute it."""
 
     def replace(updated: cst.BaseExpression) -> cst.IfExp:
-        if isinstance(updated, cst.IfExp | cst.Lambda | cst.NamedExpr) and not updated.lpar:
-            updated = updated.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         return cst.IfExp(test=test.deep_clone(), body=updated, orelse=cst.Name("None"))
 
     return replace
@@ -102,10 +100,7 @@ def keep_to_first(
     def keeps(run: Run) -> cst.BaseStatement:
         only = run[0] if len(run) == 1 else None
         if isinstance(only, cst.If) and only.orelse is None:
-            own = only.test
-            if isinstance(own, cst.BooleanOperation) and isinstance(own.operator, cst.Or):
-                own = own.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-            return only.with_changes(test=cst.BooleanOperation(own, cst.And(), test))
+            return only.with_changes(test=cst.BooleanOperation(only.test, cst.And(), test))
         above, inside = split_blank(getattr(run[0], "leading_lines", ()))
         body = [run[0].with_changes(leading_lines=inside), *run[1:]]
         return cst.If(test=test, body=cst.IndentedBlock(body=body), leading_lines=above)

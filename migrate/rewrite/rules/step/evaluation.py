@@ -18,6 +18,7 @@ from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.unended import is_unknown_callee
 from migrate.reading.tree.tree import code, nodes, nodes_of
 from migrate.reading.values.devices import is_move, moves
+from migrate.reading.values.parameters import holds_parameters, is_in_optimizer
 from migrate.reading.values.words import CALLED_MODEL, MOVES, NO_GRADIENTS
 from migrate.rewrite.rules.step.arrange import Arrangement, arrange, head
 from migrate.rewrite.rules.step.detached_read import Read, as_read
@@ -70,6 +71,8 @@ def evaluation_step(loop: cst.For, context: Workspace) -> Step | Undecided | Non
         return None  # around a training loop
     if has_sync(loop, context) or _in_a_model(loop, context) or _in_a_step(loop, context):
         return None
+    if holds_parameters(loop.iter, context) or is_in_optimizer(loop, context):
+        return None  # an update, a norm, an average of weights: a part of the step
     inner = (one for one in nodes_of(loop.body, cst.For) if any(_models(one.body, context)))
     if any(isinstance(evaluation_step(one, context), Step) for one in inner):
         return None  # which has the step

@@ -1,0 +1,244 @@
+"""Attributes and hooks of a parameter, which the move to the device loses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.tree.tree import bind, code, nodes_of, string_value
+from migrate.reading.values.devices import is_move
+from migrate.reading.values.parameters import holds_parameters, is_in_optimizer, value_of
+
+# Attributes of every tensor: to set them changes the parameter itself.
+OF_TENSORS = frozenset({"data", "grad", "names", "requires_grad"})
+HOOKS = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
+MAKERS = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
+OF_LAYERS = frozenset({"bias", "weight"})
+DEEPEST = 4
+MEND = "set it after the move, or go by the parameter's name"
+MEND_HOOK = "register it after the move"
+
+
+class ParameterAttributes(Hazard):
+    """An attribute or a hook of a parameter is set before the model moves.
+
+    **Why.** `.to("xla")` makes a new parameter of each one, without the attributes and the hooks that Python
+    code gave the old one; also where
+    `torch.__future__.set_swap_module_params_on_conversion(True)` keeps the object. (With CUDA both stay.) So
+    `getattr(p, "_no_weight_decay", False)` is False for all parameters after the move, and the groups of the
+    optimizer are other ones, without an error.
+
+    **What to do.** Set the attribute or register the hook after the move, or go by the names of the
+    parameters: `{name for name, p in model.named_parameters() if …}`, collected before the move.
+
+    **Left alone.** What is set in an optimizer, in a step of training or below the move in the same function
+    or in its callers.
+
+    Source: torch 2.9, torch_xla 2.9 (measured).
+    """
+
+    code = "XLA868"
+    name = "parameter-attributes"
+    severity = Severity.WARNING
+    nodes = (cst.Assign, cst.AnnAssign, cst.Call)
+    words = (
+        r"Parameter\(|register_parameter|\.(?:weight|bias)\.\w+\s*=[^=]|setattr\(|register_\w*hook\("
+        r"|parameters\(\w*\)[^\n]*:[ \t]*(?:#[^\n]*)?\n"
+    )
+    examples = (
+        example(
+            """
+            import torch
+
+
+            class Net(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.layer = torch.nn.Linear(4, 4)
+                    self.scale = torch.nn.Parameter(torch.ones(4))
+                    self.scale._no_weight_decay = True  # XLA868
+                    self.layer.weight.tag = "first"  # XLA868
+                    self.scale.requires_grad = False
+                    self.layer.bias.data = torch.zeros(4)
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def main(net, keep):
+                for name, p in net.named_parameters():
+                    setattr(p, "decays", "norm" not in name)  # XLA868
+                    p.register_post_accumulate_grad_hook(keep)  # XLA868
+                net.to("xla")
+                for p in net.parameters():
+                    p.decays = True
+                    p.grad = None
+                    p.register_hook(keep)
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            class Meter:
+                def __init__(self, loss):
+                    self.scale = torch.ones(4)
+                    self.scale.tag = "loss"
+                    self.total = loss
+                    self.total.tag = "loss"
+
+
+            def mark(net):
+                for p in net.parameters():
+                    p.tag = "first"
+
+
+            def main(Net):
+                net = Net().to("xla")
+                mark(net)
+            """
+        ),
+    )
+    mended = example(
+        """
+        import torch
+
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.scale = torch.nn.Parameter(torch.ones(4))
+
+
+        def groups(net):
+            plain = [p for name, p in net.named_parameters() if name == "scale"]
+            decayed = [p for name, p in net.named_parameters() if name != "scale"]
+            return [{"params": decayed, "weight_decay": 0.1}, {"params": plain}]
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield the attributes that an assignment sets on a parameter, or the hook that a call registers."""
+        if "torch" not in facts.names.roots:
+            return
+        if isinstance(node, cst.Call):
+            yield from self._called(node, facts)
+            return
+        assert isinstance(node, cst.Assign | cst.AnnAssign)
+        set_ = [node] if isinstance(node, cst.AnnAssign) else node.targets
+        for target in (one.target for one in set_):
+            if isinstance(target, cst.Attribute) and self._is_lost(
+                target.value, target.attr.value, facts
+            ):
+                message = f"the move to the device loses the attribute {code(target)}: {MEND}"
+                yield self.hit(node, message)
+
+    def _called(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
+        func = call.func
+        if isinstance(func, cst.Attribute) and func.attr.value in HOOKS:
+            if self._is_lost(func.value, "", facts):
+                message = (
+                    f"the move to the device loses the hook of {code(func.value)}: {MEND_HOOK}"
+                )
+                yield self.hit(call, message)
+        elif isinstance(func, cst.Name) and func.value == "setattr" and len(call.args) == 3:
+            of, key = call.args[0].value, call.args[1].value
+            if self._is_lost(of, string_value(key) or "", facts):
+                message = (
+                    f"the move to the device loses the attribute {code(key)} of {code(of)}: {MEND}"
+                )
+                yield self.hit(call, message)
+
+    def _is_lost(self, owner: cst.BaseExpression, attribute: str, facts: Facts) -> bool:
+        if attribute in OF_TENSORS or not _is_parameter(owner, facts):
+            return False
+        context = facts.context
+        if is_in_optimizer(owner, context) or facts.steps.inside(owner):
+            return False
+        return not _is_after_move(owner, _models(owner, facts), facts)
+
+
+def _is_parameter(node: cst.BaseExpression, facts: Facts, depth: int = 0) -> bool:
+    """Whether `node` is a parameter of a module by what made it, or is the weight of a layer."""
+    if depth > DEEPEST:
+        return False
+    if isinstance(node, cst.Call):
+        return facts.names.of(node.func) in MAKERS
+    if isinstance(node, cst.Attribute):
+        values = facts.values.given_to(node)
+        if values:
+            return any(_is_parameter(value, facts, depth + 1) for value in values)
+        part = isinstance(node.value, cst.Attribute | cst.Subscript)
+        return node.attr.value in OF_LAYERS and part and "config" not in code(node)
+    if not isinstance(node, cst.Name):
+        return False
+    parameter = facts.bindings.parameter(node)
+    if parameter is not None:
+        passed = facts.bindings.passed(parameter[0], node.value)
+        return any(_is_parameter(value, facts, depth + 1) for value in passed)
+    for given in facts.bindings.reaching(node):
+        if given.loop is not None and holds_parameters(given.loop.iter, facts.context):
+            return True
+        value = given.value
+        if given.loop is None and value is not None and _is_parameter(value, facts, depth + 1):
+            return True
+    return False
+
+
+def _models(node: cst.BaseExpression, facts: Facts) -> set[str]:
+    """Return the first names of what the parameter `node` belongs to: `net` of `net.head.weight`."""
+    names = {_root(node)}
+    if isinstance(node, cst.Name):
+        for binding in facts.context.bindings(node):
+            value = value_of(binding.node, facts.context)
+            if value is not None:
+                names |= {_root(call.func) for call in nodes_of(value, cst.Call)}
+    return names - {"", "self"}
+
+
+def _root(node: cst.CSTNode) -> str:
+    while isinstance(node, cst.Attribute | cst.Subscript | cst.Call):
+        node = node.func if isinstance(node, cst.Call) else node.value
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def _is_after_move(node: cst.CSTNode, models: set[str], facts: Facts, depth: int = 0) -> bool:
+    """Whether the model is on the device where `node` stands: moved above it, or before its function runs."""
+    context = facts.context
+    around = context.function_around(node)
+    at = context.position(node).line
+    for call in facts.calls:
+        if context.function_around(call) is not around or context.position(call).line >= at:
+            continue
+        if not is_move(call, context):
+            continue
+        statement = context.statement_around(call)
+        bound = {code(t.target) for a in _assigns(statement) for t in a.targets}
+        if _root(call.func) in models or bound & models:
+            return True
+    if around is None or depth > DEEPEST:
+        return False
+    names = [one.name.value for one in around.params.params]
+    passed = [name for name in names if name in models]
+    callers = facts.bindings.callers(around) if passed else []
+    return bool(callers) and all(
+        _is_after_move(call, _passed(call, names, passed, before), facts, depth + 1)
+        for call, before in callers
+    )
+
+
+def _assigns(statement: cst.CSTNode) -> list[cst.Assign]:
+    lines = statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
+    return [line for line in lines if isinstance(line, cst.Assign)]
+
+
+def _passed(call: cst.Call, names: list[str], wanted: list[str], before: int) -> set[str]:
+    """Return the first names of what `call` passes for the parameters `wanted`."""
+    bound = bind(call, names[(names[:1] == ["self"]) + before :]) or {}
+    return {_root(bound[name].value) for name in wanted if name in bound} - {""}

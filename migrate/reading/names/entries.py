@@ -1,0 +1,120 @@
+"""What a mapping holds under a key: `state["draws"]`, whichever function put it there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.names.bindings import How
+from migrate.reading.tree.tree import bind, is_attribute_of_self, nodes_of, string_value
+
+if TYPE_CHECKING:
+    from migrate.reading.facts import Facts
+
+DEEPEST = 6
+COPIES = frozenset({"copy", "deepcopy", "dict"})
+
+
+def entries_of(
+    holder: cst.BaseExpression, key: str, facts: Facts, depth: int = 0
+) -> Iterator[cst.BaseExpression]:
+    """Yield the expressions that the script puts under `key` into the mapping `holder`.
+
+    Followed are names, attributes of `self`, parameters, what functions of the script return, and what they
+    put into a mapping that they are handed.
+    """
+    if depth > DEEPEST:
+        return
+    for value in _values(holder, key, facts, depth):
+        match value:
+            case cst.Dict():
+                for element in value.elements:
+                    if isinstance(element, cst.StarredDictElement):
+                        yield from entries_of(element.value, key, facts, depth + 1)
+                    elif isinstance(element, cst.DictElement) and string_value(element.key) == key:
+                        yield element.value
+            case cst.IfExp():
+                yield from entries_of(value.body, key, facts, depth + 1)
+                yield from entries_of(value.orelse, key, facts, depth + 1)
+            case cst.BinaryOperation(operator=cst.BitOr()):
+                yield from entries_of(value.left, key, facts, depth + 1)
+                yield from entries_of(value.right, key, facts, depth + 1)
+            case cst.Call():
+                yield from _of_call(value, key, facts, depth + 1)
+            case cst.Name() | cst.Attribute() if value is not holder:
+                yield from entries_of(value, key, facts, depth + 1)
+    if isinstance(holder, cst.Name) or is_attribute_of_self(holder):
+        for put in facts.bindings.put_into(holder):
+            if put.key == key:
+                yield put.value
+    if isinstance(holder, cst.Name):
+        yield from _filled(holder, key, facts, depth + 1)
+
+
+def _values(
+    holder: cst.BaseExpression, key: str, facts: Facts, depth: int
+) -> Iterator[cst.BaseExpression]:
+    """Yield what `holder` may be."""
+    if isinstance(holder, cst.Name):
+        given = [one.value for one in facts.bindings.given(holder) if one.how is How.VALUE]
+        yield from (value for value in given if value is not None)
+        parameter = facts.bindings.parameter(holder)
+        if parameter is not None:
+            yield from facts.bindings.passed(parameter[0], holder.value)
+    elif isinstance(holder, cst.Attribute):
+        if is_attribute_of_self(holder):
+            yield from facts.values.given_to(holder)
+    elif isinstance(holder, cst.Subscript):
+        inner = holder.slice[0].slice if len(holder.slice) == 1 else None
+        outer = string_value(inner.value) if isinstance(inner, cst.Index) else None
+        if outer is not None:
+            yield from entries_of(holder.value, outer, facts, depth + 1)
+    else:
+        yield holder
+
+
+def _of_call(call: cst.Call, key: str, facts: Facts, depth: int) -> Iterator[cst.BaseExpression]:
+    """Yield what the mapping that `call` gives has under `key`."""
+    for arg in call.args:
+        if arg.keyword is not None and arg.keyword.value == key and _named(call) == "dict":
+            yield arg.value
+    if _named(call) in COPIES:
+        copied = call.args[0].value if call.args else None
+        if copied is None and isinstance(call.func, cst.Attribute):
+            copied = call.func.value
+        if copied is not None:
+            yield from entries_of(copied, key, facts, depth)
+    for function in facts.context.called(call):
+        for returned in facts.bindings.returns.get(id(function), []):
+            yield from entries_of(returned, key, facts, depth)
+
+
+def _filled(name: cst.Name, key: str, facts: Facts, depth: int) -> Iterator[cst.BaseExpression]:
+    """Yield what functions put under `key` into the mapping `name`, which they are handed."""
+    if depth > DEEPEST:
+        return
+    around = facts.bindings.owner(name)
+    for call in nodes_of(around, cst.Call):
+        if not any(
+            isinstance(a.value, cst.Name) and a.value.value == name.value for a in call.args
+        ):
+            continue
+        for function in facts.context.called(call):
+            names = [one.name.value for one in function.params.params]
+            passed = bind(call, names[names[:1] == ["self"] :]) or {}
+            for parameter, arg in passed.items():
+                if not (isinstance(arg.value, cst.Name) and arg.value.value == name.value):
+                    continue
+                inside = nodes_of(function.body, cst.Name)
+                mention = next((one for one in inside if one.value == parameter), None)
+                if mention is not None:
+                    for put in facts.bindings.put_into(mention):
+                        if put.key == key:
+                            yield put.value
+
+
+def _named(call: cst.Call) -> str:
+    func = call.func
+    return func.attr.value if isinstance(func, cst.Attribute) else getattr(func, "value", "")
