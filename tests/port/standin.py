@@ -133,6 +133,8 @@ class Argument:
     dtype: str = "float32"
     shape: tuple[int | str, ...] = ("batch", "length", 12)
     fixed: bool = False
+    optional: bool = False
+    needs: str = ""
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,7 @@ class StandIn:
     initial: dict[str, Any] = field(default_factory=dict)
     otherwise: dict[str, str] = field(default_factory=dict)
     watched: bool = False
+    left: dict[str, str] = field(default_factory=dict)
 
     def limited(self, limits: Any) -> StandIn:
         return self

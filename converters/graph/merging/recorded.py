@@ -170,7 +170,9 @@ def _needs(
             continue
         masks = [one for one in names if one not in _POSITIONS and one != name]
         if name not in _POSITIONS or not masks:
-            raise OptionError(f"{name} alone is something else")
+            raise OptionError(
+                f"with {name} alone the model does what it does not do with all of them"
+            )
         needs[name] = masks[0]
     return needs
 

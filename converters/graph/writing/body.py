@@ -44,13 +44,13 @@ from converters.graph.ops.registry import Result, Size, Tensor
 from converters.graph.recording.trace import GraphError
 from converters.graph.writing import dtypes
 from converters.graph.writing.draft import Draft, Drafter, Missing, attended
+from converters.graph.writing.forms.options import choice, guard, spread
 from converters.graph.writing.forms.sequences import Part, sequence
 from converters.graph.writing.forms.turns import Over, Scan, with_scans
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import Layer, weight_of
 from converters.graph.writing.layout import LAST, Flat, as_flat, as_flax, as_torch, moved, stays
 from converters.graph.writing.naming import Scope, named
-from converters.graph.writing.options import choice, guard, spread
 from converters.graph.writing.original import names
 from converters.graph.writing.original.comments import commented, of
 from converters.graph.writing.original.functions import (

@@ -34,6 +34,7 @@ from converters.graph.writing.forms.branches import Way, together
 from converters.graph.writing.forms.convolutions import as_usual, spelled_out
 from converters.graph.writing.forms.form import Form
 from converters.graph.writing.forms.loops import rolled
+from converters.graph.writing.forms.options import tidied
 from converters.graph.writing.forms.repeats import repeated
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import weight_of
@@ -46,7 +47,6 @@ from converters.graph.writing.numerics import (
     reads_numerics,
     with_numerics,
 )
-from converters.graph.writing.options import tidied
 from converters.graph.writing.original.constants import computed
 from converters.graph.writing.original.names import aliases
 from converters.graph.writing.training import dropout_made

@@ -10,8 +10,8 @@ from typing import Any
 
 from converters.graph.expression import Hole
 from converters.graph.ir import Frame, Ref, references
+from converters.graph.writing.forms.options import is_choice
 from converters.graph.writing.holes import filled, length, refs
-from converters.graph.writing.options import is_choice
 from converters.graph.writing.original import names
 from converters.graph.writing.original.comments import above, commented
 

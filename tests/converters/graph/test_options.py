@@ -133,3 +133,29 @@ def test_an_input_without_a_default_of_none_is_no_option() -> None:
 
     made = written(Needed().eval(), {"x": real(3, 4), "scale": real(3, 4)})
     assert not any(one.optional for one in made.inputs)
+
+
+@pytest.mark.parametrize("name", ["filled", "fused truths"])
+def test_a_row_of_padding_gives_in_bfloat16_what_torch_gives(
+    name: str, load: Callable[..., Any]
+) -> None:
+    make, inputs, given = CASES[name]
+    torch.manual_seed(0)
+    model = make().eval()
+    inputs = {**inputs, "mask": given["mask"][1]}
+    made = written(model, inputs)
+    flax, weights = load(made), variables(model, made, inputs)
+    half = jax.tree.map(lambda one: one.astype(jnp.bfloat16), weights)
+    arrays = {key: jnp.asarray(one.numpy()) for key, one in inputs.items()}
+    arrays = {
+        key: one.astype(jnp.bfloat16) if one.dtype == jnp.float32 else one
+        for key, one in arrays.items()
+    }
+    found = np.asarray(flax.apply(half, **arrays).astype(jnp.float32))
+    narrow = {
+        key: one.bfloat16() if one.is_floating_point() else one for key, one in inputs.items()
+    }
+    with torch.no_grad():
+        expected = model.bfloat16()(**narrow).float().numpy()
+    assert np.isfinite(expected).all()
+    np.testing.assert_allclose(found, expected, rtol=0.05, atol=0.05)

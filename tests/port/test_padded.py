@@ -1,0 +1,76 @@
+"""Padded batches in the proof of a port that takes a mask, and what its README says of the mask."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from migrate.parity.inputs.set import write_inputs
+from migrate.port.padded import padded
+from migrate.port.proof import asked
+from migrate.port.readme import readme_text
+from tests.port.standin import RIGHT, Argument
+
+IDS = Argument("input_ids", "int64", ("batch", "length"))
+MASK = Argument("attention_mask", "int64", ("batch", "length"), optional=True)
+PLACES = Argument("position_ids", "int64", ("batch", "length"), optional=True)
+INPUT = {"input_ids": np.arange(12).reshape(3, 4)}
+
+
+def test_each_row_is_padded_by_another_length() -> None:
+    made = padded(INPUT, (IDS, MASK))
+    left, right, empty = (one["attention_mask"].tolist() for one in made.values())
+    assert left == [[0, 1, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1]]
+    assert right == [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]]
+    assert empty == [[0, 0, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0]]
+
+
+def test_positions_begin_at_the_first_token() -> None:
+    left = padded(INPUT, (IDS, MASK, PLACES))["padding on the left"]
+    assert left["position_ids"].tolist() == [[0, 0, 1, 2], [0, 0, 0, 1], [0, 0, 0, 0]]
+
+
+def test_a_decoder_is_padded_by_its_own_tokens() -> None:
+    both = {**INPUT, "decoder_input_ids": np.zeros((3, 2), np.int64)}
+    decoders = replace(MASK, name="decoder_attention_mask")
+    left = padded(both, (IDS, MASK, decoders))["padding on the left"]
+    assert left["attention_mask"].shape == (3, 4)
+    assert left["decoder_attention_mask"].tolist() == [[0, 1], [0, 1], [0, 1]]
+
+
+def test_a_model_without_a_mask_of_tokens_is_not_padded() -> None:
+    assert padded(INPUT, (IDS, PLACES)) == {}
+    assert padded({"x": np.zeros((3, 4))}, (Argument("x"), MASK)) == {}
+
+
+def test_padded_batches_are_compared_with_their_gradients(tmp_path: Path) -> None:
+    inputs = write_inputs(tmp_path, [INPUT, INPUT])
+    batches = list(padded(INPUT, (IDS, MASK)).values())
+    cases = {one.name: one for one in asked(inputs, (IDS, MASK), lambda _: True, padded=batches)}
+    assert len(cases["padded batches"].inputs) == 3
+    assert cases["gradients, padded batches"].gradients
+    assert "attention_mask" not in cases["float32"].inputs[0]
+
+
+def test_a_mask_that_was_given_is_left_out_once(tmp_path: Path) -> None:
+    given = {**INPUT, "attention_mask": np.ones((3, 4), np.int64)}
+    inputs = write_inputs(tmp_path, [given, given])
+    cases = {one.name: one for one in asked(inputs, (IDS, MASK), lambda _: True)}
+    assert set(cases["without attention_mask"].inputs[0]) == {"input_ids"}
+
+
+def test_the_readme_says_what_a_mask_does() -> None:
+    port = replace(
+        RIGHT,
+        inputs=(IDS, MASK, replace(PLACES, needs="attention_mask")),
+        left={"decoder_attention_mask": "the recordings differ"},
+    )
+    page = readme_text("net", "net.py:Net", port, "", (), None, (), "migrate port", "torch 2")
+    said = page.partition("## Masks and other optional inputs")[2].partition("\n## ")[0]
+    assert "`attention_mask`: 1 for a token, 0 for padding" in said
+    assert "It is refused without `attention_mask`." in said
+    assert "`decoder_attention_mask` is not in this port" in said
+    assert "`attention_mask` int64[batch, length] (optional)" in page
+    assert "outputs = jax.jit(model.apply)(variables, input_ids=input_ids)" in page
