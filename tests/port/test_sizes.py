@@ -17,9 +17,11 @@ from converters.graph.writing.model import Limits
 from converters.graph.writing.original.elsewhere import values_elsewhere
 from migrate.port.sizes.construction import constructions
 from migrate.port.sizes.flax import PortRefusesError, outputs_of, package_of
+from migrate.port.sizes.instance import built
 from migrate.port.sizes.leaves import Leaf, candidates, change, leaves
 from migrate.port.sizes.prove import sizes_of
 from migrate.port.sizes.results import Sizes
+from migrate.port.sizes.second import second
 from migrate.port.texts import package_text
 from migrate.port.weights import write_weights
 
@@ -424,3 +426,37 @@ def test_what_the_original_or_shapes_can_tell_is_not_run(tmp_path: Path) -> None
     assert [one for one in told if "outputs" in one] == [
         "comparing outputs at another size: classes"
     ]
+
+
+class Deep(nn.Module):
+    """A model with more parameters than are needed to tell what it follows."""
+
+    def __init__(self, vocab: int = 3000, dim: int = 1536, depth: int = 6, side: int = 96) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocab, dim)
+        self.norms = nn.ModuleList([nn.LayerNorm(dim) for _ in range(depth)])
+        self.positions = nn.Parameter(real(side, 1))
+
+    def forward(self, idx: torch.Tensor) -> torch.Tensor:
+        x = self.embed(idx) + self.positions
+        for norm in self.norms:
+            x = torch.tanh(norm(x))
+        return x
+
+
+def test_a_big_model_is_compared_at_a_smaller_size() -> None:
+    with constructions() as seen:
+        model = Deep()
+    construction = seen.of(model)
+    assert construction is not None
+    inputs = {"idx": ids(1, 96).numpy()}
+    base = built(construction, inputs, (), "net")
+    assert base is not None
+    found = second(construction, base, (), "net")
+    values = {one.name: one.value for one in found.changes}
+    assert {name: values[name] for name in ("vocab", "dim", "depth")} == {
+        "vocab": 187,
+        "dim": 96,
+        "depth": 2,
+    }
+    assert values["side"] != 96

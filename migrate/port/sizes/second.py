@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,9 +15,11 @@ from migrate.port.sizes.leaves import Leaf, Value, candidates, leaves
 from migrate.port.sizes.reads import reads
 
 # Numbers of parameters from which on the second instance is a smaller one.
-_BIG = 20_000_000
+_BIG = 4_000_000
 _DIVISORS = (16, 8, 4, 2)
 _WIDE = 64
+# A number from here on may be that of layers.
+_DEEP = 5
 # Of a big model so many values are tried for each number.
 _FEW = 3
 
@@ -78,20 +81,30 @@ class _Search:
         return self.found
 
     def _shrink(self, all_leaves: Sequence[Leaf]) -> None:
-        """A smaller model of the same kind, to begin with."""
+        """A smaller model of the same kind, to begin with: narrower, then with fewer layers."""
         wide = [one for one in all_leaves if isinstance(one.value, int) and one.value >= _WIDE]
         wide.sort(key=lambda one: one.value)
-        for group in (wide, wide[:-1]):
-            for divisor in _DIVISORS:
-                smaller = [
-                    Change(one, int(one.value) // divisor, {})  # type: ignore[arg-type]
-                    for one in group
-                ]
-                made = built(self.construction, self.inputs, tuple(smaller), self.shown)
-                if made is not None:
-                    self.found.changes += smaller
-                    self.state = alive(made)
-                    return
+        sides = {side for array in self.inputs.values() for side in array.shape}
+        widths = [one for one in wide if one.value not in sides]  # no side of an image
+        groups = (wide, widths, wide[:-1], widths[:-1], *([one] for one in reversed(widths)))
+        for group, divisor in itertools.product(groups, _DIVISORS):
+            smaller = [Change(one, int(one.value) // divisor, {}) for one in group]  # type: ignore[arg-type]
+            if group and self._begins_with(smaller):
+                break
+        changed = {one.leaf for one in self.found.changes}
+        for leaf in all_leaves:
+            if isinstance(leaf.value, int) and _DEEP <= leaf.value < _WIDE and leaf not in changed:
+                tensors = len(self.state.module.state_dict())
+                self._begins_with([Change(leaf, leaf.value // _DEEP + 1, {})], tensors)
+
+    def _begins_with(self, changes: list[Change], tensors: int | None = None) -> bool:
+        """Take changes if the original does, and if it then has fewer tensors than these."""
+        made = built(self.construction, self.inputs, (*self.found.changes, *changes), self.shown)
+        if made is None or (tensors is not None and len(made.module.state_dict()) >= tensors):
+            return False
+        self.found.changes += changes
+        self.state = alive(made)
+        return True
 
     def _leaf(self, leaf: Leaf, upwards: bool) -> None:
         values = candidates(leaf, upwards)
@@ -166,7 +179,8 @@ class _Search:
 
     def _axis(self, group: Sequence[Axis], size: int) -> bool:
         half = size + size // 2 if size % 2 == 0 else 0
-        for other in dict.fromkeys((half, 2 * size, size + 1, size // 2)):
+        others = (size // 2, half, size + 1) if self.big else (half, 2 * size, size + 1, size // 2)
+        for other in dict.fromkeys(others):
             if other > 1 and self._tried(Change(None, other, dict.fromkeys(group, other))):
                 return True
         return False
