@@ -9,14 +9,27 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
-from migrate.reading.tree.tree import code
+from migrate.reading.tree.tree import code, last_part
 from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import READS
+from migrate.reading.values.words import ONLY_TENSORS, READS
 
 # Questions whether a number is a number, which need it.
 CHECKS = frozenset(
     {"math.isfinite", "math.isnan", "math.isinf", "numpy.isnan", "numpy.isfinite", "numpy.isinf"}
 )
+
+# Methods of tensors whose result is a tensor, too.
+OF_TENSORS = ONLY_TENSORS | {
+    "clone",
+    "cpu",
+    "double",
+    "float",
+    "max",
+    "mean",
+    "min",
+    "squeeze",
+    "sum",
+}
 
 
 def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterator[Hit]:
@@ -49,7 +62,8 @@ def reads_device(value: cst.CSTNode, facts: Facts) -> bool:
 def is_read(node: cst.CSTNode, facts: Facts) -> bool:
     """Whether `node` is `x.item()` or `x.tolist()` of a tensor of the device.
 
-    In a step, `.item()` of what the function is given, and of which no more is known, is one: numbers of
+    In a step, `.item()` of what the function is given, or a function of another file returns, and of which no
+    more is known, is one: numbers of
     the host have no such method, and `cache["end"]` of a model is a tensor.
     """
     if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute) or node.args:
@@ -57,7 +71,28 @@ def is_read(node: cst.CSTNode, facts: Facts) -> bool:
     name, value = node.func.attr.value, node.func.value
     if name not in READS:
         return False
-    return reads_device(value, facts) or (name == "item" and _is_given(value, facts))
+    if reads_device(value, facts):
+        return True
+    return name == "item" and (_is_given(value, facts) or is_returned_elsewhere(value, facts))
+
+
+def is_returned_elsewhere(value: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `value`, in a step, is what a function of another file gives, and nothing else is known of it.
+
+    `loss = super().training_step(batch)`, then `loss.detach().cpu().item()`.
+    """
+    if facts.steps.when(value) is not When.STEP or facts.values.kind(value) is not Kind.UNKNOWN:
+        return False
+    made: cst.CSTNode | None = value
+    while isinstance(made, cst.Call) and last_part(made.func) in OF_TENSORS:
+        made = made.func.value if isinstance(made.func, cst.Attribute) else None
+    if isinstance(made, cst.Name):
+        binding = facts.bindings.nearest(made)
+        made = binding.value if binding is not None else None
+    if not isinstance(made, cst.Call):
+        return False
+    ran = facts.context.run_by(made)
+    return any(one.returns and one.path != facts.context.file for one in ran)
 
 
 def _is_given(value: cst.BaseExpression, facts: Facts) -> bool:

@@ -7,20 +7,42 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Protocol
 
 from migrate.reading.calls.devices import kind_of
-from migrate.reading.calls.scopes import Function
+from migrate.reading.calls.kinds import Values
+from migrate.reading.calls.scopes import Binding, Function, ModuleScope, Scope
+from migrate.reading.project.project import Module
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import FIRST_DECORATOR, FIRST_NAME, RANK_FUNCTION, RANK_NAME
 
-if TYPE_CHECKING:
-    from migrate.reading.calls.analysis import Analysis
-    from migrate.reading.calls.scopes import Binding, Scope
-    from migrate.reading.calls.values import Evaluator
-    from migrate.reading.project.project import Module
+
+class Evaluator(Protocol):
+    """What is asked here of the evaluator of a project, which asks this for `x if rank == 0 else None`."""
+
+    def values(self, node: ast.expr | None, scope: Scope) -> Values:
+        """Return what an expression may be."""
+
+    def origins(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[Binding]:
+        """Yield the assignments that a name or an attribute may stand for."""
+
+
+class Analysis(Protocol):
+    """What is asked here of an analysed project."""
+
+    @property
+    def scopes(self) -> Mapping[Path, ModuleScope]:
+        """The scopes of its modules."""
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """What expressions of it may be."""
+
+    def __hash__(self) -> int: ...  # answers are kept for it
+
 
 # So many names and functions are followed from a test to the comparison that gives its outcome.
 DEEPEST = 3

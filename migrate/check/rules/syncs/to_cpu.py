@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.check.reads import placed
+from migrate.check.reads import is_returned_elsewhere, placed
 from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import string_value
 
@@ -96,5 +96,8 @@ class ToCpu(Hazard):
         assert isinstance(node, cst.Call)
         name = method(node)
         to_cpu = name == "to" and node.args and string_value(node.args[0].value) == "cpu"
-        if (name in ("cpu", "numpy") or to_cpu) and facts.values.on_device(receiver(node)):
+        if not (name in ("cpu", "numpy") or to_cpu):
+            return
+        fetched = receiver(node)
+        if facts.values.on_device(fetched) or is_returned_elsewhere(fetched, facts):
             yield from placed(self, node, f".{name}({'...' if to_cpu else ''})", facts)
