@@ -45,7 +45,7 @@ CHOOSERS = {
     "pyiqa.create_metric": Chooser(None),
     "laion_clap.CLAP_Module": Chooser(None),
 }
-PIPELINES = frozenset(name for name in CHOOSERS if name.endswith(".pipeline"))
+PIPELINES = frozenset({"transformers.pipeline", "transformers.pipelines.pipeline"})
 
 
 class ChosenDevice(Hazard):
