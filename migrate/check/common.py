@@ -91,7 +91,7 @@ class ImportHazard(Listed):
     An import under `try:` is information only: the script runs without the library.
     """
 
-    nodes = (cst.Import, cst.ImportFrom)
+    nodes: ClassVar[tuple[type[cst.CSTNode], ...]] = (cst.Import, cst.ImportFrom)
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one import statement."""

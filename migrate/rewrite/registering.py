@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
+from migrate.reading.accelerators.programs import TEST
 from migrate.reading.replicas.launch import is_guard
 from migrate.reading.tree.tree import dotted, string_value
 from migrate.rewrite.rule import Edit, Wrap
@@ -18,7 +19,8 @@ XLA = "torch_xla"
 def register(edits: Sequence[Edit | Wrap], context: Workspace) -> list[Edit]:
     """Have torch know the device that `edits` name; return the imports that go beside those of torch.
 
-    A program imports torch_xla at its head, and a module leaves that to the program. Where the script
+    A program imports torch_xla at its head, and so does a file of tests. A module leaves that to the program,
+    unless one of the project names no device itself. Where the script
     imports torch in its functions only, the programs that use it may import neither: torch_xla is then
     imported where torch is, or at the head where that line may not have run.
     """
@@ -30,7 +32,7 @@ def register(edits: Sequence[Edit | Wrap], context: Workspace) -> list[Edit]:
     if local and None not in local and not any(id(line) in taken for line in local):
         lines = {id(line): line for line in local if line is not None}
         return [_beside(line) for line in lines.values()]
-    if local or _is_program(named, context):
+    if local or _is_program(named, context) or context.calls.run_without_accelerator:
         context.imports.register_xla()
     return []
 
@@ -43,7 +45,9 @@ def _names_device(edit: Edit) -> bool:
 
 
 def _is_program(named: Sequence[cst.CSTNode], context: Workspace) -> bool:
-    """Whether the script is a program, as opposed to a module."""
+    """Whether the script is a program, or a file of tests, as opposed to a module."""
+    if TEST.match(context.source.path.name):
+        return True
     guarded = any(isinstance(one, cst.If) and is_guard(one) for one in context.module.body)
     at_import = any(context.function_around(node) is None for node in named)
     return guarded or at_import or _runs_functions(context)

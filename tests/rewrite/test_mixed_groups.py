@@ -13,7 +13,7 @@ from migrate.rewrite.options import Options, Style
 MAIN = """
     import torch
     import torch.distributed as dist
-    from meeting import total, to_first
+    from meeting import meet, total, to_first
 
 
     class Net(torch.nn.Module):
@@ -54,6 +54,10 @@ MEETING = """
         return value
 
 
+    def meet(value, group):
+        dist.all_reduce(value, group=group)
+
+
     def to_first(value, parts=None):
         dist.gather(value, parts, dst=0)
         return parts
@@ -66,6 +70,7 @@ HOST = [
     "count = torch.tensor([len(batches)]); total(count)",
     "total(model.seen)",
     "total(torch.stack([loss.cpu(), loss.cpu()]))",
+    "meet(embed(model, batches).cpu(), dist.new_group([0, 1]))",
 ]
 ON_DEVICE = [
     "total(embed(model, batches))",
@@ -74,6 +79,7 @@ ON_DEVICE = [
     "total(model.mean); total(model.layer.weight.data)",
     "for p in model.parameters(): dist.all_reduce(p.grad)",
     "for name, p in model.named_parameters(): dist.broadcast(p.data, 0)",
+    "group = dist.new_group(backend='gloo'); meet(embed(model, batches).cpu(), group)",
     "dist.all_reduce(loss.cpu(), group=dist.new_group(backend='gloo'))",
 ]
 

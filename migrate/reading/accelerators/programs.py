@@ -272,6 +272,23 @@ class Programs:
             for file in self._importers_of(path)
         )
 
+    def is_run_without(self, path: Path) -> bool:
+        """Whether a program that names no accelerator imports the file `path`, perhaps by way of others.
+
+        Programs are the scripts of the project that no other file imports, and tests.
+        """
+        importers = self._analysis.project.importers
+        return any(
+            (not importers.get(file) or TEST.match(file.name)) and not self._registers(file)
+            for file in self._importers_of(path) - {path}
+            if file.name not in ("__init__.py", "setup.py")
+        )
+
+    def _registers(self, path: Path) -> bool:
+        """Whether the file `path` names an accelerator, or imports what does."""
+        module = self._analysis.scopes[path].module
+        return self._signs_of(module)[0] or b"torch_xla" in module.data or b"shims" in module.data
+
     def _importers_of(self, path: Path) -> set[Path]:
         """Return the file `path` and those that import it, also by way of others."""
         importers = self._analysis.project.importers
@@ -284,6 +301,8 @@ def programs_of(analysis: Analysis) -> Programs:
     return Programs(analysis)
 
 
+# What pytest runs.
+TEST = re.compile(r"(test_.*|.*_test|conftest)\.py")
 # Without one of these in its bytes a file has no loop that only evaluates.
 EVALUATES = re.compile(rb"no_grad|inference_mode|\.eval\(")
 

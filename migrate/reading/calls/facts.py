@@ -179,6 +179,7 @@ class ModuleCalls:
             functions and files, with what puts them there.
         mixed_groups: the calls that join a process group for tensors of the CPU and of the GPU, with a
             tensor of which it is not known where it is and that a collective is given.
+        run_without_accelerator: whether a program of the project imports the file and names no accelerator.
         extensions: the dotted names of the modules that the project compiles against torch.
         norms_over_replicas: whether a file of the project makes a layer of torch's SyncBatchNorm, or
             converts to it, or hands the class on.
@@ -266,6 +267,7 @@ class ModuleCalls:
     of_index: frozenset[End] = frozenset()
     generators: frozenset[End] = frozenset()
     norms_over_replicas: bool = True
+    run_without_accelerator: bool = False
     extensions: frozenset[str] = frozenset()
     host_tensors: Mapping[End, str] = field(default_factory=dict)
     mixed_groups: Mapping[End, str] = field(default_factory=dict)
@@ -414,6 +416,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         host_tensors=dict(_host_tensors(analysis, scope)) if _joins_by_itself(analysis) else {},
         mixed_groups=dict(_mixed_groups(analysis, scope)) if _joins_by_itself(analysis) else {},
         extensions=extensions_of(analysis) if _builds(analysis) else frozenset(),
+        run_without_accelerator=programs_of(analysis).is_run_without(scope.module.path),
         norms_over_replicas=_norms_over_replicas(analysis),
         generators=frozenset(_end(call, scope.module) for call in generators_of(analysis, scope)),
         held_by_some=frozenset(

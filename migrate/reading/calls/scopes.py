@@ -97,6 +97,7 @@ class ModuleScope(Scope):
     classes: list[Class] = field(default_factory=list)
     stars: list[Binding] = field(default_factory=list)
     compared: list[tuple[ast.Compare, Scope]] = field(default_factory=list)
+    entered: set[ast.expr] = field(default_factory=set)  # what its `with` statements enter, by name
     # Names, attributes, items and calls whose truth decides something, and subjects of `match`.
     tested: list[tuple[ast.expr, Scope]] = field(default_factory=list)
     # Both sides of an operation, what is added by `x += …`, positions in an item or a slice.
@@ -303,6 +304,7 @@ class _Walk:
                 for item in node.items:
                     if item.optional_vars is not None:
                         self._bind(item.optional_vars, item.context_expr, scope)
+                        self.top.entered.add(item.context_expr)
                 self._with(node, scope, region)
                 return
             case ast.Compare():

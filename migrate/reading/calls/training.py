@@ -28,6 +28,7 @@ from migrate.reading.values.words import (
     ENVIRONMENT,
     NOT_OPTIMIZERS,
     OPTIMIZER_CLASS,
+    PROFILER,
     SCALER,
     SCHEDULER,
 )
@@ -214,7 +215,7 @@ def _is_optimizer(
     ):
         return False  # `torch_xla.step()`: a module or an imported function
     name = _last_name(receiver).lower()
-    if not name or name in ("self", "lr", "super"):
+    if not name or name in ("self", "lr", "super") or _is_entered(receiver, scope, evaluator):
         return False
     if call.args and name in _told(scope.module, "reset") - _told_zero_grad(scope.module):
         return False  # an environment: it is reset, and its step takes an action
@@ -222,6 +223,17 @@ def _is_optimizer(
         return name in _told_zero_grad(scope.module)  # only optimizers and models are
     held = [_last_name(one).lower() for one in evaluator.iterated(receiver, scope)]
     return not held or not all(NOT_OPTIMIZERS.search(name) for name in held)
+
+
+def _is_entered(receiver: ast.expr, scope: Scope, evaluator: Evaluator) -> bool:
+    """Whether `receiver` is what a `with` gives, as a profiler or a progress bar: no optimizer is."""
+    if not isinstance(receiver, ast.Name):
+        return False
+    bindings = list(evaluator.bindings_of(receiver.id, scope))
+    return bool(bindings) and all(
+        binding.kind == "value" and binding.value in binding.scope.top.entered
+        for binding in bindings
+    )
 
 
 def is_optimizer_value(value: Value, evaluator: Evaluator) -> bool | None:
@@ -234,7 +246,9 @@ def is_optimizer_value(value: Value, evaluator: Evaluator) -> bool | None:
             names = {scope.name for scope in made} | evaluator.external_bases(of)
         case _:
             return None
-    if any(SCHEDULER.search(name) or ENVIRONMENT.search(name) for name in names):
+    if any(
+        SCHEDULER.search(name) or ENVIRONMENT.search(name) or PROFILER.match(name) for name in names
+    ):
         return False
     return True if any(OPTIMIZER_CLASS.search(name) for name in names) else None
 

@@ -131,13 +131,23 @@ def _tensors(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[ast.e
             continue
         given = dict(zip(parameters, call.args, strict=False))
         given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-        if "group" in given and not _is_none(given["group"]):
+        if "group" in given and not _is_mixed_too(given["group"], scope, analysis):
             return
         yield from (node for name, node in given.items() if name not in OTHERS)
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_mixed_too(group: ast.expr, scope: Scope, analysis: Analysis) -> bool:
+    """Whether `group` is that of all replicas, or one that `new_group` makes without a backend, like that."""
+    if isinstance(group, ast.Constant):
+        return group.value is None
+    made = objects_of(analysis).origin(group, scope).made
+    return bool(made) and all(
+        isinstance(call, ast.Call)
+        and getattr(call.func, "attr", getattr(call.func, "id", "")) == "new_group"
+        and len(call.args) < 3
+        and not any(keyword.arg in ("backend", None) for keyword in call.keywords)
+        for call in made
+    )
 
 
 def _where(node: ast.expr, scope: Scope, analysis: Analysis, seen: frozenset[int]) -> Where:

@@ -171,9 +171,11 @@ FOLLOWED = re.compile(
     r"optim|sched|scaler|adam|lamb|deepspeed|graph|fastai|learner"
     r"|^timm\.data\.(?:\w+\.)?(?:Mixup|RandomErasing)$|^torchvision\.transforms\."
     r"|^(?:gym|gymnasium|envpool|procgen|pettingzoo|dm_env|dm_control|minigrid|brax|isaacgym)\."
-    r"|^accelerate\.(?:accelerator\.)?Accelerator$",
+    r"|^accelerate\.(?:accelerator\.)?Accelerator$|^torch\.(?:autograd\.)?profiler\.",
     re.IGNORECASE,
 )
+# What makes a profiler, whose `step` trains nothing.
+PROFILER = re.compile(r"torch\.(autograd\.)?profiler\.")
 # What makes an environment, whose `step` trains nothing, by its qualified name.
 ENVIRONMENT = re.compile(
     r"^(?:gym|gymnasium|envpool|procgen|pettingzoo|dm_env|dm_control|minigrid|brax|isaacgym)\."

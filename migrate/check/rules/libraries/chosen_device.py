@@ -9,7 +9,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, keyword
+from migrate.reading.tree.tree import code, keyword, last_part, string_value
 from migrate.reading.values.kind import Kind
 
 
@@ -45,7 +45,9 @@ CHOOSERS = {
     "pyiqa.create_metric": Chooser(None),
     "laion_clap.CLAP_Module": Chooser(None),
 }
-PIPELINES = frozenset(name for name in CHOOSERS if name.endswith(".pipeline"))
+PRETRAINED = "from_pretrained"
+MAPS = frozenset({"auto", "balanced", "balanced_low_0", "sequential"})
+PIPELINES = frozenset({"transformers.pipeline", "transformers.pipelines.pipeline"})
 
 
 class ChosenDevice(Hazard):
@@ -54,10 +56,12 @@ class ChosenDevice(Hazard):
     **Why.** `SentenceTransformer(…)`, `CrossEncoder(…)`, `transformers.pipeline(…)`, `whisper.load_model(…)`
     and others ask `torch.cuda.is_available()` where they are given no device: on a TPU host they take the
     CPU. A model that they are given is moved there; if it is the one that is trained, the next step raises,
-    and where only one replica does it, the others wait for ever. `pipeline(…, device=0)` is the CPU, too.
+    and where only one replica does it, the others wait for ever. `pipeline(…, device=0)` is the CPU, too, and
+    so is `from_pretrained(…, device_map="auto")`; `device_map={"": 0}` raises.
 
     **What to do.** `device="xla"`, inside the worker. A model that is trained is better given as a copy on
-    the CPU, with `device="cpu"`: each new length of text compiles anew on XLA.
+    the CPU, with `device="cpu"`: each new length of text compiles anew on XLA. In place of `device_map`,
+    `model.to("xla")`.
 
     Source: sentence-transformers 5.7, transformers 5.23 (read).
     """
@@ -65,7 +69,10 @@ class ChosenDevice(Hazard):
     code = "XLA418"
     name = "chosen-device"
     severity = Severity.WARNING
-    words = r"sentence_transformers|\bpipeline\b|whisper|\bclip\b|ImageReward|bert_score|pyiqa|laion_clap"
+    words = (
+        r"sentence_transformers|\bpipeline\b|whisper|\bclip\b|ImageReward|bert_score|pyiqa|laion_clap"
+        "|device_map"
+    )
     nodes = (cst.Call,)
     examples = (
         example(
@@ -73,7 +80,7 @@ class ChosenDevice(Hazard):
             import torch
             import whisper
             from sentence_transformers import CrossEncoder, SentenceTransformer
-            from transformers import pipeline
+            from transformers import AutoModel, pipeline
 
 
             def evaluate(model, tokenizer, texts):
@@ -84,6 +91,7 @@ class ChosenDevice(Hazard):
                 wrapped = SentenceTransformer(modules=[model])  # XLA418 error
                 generate = pipeline("text-generation", model=model, tokenizer=tokenizer)  # XLA418 error
                 other = pipeline("fill-mask", device=0)  # XLA418
+                big = AutoModel.from_pretrained("some/model", device_map="auto")  # XLA418
                 return encoder.encode(texts)
             """
         ),
@@ -118,10 +126,13 @@ class ChosenDevice(Hazard):
         """Yield a call that is given no device."""
         assert isinstance(node, cst.Call)
         name = facts.names.of(node.func) or ""
+        if last_part(node.func) == PRETRAINED:
+            yield from self._mapped(node)
+            return
         chooser = CHOOSERS.get(name)
         if chooser is None or facts.context.calls.is_local(name):
             return
-        if any(arg.star for arg in node.args) or _says_where(node, chooser, name):
+        if any(arg.star for arg in node.args) or _says_where(node, chooser, name, facts):
             return
         ours = "shims.device()" if facts.context.portable else '"xla"'
         model = next((m for m in _models(node, chooser) if _holds_model(m, facts)), None)
@@ -137,15 +148,44 @@ class ChosenDevice(Hazard):
         )
         yield self.hit(node, message, Severity.ERROR)
 
+    def _mapped(self, call: cst.Call) -> Iterable[Hit]:
+        """Yield `from_pretrained(…, device_map="auto")`."""
+        placed = keyword(call, "device_map")
+        if placed is not None and _picks(placed.value):
+            does = "raises" if isinstance(placed.value, cst.Dict) else "is the CPU"
+            yield self.hit(
+                call,
+                f"device_map={code(placed.value)} {does} on a TPU host: leave it out and move the model",
+            )
 
-def _says_where(call: cst.Call, chooser: Chooser, name: str) -> bool:
+
+def _picks(value: cst.BaseExpression) -> bool:
+    """Whether a map of devices leaves the choice to accelerate, or names GPUs by number."""
+    if isinstance(value, cst.Dict):
+        parts = (one.value for one in value.elements if isinstance(one, cst.DictElement))
+        return any(isinstance(part, cst.Integer) for part in parts)
+    return string_value(value) in MAPS
+
+
+def _says_where(call: cst.Call, chooser: Chooser, name: str, facts: Facts) -> bool:
     given = [arg.value for key in chooser.names if (arg := keyword(call, key)) is not None]
     positional = [arg.value for arg in call.args if arg.keyword is None]
     if chooser.position is not None:
         given += positional[chooser.position : chooser.position + 1]
     if name in PIPELINES:  # of a number that is no GPU's they make the CPU
         given = [value for value in given if not isinstance(value, cst.Integer)]
-    return any(code(value) != "None" for value in given)
+    return any(not _is_none(value, facts) for value in given)
+
+
+def _is_none(value: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `value` is None, or a parameter that is, for which nothing in the project passes a device."""
+    if not isinstance(value, cst.Name) or value.value == "None":
+        return code(value) == "None"
+    _, parameter = facts.context.bound_to(value)
+    default = parameter.default if isinstance(parameter, cst.Param) else None
+    if default is None or code(default) != "None":
+        return False
+    return facts.context.place(value) not in facts.context.calls.devices
 
 
 def _models(call: cst.Call, chooser: Chooser) -> Iterable[cst.BaseExpression]:

@@ -10,7 +10,10 @@ from migrate.check.common import ImportHazard
 from migrate.check.hazard import Hit, Severity, example
 from migrate.check.work import Work
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import dotted
+from migrate.reading.tree.tree import dotted, string_value
+
+LOADERS = frozenset({"torch.ops.load_library", "torch.classes.load_library"})
+OPERATIONS = "use the operations of torch"
 
 
 class CppExtension(ImportHazard):
@@ -28,6 +31,7 @@ class CppExtension(ImportHazard):
     name = "cuda-extension"
     severity = Severity.ERROR
     other_work = Work.KERNELS
+    nodes = (cst.Import, cst.ImportFrom, cst.Call)
     examples = (
         example(
             """
@@ -51,6 +55,13 @@ class CppExtension(ImportHazard):
         example(
             """
             import torch
+
+            torch.ops.load_library("build/fused_norm.so")  # XLA401
+            """
+        ),
+        example(
+            """
+            import torch
             from setuptools import Extension, setup
 
             setup(ext_modules=[Extension("fast", ["fast.c"])])
@@ -69,18 +80,33 @@ class CppExtension(ImportHazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one import: of what builds an extension, or of an extension of the project."""
+        if isinstance(node, cst.Call):
+            yield from self._loaded(node, facts)
+            return
         for name in _imported(node, facts):
             if any(
                 name == own or name.startswith(f"{own}.") for own in facts.context.calls.extensions
             ):
                 optional = any(isinstance(a, cst.Try) for a in facts.context.ancestors(node))
-                message = (
-                    f"{name} is compiled by this project and does not take tensors of XLA: "
-                    "use the operations of torch"
-                )
+                message = f"{name} is compiled by this project and does not take tensors of XLA: {OPERATIONS}"
                 yield self.hit(node, message, Severity.INFO if optional else self.severity)
                 return
         yield from super().find(node, facts)
+
+    def _loaded(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield what loads an extension while the script runs."""
+        name = facts.names.of(call.func)
+        given = string_value(call.args[0].value) if call.args else None
+        if name in LOADERS:
+            yield self.hit(call, f"{name}: operators of one's own do not take tensors of XLA")
+        elif name == "importlib.import_module" and given is not None and _is_own(given, facts):
+            yield self.hit(call, f"{given} is compiled by this project: {OPERATIONS}")
+
+
+def _is_own(name: str, facts: Facts) -> bool:
+    """Whether the dotted `name` is an extension that the project compiles, or in one."""
+    own = facts.context.calls.extensions
+    return any(name == one or name.startswith(f"{one}.") for one in own)
 
 
 def _imported(node: cst.CSTNode, facts: Facts) -> list[str]:

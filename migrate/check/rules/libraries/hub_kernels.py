@@ -24,6 +24,7 @@ class HubKernels(CudaHazard):
 
     code = "XLA412"
     name = "hub-kernels"
+    words = "kernel"
     severity = Severity.ERROR
     other_work = Work.KERNELS
     examples = (

@@ -41,7 +41,7 @@ class Generator(Hazard):
     severity = Severity.ERROR
     spoken_by = ("rng",)
     nodes = (cst.Call,)
-    words = r"[Gg]enerator|graphsafe_|\bdevice\s*=(?!=)"  # a class of the project may have any name
+    words = r"[Gg]enerator|graphsafe_|\bdevice\s*=(?!=)|cuda"  # a class of the project may have any name
     examples = (
         example(
             """

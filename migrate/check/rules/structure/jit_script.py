@@ -25,6 +25,7 @@ class JitScript(NamedHazard):
 
     code = "XLA709"
     name = "jit-script"
+    words = "jit"
     severity = Severity.WARNING
     examples = (
         example(

@@ -52,6 +52,8 @@ class Device(Rule):
     - where a device is kept: `device = 'cuda:%d' % rank`, `device = rank % torch.cuda.device_count()`,
       `args.device = torch.cuda.current_device()`, `def f(device='cuda')`, and the default of the option
       `--device`;
+    - the default of `kwargs.get('device', 'cuda')` and of `getattr(args, 'device', 'cuda')`: who gives
+      another device means it;
     - `self.device = [0, 'cpu'][0]` of a configuration, whose `device` another file moves to.
 
     `x.pin_memory()` goes, which raises without a GPU. A program imports torch_xla, which torch needs for it.
