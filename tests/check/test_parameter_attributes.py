@@ -1,4 +1,4 @@
-"""XLA868: attributes and hooks of parameters that the move to the device loses, in whatever file they are set."""
+"""XLA868: attributes and hooks of parameters that the move to the device loses, in whatever file."""
 
 from __future__ import annotations
 
