@@ -79,3 +79,70 @@ def test_a_move_in_another_function(tmp_path: Path, move: str, yields: str) -> N
 def test_no_move_is_reported(tmp_path: Path) -> None:
     assert ("train.py", "ddp") in findings(tmp_path, "pass", YIELDS[0])
     assert ("engine.py", "step") in findings(tmp_path, "model.cuda()", "yield batch")
+
+
+HELPERS = """
+import dataclasses
+
+import torch
+
+
+def put(value):
+    try:
+        value = value.float().cuda()
+    except AttributeError:
+        pass
+    return value
+
+
+def put_fields(batch):
+    for field in dataclasses.fields(batch):
+        setattr(batch, field.name, put(getattr(batch, field.name)))
+    return batch
+
+
+def shown(batch, name):
+    for field in dataclasses.fields(batch):
+        print(name(getattr(batch, field.name)))
+"""
+FED = """
+import torch
+import torch.distributed as dist
+
+from helpers import put_fields, shown
+
+
+def losses(batch, model):
+    return {"flow": model(batch.video).mean()}
+
+
+def main(loader):
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(dist.get_rank())
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4).cuda())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in loader:
+        MOVE
+        loss = losses(batch, model)["flow"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("move", "reported"),
+    [
+        ("put_fields(batch)", False),
+        ("batch = put_fields(batch)", False),
+        ("shown(batch, str)", True),
+    ],
+)
+def test_a_function_that_hands_the_fields_of_a_batch_to_a_mover(
+    tmp_path: Path, move: str, reported: bool
+) -> None:
+    (tmp_path / "helpers.py").write_text(HELPERS)
+    (tmp_path / "train.py").write_text(FED.replace("MOVE", move))
+    done = rewrite_folder(tmp_path, processes=1)
+    messages = [note.message for _, note in done.left_to_do]
+    assert any("does not show where batch" in message for message in messages) is reported

@@ -41,6 +41,9 @@ SWITCH = "torch.__future__.set_swap_module_params_on_conversion"
 SCHEDULES = re.compile(r"torch\.optim\.lr_scheduler\.")
 SHARDS = ".FullyShardedDataParallel"
 LOADS = b".load_state_dict("
+# What gives a parameter an attribute or a hook, in a loop over parameters.
+MARKS = re.compile(rb"for [^\n]*parameters\(")
+HOOKS = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
 # Calls that give the parameters of a module.
 PARAMETERS = frozenset({"parameters", "named_parameters"})
 # Methods that modules have, and nothing else that is moved.
@@ -91,6 +94,8 @@ class FileOptimizers:
             and whether there are others, of other files or given by callers that are not known.
         handed: the moves of models that go, with a parameter of which nothing is known, to code that is not
             in the project: what is handed, and what to.
+        marked: the calls of `parameters()` of a loop that gives parameters attributes or hooks, whose model
+            moves only later.
     """
 
     made: frozenset[Position] = frozenset()
@@ -98,6 +103,7 @@ class FileOptimizers:
     early: Mapping[Position, Early] = field(default_factory=dict)
     moves: Mapping[Position, tuple[frozenset[Position], bool]] = field(default_factory=dict)
     handed: Mapping[Position, tuple[str, str]] = field(default_factory=dict)
+    marked: frozenset[Position] = frozenset()
 
 
 class Optimizers:
@@ -162,7 +168,33 @@ class Optimizers:
             early,
             {place: (frozenset(own), any(others)) for place, (own, others) in moves.items()},
             handed,
+            frozenset(self._marked(top)),
         )
+
+    def _marked(self, top: ModuleScope) -> Iterator[Position]:
+        """Yield the ends of the calls of `parameters()` that a loop goes over before the model moves."""
+        if MARKS.search(top.module.data) is None:
+            return
+        loops = {
+            part
+            for node in top.module.nodes
+            if isinstance(node, ast.For) and _marks(node)
+            for part in ast.walk(node.iter)
+            if isinstance(part, ast.Call) and _is_parameters(part)
+        }
+        for call, scope in self._evaluator.calls() if loops else ():
+            if call not in loops or not isinstance(call.func, ast.Attribute):
+                continue
+            model = call.func.value
+            goal = self._goal(model, scope, call, scope, ())
+            unmoved = [] if goal.moved else self._unmoved(call, scope, model, scope)
+            if any(
+                self._moves_later(one, to, goal)
+                for one, to in (self._moves if unmoved else ())
+                if not scripts_of(self._analysis).are_apart(to, scope)
+                for goal in unmoved[:MOST_GOALS]
+            ):
+                yield _at(call, top)
 
     @cached_property
     def _may_be_early(self) -> bool:
@@ -671,6 +703,26 @@ def _has_groups(function: Function, name: str) -> bool:
         for definition in definitions
         for node in ast.walk(definition)
     )
+
+
+def _marks(loop: ast.For) -> bool:
+    """Whether a loop gives what it goes over attributes or hooks."""
+    names = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
+
+    def is_own(node: ast.expr) -> bool:
+        return isinstance(node, ast.Name) and node.id in names
+
+    for node in (part for statement in loop.body for part in ast.walk(statement)):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(target, ast.Attribute) and is_own(target.value) for target in node.targets
+        ):
+            return True
+        if isinstance(node, ast.Call) and (
+            (isinstance(node.func, ast.Attribute) and node.func.attr in HOOKS)
+            or (isinstance(node.func, ast.Name) and node.func.id == "setattr")
+        ):
+            return True
+    return False
 
 
 def _is_parameters(call: ast.Call) -> bool:

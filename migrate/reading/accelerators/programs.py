@@ -126,10 +126,34 @@ class Programs:
 
     @cached_property
     def movers(self) -> frozenset[Scope]:
-        """The functions that move something to an accelerator themselves; no forward of a module."""
-        functions = (one for top in self._analysis.scopes.values() for one in top.functions)
+        """The functions that move something to an accelerator themselves; no forward of a module.
+
+        So does one that hands what it is given to such a function: `for part in batch: move(part)`.
+        """
         own = frozenset({"__call__", "__init__", "forward"})
-        return frozenset(one for one in functions if one.name not in own and self._moves(one))
+        functions = [
+            one
+            for top in self._analysis.scopes.values()
+            for one in top.functions
+            if one.name not in own
+        ]
+        found: set[Scope] = {one for one in functions if self._moves(one)}
+        others = [one for one in functions if one not in found and one not in self.training]
+        while handing := [one for one in others if self._hands_on(one, found)]:
+            found.update(handing)
+            others = [one for one in others if one not in found]
+        return frozenset(found)
+
+    def _hands_on(self, function: Function, movers: set[Scope]) -> bool:
+        """Whether a function gives one of `movers` something of what it is given itself."""
+        given = {*function.parameters} - {"self", "cls"}
+        return any(
+            isinstance(part, ast.Name) and part.id in given
+            for call, _ in self._calls(function)
+            if not movers.isdisjoint(self._analysis.running[call].functions)
+            for arg in call.args
+            for part in ast.walk(arg)
+        )
 
     @cached_property
     def readers(self) -> frozenset[Scope]:

@@ -161,6 +161,14 @@ class ParameterAttributes(Hazard):
         context = facts.context
         if is_in_optimizer(owner, context) or facts.steps.inside(owner):
             return False
+        loops = list(_loops(owner, facts))
+        if loops:
+            marked = context.calls.optimizers.marked
+            return any(
+                context.place(call) in marked
+                for loop in loops
+                for call in nodes_of(loop.iter, cst.Call)
+            )
         return not _is_after_move(owner, _models(owner, facts), facts)
 
 
@@ -189,6 +197,13 @@ def _is_parameter(node: cst.BaseExpression, facts: Facts, depth: int = 0) -> boo
         if given.loop is None and value is not None and _is_parameter(value, facts, depth + 1):
             return True
     return False
+
+
+def _loops(owner: cst.BaseExpression, facts: Facts) -> Iterable[cst.For]:
+    """Yield the loops over parameters of which `owner` is a name."""
+    for given in facts.bindings.reaching(owner) if isinstance(owner, cst.Name) else ():
+        if given.loop is not None:
+            yield given.loop
 
 
 def _models(node: cst.BaseExpression, facts: Facts) -> set[str]:
@@ -227,6 +242,8 @@ def _is_after_move(node: cst.CSTNode, models: set[str], facts: Facts, depth: int
     names = [one.name.value for one in around.params.params]
     passed = [name for name in names if name in models]
     callers = facts.bindings.callers(around) if passed else []
+    if passed and not callers:
+        return True  # nothing shows that the model moves later
     return bool(callers) and all(
         _is_after_move(call, _passed(call, names, passed, before), facts, depth + 1)
         for call, before in callers

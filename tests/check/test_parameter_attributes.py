@@ -1,0 +1,121 @@
+"""XLA868: attributes and hooks of parameters that the move to the device loses, in whatever file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.check.check import check_source
+from migrate.check.config import Config
+from migrate.check.project import check_paths
+from migrate.reading.tree.source import parse
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options, Style
+
+NET = """
+import torch
+from torch.nn import Parameter
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+        self.scale = Parameter(torch.ones(4))
+        self.size = 4
+        MARKS
+
+    def forward(self, x):
+        return self.layer(x) * self.scale
+"""
+MARKS = """
+def mark(net, keep):
+    for name, p in net.named_parameters():
+        p.decays = name != "scale"
+        p.register_hook(keep)
+        p.requires_grad = True
+"""
+TRAIN = """
+import torch
+from marks import mark
+from net import Net
+
+
+def setup(net):
+    mark(net, print)
+
+
+def main():
+    net = Net()
+    BEFORE
+    net.cuda()
+    AFTER
+    decayed = [p for p in net.parameters() if getattr(p, "decays", True)]
+    optimizer = torch.optim.SGD(decayed, lr=0.1)
+    for x in [torch.ones(4)]:
+        loss = net(x.cuda()).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+main()
+"""
+
+
+def codes(found: object) -> list[int]:
+    return [one.line for one in found if one.code == "XLA868"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("line", "reported"),
+    [
+        ("self.scale.decays = False", True),
+        ("self.layer.weight.decays = False", True),
+        ("self.layer.bias.decays: bool = False", True),
+        ("setattr(self.scale, 'decays', False)", True),
+        ("w = self.scale; w.decays = False", True),
+        ("for p in self.parameters(): self.scale.decays = False", True),
+        ("self.layer.weight.register_post_accumulate_grad_hook(print)", True),
+        ("self.scale.requires_grad = False", False),
+        ("self.layer.weight.data = torch.ones(4, 4)", False),
+        ("setattr(self.layer.weight, 'requires_grad', False)", False),
+        ("self.layer.decays = False", False),
+        ("self.layer.register_forward_hook(print)", False),
+        ("setattr(self, 'size', 5)", False),
+    ],
+)
+def test_what_a_module_sets_when_it_is_made(line: str, reported: bool) -> None:
+    found = check_source(parse(NET.replace("MARKS", line).encode(), Path("net.py")), Config())
+    assert bool(codes(found)) is reported
+
+
+def project(folder: Path, before: str, after: str) -> None:
+    train = TRAIN.replace("BEFORE", before).replace("AFTER", after)
+    for name, text in (("net", NET.replace("MARKS", "pass")), ("marks", MARKS), ("train", train)):
+        (folder / f"{name}.py").write_text("import torch\n" * (name == "marks") + text)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reported"),
+    [
+        ("mark(net, print)", "pass", True),
+        ("setup(net)", "pass", True),
+        ("pass", "mark(net, print)", False),
+        ("pass", "setup(net)", False),
+        ("pass", "pass", False),
+    ],
+)
+def test_a_loop_in_another_file(tmp_path: Path, before: str, after: str, reported: bool) -> None:
+    project(tmp_path, before, after)
+    found = check_paths([tmp_path], Config()).findings
+    assert bool([one for one in found if one.code == "XLA868"]) is reported
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+def test_the_rewrite_reports_it_too(tmp_path: Path, style: Style) -> None:
+    project(tmp_path, "setup(net)", "pass")
+    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    notes = [(name.name, note.line) for name, note in done.left_to_do if note.rule == "XLA868"]
+    assert notes == [("marks.py", 5), ("marks.py", 6)]
