@@ -91,8 +91,10 @@ def inputs(model: Any, name: str) -> dict[str, Any]:
 def batches(model: Any, name: str) -> Iterator[dict[str, Any]]:
     """The inputs, and others of their shapes: what is drawn lies otherwise, but for tokens of images."""
     made = inputs(model, name)
-    numbers = [key for key, one in made.items() if one.is_floating_point()]
-    moved = numbers or [key for key in made if key.endswith("ids")]
+    tokens = rows()[name]["inputs"] != "multimodal"
+    moved = [
+        key for key, one in made.items() if one.is_floating_point() or (tokens and "ids" in key)
+    ]
     for turn in range(BATCHES):
         yield {key: one.roll(turn, -1) if key in moved else one for key, one in made.items()}
 
