@@ -171,6 +171,7 @@ class StandIn:
     initial: dict[str, Any] = field(default_factory=dict)
     otherwise: dict[str, str] = field(default_factory=dict)
     watched: bool = False
+    methods: tuple[Any, ...] = ()
 
     def limited(self, limits: Any) -> StandIn:
         return self

@@ -46,6 +46,8 @@ class Method:
         optional: arguments and sizes that not every call gives; they are named in calls, and None by default.
         absent: places of results that may be None.
         maybe: names of values in it that may be None.
+        of: the method of the original that it is.
+        doc: the first sentence of the docstring.
     """
 
     arguments: tuple[str, ...]
@@ -56,6 +58,8 @@ class Method:
     optional: frozenset[str] = frozenset()
     absent: frozenset[int] = frozenset()
     maybe: frozenset[str] = frozenset()
+    of: str = "forward"
+    doc: str = ""
 
 
 @dataclass(frozen=True)

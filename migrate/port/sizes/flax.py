@@ -7,6 +7,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def outputs_of(
     module: Any,
     inputs: Arrays,
     work: Path,
+    method: tuple[str, Arrays] | None = None,
 ) -> list[Array]:
     """What a port gives at other sizes, with the weights of the original at these.
 
@@ -59,6 +61,7 @@ def outputs_of(
         module: the original at these.
         inputs: what both are given.
         work: for the weights.
+        method: a further method, and what it is given; None: the forward.
 
     Raises:
         PortRefusesError: its classes, its mapping or its configuration refuse them.
@@ -79,7 +82,11 @@ def outputs_of(
                 variables = package.load_params(file, config, **shapes)
             model = getattr(package, names[0])(config)
             options = {"xla_backend_optimization_level": 0}
-            program = jax.jit(model.apply).lower(variables, **arrays)
+            apply = model.apply
+            if method is not None:
+                apply = partial(model.apply, method=method[0])
+                arrays = {name: _narrow(array) for name, array in method[1].items()}
+            program = jax.jit(apply).lower(variables, **arrays)
             found = program.compile(options)(variables, **arrays)
             return [np.asarray(one) for one in flat(found)]
     except (

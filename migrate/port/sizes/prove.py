@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from migrate.port.sizes.construction import Construction
 from migrate.port.sizes.distance import distance
 from migrate.port.sizes.flax import PortRefusesError, outputs_of, package_of
 from migrate.port.sizes.instance import Arrays, Axis, Change, Instance, alive, built
+from migrate.port.sizes.methods import method_apart
 from migrate.port.sizes.results import Held, Sizes, unproven
 from migrate.port.sizes.second import Second, second
 
@@ -28,6 +29,7 @@ def sizes_of(
     inputs: Arrays,
     work: Path,
     shown: str,
+    methods: Mapping[str, Arrays] | None = None,
 ) -> Sizes:
     """Build the original and the port at a second size, and compare their outputs.
 
@@ -39,10 +41,11 @@ def sizes_of(
         inputs: what it was recorded with.
         work: for files in between.
         shown: the model, for messages.
+        methods: what further methods were recorded with.
     """
     with package_of(folder) as package:
         free = lifted(port, package, folder, module, inputs, work / "beyond")
-    found = _at_another_size(port, folder, module, construction, inputs, work, shown)
+    found = _at_another_size(port, folder, module, construction, inputs, work, shown, methods or {})
     return replace(found, lifted=free)
 
 
@@ -54,6 +57,7 @@ def _at_another_size(
     inputs: Arrays,
     work: Path,
     shown: str,
+    methods: Mapping[str, Arrays],
 ) -> Sizes:
     fixed = tuple(Axis(*place) for place in unproven(port, "").axes)
     if construction is None:
@@ -64,7 +68,7 @@ def _at_another_size(
     if not _is_same(base.module, module):
         return unproven(port, "the model was changed after its constructor had made it")
     found = second(construction, base, fixed, shown)
-    return _Proof(port, folder, construction, base, found, inputs, work, shown).run(fixed)
+    return _Proof(port, folder, construction, base, found, inputs, work, shown, methods).run(fixed)
 
 
 def _sizes(inputs: Arrays, axes: Sequence[Axis]) -> dict[Axis, int]:
@@ -92,7 +96,9 @@ class _Proof:
         inputs: Arrays,
         work: Path,
         shown: str,
+        methods: Mapping[str, Arrays],
     ) -> None:
+        self.methods = methods
         self.port, self.folder, self.construction, self.base = port, folder, construction, base
         self.found, self.inputs, self.work, self.shown = found, inputs, work, shown
         self.good: list[Change] = []
@@ -110,7 +116,23 @@ class _Proof:
             if changes and not self._goes(changes):
                 self._settle(followed)
                 self._settle(others)
+            for method, given in self.methods.items() if self.good else ():
+                if why := self._method(method, given):
+                    return unproven(self.port, f"there its method {method} {why}")
         return self._result(fixed)
+
+    def _method(self, method: str, given: Arrays) -> str:
+        """What is wrong with a further method under the changes that the forward follows."""
+        ordered = tuple(one for one in self.found.changes if one in self.good)
+        made = built(self.construction, self.inputs, ordered, self.shown)
+        if made is None:
+            return "was not tried"
+        made = alive(made)
+        settings = {**self.port.settings, **self._there(made)}
+        where = self.work / method
+        return method_apart(
+            self.port, self.package, self.folder, settings, made, ordered, method, given, where
+        )
 
     def _parted(self, changes: Sequence[Change]) -> tuple[list[Change], list[Change]]:
         """Changes of what the port has a field for, and others: these are more often the ones that part."""
