@@ -85,13 +85,17 @@ def _of_forward(
     inputs: InputSet, takes: Sequence[tuple[str, bool]], method: str, shown: str, folder: Path
 ) -> InputSet:
     """The forward's inputs, where the method has arguments of these names."""
+    if not takes:
+        raise InputsError(
+            f"{shown}: takes no tensors", "let it take what it draws or makes as an argument"
+        )
     needed = [name for name, required in takes if required]
     names = [name for name, _ in takes if name in inputs.names]
     if not names or not set(needed) <= set(names):
         unknown = [name for name in needed if name not in names] or [name for name, _ in takes[:1]]
-        example = f"'{method}:{(unknown or ['x'])[0]}=float32[2,16]'"
+        example = f"'{method}:{unknown[0]}=float32[2,16]'"
         raise InputsError(
-            f"{shown}: input shapes are unknown ({', '.join(unknown) or 'it takes no tensors'})",
+            f"{shown}: input shapes are unknown ({', '.join(unknown)})",
             f"pass them: --inputs {example}",
         )
     arrays: list[Mapping[str, Any]] = [

@@ -94,12 +94,11 @@ def _is_own(cls: type, of: type) -> bool:
 
 
 def _computes(tree: ast.AST, held: Collection[str]) -> bool:
-    """Whether a method uses what its module holds, beyond giving it out or setting it."""
-    bare = {
-        id(node.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Return) and node.value is not None
-    }
+    """Whether a method gives something that it makes of what its module holds."""
+    given = [node for node in ast.walk(tree) if isinstance(node, ast.Return) and node.value]
+    if not given:  # it sets something: `freeze`, `reset_parameters`
+        return False
+    bare = {id(node.value) for node in given}
     return any(
         isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Load)
@@ -114,8 +113,13 @@ def _computes(tree: ast.AST, held: Collection[str]) -> bool:
 def require_method(module: torch.nn.Module, method: str) -> None:
     """Raise GraphError where a model has no such method, or Flax has another one of that name."""
     there = further_methods(module)
-    known = getattr(type(module), method, None)
-    if not callable(known) or method == "forward" or hasattr(torch.nn.Module, method):
+    known = inspect.getattr_static(type(module), method, None)
+    if (
+        not inspect.isroutine(known)
+        or isinstance(known, staticmethod | classmethod)
+        or method == "forward"
+        or hasattr(torch.nn.Module, method)
+    ):
         names = ", ".join(there) or "none beside forward"
         raise GraphError(
             f"{type(module).__name__} has no method {method} of its own", f"its methods: {names}"

@@ -154,7 +154,7 @@ def test_a_method_under_no_grad_passes_no_gradient(load: Any) -> None:
 def test_methods_that_are_left_out_are_named() -> None:
     torch.manual_seed(0)
     without = port(with_methods.Coder(), {"x": real(2, 3, 8, 6)})
-    assert without.left == ("encode", "decode")  # `widths` and `code_of` compute nothing
+    assert without.left == ("encode", "decode")  # the others compute nothing
     assert any(
         "Coder.encode, Coder.decode" in note and "--methods encode,decode" in note
         for note in without.notes

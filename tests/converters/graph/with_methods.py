@@ -34,6 +34,9 @@ class Coder(nn.Module):
     def code_of(self) -> nn.Module:
         return self.mean
 
+    def freeze(self) -> None:
+        self.mean.requires_grad_(False)
+
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         z = self.encode(x)
         return self.decode(z), z
