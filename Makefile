@@ -12,7 +12,7 @@ export PJRT_DEVICE ?= CPU
 # Much memory is taken and given back; in large pages that is several times cheaper on virtual machines.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: install demo test test-long test-machines test-newer test-flax4 lint docs bench constraints clean
+.PHONY: install demo test test-long test-machines test-newer test-newer-jax test-flax4 lint docs bench constraints clean
 
 install: $(INSTALLED)
 
@@ -60,6 +60,20 @@ $(NEWER)/.installed: Makefile pyproject.toml constraints.txt
 test-newer: $(NEWER)/.installed
 	$(NEWER)/bin/python -m pytest -m 'not long' -n 2 --dist loadfile tests/shims tests/converters \
 	  tests/reading tests/rewrite tests/parity
+
+# Ports, written here, on the JAX and Flax of newer Pythons: two environments with these alone.
+PYTHON312 ?= python3.12
+NEWER_JAX := $(VENV)-jax-0.11 $(VENV)-jax-0.12
+
+$(VENV)-jax-%/.installed: Makefile
+	$(PYTHON312) -m venv $(VENV)-jax-$*
+	$(VENV)-jax-$*/bin/python -m pip install --quiet --upgrade pip
+	$(VENV)-jax-$*/bin/python -m pip install --quiet 'jax~=$*.0' 'flax>=0.12' safetensors
+	touch $@
+
+test-newer-jax: install $(NEWER_JAX:=/.installed)
+	NEWER_JAX_PYTHONS="$(subst $(eval) ,:,$(patsubst %,$(CURDIR)/%/bin/python,$(NEWER_JAX)))" \
+	  $(BIN)/python -m pytest -m long -rP --show-capture=stdout tests/port/test_newer_jax.py
 
 # The Flax models of transformers 4, which transformers 5 dropped: weights fitted to them, run by them.
 FLAX4 := $(VENV)-flax4

@@ -141,6 +141,7 @@ class Call:
         taken: its results.
         body: what happens in it.
         frames: where it is called.
+        method: the method that is called.
     """
 
     path: str
@@ -149,6 +150,12 @@ class Call:
     taken: tuple[Taken, ...]
     body: tuple[Item, ...]
     frames: tuple[Frame, ...]
+    method: str = "forward"
+
+    @property
+    def is_entry(self) -> bool:
+        """Whether it is a further method of the model, which nothing in the model's forward calls."""
+        return not self.path and self.number > 0
 
     @property
     def outs(self) -> tuple[int, ...]:
@@ -179,6 +186,21 @@ Item: TypeAlias = "Op | Call | Apply"
 
 
 @dataclass(frozen=True)
+class Entry:
+    """How the model, or a further method of it, is called.
+
+    Attributes:
+        method: its name in the original.
+        inputs: names and numbers of its inputs.
+        outputs: a pytree of `Ref`, `Held` and plain values.
+    """
+
+    method: str
+    inputs: tuple[tuple[str, int], ...]
+    outputs: Any
+
+
+@dataclass(frozen=True)
 class Graph:
     """A recorded model.
 
@@ -194,6 +216,8 @@ class Graph:
         optional: names of inputs that a caller may leave out.
         maybe: numbers of tensors that are None where an input is left out.
         otherwise: numbers of tensors that are needed only where one is.
+        methods: further methods of the model. The call of the n-th is in the body of `root`, as a call of
+            the model with the number n (from 1).
     """
 
     inputs: tuple[tuple[str, int], ...]
@@ -206,6 +230,11 @@ class Graph:
     optional: tuple[str, ...] = ()
     maybe: frozenset[int] = frozenset()
     otherwise: frozenset[int] = frozenset()
+    methods: tuple[Entry, ...] = ()
+
+    def entry(self, number: int) -> Entry:
+        """How the model is called: 0 is its forward, others are its further methods."""
+        return self.methods[number - 1] if number else Entry("forward", self.inputs, self.outputs)
 
     def dtype_of(self, key: str, tensor: torch.Tensor) -> torch.dtype:
         """The dtype that a parameter, buffer or constant was recorded with."""

@@ -6,6 +6,7 @@ import ast
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,24 @@ import torch
 
 from converters.graph.expression import call, code
 from converters.graph.ir import COMPUTE, Free, Graph
-from converters.graph.merging.merged import Both, evaluation_alone
+from converters.graph.merging.merged import Both, both_modes, evaluation_alone
+from converters.graph.merging.methods import (
+    as_forward,
+    further_methods,
+    joined,
+    methods_as_calls,
+    own_constants,
+    require_method,
+)
 from converters.graph.merging.options import OptionError, merged
 from converters.graph.merging.recorded import Options, tensors
 from converters.graph.merging.recorded import recorded as recorded_with_options
+from converters.graph.merging.results import with_same_results
+from converters.graph.recording.group import group
 from converters.graph.recording.guards import Bound
-from converters.graph.recording.trace import GraphError, Trace
+from converters.graph.recording.masks import broadcast_masks
+from converters.graph.recording.shared import first_names
+from converters.graph.recording.trace import GraphError, Trace, trace
 from converters.graph.starts.watch import Starts
 from converters.graph.writing import linen
 from converters.graph.writing.classes import classes
@@ -43,6 +56,23 @@ class Argument:
     fixed: bool = False
     optional: bool = False
     needs: str = ""
+
+
+@dataclass(frozen=True)
+class FurtherMethod:
+    """A method of the original, beside its forward, that is a method of the port.
+
+    Attributes:
+        name: of both.
+        inputs: what it is called with, by name.
+        free: which sides of the inputs may be others.
+        bounds: conditions on free sizes that the source asserts.
+    """
+
+    name: str
+    inputs: tuple[Argument, ...]
+    free: tuple[str, ...]
+    bounds: tuple[Bound, ...]
 
 
 @dataclass(frozen=True)
@@ -77,6 +107,8 @@ class Port:
         watched: whether it is known how the original starts.
         left: inputs of the original that the port does not take, or demands though the original does not,
             each with the reason.
+        methods: methods of the original, beside its forward, that it has.
+        methods_left: those that it does not have.
     """
 
     modeling: str
@@ -109,6 +141,8 @@ class Port:
     otherwise: Mapping[str, str] = field(default_factory=dict)
     watched: bool = False
     left: Mapping[str, str] = field(default_factory=dict)
+    methods: tuple[FurtherMethod, ...] = ()
+    methods_left: tuple[str, ...] = ()
 
     def limited(self, limits: Limits) -> Port:
         """The port with sources that refuse other sizes than these."""
@@ -119,8 +153,14 @@ class Port:
         return replace(self, modeling=modeling, config=config, bounds=asserted)
 
 
+Tensors = Mapping[str, torch.Tensor]
+
+
 def port(
-    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], starts: Starts | None = None
+    module: torch.nn.Module,
+    inputs: Tensors,
+    starts: Starts | None = None,
+    methods: Mapping[str, Tensors] | None = None,
 ) -> Port:
     """Write a torch model in Flax.
 
@@ -131,31 +171,41 @@ def port(
             takes its masks and positions also if they are not among these.
         starts: how its factory was seen to initialise it (`converters.graph.starts.watch`); None: nobody
             watched, and `init` draws as Flax does.
+        methods: further methods that are ported, each with what it is called with.
 
     Raises:
         GraphError: it cannot be recorded, or has a form that no port has.
     """
-    found = recorded_with_options(module, inputs)
-    both, options = found.both, found.options
+    for method in methods or {}:
+        require_method(module, method)
+    both, options, others = _recordings(module, inputs, methods or {})
     try:
-        graph, drafter, model = _written(module, both, starts, options)
+        graph, drafter, model = _written(module, both, options, others, starts)
     except GraphError as error:
-        if both.evaluation is None:
+        if both.evaluation is None and all(one.evaluation is None for one in others.values()):
             raise
-        both = evaluation_alone(both, error.what)
-        graph, drafter, model = _written(module, both, starts, options)
-    recorded = both.recorded
+        both, others = _without_training(both, others, error.what)
+        graph, drafter, model = _written(module, both, options, others, starts)
+    recorded, found = both.recorded, both.graph
     bounds = options.bounds if options.names else recorded.bounds
     _refuse_training(model.classes[-1], both.modes.refused)
     name = model.classes[-1].name
     config = f"{name.removesuffix('Model')}Config"
-    title = f"{name} in Flax, ported from {type(module).__module__}."
-    forward = model.classes[-1].methods["__call__"]
+    title = f"{name} in Flax, ported from {_where(module)}."
+    plain_methods = dict(model.classes[-1].methods)
 
     def write(limits: Limits) -> tuple[str, str]:
-        demands = _demands(graph, bounds, limits, options.needs)
-        with_demands = replace(forward, body=[*demands, *forward.body])
-        model.classes[-1].methods["__call__"] = with_demands
+        for called, method in plain_methods.items():
+            if method.of != "forward":
+                of = others[method.of].recorded
+                own = replace(limits, axes={}, lifted=frozenset())
+                demands = _demands(_fixed(of), of.bounds, own, {})
+            elif called == "__call__":
+                demands = _demands(graph.fixed, bounds, limits, options.needs)
+            else:
+                continue
+            with_demands = replace(method, body=[*demands, *method.body])
+            model.classes[-1].methods[called] = with_demands
         modeling = linen.modeling(
             model, config, title, drafter.functions, drafter.classes_of_ours(), drafter.stubs
         )
@@ -177,6 +227,8 @@ def port(
             *_dtypes_note(recorded),
             *copied_starts(starts or {}, drafter.first),
             *map(_own_gradient, recorded.own_gradients),
+            *_left_note(module, others),
+            *(f"{name}: {note}" for name, one in others.items() for note in one.recorded.notes),
         ),
         missing=missing,
         origin=_origin(model),
@@ -191,7 +243,12 @@ def port(
         initial=dict(drafter.initial.values),
         otherwise=drafter.initial.unwritten() if starts is not None else {},
         watched=starts is not None,
-        stages={"graph.txt": str(both.graph), "plain.txt": str(graph)},
+        methods=tuple(
+            FurtherMethod(name, _inputs(of, {}), _free(of), others[name].recorded.bounds)
+            for name, of in _entries(graph, others).items()
+        ),
+        methods_left=tuple(name for name in further_methods(module) if name not in others),
+        stages={"graph.txt": str(found), "plain.txt": str(graph)},
         settings=model.settings,
         sources=model.sources,
         bounds=bounds,
@@ -207,8 +264,54 @@ def _own_gradient(function: str) -> str:
     )
 
 
+def _recordings(
+    module: torch.nn.Module, inputs: Tensors, methods: Mapping[str, Tensors]
+) -> tuple[Both, Options, dict[str, Both]]:
+    """The recordings of the forward and of further methods: all with dtypes, or none; all trained, or none.
+
+    Raises:
+        GraphError: one of them cannot be recorded.
+    """
+    forward = recorded_with_options(module, inputs)
+    others: dict[str, Both] = {}
+    for name, given in methods.items():
+        with as_forward(module, name), methods_as_calls(module):
+            try:
+                others[name] = _recording(module, given, forward.both.recorded.same_dtype)
+            except GraphError as error:
+                raise GraphError(f"method {name}: {error.what}", error.remedy) from error
+        why = others[name].recorded.same_dtype
+        if why and not forward.both.recorded.same_dtype:
+            forward = recorded_with_options(module, inputs, why)
+            for earlier in list(others)[:-1]:
+                with as_forward(module, earlier), methods_as_calls(module):
+                    others[earlier] = _recording(module, methods[earlier], why)
+    both = forward.both
+    refused = [one.modes.refused for one in (both, *others.values()) if one.modes.refused]
+    if refused:
+        both, others = _without_training(both, others, refused[0])
+    return both, forward.options, others
+
+
+def _recording(module: torch.nn.Module, inputs: Tensors, same_dtype: str) -> Both:
+    with broadcast_masks():
+        recorded = trace(module, inputs, same_dtype=same_dtype)
+    return both_modes(module, inputs, recorded, group(recorded))
+
+
+def _without_training(
+    both: Both, others: Mapping[str, Both], reason: str
+) -> tuple[Both, dict[str, Both]]:
+    made = {name: evaluation_alone(one, reason) for name, one in others.items()}
+    return evaluation_alone(both, reason), made
+
+
 def _written(
-    module: torch.nn.Module, both: Both, starts: Starts | None, options: Options
+    module: torch.nn.Module,
+    both: Both,
+    options: Options,
+    others: Mapping[str, Both],
+    starts: Starts | None,
 ) -> tuple[Graph, Drafter, Model]:
     """The graph as one would say it, and the classes of it.
 
@@ -225,22 +328,66 @@ def _written(
             raise GraphError(f"with and without {', '.join(options.names)}: {error}", "") from None
         graph = replace(graph, root=pruned(graph.root, graph.outputs))
         constants |= graph.constants
-    drafter = Drafter(graph, module, constants, both.modes, starts)
+    if others:
+        named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers())
+        shared = {name for name, _ in named} | set(first_names(module))
+        graphs = {}
+        for name, one in others.items():
+            own = tensors(one.recorded) | dict(one.graph.constants)
+            graphs[name] = plain(one.graph, modules, own)
+            constants = own_constants(own, name, shared) | constants
+        graph = joined(graph, graphs, shared)
+    graph = with_same_results(graph)
+    statistics = both.modes.statistics.union(*(one.modes.statistics for one in others.values()))
+    modes = replace(both.modes, statistics=statistics)
+    drafter = Drafter(graph, module, constants, modes, starts)
     model = classes(drafter)
-    for path in sorted(both.modes.statistics):
+    for path in sorted(modes.statistics):
         layer = drafter.layer(path)
         if layer is None or not layer.trains:
             raise GraphError(f"{path} keeps statistics, and is no layer of its own", "report it")
     return graph, drafter, model
 
 
+def _left_note(module: torch.nn.Module, others: Mapping[str, Both]) -> list[str]:
+    """The methods of the original that the port lacks, in one line."""
+    left = [name for name in further_methods(module) if name not in others]
+    if not left:
+        return []
+    cls, them = type(module).__name__, "it" if len(left) == 1 else "them"
+    named = ", ".join(f"{cls}.{name}" for name in left)
+    return [f"not in the port: {named}; port {them} with --methods {','.join(left)}"]
+
+
+def _where(module: torch.nn.Module) -> str:
+    """The file or module of the original, as the user knows it."""
+    name = type(module).__module__
+    if not name.startswith("_"):
+        return name
+    try:
+        return Path(inspect.getsourcefile(type(module)) or name).name
+    except TypeError:
+        return name
+
+
+def _fixed(recorded: Trace) -> dict[str, Any]:
+    return {name: value.tolist() for name, value in recorded.fixed.items()}
+
+
+def _entries(graph: Graph, others: Mapping[str, Both]) -> dict[str, Graph]:
+    """Each further method as a graph that has its inputs."""
+    made = {}
+    for one in graph.methods:
+        fixed = _fixed(others[one.method].recorded)
+        made[one.method] = replace(graph, inputs=one.inputs, outputs=one.outputs, fixed=fixed)
+    return made
+
+
 def _demands(
-    graph: Graph, bounds: tuple[Bound, ...], limits: Limits, needs: Mapping[str, str]
+    fixed: Mapping[str, Any], bounds: tuple[Bound, ...], limits: Limits, needs: Mapping[str, str]
 ) -> list[ast.stmt]:
     """What the model does first: it refuses other values, and other sizes, than the recording holds for."""
-    values = [
-        call("demand_recorded", name, code(name), values) for name, values in graph.fixed.items()
-    ]
+    values = [call("demand_recorded", name, code(name), values) for name, values in fixed.items()]
     sizes = {one.condition: one.text for one in bounds if one.text not in limits.lifted}
     for (name, axis), size in limits.axes.items():
         sizes[f"{name}.shape[{axis}] == {size}"] = f"{name} axis {axis}: {size}"
@@ -260,7 +407,9 @@ def _refuse_training(cls: Class, reason: str) -> None:
     """Have the model refuse training, where the port does not have what the original does then."""
     if reason:
         cls.told = True
-        cls.methods["__call__"].body.insert(0, refusal(reason))
+        for name, method in cls.methods.items():
+            if method.of != "forward" or name == "__call__":
+                method.body.insert(0, refusal(reason))
 
 
 def _dtypes_note(recorded: Trace) -> list[str]:

@@ -6,6 +6,7 @@ function, so that `migrate --help` answers at once.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import Any, NoReturn
@@ -32,12 +33,27 @@ class _Terminated(KeyboardInterrupt):
     """SIGTERM: as Ctrl-C, what was started is stopped and temporary files are removed."""
 
 
+# Commands that run a model of the user's and write what it did.
+_SAME_BYTES = ("port",)
+
+
 def main() -> None:
     """Run the command line; the console script `migrate`."""
+    _fix_hashes()
     signal.signal(signal.SIGTERM, _terminate)
     guard_streams()
     import_quickly("torch", "torch_xla", "jax", "flax", "transformers")
     commands(prog_name="migrate")
+
+
+def _fix_hashes() -> None:
+    """Start the command again with a fixed PYTHONHASHSEED, where the user has set none.
+
+    A model that goes over a set of names (Gemma 3 of transformers) is recorded in the order of their hashes.
+    """
+    if "PYTHONHASHSEED" not in os.environ and any(one in _SAME_BYTES for one in sys.argv[1:2]):
+        environment = {**os.environ, "PYTHONHASHSEED": "1"}
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
 def _terminate(*_: object) -> NoReturn:

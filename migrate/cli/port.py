@@ -36,6 +36,11 @@ class _WithScript(click.Command):
     "--inputs", multiple=True, metavar="SPEC", help="x=float32[2,3,32,32], a file, a function."
 )
 @click.option(
+    "--methods",
+    metavar="NAME,…",
+    help="Methods to port beside forward. Their inputs: --inputs METHOD:SPEC.",
+)
+@click.option(
     "--from-script",
     "script",
     type=_A_PATH,
@@ -61,7 +66,9 @@ class _WithScript(click.Command):
     "--timeout", type=click.FloatRange(min=1), default=600.0, help="Seconds for one comparison."
 )
 @as_json
-def port(target: str | None, no_proof: bool, json_output: bool, **given: Any) -> None:
+def port(
+    target: str | None, no_proof: bool, json_output: bool, methods: str | None, **given: Any
+) -> None:
     """Write the Flax model of a torch module: source, sizes, weights, tests, and the proof.
 
     TARGET is file.py:Class, pkg.mod:factory, a Hugging Face folder, org/name[@revision] of the hub, or the
@@ -76,13 +83,17 @@ def port(target: str | None, no_proof: bool, json_output: bool, **given: Any) ->
         from migrate.report.text.port import missing_as_json, port_as_json, port_summary
 
         named = [without_secrets(target)] if target is not None else []
-        command = shlex.join(["migrate", "port", *named, *_said(given)])
+        wanted = tuple(filter(None, (methods or "").replace(" ", "").split(",")))
+        more = [f"--methods={','.join(wanted)}"] if wanted else []
+        command = shlex.join(["migrate", "port", *named, *more, *_said(given)])
         with working(quiet=json_output) as progress:
             # The port's own test goes back to the original: its copy stays.
             here = Nearby(given["output"] / "originals", progress)
             original = None if target is None else here.target(target)
             options = PortOptions(
-                proof=not no_proof, **(given | {"weights": here.file(given["weights"])})
+                proof=not no_proof,
+                methods=wanted,
+                **(given | {"weights": here.file(given["weights"])}),
             )
             try:
                 done = port_model(original, options, command, progress)

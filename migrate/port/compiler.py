@@ -30,6 +30,7 @@ def compiled(
     lowerings: Path | None = None,
     stages: Path | None = None,
     starts: Any = None,
+    methods: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Any:
     """The Flax source of a module.
 
@@ -41,6 +42,7 @@ def compiled(
         lowerings: a file that registers lowerings of the user's own when it is imported.
         stages: a folder into which each stage of the compiler writes what it made.
         starts: how the module's factory was seen to initialise it.
+        methods: further methods to port, each with what it is recorded with.
 
     Raises:
         MissingOperatorsError: operators have no lowering; all of them.
@@ -55,7 +57,7 @@ def compiled(
         if lowerings is not None:
             with imported(f"--lowerings {lowerings}", str(lowerings)):
                 pass
-        made = port(module, inputs, starts)
+        made = port(module, inputs, starts, methods)
     if stages is not None:
         _write_stages(made.stages, stages)
     if made.missing and not allow_stubs:

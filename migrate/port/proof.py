@@ -20,7 +20,7 @@ from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.parity.sides import frames
 from migrate.parity.sides.start import started, workplace
 from migrate.parity.sides.target import Target
-from migrate.port.results import GRADIENTS, TRAINING, Case
+from migrate.port.results import GRADIENTS, LOW_PRECISION, TRAINING, Case
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
@@ -29,7 +29,6 @@ BATCH = "batch"
 # Of inputs of a second shape, and of those in the precision of a TPU.
 _FEW = 2
 PADDED = "padded batches"
-_NAMED = {"default": "the precision of a TPU, emulated"}
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def asked(
     if spared:
         bare = tuple({n: array for n, array in one.items() if n not in spared} for one in few)
         yield Asked(f"without {', '.join(spared)}", bare, layers=False)
-    yield Asked(_NAMED["default"], few, precision="default")
+    yield Asked(LOW_PRECISION, few, precision="default")
     for name, axes in free_axes(arguments, given[0]).items():
         argument, axis = axes[0]
         old = given[0][argument].shape[axis]
@@ -165,6 +164,7 @@ def proven(
     seed: int,
     timeout: float,
     progress: Callable[[str], None],
+    method: str = "",
 ) -> tuple[Case, ...]:
     """Compare the original with the folder, each in a process of its own.
 
@@ -178,8 +178,10 @@ def proven(
         seed: of the factory.
         timeout: seconds for one request to a side.
         progress: told what is being done.
+        method: which is compared in place of the forward; "": the forward.
     """
-    port = Target("port", str(folder), f"port:{shown}")
+    original = replace(original, method=method)
+    port = Target("port", str(folder), f"port:{shown}", method=method)
     options = Options(
         a=SideOptions(weights=state),
         b=SideOptions(weights=params),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def readme_text(
         _weights(weights),
         _list(
             "## Free dimensions",
-            [*port.free, *(one.text for one in port.bounds)],
+            [*port.free, *(one.text for one in port.bounds), *_free_of_methods(port)],
             "None: it takes the inputs that it was recorded with.",
         ),
         _masks(port),
@@ -68,7 +69,7 @@ def readme_text(
         "## Does it start the same?\n",
         _start(port, start),
         "## Files\n",
-        "\n".join(f"- `{file}`: {_FILES[file]}" for file in files if file in _FILES),
+        "\n".join(f"- `{file}`: {said}" for file in files if (said := _file_text(file))),
     ]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
@@ -85,6 +86,12 @@ _FILES = {
     "test_parity.py": "compares it with the original (needs torch and the original, not tpu-migrate)",
     "test_inputs.safetensors": "what that test feeds both with",
 }
+
+
+def _file_text(file: str) -> str:
+    """What a file of a port is."""
+    method = re.fullmatch(r"test_inputs_(\w+)\.safetensors", file)
+    return f"what that test feeds `{method[1]}` with" if method else _FILES.get(file, "")
 
 
 def _origin(origin: Sequence[tuple[str, str, int]]) -> str:
@@ -123,6 +130,7 @@ def _use(name: str, port: Any, weights: bool) -> str:
         "```",
         "",
         f"Inputs: {shapes}; laid out as torch has them.",
+        *_methods(port),
         *(["", _DRAWS] if rngs else []),
     ]
     return "\n".join(lines)
@@ -154,6 +162,25 @@ _SAID = {
     "position_ids": "the position of each token; left out: as the original counts them.",
 }
 _USUAL = "None in the original if it is left out, and here."
+
+
+def _methods(port: Any) -> list[str]:
+    """How the further methods are called."""
+    if not port.methods:
+        return []
+    lines = ["", "Further methods:", "", "```python"]
+    for method in port.methods:
+        given = ", ".join(f"{one.name}={one.name}" for one in method.inputs)
+        lines.append(f'model.apply(variables, {given}, method="{method.name}")')
+    return [*lines, "```"]
+
+
+def _free_of_methods(port: Any) -> list[str]:
+    return [
+        f"{method.name}: {text}"
+        for method in port.methods
+        for text in (*method.free, *(one.text for one in method.bounds))
+    ]
 
 
 _DRAWS = (

@@ -6,7 +6,7 @@ import ast
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,17 @@ from converters.copied import copied
 from converters.graph.writing.model import Limits
 from converters.installing import how_to_install, is_installed
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.inputs.set import write_inputs
+from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.port import initialisation
 from migrate.port.compiler import compiled, has_compiler
 from migrate.port.errors import PortError
 from migrate.port.folder import port_name, record, require_place, writing
+from migrate.port.methods import (
+    asked_of_method,
+    inputs_of_methods,
+    specs_by_method,
+    tensors_of,
+)
 from migrate.port.numerics.compare import compared
 from migrate.port.numerics.results import Folder as NumericsFolder
 from migrate.port.numerics.results import Numerics
@@ -31,9 +37,9 @@ from migrate.port.results import Case, Ported
 from migrate.port.scripted import record_script
 from migrate.port.sizes.prove import sizes_of
 from migrate.port.sizes.results import Sizes, unproven
-from migrate.port.texts import TEST_INPUTS, convert_text, package_text, test_text
 from migrate.port.texts import Original as Way
-from migrate.port.unused import unused_paths
+from migrate.port.texts import convert_text, inputs_file, package_text, test_text
+from migrate.port.unused import notes_on_methods, unused_paths
 from migrate.port.weights import INITIAL, PARAMS, Weights, stirred, write_weights
 from migrate.versions import installed
 
@@ -60,6 +66,7 @@ class PortOptions:
         api: of Flax.
         script: a training script whose run gives the inputs, and the model where nobody names it.
         args: of that script.
+        methods: of the original that are ported beside its forward.
         comparisons: which are made, of `Case`'s names and "sizes", "bfloat16", "initialisation"; None: all.
     """
 
@@ -76,6 +83,7 @@ class PortOptions:
     timeout: float = 600.0
     api: str = "linen"
     script: Path | None = None
+    methods: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     comparisons: frozenset[str] | None = None
 
@@ -129,22 +137,30 @@ def port_model(
         folder = options.output / name
         lost = require_place(folder, options.force)
         progress("making inputs")
-        given = given_inputs(original, specs, options.count, work / "inputs")
+        own, of_methods = specs_by_method(specs, options.methods)
+        given = given_inputs(original, own, options.count, work / "inputs")
+        methods = inputs_of_methods(original, given, of_methods, options.count, work / "methods")
         progress("recording and translating the model")
         how: dict[str, Any] = {"lowerings": options.lowerings, "stages": options.stages}
         how["starts"] = original.starts
+        how["methods"] = {name: tensors_of(inputs[0]) for name, inputs in methods.items()}
         made = compiled(
             given.model, given.tensors(), target, allow_stubs=options.allow_stubs, **how
         )
         with writing(folder) as place:
             progress("writing source and weights")
-            weights = _written(place, folder, name, original, given, made, work)
+            weights = _written(place, folder, name, original, given, made, work, methods)
             sizes = None
             if not made.missing:
                 progress("building both at another size")
-                sizes = _sizes(place, original, given, made, options, progress)
+                first = {name: inputs[0] for name, inputs in methods.items()}
+                sizes = _sizes(place, original, given, made, options, progress, first)
                 made = made.limited(sizes.limits)
                 _write_limited(place, made)
+            first = {name: inputs[0] for name, inputs in methods.items()}
+            of_them = notes_on_methods(place, first)
+            if of_them:
+                made = replace(made, notes=(*made.notes, *of_them))
             notes = [*said, *given.notes, *weights.notes, *formatted(place)]
             cases: tuple[Case, ...] = ()
             numerics: tuple[Numerics, ...] = ()
@@ -170,6 +186,21 @@ def port_model(
                     progress,
                 )
                 runs = not any(case.error for case in cases)  # else it does not run here either
+                for method in made.methods if runs else ():
+                    inputs = methods[method.name]
+                    cases += proven(
+                        original.target,
+                        place,
+                        folder,
+                        asked_of_method(given.model, method, inputs, takes, made.trains),
+                        state,
+                        params,
+                        SEED,
+                        options.timeout,
+                        progress,
+                        method.name,
+                    )
+                runs = not any(case.error for case in cases)
                 if runs and options.compares("bfloat16"):
                     progress("comparing: bfloat16")
                     numerics = _in_bfloat16(
@@ -288,6 +319,7 @@ def _written(
     given: Given,
     made: Any,
     work: Path,
+    methods: Mapping[str, InputSet],
 ) -> Weights:
     """Write everything but the README into the place, which will be the folder."""
     sources = {"modeling.py": made.modeling, "config.py": made.config}
@@ -315,14 +347,17 @@ def _written(
         original.folder is None or original.checkpoint is not None,
     )
     params = weights.state is not None
-    sources["test_parity.py"] = test_text(made.model_class, way, SEED, params, made.streams)
+    how = (made.model_class, way, SEED, params, made.streams, tuple(methods))
+    sources["test_parity.py"] = test_text(*how)
     for file, text in sources.items():
         _require_python(file, text)
         (place / file).write_text(text)
     if unused := unused_paths(place):
         (place / "__init__.py").write_text(package_text(*names, unused, weights.frozen))
-    write_inputs(work / "test", [given.inputs[0]])
-    (place / TEST_INPUTS).write_bytes((work / "test" / "000.safetensors").read_bytes())
+    first = {"": given.inputs[0]} | {name: inputs[0] for name, inputs in methods.items()}
+    for method, arrays in first.items():
+        written = write_inputs(work / f"test{method}", [arrays])
+        (place / inputs_file(method)).write_bytes((written.folder / "000.safetensors").read_bytes())
     return weights
 
 
@@ -333,6 +368,7 @@ def _sizes(
     made: Any,
     options: PortOptions,
     progress: Progress,
+    methods: Mapping[str, Arrays],
 ) -> Sizes:
     """Which sizes the port follows; its source in the place is without limits afterwards."""
     if options.comparisons is not None and "sizes" not in options.comparisons:
@@ -341,7 +377,7 @@ def _sizes(
     _write_limited(place, made.limited(Limits(lifted=texts)))
     module, shown = original.module, original.target.shown
     inputs, construction = given.inputs[0], original.construction
-    return sizes_of(made, place, module, construction, inputs, shown, progress)
+    return sizes_of(made, place, module, construction, inputs, shown, progress, methods)
 
 
 def _write_limited(place: Path, made: Any) -> None:

@@ -8,6 +8,13 @@ from pathlib import Path
 from textwrap import dedent
 
 TEST_INPUTS = "test_inputs.safetensors"
+
+
+def inputs_file(method: str) -> str:
+    """The file of what a test feeds to a method; "" is the forward."""
+    return f"test_inputs_{method}.safetensors" if method else TEST_INPUTS
+
+
 LIMIT = 1e-5  # relative L2 of outputs in float32; the goal of every port
 
 
@@ -225,7 +232,14 @@ def convert_text(model: str, config: str, original: str, by_mapping: bool, const
     return "\n".join(lines)
 
 
-def test_text(model: str, how: Original, seed: int, params: bool, streams: Sequence[str]) -> str:
+def test_text(
+    model: str,
+    how: Original,
+    seed: int,
+    params: bool,
+    streams: Sequence[str],
+    methods: Sequence[str],
+) -> str:
     """`test_parity.py`: the port against the original, without this project unless it draws.
 
     Args:
@@ -234,10 +248,19 @@ def test_text(model: str, how: Original, seed: int, params: bool, streams: Seque
         seed: of the factory.
         params: whether the port has weights.
         streams: of random numbers that the model draws from.
+        methods: of the port beside its forward.
     """
     weights = "package.load_params()" if params else "{}"
     rngs = ", ".join(f'"{name}": jax.random.key(0)' for name in streams)
+    parts = (_PARAMETRIZED, _METHOD, _RUN_METHOD) if methods else ("", _FORWARD, _RUN_FORWARD)
+    rows = "".join(f'("{name}", "{inputs_file(name)}"), ' for name in methods)
     return _text(_TEST).format(
+        parametrized=parts[0].format(rows=f'("forward", "{TEST_INPUTS}"), {rows}'.rstrip(", ")),
+        signature=parts[1],
+        inputs="inputs" if methods else f'"{TEST_INPUTS}"',
+        partial="from functools import partial\n" if methods else "",
+        called=parts[2][0],
+        applied=parts[2][1],
         alone="and, as the model draws, tpu-migrate" if streams else "and not tpu-migrate",
         draws=_DRAWS if streams else "",
         torch_draws=", torch_side.Drawn(draws.Draws(SEED))" if streams else "",
@@ -248,7 +271,6 @@ def test_text(model: str, how: Original, seed: int, params: bool, streams: Seque
         load=how.load,
         seed=seed,
         limit=LIMIT,
-        inputs=TEST_INPUTS,
         weights=weights,
     )
 
@@ -335,6 +357,15 @@ _CHECKPOINT = """\
     state = {next((end for end in ends(key) if end in own), key): one for key, one in state.items()}
     module.load_state_dict(state)
 """
+_PARAMETRIZED = """@pytest.mark.parametrize(("method", "inputs"), [{rows}])
+"""
+_METHOD = "method: str, inputs: str) -> None:"
+_FORWARD = ") -> None:"
+_RUN_METHOD = (
+    "getattr(module, method)",
+    'partial(package.build().apply, method="__call__" if method == "forward" else method)',
+)
+_RUN_FORWARD = ("module", "package.build().apply")
 _DRAWS = """\
 # Both sides draw the same numbers.
 draws = pytest.importorskip("migrate.parity.ground.draws")
@@ -351,7 +382,7 @@ _TEST = '''\
     import sys
     from collections.abc import Iterator, Mapping
     from dataclasses import fields, is_dataclass
-    from pathlib import Path
+    {partial}from pathlib import Path
     from typing import Any
 
     import jax
@@ -410,15 +441,15 @@ _TEST = '''\
             yield from leaves(one, f"{{path}}.{{name}}" if path else str(name))
 
 
-    def test_outputs_are_those_of_the_original() -> None:
-        given, module = load_file(HERE / "{inputs}"), original()
+    {parametrized}def test_outputs_are_those_of_the_original({signature}
+        given, module = load_file(HERE / {inputs}), original()
         with torch.no_grad(){torch_draws}:
             tensors = {{name: torch.from_numpy(array) for name, array in given.items()}}
-            expected = dict(leaves(module(**tensors)))
+            expected = dict(leaves({called}(**tensors)))
         package = port()
         variables = {weights}
         with jax.default_matmul_precision("highest"){jax_draws}:
-            run = jax.jit(package.build().apply)
+            run = jax.jit({applied})
             found = dict(leaves(run(variables, **given{rngs})))
         if expected.keys() != found.keys():
             found = dict(zip(expected, found.values(), strict=True))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import secrets
-import sys
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from migrate.port.sizes.flax import package_of
 from migrate.port.weights import PARAMS
 
 
@@ -22,19 +23,44 @@ def unused_paths(folder: Path) -> tuple[str, ...]:
 
     with safe_open(folder / PARAMS, framework="numpy") as file:
         paths = set(file.keys())
-    name = f"_port_{secrets.token_hex(8)}"
-    spec = importlib.util.spec_from_file_location(
-        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    package = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(package)
-        wanted = package.model_paths()
+        with package_of(folder) as package:
+            wanted = package.model_paths()
     except Exception:  # whatever a source that does not run raises
         return ()
-    finally:
-        for one in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
-            del sys.modules[one]
     return tuple(sorted({re.sub(r"_\d+", "_#", path) for path in paths - wanted}))
+
+
+def notes_on_methods(folder: Path, methods: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What to know of methods that use weights which the forward does not.
+
+    Args:
+        folder: of the port.
+        methods: what each is called with.
+    """
+    if not methods:
+        return []
+    import jax
+
+    notes = []
+    try:
+        with package_of(folder) as package:
+            known = package.model_paths()
+            for method, arrays in methods.items():
+                shapes = {
+                    name: jax.ShapeDtypeStruct(one.shape, one.dtype.name.replace("64", "32"))
+                    for name, one in arrays.items()
+                }
+                init = partial(package.build().init, method=method)
+                made = jax.eval_shape(init, jax.random.key(0), **shapes)
+                leaves = jax.tree_util.tree_leaves_with_path(made)
+                paths = {"/".join(str(step.key) for step in path) for path, _ in leaves}
+                if alone := sorted(paths - known):
+                    shown = ", ".join(alone[:3]) + f" and {len(alone) - 3} more" * (len(alone) > 3)
+                    notes.append(
+                        f"method {method} uses weights that the forward does not ({shown}): a file has "
+                        f'them, `init` makes them only with method="{method}"'
+                    )
+    except Exception:  # whatever a source that does not run raises: its proof says why
+        return notes
+    return notes

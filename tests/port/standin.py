@@ -174,6 +174,7 @@ class StandIn:
     otherwise: dict[str, str] = field(default_factory=dict)
     watched: bool = False
     left: dict[str, str] = field(default_factory=dict)
+    methods: tuple[Any, ...] = ()
 
     def limited(self, limits: Any) -> StandIn:
         return self

@@ -59,8 +59,13 @@ class Recorded:
     options: Options = Options()
 
 
-def recorded(module: torch.nn.Module, inputs: Inputs) -> Recorded:
+def recorded(module: torch.nn.Module, inputs: Inputs, same_dtype: str = "") -> Recorded:
     """Record a model with these inputs, and with those that a text model takes beside its tokens.
+
+    Args:
+        module: the model.
+        inputs: what it is called with.
+        same_dtype: as of `trace`.
 
     Raises:
         GraphError: it cannot be recorded with the inputs.
@@ -73,7 +78,7 @@ def recorded(module: torch.nn.Module, inputs: Inputs) -> Recorded:
         every = {**inputs, **added}
         names = tuple(name for name in _arguments(module) if name in {*optional, *added})
         try:
-            return _both(module, every, names, refused)
+            return _both(module, every, names, refused, same_dtype)
         except (OptionError, GraphError) as error:
             why = error.what if isinstance(error, GraphError) else str(error)
         given_up = next((one for one in _POSITIONS if one in added and len(names) > 1), "")
@@ -82,13 +87,17 @@ def recorded(module: torch.nn.Module, inputs: Inputs) -> Recorded:
         added = {name: one for name, one in added.items() if name not in left}
         optional = [name for name in optional if name not in left]
     with broadcast_masks():
-        found = trace(module, inputs)
+        found = trace(module, inputs, same_dtype=same_dtype)
     both = both_modes(module, inputs, found, group(found))
     return Recorded(both, inputs, Options(refused=refused))
 
 
 def _both(
-    module: torch.nn.Module, every: Inputs, names: Sequence[str], refused: Mapping[str, str]
+    module: torch.nn.Module,
+    every: Inputs,
+    names: Sequence[str],
+    refused: Mapping[str, str],
+    same_dtype: str,
 ) -> Recorded:
     """A model recorded with all of its inputs and without those that may be left out.
 
@@ -96,9 +105,9 @@ def _both(
         OptionError: the recordings cannot be one source.
         GraphError: it cannot be recorded with all of them, or without.
     """
-    bare = _without(module, every, names)
+    bare = _without(module, every, names, same_dtype=same_dtype)
     with broadcast_masks():
-        found = trace(module, every, masks=_masks(every, names))
+        found = trace(module, every, masks=_masks(every, names), same_dtype=same_dtype)
     if found.fixed or found.same_dtype != bare.same_dtype or found.notes != bare.notes:
         raise OptionError("the model is recorded in another way with it")
     sides = _sides(group(found), names)
@@ -108,7 +117,7 @@ def _both(
     made = merged(whole, small)
     needs: dict[str, str] = {}
     if len(names) > 1:
-        needs = _needs(module, every, names, made)
+        needs = _needs(module, every, names, made, same_dtype)
     for some in (names, ()):
         wanted = whole if some else small
         if outcome(restricted(made, some)) != outcome(wanted):
@@ -125,11 +134,15 @@ def _masks(every: Inputs, names: Sequence[str]) -> list[str]:
 
 
 def _without(
-    module: torch.nn.Module, every: Inputs, names: Sequence[str], kept: Sequence[str] = ()
+    module: torch.nn.Module,
+    every: Inputs,
+    names: Sequence[str],
+    kept: Sequence[str] = (),
+    same_dtype: str = "",
 ) -> Trace:
     given = {name: one for name, one in every.items() if name not in names}
     with broadcast_masks():
-        return trace(module, given, masks=_masks(given, kept))
+        return trace(module, given, masks=_masks(given, kept), same_dtype=same_dtype)
 
 
 def _simplified(module: torch.nn.Module, found: Trace, graph: Graph) -> Graph:
@@ -148,7 +161,11 @@ def tensors(found: Trace) -> dict[str, Any]:
 
 
 def _needs(
-    module: torch.nn.Module, every: Inputs, names: Sequence[str], made: Graph
+    module: torch.nn.Module,
+    every: Inputs,
+    names: Sequence[str],
+    made: Graph,
+    same_dtype: str,
 ) -> dict[str, str]:
     """Which of the inputs hold only together with another one.
 
@@ -158,7 +175,8 @@ def _needs(
     needs: dict[str, str] = {}
     for name in names:
         try:
-            found = _without(module, every, [one for one in names if one != name], [name])
+            others = [one for one in names if one != name]
+            found = _without(module, every, others, [name], same_dtype)
         except GraphError:
             found = None
         alone = None

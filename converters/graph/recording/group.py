@@ -67,6 +67,7 @@ class _Open:
     given: list[Given] = field(default_factory=list)
     taken: list[Taken] = field(default_factory=list)
     frames: tuple[Frame, ...] = ()
+    method: str = "forward"
     inner: dict[str, _Open] = field(default_factory=dict)
     computed: dict[Any, Any] = field(default_factory=dict)
 
@@ -228,7 +229,8 @@ class _Group:
         if path != at.path:  # a call that the metadata does not show
             self.values[node] = value
             return
-        at.number = int(number)
+        number, _, method = number.partition(":")
+        at.number, at.method = int(number), method or "forward"
         if kind == "in":
             at.frames = at.frames or self._frames(node)
             inside = self._new(node)
@@ -338,7 +340,13 @@ def _closed(open_: _Open) -> tuple[list[Any], Call]:
             before.insert(0, item)
     kept = tuple(one for one in items if not any(one is other for other in before))
     return before, Call(
-        open_.path, open_.number, tuple(open_.given), tuple(open_.taken), kept, open_.frames
+        open_.path,
+        open_.number,
+        tuple(open_.given),
+        tuple(open_.taken),
+        kept,
+        open_.frames,
+        open_.method,
     )
 
 
@@ -412,6 +420,7 @@ class _Boundaries:
             tuple(taken),
             tuple(body),
             call.frames,
+            call.method,
         )
 
 

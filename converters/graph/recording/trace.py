@@ -62,6 +62,8 @@ from converters.graph.recording.ties import Ties
 from converters.slow_paths import slow_paths
 
 MARK = "tpu_migrate.mark.default"
+# Attribute of a module whose call runs another method than its forward: the name of that.
+METHOD = "_method_that_runs"
 # Buffers that are numbers: (path, name) → value and dtype.
 _Kept = Mapping[tuple[str, str], tuple[int, torch.dtype]]
 
@@ -126,6 +128,7 @@ def trace(
     as_it_is: bool = False,
     decomposed: bool = False,
     masks: Collection[str] = (),
+    same_dtype: str = "",
 ) -> Trace:
     """Record what a model does with inputs of these shapes; their sides are left free where it allows it.
 
@@ -135,6 +138,7 @@ def trace(
         as_it_is: whether it keeps the mode that it is in, which may be training.
         decomposed: whether it is taken apart once more (see `Trace`), also where it changes nothing in place.
         masks: inputs that are no images, however many axes they have: all of these are left free.
+        same_dtype: why dtypes are not followed, where that is known (see `Trace`).
 
     Raises:
         GraphError: it does not take the inputs, or cannot be recorded.
@@ -143,9 +147,9 @@ def trace(
         module.eval()
     called = _probe(module, inputs)
     called.masks = masks
-    if called.narrow:
+    if called.narrow or same_dtype:
         wide = _recorded(module, inputs, called, decomposed, as_it_is)
-        return replace(wide, same_dtype=_OWN_DTYPE)
+        return replace(wide, same_dtype=same_dtype or _OWN_DTYPE)
     try:
         with in_compute_dtype(module), ExactNumbers():
             recorded = _recorded(module, narrowed(inputs), called, decomposed, as_it_is)
@@ -521,7 +525,7 @@ def _marked(module: torch.nn.Module, called: _Called) -> Iterator[None]:
     """Every tensor that goes into a call of a module, or comes out, with a label on it."""
     numbers: dict[str, int] = {}
 
-    def labelled(kind: str, name: str, number: int, value: Any, above: str = "") -> Any:
+    def labelled(kind: str, name: str, number: str, value: Any, above: str = "") -> Any:
         def one(path: Any, leaf: Any) -> Any:
             label = f"{above}{pytree.keystr(path)}"
             if kind == "out" and is_dataclass(leaf) and not isinstance(leaf, type):
@@ -534,15 +538,19 @@ def _marked(module: torch.nn.Module, called: _Called) -> Iterator[None]:
                 return made
             if not isinstance(leaf, torch.Tensor) or isinstance(leaf, torch.nn.Parameter):
                 return leaf
-            return torch.ops.tpu_migrate.mark(leaf, "|".join((kind, name, str(number), label)))
+            return torch.ops.tpu_migrate.mark(leaf, "|".join((kind, name, number, label)))
 
         return pytree.tree_map_with_path(one, value)
 
-    def before(name: str, args: Any, kwargs: Any) -> Any:
-        number = numbers[name] = numbers.get(name, -1) + 1
+    def before(name: str, one: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        numbers[name] = numbers.get(name, -1) + 1
         if name in called.changed:
             return None
-        return labelled("in", name, number, (args, kwargs))
+        return labelled("in", name, numbered(name, one), (args, kwargs))
+
+    def numbered(name: str, one: torch.nn.Module) -> str:
+        method = getattr(one, METHOD, "")
+        return f"{numbers[name]}:{method}" if method else str(numbers[name])
 
     with ExitStack() as stack:
         for name, one in module.named_modules():
@@ -550,10 +558,10 @@ def _marked(module: torch.nn.Module, called: _Called) -> Iterator[None]:
                 continue
             for hook in (
                 one.register_forward_pre_hook(
-                    lambda m, a, k, name=name: before(name, a, k), with_kwargs=True
+                    lambda m, a, k, name=name: before(name, m, a, k), with_kwargs=True
                 ),
                 one.register_forward_hook(
-                    lambda m, a, o, name=name: labelled("out", name, numbers[name], o)
+                    lambda m, a, o, name=name: labelled("out", name, numbered(name, m), o)
                 ),
             ):
                 stack.callback(hook.remove)
@@ -596,8 +604,11 @@ def _all_frames() -> Iterator[None]:
 
 def _placed(error: BaseException) -> str:
     """What went wrong, with the line of the model."""
-    said = _first_line(error)
     inside = (f"{torch.__path__[0]}/", f"{Path(__file__).parent}/", "<")
+    text = str(error)
+    if node := _WHILE.search(text):
+        return _of_node(text[: node.start()], node, type(error).__name__, inside)
+    said = _first_line(error)
     lines = [
         one
         for one in traceback.extract_tb(error.__traceback__)
@@ -611,6 +622,29 @@ def _placed(error: BaseException) -> str:
     found = re.search(r"data-dependent expression (.*?) \(unhinted", said)
     asked = f" ({found[1]})" if found else ""
     return f"{place}: a size or a branch rests on values{asked}: {lines[-1].line}"
+
+
+# What torch says of a node that fails when the graph is run once more, with the lines it was recorded at.
+_WHILE = re.compile(
+    r"While executing %.*?target=(?:torch\.ops\.)?(?P<op>[\w.]+)\](?P<rest>.*)", re.DOTALL
+)
+_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in .*\n\s*(?P<source>.*)')
+# Operators whose result is as long as there are true or other values.
+_AS_LONG = ("nonzero", "where.default", "masked_select", "unique", "bincount", "argwhere")
+
+
+def _of_node(said: str, node: re.Match[str], kind: str, inside: tuple[str, ...]) -> str:
+    """What is wrong with a node, with the line of the model: none of the lines that called the recording."""
+    lines = [one for one in _LINE.finditer(node["rest"]) if not one["file"].startswith(inside)]
+    place = source = ""
+    if lines:
+        place = f"{'/'.join(Path(lines[-1]['file']).parts[-3:])}:{lines[-1]['line']}: "
+        source = f": {lines[-1]['source'].strip()}"
+    op = node["op"].removeprefix("aten.")
+    if any(one in op for one in _AS_LONG):
+        return f"{place}a size rests on values, those of {op.partition('.')[0]}{source}"
+    what = " ".join(said.split())[:300]
+    return f"{place}{kind}{f': {what}' if what else ''} in {op}{source}"
 
 
 def _first_line(error: BaseException) -> str:

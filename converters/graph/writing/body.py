@@ -47,7 +47,7 @@ from converters.graph.writing.draft import Draft, Drafter, Missing, attended
 from converters.graph.writing.forms.options import choice, guard, spread
 from converters.graph.writing.forms.sequences import Part, sequence
 from converters.graph.writing.forms.turns import Over, Scan, with_scans
-from converters.graph.writing.holes import fill
+from converters.graph.writing.holes import fill, refs
 from converters.graph.writing.layers import Layer, weight_of
 from converters.graph.writing.layout import LAST, Flat, as_flat, as_flax, as_torch, moved, stays
 from converters.graph.writing.naming import Scope, named
@@ -60,7 +60,13 @@ from converters.graph.writing.original.functions import (
     with_functions,
     within,
 )
-from converters.graph.writing.statements import Statement, inlined, targets, unturned
+from converters.graph.writing.statements import (
+    Statement,
+    inlined,
+    place_on_line,
+    targets,
+    unturned,
+)
 from converters.graph.writing.training import MODE, mode_keyword
 from converters.mapping.paths import has_layers, is_container
 
@@ -158,6 +164,7 @@ class _Writer:
         self.facts = drafter.graph.facts
         self.call = one
         self.module = drafter.modules[one.path]
+        self.forward = drafter.forward(one)
         self.made = Draft(one.path, self.module)
         self.same: dict[int, Any] = {}
         self.statements: list[Statement] = []
@@ -185,7 +192,11 @@ class _Writer:
         self.arguments = list(arguments)
         results = self._results()
         later = {one.id for one in references(results)}
-        items = [(item, self._own(item)) for item in self.call.body]
+        items = [
+            (item, self._own(item))
+            for item in self.call.body
+            if not (isinstance(item, Call) and item.is_entry)
+        ]
         whole = [item for item, _ in with_functions(items, later)]
         self._items(self._scanned(whole, later))
         results = self._results()
@@ -215,7 +226,7 @@ class _Writer:
         written = {one.name for one in self.drafter.functions}
         scope = Scope(
             self.call.path or "the model",
-            type(self.module).forward,
+            self.forward,
             self.arguments,
             facts,
             self.layouts,
@@ -244,7 +255,7 @@ class _Writer:
                 [*body, ast.Expr(result)],
                 shown,
                 taken,
-                names.source_tree(type(self.module).forward),
+                names.source_tree(self.forward),
             )
             assert isinstance(last, ast.Expr)
             result = last.value
@@ -279,7 +290,7 @@ class _Writer:
     def _arguments(self) -> list[tuple[str, int]]:
         found = []
         for given in self.call.given:
-            name, place = names.argument_name(given.label, self.module)
+            name, place = names.argument_name(given.label, self.forward)
             found.append((place, name, given.inside))
         found.sort(key=lambda one: one[0])
         taken: Counter[str] = Counter()
@@ -301,7 +312,7 @@ class _Writer:
         if part := names.part_of(found, label):
             return part
         if len(found) == 1 and not one.single:
-            found = names.parts_of(found[0], type(self.module).forward) or tuple(
+            found = names.parts_of(found[0], self.forward) or tuple(
                 f"{found[0]}_{number}" for number in range(len(one.outs))
             )
         if not found:
@@ -325,12 +336,15 @@ class _Writer:
                 return name
         for one in self.statements:
             if value.id in one.outs:
-                return self.wanted(one, one.outs.index(value.id))
+                place = one.outs.index(value.id)
+                if one.single and not one.places:
+                    place = place_on_line(one, self.statements)
+                return self.wanted(one, place)
         return ""
 
     def _results(self) -> Any:
         if not self.call.path:
-            return self._resolved(self.drafter.graph.outputs)
+            return self._resolved(self.drafter.graph.entry(self.call.number).outputs)
         refs = [self._resolved(Ref(one.inside)) for one in self.call.taken]
         for one, ref in zip(self.call.taken, refs, strict=True):
             if self.layouts.get(one.outside) is not None:
@@ -729,13 +743,33 @@ class _Writer:
         if isinstance(found, SettingInt | SettingFloat) or not isinstance(value, int) or value < 4:
             return found
         # Else it is a side of what is given: nothing else would give it for other sizes.
-        for number in (number for _, number in self.arguments if number not in self.maybe):
+        sides = [*self._behind(item, frames), *(number for _, number in self.arguments)]
+        for number in (number for number in sides if number not in self.maybe):
             for axis, side in enumerate(self.facts[number].shape):
                 if side == value:
                     return self._side(number, axis, value)
         where = f"{type(self.module).__name__}, {frames[-1]}" if frames else self.call.path
         self.drafter.baked.setdefault(f"{value} in {where}")
         return value
+
+    def _behind(self, item: Op, frames: Sequence[Frame]) -> list[int]:
+        """The tensor that an operator shapes, or what that was made of on this line: a tensor with a name."""
+        operand = self._resolved(item.arguments[0]) if item.arguments else None
+        arguments = {number for _, number in self.arguments}
+        line = frames[-1] if frames else None
+        for _ in range(_STEPS):
+            if not isinstance(operand, Ref):
+                break
+            of = next((one for one in self.statements if operand.id in one.outs), None)
+            if operand.id in arguments:
+                return [operand.id]
+            if of is None:
+                break
+            if targets(of.frames) and of.frames[-1] != line:
+                return [operand.id]
+            behind = list(dict.fromkeys(refs(of.value)))
+            operand = Ref(behind[0]) if len(behind) == 1 else None
+        return []
 
     def _side_read(self, value: int, frames: Sequence[Frame]) -> Size | None:
         """A number as the side of a tensor, where a line of the source that ran reads it."""
@@ -819,7 +853,8 @@ class _Writer:
             self.statements.append(Statement(item.outs, value, frames))
             return
         module = self.drafter.modules[item.path]
-        ordered = sorted(item.given, key=lambda one: names.argument_name(one.label, module)[1])
+        runs = self.drafter.forward(item)
+        ordered = sorted(item.given, key=lambda one: names.argument_name(one.label, runs)[1])
         given = [self._crossing(one.value, one.inside) for one in ordered]
         sizes = self.drafter.sizes.get((item.path, item.number), [])
         given += [Hole(Free(one, 0)) for one in sizes]
@@ -840,7 +875,10 @@ class _Writer:
     def _several(self, item: Call, layer: Layer, frames: tuple[Frame, ...]) -> None:
         """The call of a layer that takes and gives several tensors, as torch's does."""
         ordered = [
-            (*names.argument_name(one.label, layer.module), self._operand(one.value, _NO_OP))
+            (
+                *names.argument_name(one.label, type(layer.module).forward),
+                self._operand(one.value, _NO_OP),
+            )
             for one in item.given
         ]
         ordered.sort(key=lambda one: one[1])
@@ -952,7 +990,7 @@ class _Writer:
 
     def _frames(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
         """Those of the module's forward and of what it calls."""
-        return within(self.module, frames, self.call.frames)
+        return within(self.forward, frames, self.call.frames)
 
     # Which expressions stand within others.
 
@@ -1171,6 +1209,8 @@ def _places(item: Apply) -> tuple[int, ...]:
     return found if len(set(found)) == len(found) else ()
 
 
+# How many operators of a line are followed back to a tensor with a name.
+_STEPS = 4
 _NO_OP = Op("", (), {}, (), True, ())
 
 

@@ -48,7 +48,7 @@ from converters.graph.writing.numerics import (
     with_numerics,
 )
 from converters.graph.writing.original.constants import computed
-from converters.graph.writing.original.names import aliases
+from converters.graph.writing.original.names import aliases, documented
 from converters.graph.writing.training import dropout_made
 from converters.mapping.paths import has_layers
 
@@ -81,7 +81,7 @@ class _Classes:
         self.initial = drafter.initial
         self.drafts: dict[str, list[Draft]] = defaultdict(list)
         self.methods: dict[str, dict[str, Method]] = defaultdict(dict)
-        self.forms: dict[str, dict[Any, str]] = defaultdict(dict)
+        self.forms: dict[tuple[str, str], dict[Any, str]] = defaultdict(dict)
         self.made: dict[str, tuple[Class, dict[str, Any]]] = {}
         self.classes: list[Class] = []
         self.settings: dict[str, Any] = {}
@@ -93,7 +93,7 @@ class _Classes:
     def run(self) -> Model:
         for one in self._written(self.drafter.graph.root):
             if not (one.path and self.drafter.dissolves(one)):
-                given = None if one.path else self.drafter.graph.inputs
+                given = None if one.path else self.drafter.graph.entry(one.number).inputs
                 self._draft(one, given)
         for path in (*self.drafter.reached, *self.drafter.lent):  # some are never called themselves
             if self.drafter.layer(path) is None:
@@ -154,15 +154,23 @@ class _Classes:
             nullable=draft.nullable,
             spared=draft.spared,
         )
+        if one.method != "forward":
+            method.of, method.doc = one.method, documented(self.drafter.forward(one))
         form = (draft.arguments, _dump(_all(method)), _numbers(method))
-        forms = self.forms[one.path]
-        name = forms.setdefault(form, f"call_{len(forms)}" if forms else "__call__")
+        forms = self.forms[one.path, one.method]
+        others = (
+            f"{one.method}_{len(forms) + 1}" if one.method != "forward" else f"call_{len(forms)}"
+        )
+        first = "__call__" if one.method == "forward" else one.method
+        name = forms.setdefault(form, others if forms else first)
         self.drafter.methods[one.path, one.number] = name
         self.drafts[one.path].append(draft)
         self.methods[one.path].setdefault(name, method)
 
     def _instance(self, path: str) -> _Instance:
-        return _Instance(path, self.drafter.modules[path], [], self.methods[path])
+        methods = self.methods[path]
+        first = {name: one for name, one in methods.items() if name == "__call__"}
+        return _Instance(path, self.drafter.modules[path], [], first | methods)
 
     def _heights(self) -> dict[str, int]:
         """How high each module stands: above all that it holds, also where others call these."""
@@ -543,6 +551,7 @@ class _Classes:
         candidates += [f"{rest}_{number}" for number in range(2 if hint else 1, len(fields) + 9)]
         module = group[0].module
         taken = {*_OF_FLAX, *module._modules, *module._parameters, *module._buffers}
+        taken |= set(group[0].methods)
         return next(
             one
             for one in candidates
@@ -570,6 +579,7 @@ def _attribute_of(group: Sequence[_Instance], values: Sequence[Any]) -> str:
     name: str = values[0].local
     module = group[0].module
     taken = {*_OF_FLAX, *module._modules, *module._parameters, *module._buffers}
+    taken |= set(group[0].methods)
     held = all(
         value.local == name and _bare(vars(one.module).get(name)) == _bare(value)
         for one, value in zip(group, values, strict=True)
@@ -580,11 +590,11 @@ def _attribute_of(group: Sequence[_Instance], values: Sequence[Any]) -> str:
 def _roll(one: _Instance) -> None:
     """Calls of the modules of a list as loops over it."""
     lengths = lists.lengths(one.setup)
-    known = aliases(type(one.module).forward)
     for name, method in one.methods.items():
-        body, over = rolled(method.body, lengths, known)
+        forward = getattr(type(one.module), method.of)
+        body, over = rolled(method.body, lengths, aliases(forward))
         # Who calls a module takes its results apart one by one; the model's may be a list's.
-        body, result = repeated(body, method.result, type(one.module).forward, not one.path)
+        body, result = repeated(body, method.result, forward, not one.path)
         one.methods[name] = replace(method, body=body, result=result)
         one.over |= over
 

@@ -152,13 +152,15 @@ class Drafter:
         # Sizes that a call is given, as none of its tensors shows them.
         self.sizes: dict[tuple[str, int], list[sympy.Expr]] = {}
         self.symbols: dict[sympy.Expr, str] = {}
-        for _, number in graph.inputs:
-            for side in graph.facts[number].shape:
-                if isinstance(side, Free):
-                    usual = ("batch_size", "length", "width", "depth")
-                    number_of = len(self.symbols)
-                    name = usual[number_of] if number_of < 4 else f"size_{number_of}"
-                    self.symbols.setdefault(side.expression, name)
+        for entry in range(len(graph.methods) + 1):
+            before = len(self.symbols)
+            for _, number in graph.entry(entry).inputs:
+                for side in graph.facts[number].shape:
+                    if isinstance(side, Free):
+                        usual = ("batch_size", "length", "width", "depth")
+                        number_of = len(self.symbols) - before
+                        name = usual[number_of] if number_of < 4 else f"size_{number_of}"
+                        self.symbols.setdefault(side.expression, name)
         # Calls that are given the dtype that the model computes in.
         self.dtype_given: set[tuple[str, int]] = set()
         # Parameters that are only read in another dtype than that.
@@ -195,10 +197,16 @@ class Drafter:
 
     def _in_function(self, one: Call, item: Op) -> bool:
         """Whether an operator was recorded in a function that a module's forward calls."""
-        return len(own_frames(within(self.modules[one.path], item.frames, one.frames))) > 1
+        return len(own_frames(within(self.forward(one), item.frames, one.frames))) > 1
+
+    def forward(self, one: Call) -> Any:
+        """The function of the original that a call runs."""
+        return getattr(type(self.modules[one.path]), one.method)
 
     def _channels_last(self, one: Call) -> bool:
-        layer = None if self.dissolves(one) else self.layer(one.path)
+        if one.is_entry or self.dissolves(one):
+            return False
+        layer = self.layer(one.path)
         return layer is not None and layer.flax.channels_last
 
     def _note_foreign(self, one: Call, owner: str) -> None:
@@ -279,6 +287,8 @@ class Drafter:
         It is one of a Sequential, of a module without weights, or of one that stands elsewhere, whose weights
         are handed down.
         """
+        if one.is_entry:
+            return False
         if (one.path, one.number) in self.foreign or one.path in self.training.dropouts:
             return True
         module = self.modules[one.path]
@@ -299,7 +309,7 @@ class Drafter:
 
 def attended(one: Call, module: torch.nn.Module) -> list[Given]:
     """Query, key and value of an attention's call, as far as it is given them."""
-    found = {argument_name(given.label, module)[0]: given for given in one.given}
+    found = {argument_name(given.label, type(module).forward)[0]: given for given in one.given}
     return [found[name] for name in ("query", "key", "value") if name in found]
 
 

@@ -275,9 +275,16 @@ def _elementwise(
 
     out = facts[item.outs[0]]
     state = next(found[ref.id] for ref in refs if ref.id in found)
+    # What is turned itself, as it has one number for each channel: `x * scale[:, :, None, None]`.
+    small: set[int] = set()
     for ref in refs:
         rank = len(facts[ref.id].shape)
         if rank == 0:
+            continue
+        if ref.id not in found and state == LAST and rank == len(out.shape):
+            if any(side != 1 for side in facts[ref.id].shape[2:]):
+                return None
+            small.add(ref.id)
             continue
         if rank != len(out.shape) or (found.get(ref.id) != state):
             return None
@@ -293,6 +300,9 @@ def _elementwise(
 
     def lying(value: Any, given: Operand) -> Any:
         one = given(value)
+        if isinstance(value, Ref) and value.id in small:
+            shape = (one.shape[0], *one.shape[2:], one.shape[1])
+            return replace(one, shape=shape, code=as_flax(one.code, None, rank))
         if not isinstance(value, Held) or constants[value.key].dim() < 2:
             return one
         return replace(one, shape=(constants[value.key].numel(),), code=method(one, "reshape", -1))

@@ -187,7 +187,8 @@ def _class(cls: Class, config: str) -> str:
     body += [_field(name, kind) for name, kind in cls.fields.items()]
     methods: list[ast.stmt] = []
     for name, method in cls.methods.items():
-        whole = [*method.body, commented(ast.Return(method.result), of(method.result))]
+        said = [ast.Expr(ast.Constant(method.doc))] if method.doc else []
+        whole = [*said, *method.body, commented(ast.Return(method.result), of(method.result))]
         methods.append(_function(name, method, whole, _returns(method), cls.told))
     if cls.setup:
         setup = [written(one) for one in cls.setup]

@@ -48,6 +48,8 @@ class Method:
         maybe: names of values in it that may be None.
         nullable: arguments that every call gives, and that may be None.
         spared: those of them that whoever calls the model may leave out: they are None by default.
+        of: the method of the original that it is.
+        doc: the first sentence of the docstring.
     """
 
     arguments: tuple[str, ...]
@@ -60,6 +62,8 @@ class Method:
     maybe: frozenset[str] = frozenset()
     nullable: frozenset[str] = frozenset()
     spared: frozenset[str] = frozenset()
+    of: str = "forward"
+    doc: str = ""
 
 
 @dataclass(frozen=True)

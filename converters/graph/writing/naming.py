@@ -16,8 +16,8 @@ from converters.graph.writing.forms.shapes import with_shapes
 from converters.graph.writing.holes import fill, filled, refs
 from converters.graph.writing.layout import LAST, Layout, as_torch, moved
 from converters.graph.writing.original import names
-from converters.graph.writing.original.comments import above, commented, of
-from converters.graph.writing.statements import Statement, is_turn, targets
+from converters.graph.writing.original.comments import above, commented, of, speaks_of_axes
+from converters.graph.writing.statements import Statement, has_other_turn, is_turn, place_on_line
 from converters.graph.writing.tidy import tidied
 
 
@@ -127,6 +127,8 @@ class _Naming:
             same = isinstance(target, ast.Name) and target.id == final.id
             if not same or any(map(is_turn, ast.walk(last_one.value))):
                 break
+            if has_other_turn(last_one.value, body[:-1]):
+                break
             body.pop()
             final = commented(last_one.value, of(last_one))
         return [commented(tidied(one), of(one)) for one in body], commented(
@@ -134,13 +136,16 @@ class _Naming:
         )
 
     def _comments(self, one: Statement) -> tuple[str, ...]:
-        """The original's comments on its statement, once; they speak of torch's order of axes."""
+        """The original's comments on its statement, once; not those on axes, where these lie otherwise."""
         turned = any(number in self.scope.layouts for number in (*one.outs, *refs(one.value)))
         said = names.statement(one.frames[-1]) if one.frames else None
-        if turned or said is None or said in self.commented:
+        if said is None or said in self.commented:
+            return ()
+        comments = above(one.frames[-1])
+        if turned and any(map(speaks_of_axes, comments)):
             return ()
         self.commented.add(said)
-        return above(one.frames[-1])
+        return comments
 
     def _result(self, results: Any) -> ast.expr:
         match results:
@@ -163,18 +168,8 @@ class _Naming:
 
     def _wanted(self, one: Statement, place: int) -> str:
         if one.single and not one.places:
-            place = self._turn(one)
+            place = place_on_line(one, self.statements)
         return self.scope.wanted(one, place) or ("hidden" if list(refs(one.value)) else "x")
-
-    def _turn(self, one: Statement) -> int:
-        """Which of the names of its line a statement gives: `q, k, v = map(…)` is three of them."""
-        found = targets(one.frames)
-        alike = [other for other in self.statements if targets(other.frames) == found]
-        given = {out for other in alike for out in other.outs}
-        chain = any(number in given for other in alike for number in refs(other.value))
-        if len(alike) != len(found) or "_" in found or chain:
-            return 0
-        return next(place for place, other in enumerate(alike) if other is one)
 
     def _kept(
         self, wanted: str, index: int, holder: Mapping[str, int], last: Mapping[int, int]
@@ -214,7 +209,7 @@ class _Naming:
         def sized(order: Sequence[int]) -> Callable[[Hole], ast.expr]:
             def one(hole: Hole) -> ast.expr:
                 if isinstance(hole.value, Free):
-                    return self._size(hole.value.expression, order)
+                    return self._size(hole.value.expression, order, near)
                 return hole
 
             return one
@@ -224,7 +219,21 @@ class _Naming:
             value.orelse = fill(value.orelse, sized([*there, *near]))
         return fill(value, sized(there))
 
-    def _size(self, expression: sympy.Expr, order: Sequence[int]) -> ast.expr:
+    def _shown(self, expression: sympy.Expr, near: Sequence[int]) -> bool:
+        """Whether these tensors show all sizes that a product is of."""
+        sides = {
+            side.expression
+            for number in near
+            for side in self.facts[number].shape
+            if isinstance(side, Free)
+        }
+        return all(one.is_Integer or one in sides for one in expression.args)
+
+    def _size(
+        self, expression: sympy.Expr, order: Sequence[int], near: Sequence[int] = ()
+    ) -> ast.expr:
+        if expression.is_Mul and self._shown(expression, near):
+            order = near  # `k.shape[0] * 2`, and no tensor that only happens to be as long
         for number in order:
             for axis, side in enumerate(self.facts[number].shape):
                 if isinstance(side, Free) and side.expression == expression:

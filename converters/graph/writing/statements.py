@@ -66,22 +66,29 @@ def inlined(
         for number in refs(one.value):
             count[number] += 1
             consumer[number] = index
-    casts = {one.outs[0] for one in statements if one.single and _is_nameless_cast(one)}
+    nameless = {
+        one.outs[0]
+        for one in statements
+        if one.single and (_is_nameless_cast(one) or _is_on_return(one))
+    }
     for ref in references(results):
-        alone = isinstance(results, Ref) or ref.id in casts
+        alone = isinstance(results, Ref) or ref.id in nameless
         count[ref.id] += 1 if alone else 2
         consumer[ref.id] = -1
     held: dict[int, ast.expr] = {}
     kept = []
-    for one in statements:
+    ends = _turn_ends(statements)
+    for index, one in enumerate(statements):
         one.value = filled(one.value, held)
         if not any(count[out] for out in one.outs):
             continue
         if len(one.outs) == 1 and one.single and count[one.outs[0]] == 1:
             at = consumer[one.outs[0]]
             user = statements[at] if at >= 0 else None
+            ends_turn = user is not None and index in ends
             if _is_guarded(one, user, maybe) and (
-                _together(one, user) or (one.outs[0] in otherwise and length(one.value) <= _LONG)
+                (not ends_turn and _together(one, user))
+                or (one.outs[0] in otherwise and length(one.value) <= _LONG)
             ):
                 if user is None and one.frames:  # what is returned
                     commented(one.value, above(one.frames[-1]))
@@ -96,6 +103,60 @@ def _is_guarded(one: Statement, user: Statement | None, maybe: Set[int]) -> bool
     if one.outs[0] not in maybe:
         return True
     return user is not None and (is_choice(user.value) or set(user.outs) <= maybe)
+
+
+def _is_on_return(one: Statement) -> bool:
+    """Whether a tensor is computed where it is returned, among others: `return x.cos(), x.sin()`."""
+    found = names.statement(one.frames[-1]) if one.frames else None
+    if not isinstance(found, ast.Return) or targets(one.frames) or above(one.frames[-1]):
+        return False
+    return length(one.value) <= _LONG
+
+
+def _turn_ends(statements: Sequence[Statement]) -> set[int]:
+    """The statements that end a turn, where a line of a loop's body was recorded turn by turn.
+
+    `out = out + weight[:, i] * expert(x)` gives the same kinds of statements again and again. The next turn
+    goes on from what a turn gives, on the same line, and yet it is another statement of the original.
+    """
+    lines: dict[Frame, list[int]] = {}
+    for index, one in enumerate(statements):
+        line = _named_on(one)
+        if line is not None and names.in_loop(line):
+            lines.setdefault(line, []).append(index)
+    ends: set[int] = set()
+    for every in lines.values():
+        places = [at for at in every if not _stops(statements[at].value)]
+        kinds = [_kind(statements[at].value) for at in places]
+        size = len(kinds)
+        for step in range(1, size // 2 + 1):
+            # The first turn may do less: what it adds to is nothing yet.
+            rest = size % step
+            if all(kinds[at] == kinds[at + step] for at in range(rest, size - step)):
+                ends |= {places[at - 1] for at in range(rest or step, size + 1, step)}
+                break
+    return ends
+
+
+def _stops(value: ast.expr) -> bool:
+    """Whether a statement only passes no gradient on, which is no statement of the original."""
+    match value:
+        case ast.Call(func=ast.Attribute(attr="stop_gradient"), args=[Hole()]):
+            return True
+    return False
+
+
+def _kind(node: Any) -> str:
+    """What an expression does, whatever it does it with."""
+    if isinstance(node, Hole):
+        return "?"
+    if isinstance(node, ast.Constant | ast.Slice):
+        return "#"
+    if isinstance(node, list):
+        return f"[{','.join(map(_kind, node))}]"
+    if isinstance(node, ast.AST):
+        return f"{type(node).__name__}({','.join(_kind(getattr(node, f, None)) for f in node._fields)})"
+    return repr(node)
 
 
 def _is_nameless_cast(one: Statement) -> bool:
@@ -195,6 +256,55 @@ def targets(frames: Sequence[Frame]) -> tuple[str, ...]:
         if found := names.targets(frame):
             return found
     return ()
+
+
+def has_other_turn(value: ast.AST, others: Sequence[ast.AST]) -> bool:
+    """Whether a call of a method of a module in a list is made of another module of that list too.
+
+    `self.flows[0].inverse(x)` and `self.flows[1].inverse(x)` are turns of a loop.
+    """
+    own = _turn_by_method(value)
+    if own is None:
+        return False
+    found = (_turn_by_method(node) for other in others for node in ast.walk(other))
+    return any(one is not None and one[::2] == own[::2] and one[1] != own[1] for one in found)
+
+
+def _turn_by_method(value: ast.AST) -> tuple[str, int, str] | None:
+    """`self.flows[2].inverse(x)` → ("flows", 2, "inverse")."""
+    match value:
+        case ast.Call(
+            func=ast.Attribute(
+                value=ast.Subscript(
+                    value=ast.Attribute(value=ast.Name(id="self"), attr=name),
+                    slice=ast.Constant(value=int(index)),
+                ),
+                attr=method,
+            )
+        ):
+            return name, index, method
+    return None
+
+
+def place_on_line(one: Statement, statements: Sequence[Statement]) -> int:
+    """Which of the names of its line a tensor has: `cos, sin = x.cos(), x.sin()` are two statements.
+
+    Those count that nothing else on the line reads: 0 where they are not as many as the names.
+    """
+    found, line = targets(one.frames), _named_on(one)
+    if len(found) < 2 or "_" in found:
+        return 0
+    alike = [other for other in statements if _named_on(other) == line]
+    read = {number for other in alike for number in refs(other.value)}
+    last = [other for other in alike if other.single and not set(other.outs) & read]
+    if len(last) != len(found):
+        return 0
+    return next((place for place, other in enumerate(last) if other is one), 0)
+
+
+def _named_on(one: Statement) -> Frame | None:
+    """The line that gives a statement's tensors their names."""
+    return next((frame for frame in reversed(one.frames) if names.targets(frame)), None)
 
 
 def is_turn(value: ast.AST) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from converters.graph.expression import code
+from converters.graph.writing.original.names import integer
 from converters.graph.writing.statements import turned
 
 
@@ -17,8 +19,25 @@ class _Tidy(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
         node.args = _leading(node.args)
-        inner = _swapped(node)
+        inner = _swapped(node) or _moved_back(node)
         return inner if inner is not None else node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        self.generic_visit(node)
+        outer, inner = _new_axes(node), _new_axes(node.value)
+        if outer is None or inner is None or outer[0] != inner[0]:
+            return node
+        assert isinstance(node.value, ast.Subscript)
+        return code(
+            f"{{x}}[{outer[0]}, {', '.join(['None'] * (outer[1] + inner[1]))}]", x=node.value.value
+        )
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        self.generic_visit(node)
+        match node:
+            case ast.Attribute(attr="T", value=ast.Attribute(attr="T", value=inner)):
+                return inner
+        return node
 
     def visit_Tuple(self, node: ast.Tuple) -> ast.expr:
         self.generic_visit(node)
@@ -35,6 +54,37 @@ def _swapped(node: ast.Call) -> ast.expr | None:
     inner, axes = turn
     again = turned(inner) if isinstance(inner, ast.Call) else None
     return again[0] if again is not None and again[1] == axes else None
+
+
+def _new_axes(node: ast.expr) -> tuple[str, int] | None:
+    """`x[..., None]` → ("...", 1), `x[:, None, None]` → (":", 2)."""
+    match node:
+        case ast.Subscript(slice=ast.Tuple(elts=[first, *rest])) if rest and all(
+            isinstance(one, ast.Constant) and one.value is None for one in rest
+        ):
+            text = ast.unparse(first)
+            return (text, len(rest)) if text in ("...", ":") else None
+    return None
+
+
+def _moved_back(node: ast.Call) -> ast.expr | None:
+    """`x` for `jnp.moveaxis(jnp.moveaxis(x, 1, -1), -1, 1)`."""
+    outer = _axis_moved(node)
+    inner = _axis_moved(outer[0]) if outer is not None else None
+    if outer is None or inner is None or outer[1:] != (inner[2], inner[1]):
+        return None
+    return inner[0]
+
+
+def _axis_moved(node: ast.expr) -> tuple[ast.expr, Any, Any] | None:
+    """`jnp.moveaxis(x, 1, -1)` → (x, 1, -1)."""
+    match node:
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id="jnp"), attr="moveaxis"), args=[inner, start, end]
+        ):
+            axes = integer(start), integer(end)
+            return None if None in axes else (inner, *axes)
+    return None
 
 
 def _leading(elements: list[ast.expr]) -> list[ast.expr]:

@@ -124,7 +124,7 @@ class Training:
                 if not isinstance(item, Call):
                     if draws(item):
                         found.add(owner)
-                elif dissolves(item):
+                elif item.is_entry or dissolves(item):
                     walk(item, owner)
                 elif (layer := layer_of(item.path)) is not None:
                     if layer.trains:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -25,8 +26,8 @@ _FLAX = ("linen", "nnx", "jax")
 # What `migrate port` writes: a package with a function that builds the model, and its weights.
 _PORT_FILES = ("__init__.py", "modeling.py")
 _PORT_BUILDS = "build"
-_PORT_UNUSED = "UNUSED"
 _PORT_WEIGHTS = "params.safetensors"
+_PORT_UNUSED = "UNUSED"
 _PORT_CONSTANTS = "constants.safetensors"
 _TORCH_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
@@ -46,7 +47,9 @@ def load_runner(target: Target, seed: int = 0) -> tuple[Runner, Path | None]:
     if target.kind == "port":
         return _port(target, seed)
     if Path(target.spec).is_dir():
-        return _torch_runner(_pretrained(Path(target.spec), seed), target), None
+        found = _pretrained(Path(target.spec), seed)
+        made = _torch_method(found, target.method) if target.method else found
+        return _torch_runner(made, target), None
     found = _object(target.spec)
     if target.kind == "jax":
         return _jax_runner(found, "jax", target), None
@@ -74,14 +77,19 @@ def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
             "mend what was edited, or port the model again",
         ) from error
     weights = folder / _PORT_WEIGHTS
-    inner = Target("", target.spec, target.shown)
+    inner = Target("", target.spec, target.shown, method=target.method)
     runner = _runner(_model(build, inner, seed), inner)
-    if unread := getattr(package, _PORT_UNUSED, ()):
-        from migrate.parity.sides.jax.runner import JaxRunner
-
-        if isinstance(runner, JaxRunner):
-            runner.unread = frozenset(unread)
+    _spare(runner, frozenset(getattr(package, _PORT_UNUSED, ())), target.method)
     return runner, weights if weights.is_file() else None
+
+
+def _spare(runner: Any, unused: Collection[str], method: str) -> None:
+    """Tell the model of a port which weights it need not have a place for: a method may use few of them."""
+    from migrate.parity.sides.jax.runner import JaxRunner
+    from migrate.parity.sides.jax.weights import numberless
+
+    if isinstance(runner, JaxRunner):
+        runner.model.spare = lambda path: bool(method) or numberless(path) in unused
 
 
 def port_constants(target: Target) -> Path | None:
@@ -218,6 +226,8 @@ def _kind_of(model: Any) -> Literal["torch", "linen", "nnx", ""]:
 def _runner(model: Any, target: Target) -> Runner:
     kind = _kind_of(model)
     wanted = target.kind
+    if target.method and kind in _BY_METHOD:
+        model = _BY_METHOD[kind](model, target.method)
     if kind == "torch" and wanted in ("", *_TORCH):
         return _torch_runner(model, target)
     if kind in ("linen", "nnx") and wanted in ("", kind):
@@ -231,6 +241,35 @@ def _runner(model: Any, target: Target) -> Runner:
         f"{target.shown}: is {is_a}, not what {wanted or 'a side'} needs",
         "name a torch module for torch: and xla:, a Flax one for linen: and nnx:, a function for jax:",
     )
+
+
+def _torch_method(model: Any, method: str) -> Any:
+    """The module, whose call runs another of its methods."""
+    cls = type(model)
+    space = {"forward": getattr(cls, method), "__module__": cls.__module__}
+    model.__class__ = type(cls.__name__, (cls,), space)
+    return model
+
+
+def _linen_method(model: Any, method: str) -> Any:
+    """The module, whose call runs another of its methods."""
+    cls = type(model)
+    inner = getattr(cls, method)
+
+    @functools.wraps(inner)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return inner(self, *args, **kwargs)
+
+    call.__name__ = call.__qualname__ = "__call__"
+    made = type(cls.__name__, (cls,), {"__call__": call, "__module__": cls.__module__})
+    fields = [one.name for one in dataclasses.fields(model) if one.name not in ("parent", "name")]
+    return made(**{name: getattr(model, name) for name in fields})
+
+
+_BY_METHOD: dict[str, Callable[[Any, str], Any]] = {
+    "torch": _torch_method,
+    "linen": _linen_method,
+}
 
 
 def _torch_runner(model: Any, target: Target) -> Runner:

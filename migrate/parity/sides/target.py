@@ -22,12 +22,14 @@ class Target:
         spec: `pkg.module:name`, `file.py:name`, a folder.
         shown: what the user wrote.
         start: of a function's weights: the pytree, or a function that gives it; "": nobody knows.
+        method: of the model, which is compared in place of its forward; "": the forward.
     """
 
     kind: str
     spec: str
     shown: str
     start: str = ""
+    method: str = ""
 
 
 def parse_target(text: str) -> Target:

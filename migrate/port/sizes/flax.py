@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,11 @@ class PortAtSize:
                 outputs = jax.eval_shape(self.model.apply, nested(self.weights()), **inputs)
             return [tuple(leaf.shape) for leaf in flat(outputs)]
 
-    def outputs(self) -> list[Array]:
+    def outputs(self, method: tuple[str, Arrays] | None = None) -> list[Array]:
         """What it gives.
+
+        Args:
+            method: a further method, and what it is given; None: the forward.
 
         Raises:
             PortRefusesError: as of `shapes`, or it raises when it runs.
@@ -98,9 +102,13 @@ class PortAtSize:
         with self._refusing():
             self.require_paths()
             variables = nested(self.weights())
-            program = jax.jit(self.model.apply).lower(variables, **self.inputs)
+            apply, inputs = self.model.apply, self.inputs
+            if method is not None:
+                apply = partial(self.model.apply, method=method[0])
+                inputs = {name: _narrow(array) for name, array in method[1].items()}
+            program = jax.jit(apply).lower(variables, **inputs)
             options = {"xla_backend_optimization_level": 0}
-            made = program.compile(options)(variables, **self.inputs)
+            made = program.compile(options)(variables, **inputs)
             return [np.asarray(leaf) for leaf in flat(made)]
 
     def weights(self) -> dict[str, Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 from migrate.port.sizes.beyond import lifted
 from migrate.port.sizes.construction import Construction
 from migrate.port.sizes.flax import package_of
-from migrate.port.sizes.instance import Arrays, Axis, Change, built, threads_for
+from migrate.port.sizes.instance import Arrays, Axis, Change, alive, built, threads_for
+from migrate.port.sizes.methods import method_apart
 from migrate.port.sizes.question import Question
 from migrate.port.sizes.results import Held, Sizes, unproven
 from migrate.port.sizes.second import Second, second
@@ -28,6 +29,7 @@ def sizes_of(
     inputs: Arrays,
     shown: str,
     progress: Callable[[str], None],
+    methods: Mapping[str, Arrays] | None = None,
 ) -> Sizes:
     """Build the original and the port at a second size, and compare their outputs.
 
@@ -39,11 +41,14 @@ def sizes_of(
         inputs: what it was recorded with.
         shown: the model, for messages.
         progress: told what is being done.
+        methods: what further methods were recorded with.
     """
     with threads_for(module):
         with package_of(folder) as package:
             free = lifted(port, package, folder, module, inputs)
-        found = _at_another_size(port, folder, module, construction, inputs, shown, progress)
+        found = _at_another_size(
+            port, folder, module, construction, inputs, shown, progress, methods or {}
+        )
     return replace(found, lifted=free)
 
 
@@ -55,6 +60,7 @@ def _at_another_size(
     inputs: Arrays,
     shown: str,
     progress: Callable[[str], None],
+    methods: Mapping[str, Arrays],
 ) -> Sizes:
     fixed = tuple(Axis(*place) for place in unproven(port, "").axes)
     if construction is None:
@@ -68,8 +74,12 @@ def _at_another_size(
     unseen = Unseen(question)
     found = second(construction, base, fixed, shown)
     with package_of(folder) as package:
-        tries = Tries(question, package, found.changes, progress)
-        return _Proof(question, found, tries).run(unseen, fixed)
+        proof = _Proof(question, found, Tries(question, package, found.changes, progress))
+        sizes = proof.run(unseen, fixed)
+        for method, given in methods.items() if proof.good else ():
+            if why := proof.method_apart(package, method, given):
+                return unproven(port, f"there its method {method} {why}")
+        return sizes
 
 
 def _sizes(inputs: Arrays, axes: Sequence[Axis]) -> dict[Axis, int]:
@@ -105,6 +115,14 @@ class _Proof:
         left = self._settled(self.tries.shapes, left)
         self.good = self._settled(self.tries.outputs, left)
         return self._result(fixed)
+
+    def method_apart(self, package: Any, method: str, given: Arrays) -> str:
+        """What is wrong with a further method under the changes that the forward follows."""
+        ordered = tuple(one for one in self.found.changes if one in self.good)
+        made = self.question.built(ordered)
+        if made is None:
+            return "was not tried"
+        return method_apart(self.question, package, alive(made), ordered, method, given)
 
     def _is_bad(self, change: Change, why: str) -> bool:
         if why:

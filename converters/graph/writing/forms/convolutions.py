@@ -7,11 +7,13 @@ import ast
 from converters.graph.expression import as_code
 from converters.graph.writing.holes import fill
 
-_ORDER = ("kernel_size", "strides", "padding")
+_ORDER = ("kernel_size", "strides", "padding", "kernel_dilation")
+# What is 1 along each axis where nothing is said.
+_ONES = ("strides", "kernel_dilation")
 
 
 def spelled_out(statement: ast.stmt) -> ast.stmt:
-    """A constructor's statement, its convolutions with strides, padding and bias where they are usual too."""
+    """A constructor's statement, its convolutions with strides, dilation, padding and bias spelled out."""
     made: ast.stmt = _Out().visit(fill(statement, lambda hole: hole))
     return made
 
@@ -33,7 +35,8 @@ class _Out(ast.NodeTransformer):
             kernel = given.get("kernel_size")
             axes = len(kernel.elts) if isinstance(kernel, ast.Tuple) else 0
             if axes:
-                given.setdefault("strides", as_code((1,) * axes))
+                for name in _ONES:
+                    given.setdefault(name, as_code((1,) * axes))
                 padding = given.get("padding")
                 if isinstance(padding, ast.Constant) and padding.value == "VALID":
                     given["padding"] = as_code(((0, 0),) * axes)
@@ -57,7 +60,7 @@ class _Usual(ast.NodeTransformer):
 
 
 def _needless(one: ast.keyword) -> bool:
-    if one.arg == "strides" and isinstance(one.value, ast.Tuple):
+    if one.arg in _ONES and isinstance(one.value, ast.Tuple):
         return all(isinstance(side, ast.Constant) and side.value == 1 for side in one.value.elts)
     return one.arg == "use_bias" and isinstance(one.value, ast.Constant) and one.value.value is True
 

@@ -6,7 +6,11 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from converters.graph.expression import as_code, call
+from converters.graph.writing.forms.numbered import by_number
 from converters.graph.writing.holes import fill
+
+# What counts the turns of a loop.
+_COUNTERS = ("i", "index", "number")
 
 
 def rolled(
@@ -40,9 +44,13 @@ def _rolled(
     }
     if sorted(first) != list(range(count)):
         return body, set()
-    step = first[1] - first[0] if count > 1 else 1
-    starts = [first[0] + index * step for index in range(count)]
-    if step < 1 or any(not starts[i] <= first[i] < starts[i] + step for i in range(count)):
+    # Which module each turn is of: `for flow in reversed(self.flows)` begins with the last.
+    order = sorted(range(count), reverse=count > 1 and first[0] > first[1])
+    step = first[order[1]] - first[order[0]] if count > 1 else 1
+    starts = [first[order[0]] + turn * step for turn in range(count)]
+    if step < 1 or any(
+        not starts[turn] <= first[order[turn]] < starts[turn] + step for turn in range(count)
+    ):
         return body, set()
     end = starts[-1] + step
     # The statement that names the module need not be the first of its turn.
@@ -51,8 +59,8 @@ def _rolled(
         if low < 0 or high > len(body):
             continue
         turns = [body[low + i * step : low + (i + 1) * step] for i in range(count)]
-        lists = _lists(turns, count)
-        made = [_turn(turn, lists, index) for index, turn in enumerate(turns)]
+        lists = _lists(turns, order)
+        made = [_turn(turn, lists, order[number]) for number, turn in enumerate(turns)]
         before: list[ast.stmt] = []
         renamed = _carried(made, aliases)
         if renamed:
@@ -61,7 +69,15 @@ def _rolled(
             before = [ast.Assign([ast.Name(new, ast.Store())], ast.Name(old, ast.Load()))]
         forms = {"\n".join(map(ast.dump, turn)) for turn in made}
         if len(forms) == 1 and goes_on(made[0]):
-            return [*body[:low], *before, _loop(made[0], lists), *body[high:]], set(lists)
+            loop = _loop(made[0], lists, order)
+            return [*body[:low], *before, loop, *body[high:]], set(lists)
+        counter = next(
+            (one for one in _COUNTERS if all(node.id != one for node in _names(body))), ""
+        )
+        numbered = by_number(made, counter) if counter and len(made) > 2 else None
+        if numbered is not None and goes_on(numbered):
+            loop = _loop(numbered, lists, order, counter)
+            return [*body[:low], *before, loop, *body[high:]], set(lists)
     return body, set()
 
 
@@ -133,15 +149,15 @@ def _member(node: ast.AST) -> tuple[str, int] | None:
     return None
 
 
-def _lists(turns: Sequence[Sequence[ast.stmt]], count: int) -> list[str]:
-    """The lists whose module of each turn has the turn's number."""
+def _lists(turns: Sequence[Sequence[ast.stmt]], order: Sequence[int]) -> list[str]:
+    """The lists of which each turn has the module that it is of."""
     found: dict[str, set[tuple[int, int]]] = {}
     for number, turn in enumerate(turns):
         for statement in turn:
             for node in ast.walk(statement):
                 if member := _member(node):
                     found.setdefault(member[0], set()).add((number, member[1]))
-    return [name for name, seen in found.items() if seen == {(i, i) for i in range(count)}]
+    return [name for name, seen in found.items() if seen == set(enumerate(order))]
 
 
 def _variable(name: str) -> str:
@@ -149,7 +165,7 @@ def _variable(name: str) -> str:
         return f"{name[:-3]}y"
     if name.endswith(("ses", "xes")):
         return name[:-2]
-    return name[:-1] if name.endswith("s") and len(name) > 2 else name
+    return name[:-1] if name.endswith("s") and len(name) > 3 else name
 
 
 class _Members(ast.NodeTransformer):
@@ -167,9 +183,18 @@ def _turn(turn: Sequence[ast.stmt], lists: Sequence[str], index: int) -> list[as
     return [_Members(lists, index).visit(fill(one, lambda hole: hole)) for one in turn]
 
 
-def _loop(turn: Sequence[ast.stmt], lists: Sequence[str]) -> ast.stmt:
-    sources = [ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load()) for name in lists]
+def _loop(
+    turn: Sequence[ast.stmt], lists: Sequence[str], order: Sequence[int], counter: str = ""
+) -> ast.stmt:
+    sources: list[ast.expr] = [
+        ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load()) for name in lists
+    ]
+    if order[0] > 0:
+        sources = [call("reversed", one) for one in sources]
     names: list[ast.expr] = [ast.Name(_variable(name), ast.Store()) for name in lists]
     over = sources[0] if len(lists) == 1 else call("zip", *sources, strict=True)
     target = names[0] if len(lists) == 1 else ast.Tuple(names, ast.Store())
+    if counter:
+        over = call("enumerate", over)
+        target = ast.Tuple([ast.Name(counter, ast.Store()), target], ast.Store())
     return ast.For(target, as_code(over), list(turn), [])

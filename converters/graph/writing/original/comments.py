@@ -63,6 +63,19 @@ def _comments(file: str) -> dict[int, tuple[str, bool]]:
     return found
 
 
+# Words and letters for the axes of an image, a shape in brackets, two sizes with a sign between them.
+_AXES = re.compile(
+    r"\b(ax[ie]s|dims?|dimensions?|channels?|shapes?|layout|permut\w*|transpos\w*|height|width|rows?|columns?)\b"
+    r"|\b[bnchwdt]\b|\bN?CHW\b|[\[(][^\])]*,|\w x \w|\dx\d|×",
+    re.I,
+)
+
+
+def speaks_of_axes(text: str) -> bool:
+    """Whether a comment is on the order or the sizes of axes."""
+    return bool(_AXES.search(text))
+
+
 def _is_left(text: str) -> bool:
     """Whether a comment is no word on the model: code that was taken out, words to tools or on torch."""
     if _TO_OTHERS.match(text) or _OF_TORCH.search(text):

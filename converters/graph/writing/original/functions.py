@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,19 +42,15 @@ def own_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     return (*frames[:1], *named)
 
 
-def within(module: Any, frames: tuple[Frame, ...], called: tuple[Frame, ...]) -> tuple[Frame, ...]:
+def within(forward: Any, frames: tuple[Frame, ...], called: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """The frames from a module's forward inwards, of one that was called at others."""
-    where = _extent(type(module))
+    where = _extent_of(inspect.unwrap(forward))
     inside = [
         index
         for index, one in enumerate(frames)
         if one.file == where[0] and where[1] <= one.line <= where[2]
     ]
     return frames[inside[-1] :] if inside else frames[len(called) :]
-
-
-def _extent(cls: type) -> tuple[str, int, int]:
-    return _extent_of(inspect.unwrap(cls.forward))  # type: ignore[attr-defined]
 
 
 @cache
@@ -78,7 +74,9 @@ def with_functions(
     """
     made: list[tuple[Item, tuple[Frame, ...]]] = []
     runs = [
-        (key, list(run)) for key, run in itertools.groupby(items, lambda one: _key(one[1], depth))
+        (key, part)
+        for key, run in itertools.groupby(items, lambda one: _key(one[1], depth))
+        for part in _calls_apart(list(run), key, depth)
     ]
     needed: list[set[int]] = []
     after = set(later)
@@ -96,6 +94,50 @@ def with_functions(
         apply = _apply(run, inner, then, depth)
         made += [apply] if apply else inner
     return made
+
+
+def _calls_apart(
+    run: list[tuple[Item, tuple[Frame, ...]]], key: Any, depth: int
+) -> list[list[tuple[Item, tuple[Frame, ...]]]]:
+    """What several calls of a function on one line recorded: `q, k = turn(q), turn(k)` is two.
+
+    A call begins where the lines of the function begin anew, if the line has as many calls as there are such
+    beginnings. A loop in the function goes back to a later line than its first, or is the whole of it.
+    """
+    if key is None or len(run) < 4:
+        return [run]
+    caller, called = run[0][1][depth - 1], run[0][1][depth]
+    written, repeats = names.times_called(caller, called)
+    if written < 2 and not repeats:
+        return [run]
+    lines = [frames[depth].line for _, frames in run]
+    first = min(lines)
+    starts = [
+        at for at, line in enumerate(lines) if line == first and (not at or lines[at - 1] != first)
+    ]
+    expected = len(names.targets(caller)) if repeats else written
+    if len(starts) == 1 and expected > 1 and len(run) % expected == 0:  # it is of one line
+        starts = list(range(0, len(run), len(run) // expected))
+    if starts[:1] != [0] or not _alike(run, starts, depth):
+        return [run]
+    if len(starts) != written and not (repeats and len(starts) > 1):
+        return [run]
+    return [run[at:end] for at, end in itertools.pairwise([*starts, len(run)])]
+
+
+def _alike(
+    run: Sequence[tuple[Item, tuple[Frame, ...]]], starts: Sequence[int], depth: int
+) -> bool:
+    """Whether the parts of a run that begin at these places did the same."""
+
+    def said(item: Item, frames: tuple[Frame, ...]) -> tuple[str, tuple[int, ...]]:
+        what = item.target if isinstance(item, Op) else type(item).__name__
+        return what, tuple(one.line for one in frames[depth:])
+
+    parts = [
+        [said(*one) for one in run[at:end]] for at, end in itertools.pairwise([*starts, len(run)])
+    ]
+    return all(part == parts[0] for part in parts)
 
 
 def _key(frames: tuple[Frame, ...], depth: int) -> Any:
@@ -143,11 +185,16 @@ def argument_names(frames: Sequence[Frame], frame: Frame, values: Sequence[str])
     """
     parameters = names.function_parameters(frame)
     calls = names.calls_of(frames[-1], frame, set(values)) if frames else ()
+    spare = _parameter_left(calls, values)
+    if not calls and len(parameters) == len(values) == 1:
+        spare = parameters[0]  # `map(turn, (q, k))` names no argument
     made: list[str] = []
     for value in values:
         found = next((one[value] for one in calls if value in one and one[value] not in made), "")
         if not found and value in parameters:
             found = value
+        if not found and spare and not any(value in one for one in calls):
+            found = spare
         wanted = names.clean(found or value or "x")
         number, name = 1, wanted
         while name in made:
@@ -155,6 +202,18 @@ def argument_names(frames: Sequence[Frame], frame: Frame, values: Sequence[str])
             name = f"{wanted}_{number}"
         made.append(name)
     return made
+
+
+def _parameter_left(calls: Sequence[Mapping[str, str]], values: Sequence[str]) -> str:
+    """The parameter of the one value that calls give by no name that the caller knows.
+
+    "" if there is none, or more than one.
+
+    `map(lambda one: turn(one, cos), (q, k))` gives `one`, which is `q` or `k` here.
+    """
+    unknown = [value for value in values if not any(value in one for one in calls)]
+    left = {name for one in calls for given, name in one.items() if given not in values}
+    return left.pop() if len(unknown) == len(left) == 1 else ""
 
 
 def outs(item: Item) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import inspect
 import keyword
 import re
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -31,6 +31,21 @@ def _lines(file: str) -> dict[int, ast.stmt]:
 def statement(frame: Frame) -> ast.stmt | None:
     """The statement that runs at a frame."""
     return _lines(frame.file).get(frame.line)
+
+
+def in_loop(frame: Frame) -> bool:
+    """Whether a line is in the body of a loop."""
+    return any(first <= frame.line <= last for first, last in _loops(frame.file))
+
+
+@cache
+def _loops(file: str) -> tuple[tuple[int, int], ...]:
+    """The first and the last line of the body of each loop in a file."""
+    return tuple(
+        (node.body[0].lineno, node.body[-1].end_lineno or 0)
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.For | ast.While)
+    )
 
 
 def targets(frame: Frame) -> tuple[str, ...]:
@@ -255,6 +270,42 @@ def calls_of(caller: Frame, called: Frame, values: Collection[str]) -> tuple[dic
     return tuple(named or others)
 
 
+@cache
+def times_called(caller: Frame, called: Frame) -> tuple[int, bool]:
+    """How many calls of a function the statement at a frame has, and whether one of them is repeated there.
+
+    Args:
+        caller: the line.
+        called: a line of the function.
+    """
+    count, repeats = 0, False
+    for node, inside in _with_repeats(statement(caller)):
+        if not isinstance(node, ast.Call):
+            continue
+        if _last_name(node.func) == called.function:
+            count, repeats = count + 1, repeats or inside
+        elif _last_name(node.func) == "map" and called.function in map(_last_name, node.args):
+            count, repeats = count + 1, True
+    return count, repeats
+
+
+def _last_name(node: ast.expr) -> str:
+    """`turn` for `turn` and for `self.turn`; "" for other expressions."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _with_repeats(node: ast.AST | None, inside: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """The nodes of a statement, each with whether it stands in a comprehension or a lambda."""
+    if node is None:
+        return
+    yield node, inside
+    again = isinstance(
+        node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp | ast.Lambda
+    )
+    for child in ast.iter_child_nodes(node):
+        yield from _with_repeats(child, inside or again)
+
+
 def function_parameters(frame: Frame) -> tuple[str, ...]:
     """The names of its arguments, without `self`."""
     found = function_at(frame)
@@ -275,15 +326,15 @@ def label_path(label: str) -> tuple[str | int, ...]:
     )
 
 
-def argument_name(label: str, module: Any) -> tuple[str, int]:
-    """What an argument of a module's call is called in its forward, and where it stands there.
+def argument_name(label: str, forward: Any) -> tuple[str, int]:
+    """What an argument of a module's call is called in the method that runs, and where it stands there.
 
     A part of a tuple has the name that the forward gives it where it takes it apart (`cos, sin = position`).
     """
     path = label_path(label)
     if not path:
         return "", 1 << 20
-    names = parameters(type(module).forward)
+    names = parameters(forward)
     kind, which, *rest = path
     if kind == 0 and isinstance(which, int):
         name = names[which] if which < len(names) else f"input_{which}"
@@ -291,7 +342,7 @@ def argument_name(label: str, module: Any) -> tuple[str, int]:
         name = str(which)
     place = names.index(name) if name in names else len(names)
     if rest:
-        name = _part(name, rest, type(module).forward)
+        name = _part(name, rest, forward)
     return clean(name), place
 
 
@@ -344,6 +395,12 @@ def first_sentence(documented: Any) -> str:
     found = _SENTENCE.match(paragraph)
     sentence = found[0] if found else paragraph
     return "\n    ".join(textwrap.wrap(sentence, _WIDTH, break_long_words=False))
+
+
+def documented(function: Any) -> str:
+    """The first sentence of a function's docstring; "" if there is none."""
+    body = getattr(source_tree(function), "body", [])
+    return first_sentence(body[0]) if body and isinstance(body[0], ast.FunctionDef) else ""
 
 
 # It does not end behind an initial ("Aidan N. Gomez") or an abbreviation.

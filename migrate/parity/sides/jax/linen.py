@@ -92,6 +92,7 @@ class LinenModel(JaxModel):
         elif not self._paths:
             leaves = _leaves(jax.eval_shape(init, key))
             wanted = {"/".join(path): tuple(one.shape) for path, one in leaves.items()}
+            self.weights = self.without_spare(self.weights, wanted)
             require_fit(self.weights, wanted, self.shown)
             self._paths = {"/".join(path): path for path in leaves}
         self._look_at_mode(bound)

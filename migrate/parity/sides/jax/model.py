@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,8 @@ class JaxModel(ABC):
     def __init__(self, shown: str) -> None:
         self.shown = shown
         self.weights: Weights | None = None
+        # Whether a weight that it has no place for may be left out.
+        self.spare: Callable[[str], bool] = lambda path: False
 
     @abstractmethod
     def parameters(self) -> list[inspect.Parameter]:
@@ -79,6 +81,12 @@ class JaxModel(ABC):
             for name, array in (self.weights or {}).items()
         }
 
+    def without_spare(self, weights: Weights, wanted: Collection[str]) -> Weights:
+        """The weights without those that it has no place for, where that is known."""
+        return {
+            name: array for name, array in weights.items() if name in wanted or not self.spare(name)
+        }
+
     def take(self, weights: Weights) -> None:
         """Take weights.
 
@@ -87,6 +95,7 @@ class JaxModel(ABC):
         """
         if self.weights is not None:
             shapes = {name: array.shape for name, array in self.weights.items()}
+            weights = self.without_spare(weights, shapes)
             require_fit(weights, shapes, self.shown)
             weights = {name: weights[name] for name in self.weights}
         self.weights = weights

@@ -22,7 +22,7 @@ from migrate.parity.sides.jax.capture.recorder import Watcher
 from migrate.parity.sides.jax.model import FunctionModel, JaxModel
 from migrate.parity.sides.jax.passes import Outputs, Passes, capture, in_user_code, watched
 from migrate.parity.sides.jax.session import Session, device_name
-from migrate.parity.sides.jax.weights import numberless, read_weights, write_weights
+from migrate.parity.sides.jax.weights import read_weights, write_weights
 
 if TYPE_CHECKING:
     from migrate.parity.sides.jax.wide import Evaluation
@@ -46,8 +46,6 @@ class JaxRunner:
         self.kind: Literal["linen", "nnx", "jax"] = kind
         self._shown = shown
         self._model = _model(model, kind, shown, start)
-        # Paths of a file of weights that the model has no use for, `#` for numbers of layers.
-        self.unread: frozenset[str] = frozenset()
         self._prepared = False
         self._ready_for: dict[Settings, tuple[Passes, Session]] = {}
         self._traced: dict[Settings, Any] = {}
@@ -115,9 +113,7 @@ class JaxRunner:
     def load_weights(self, file: Path) -> None:
         """See `Runner`."""
         weights = read_weights(file)
-        self._model.take(
-            {path: one for path, one in weights.items() if numberless(path) not in self.unread}
-        )
+        self._model.take(weights)
 
     def capture(
         self,

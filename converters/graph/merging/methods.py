@@ -1,0 +1,297 @@
+"""Further methods of a model beside its forward: each recorded by itself, then one graph with it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import sympy
+import torch
+
+from converters.graph.ir import Call, Entry, Free, Graph, Held, Op, Ref
+from converters.graph.recording.trace import METHOD, GraphError
+from converters.graph.writing.original.names import source_tree
+
+# Numbers of calls of a module that one method may have.
+_CALLS = 100_000
+# Methods that a Flax module has itself.
+_OF_FLAX = (
+    *(
+        "apply",
+        "bind",
+        "clone",
+        "copy",
+        "init",
+        "init_with_output",
+        "make_rng",
+        "module_paths",
+        "name",
+    ),
+    *(
+        "param",
+        "parent",
+        "path",
+        "perturb",
+        "put_variable",
+        "scope",
+        "setup",
+        "sow",
+        "tabulate",
+        "unbind",
+    ),
+    *(
+        "get_variable",
+        "has_rng",
+        "has_variable",
+        "is_initializing",
+        "is_mutable_collection",
+        "lazy_init",
+    ),
+    *("variable", "variables", "config", "dtype", "param_dtype", "precision", "dtypes", "numerics"),
+)
+
+
+def further_methods(module: torch.nn.Module) -> tuple[str, ...]:
+    """The public methods of a model, beside its forward, that compute with what the model holds.
+
+    Methods of torch and of a library's base classes (`generate`, `get_input_embeddings`) are left
+    out: only those in the file of the model's class count, and in the user's own files.
+    """
+    held = {*module._modules, *module._parameters, *module._buffers}
+    own: dict[str, ast.AST] = {}
+    for cls in type(module).__mro__:
+        if not _is_own(cls, type(module)):
+            continue
+        for name, value in vars(cls).items():
+            function = inspect.unwrap(value) if callable(value) else None
+            if inspect.isfunction(function) and not hasattr(torch.nn.Module, name):
+                own.setdefault(name, source_tree(function))
+    computing: set[str] = set()
+    while True:
+        names = held | computing
+        found = {name for name, tree in own.items() if _computes(tree, names)}
+        if found == computing:
+            break
+        computing = found
+    return tuple(name for name in own if name in computing and not name.startswith("_"))
+
+
+def _is_own(cls: type, of: type) -> bool:
+    if cls.__module__.partition(".")[0] == "torch":
+        return False
+    if cls.__module__ == of.__module__:
+        return True
+    try:
+        file = inspect.getsourcefile(cls) or ""
+    except TypeError:
+        return False
+    return bool(file) and "site-packages" not in file
+
+
+def _computes(tree: ast.AST, held: Collection[str]) -> bool:
+    """Whether a method gives something that it makes of what its module holds."""
+    given = [node for node in ast.walk(tree) if isinstance(node, ast.Return) and node.value]
+    if not given:  # it sets something: `freeze`, `reset_parameters`
+        return False
+    bare = {id(node.value) for node in given}
+    return any(
+        isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Load)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+        and node.attr in held
+        and id(node) not in bare
+        for node in ast.walk(tree)
+    )
+
+
+def require_method(module: torch.nn.Module, method: str) -> None:
+    """Raise GraphError where a model has no such method, or Flax has another one of that name."""
+    there = further_methods(module)
+    known = inspect.getattr_static(type(module), method, None)
+    if (
+        not inspect.isroutine(known)
+        or isinstance(known, staticmethod | classmethod)
+        or method == "forward"
+        or hasattr(torch.nn.Module, method)
+    ):
+        names = ", ".join(there) or "none beside forward"
+        raise GraphError(
+            f"{type(module).__name__} has no method {method} of its own", f"its methods: {names}"
+        )
+    if method in _OF_FLAX:
+        raise GraphError(
+            f"{type(module).__name__}.{method}: every Flax module has a {method} already",
+            "give the original's method another name",
+        )
+
+
+@contextmanager
+def as_forward(module: torch.nn.Module, method: str) -> Iterator[None]:
+    """Have a call of a model run another of its methods."""
+    cls = type(module)
+    other = type(
+        cls.__name__, (cls,), {"forward": getattr(cls, method), "__module__": cls.__module__}
+    )
+    module.__class__ = other
+    try:
+        yield
+    finally:
+        module.__class__ = cls
+
+
+@contextmanager
+def methods_as_calls(module: torch.nn.Module) -> Iterator[None]:
+    """Have other modules' calls of a part's methods run as calls of the part, which a recording shows."""
+    with ExitStack() as stack:
+        for path, part in module.named_modules():
+            names = further_methods(part) if path else ()
+            if names:
+                stack.enter_context(_methods_as_calls(part, names))
+        yield
+
+
+@contextmanager
+def _methods_as_calls(part: torch.nn.Module, names: Sequence[str]) -> Iterator[None]:
+    cls, running = type(part), [0]  # a method that the part calls itself is no other call
+
+    def before(_: Any, args: Any) -> None:
+        running[0] += 1
+
+    def after(_: Any, args: Any, outputs: Any) -> None:
+        running[0] -= 1
+
+    def called(name: str) -> Callable[..., Any]:
+        plain = getattr(part, name)
+        space = {"forward": getattr(cls, name), "__module__": cls.__module__, METHOD: name}
+        other = type(cls.__name__, (cls,), space)
+
+        @functools.wraps(plain)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if running[0]:
+                return plain(*args, **kwargs)
+            part.__class__ = other
+            try:
+                return part(*args, **kwargs)
+            finally:
+                part.__class__ = cls
+
+        return run
+
+    hooks = (
+        part.register_forward_pre_hook(before),
+        part.register_forward_hook(after, always_call=True),
+    )
+    made = {name: called(name) for name in names}
+    vars(part).update(made)
+    try:
+        yield
+    finally:
+        for name in made:
+            vars(part).pop(name, None)
+        for hook in hooks:
+            hook.remove()
+
+
+def joined(graph: Graph, others: Mapping[str, Graph], tensors: Collection[str]) -> Graph:
+    """The graph of a model with those of further methods.
+
+    Args:
+        graph: of its forward.
+        others: name of a method → its graph.
+        tensors: names of the model's parameters and buffers.
+    """
+    facts, constants = dict(graph.facts), dict(graph.constants)
+    body, entries = list(graph.root.body), []
+    for place, (method, other) in enumerate(others.items(), 1):
+        first = max(facts, default=-1) + 1
+        made = _Renumbered(first, place, method, tensors)
+        facts |= {
+            number + first: replace(fact, shape=made.value(fact.shape))
+            for number, fact in other.facts.items()
+        }
+        constants |= {made.key(key): tensor for key, tensor in other.constants.items()}
+        root = made.call(other.root)
+        body.append(replace(root, number=place, method=method))
+        inputs = tuple((name, number + first) for name, number in other.inputs)
+        entries.append(Entry(method, inputs, made.value(other.outputs)))
+    root = replace(graph.root, body=tuple(body))
+    return replace(graph, root=root, facts=facts, constants=constants, methods=tuple(entries))
+
+
+def own_constants(
+    constants: Mapping[str, Any], method: str, tensors: Collection[str]
+) -> dict[str, Any]:
+    """The tensors of a method's recording, by the names that `joined` gives them."""
+    made = _Renumbered(0, 0, method, tensors)
+    return {made.key(key): tensor for key, tensor in constants.items()}
+
+
+class _Renumbered:
+    """Numbers, constants, calls and free sizes of a method, that are none of another's."""
+
+    def __init__(self, first: int, place: int, method: str, tensors: Collection[str]) -> None:
+        self.first, self.place, self.method, self.tensors = first, place, method, tensors
+
+    def key(self, key: str) -> str:
+        """The name of a tensor: constants of the recording are counted in each."""
+        return key if key in self.tensors else f"{key}_of_{self.method}"
+
+    def value(self, value: Any) -> Any:
+        """An argument, an output or a size."""
+        match value:
+            case Ref():
+                return Ref(value.id + self.first)
+            case Held():
+                return Held(self.key(value.key))
+            case Free():
+                return Free(self._expression(value.expression), value.hint)
+            case tuple() | list():
+                return tuple(map(self.value, value))
+            case dict():
+                return {key: self.value(one) for key, one in value.items()}
+        return value
+
+    def _expression(self, expression: sympy.Expr) -> sympy.Expr:
+        return expression.xreplace(
+            {
+                one: sympy.Symbol(f"{one.name}_of_{self.method}", **one.assumptions0)
+                for one in expression.free_symbols
+            }
+        )
+
+    def call(self, one: Call) -> Call:
+        """A call, and all within it."""
+        first = self.first
+        return replace(
+            one,
+            number=one.number + self.place * _CALLS,
+            given=tuple(
+                replace(each, value=self.value(each.value), inside=each.inside + first)
+                for each in one.given
+            ),
+            taken=tuple(
+                replace(each, inside=each.inside + first, outside=each.outside + first)
+                for each in one.taken
+            ),
+            body=self._items(one.body),
+        )
+
+    def _items(self, items: Sequence[Any]) -> tuple[Any, ...]:
+        made: list[Any] = []
+        for item in items:
+            if isinstance(item, Op):
+                outs = tuple(out + self.first if out >= 0 else out for out in item.outs)
+                named = {key: self.value(one) for key, one in item.named.items()}
+                arguments = self.value(item.arguments)
+                made.append(replace(item, arguments=arguments, named=named, outs=outs))
+            elif isinstance(item, Call):
+                made.append(self.call(item))
+            else:
+                raise AssertionError("functions are found later")
+        return tuple(made)

@@ -1,0 +1,168 @@
+"""Models whose ports showed source that nobody would keep."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class Heads(nn.Module):
+    """Queries, keys and values, taken apart in the ways that there are."""
+
+    def __init__(self, dim: int = 12, heads: int = 2, way: str = "view") -> None:
+        super().__init__()
+        self.heads, self.way = heads, way
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.out = nn.Linear(dim, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, c = x.shape
+        if self.way == "view":
+            q, k, v = self.qkv(x).view(b, t, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
+        elif self.way == "list":
+            q, k, v = [
+                y.view(b, t, self.heads, -1).transpose(1, 2) for y in self.qkv(x).chunk(3, -1)
+            ]
+        elif self.way == "lines":
+            q, k, v = self.qkv(x).split(c, dim=2)
+            q = q.view(b, t, self.heads, -1).transpose(1, 2)
+            k = k.view(b, t, self.heads, -1).transpose(1, 2)
+            v = v.view(b, t, self.heads, -1).transpose(1, 2)
+        else:
+            q, k, v = self.qkv(x).view(b, t, 3, self.heads, -1).unbind(2)
+            q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        w = (q @ k.transpose(-2, -1)).softmax(-1)
+        return self.out((w @ v).transpose(1, 2).reshape(b, t, c))
+
+
+class Film(nn.Module):
+    """Scales and shifts the channels of an image."""
+
+    def __init__(self, width: int = 6, emb: int = 5) -> None:
+        super().__init__()
+        self.inward, self.outward = nn.Conv2d(3, width, 3), nn.Conv2d(width, 4, 1)
+        self.norm = nn.GroupNorm(2, width)
+        self.emb = nn.Linear(emb, 2 * width)
+
+    def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        h = self.inward(x)
+        scale, shift = self.emb(t)[:, :, None, None].chunk(2, dim=1)
+        h = self.norm(h) * (1 + scale) + shift  # FiLM
+        h = h * h.mean((2, 3), keepdim=True)  # [batch, channels, 1, 1]
+        return self.outward(torch.relu(h))
+
+
+class Cross(nn.Module):
+    """Heads folded into the batch, of what is given and of something else."""
+
+    def __init__(self, dim: int, heads: int = 2) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q, self.kv = nn.Linear(dim, dim), nn.Linear(dim, 2 * dim)
+
+    def folded(self, x: torch.Tensor) -> torch.Tensor:
+        b, n, _ = x.shape
+        return x.view(b, n, self.heads, -1).transpose(1, 2).reshape(b * self.heads, n, -1)
+
+    def forward(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        q = self.q(x)
+        k, v = self.kv(context).chunk(2, dim=-1)
+        q, k, v = map(self.folded, (q, k, v))
+        out = (q @ k.transpose(1, 2)).softmax(-1) @ v
+        n, d = out.shape[1:]
+        return out.view(-1, self.heads, n, d).transpose(1, 2).reshape(x.shape)
+
+
+class Latents(nn.Module):
+    def __init__(self, latents: int = 5, dim: int = 8) -> None:
+        super().__init__()
+        self.latents = nn.Parameter(torch.randn(latents, dim))
+        self.cross, self.own = Cross(dim), Cross(dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.latents.expand(x.shape[0], -1, -1)
+        h = h + self.cross(h, x)
+        return h + self.own(h, h)
+
+
+class Cell(nn.Module):
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(dim + hidden, 2 * hidden)
+
+    def forward(
+        self, x: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        h, c = state
+        gate, new = self.fc(torch.cat([x, h], -1)).chunk(2, -1)
+        c = c + torch.sigmoid(gate) * torch.tanh(new)
+        return torch.tanh(c), c
+
+
+class Recurrent(nn.Module):
+    """Two cells, turn by turn; of the first nobody reads the last state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.ModuleList([Cell(3, 5), Cell(5, 4)])
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        for cell in self.cells:
+            h = c = x.new_zeros(x.shape[0], cell.fc.out_features // 2)
+            outs = []
+            for i in range(3):
+                h, c = cell(x[:, i], (h, c))
+                outs.append(h)
+            x = torch.stack(outs, 1)
+        return x[:, -1], c
+
+
+class Dilated(nn.Module):
+    """Layers of one class, with dilations of 1 and of more."""
+
+    class Layer(nn.Module):
+        def __init__(self, width: int, dilation: int) -> None:
+            super().__init__()
+            self.pad = 2 * dilation
+            self.conv = nn.Conv1d(width, width, 3, dilation=dilation)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.conv(nn.functional.pad(x, (self.pad, 0))))
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([self.Layer(width, 2**i) for i in range(3)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+class Angles(nn.Module):
+    """Gives what it computes where it returns it, and turns a weight that lies the other way round."""
+
+    def __init__(self, dim: int = 4) -> None:
+        super().__init__()
+        self.fc = nn.Linear(dim, dim, bias=False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = x @ self.fc.weight.t()
+        return x.cos() * 2, x.sin()
+
+
+class Masked(nn.Module):
+    """The form of Mixtral's first code."""
+
+    def __init__(self, dim: int = 6, experts: int = 3) -> None:
+        super().__init__()
+        self.gate = nn.Linear(dim, experts)
+        self.experts = nn.ModuleList([nn.Linear(dim, dim) for _ in range(experts)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, chosen = torch.topk(self.gate(x).softmax(-1), 2)
+        out = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            rows, nth = torch.where(chosen == i)
+            out[rows] += weights[rows, nth, None] * expert(x[rows])
+        return out
