@@ -18,6 +18,15 @@ HEAD = """
 """
 EVALUATIONS = [
     """
+    image = torch.zeros(2, 4).cuda()
+    for x in loader:
+        t = torch.tensor([x]).cuda()
+        with torch.no_grad():
+            out = model(image, t)
+            yield out
+            image = out["sample"] * 2
+    """,
+    """
     for x in loader:
         with torch.no_grad():
             out = model(x.cuda())
@@ -92,3 +101,15 @@ def test_no_step_holds_a_yield(tmp_path: Path, style: Style, body: str) -> None:
     assert steps or any(
         note.rule in ("step", "evaluation-loop", "XLA116") for note in file.findings
     )
+
+
+def test_the_block_goes_inside_above_the_yield(tmp_path: Path) -> None:
+    text = dedent(HEAD).lstrip() + indent(dedent(EVALUATIONS[0]).lstrip("\n"), "    ")
+    (tmp_path / "main.py").write_text(text)
+    (file,) = rewrite_folder(tmp_path, processes=1).files
+    after = (file.after or b"").decode()
+    assert (
+        "            with torch_xla.step():\n"
+        "                out = model(image, t)\n"
+        "            yield out\n"
+    ) in after

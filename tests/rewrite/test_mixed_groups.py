@@ -124,3 +124,18 @@ def test_a_tensor_of_unknown_origin_is_named_where_the_group_is_joined(
     tensor = "import metrics; total(metrics.tensors(model))"
     assert notes(tmp_path, "", tensor, style) == [("main", "init-process-group")]
     assert notes(tmp_path, '"nccl"', tensor, style) == []
+
+
+def test_another_program_has_nothing_to_do_with_it(tmp_path: Path) -> None:
+    other = """
+        import torch
+        import torch.distributed as dist
+
+        if __name__ == "__main__":
+            dist.init_process_group()
+            model = torch.nn.Linear(2, 2).cuda()
+    """
+    (tmp_path / "other.py").write_text(dedent(other).lstrip())
+    assert notes(tmp_path, '"nccl"', HOST[0], "native") == []
+    tensor = "import metrics; total(metrics.tensors(model))"
+    assert notes(tmp_path, '"nccl"', tensor, "native") == []

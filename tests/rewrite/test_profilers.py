@@ -54,3 +54,44 @@ def test_a_profiler_steps_below_the_step(
     (profiler,) = (line for line in lines if "p.step()" in line)
     depth = len(block) - len(block.lstrip())
     assert len(profiler) - len(profiler.lstrip()) == depth
+
+
+ENGINES = """
+    import deepspeed
+    import torch
+    from torch.profiler import profile
+
+
+    class Trainer:
+        def __init__(self, model, with_engine):
+            self.model = model.cuda()
+            self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            self.with_engine = with_engine
+            if with_engine:
+                self.engine, optimizer, _, _ = deepspeed.initialize(model=model)
+                self.optimizer = optimizer
+
+        def train(self, loader):
+            optimizer = self.optimizer
+            with profile() as p:
+                for x in loader:
+                    loss = self.model(x.cuda()).mean()
+                    loss.backward()
+                    if not self.with_engine:
+                        optimizer.step()
+                        optimizer.zero_grad()
+                    p.step()
+"""
+
+
+def test_the_optimizer_of_a_trainer_that_may_use_an_engine(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(dedent(ENGINES).lstrip())
+    (file,) = rewrite_folder(tmp_path, processes=1).files
+    lines = (file.after or b"").decode().splitlines()
+    (block,) = (number for number, line in enumerate(lines) if line.endswith("step():"))
+    (update,) = (number for number, line in enumerate(lines) if "optimizer.step()" in line)
+    (profiler,) = (line for line in lines if "p.step()" in line)
+    depth = len(lines[block]) - len(lines[block].lstrip())
+    assert block < update
+    assert len(lines[update]) - len(lines[update].lstrip()) > depth
+    assert len(profiler) - len(profiler.lstrip()) == depth

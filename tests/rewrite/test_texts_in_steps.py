@@ -40,6 +40,15 @@ def test_a_text_reads_no_value(tmp_path: Path, style: Style, texts: str) -> None
     assert not [n.message for n in file.findings if "reads a value" in n.message]
 
 
+def test_a_loop_over_names_has_its_step_whatever_the_device_is_called(tmp_path: Path) -> None:
+    text = dedent(SCRIPT).lstrip().replace("TEXTS", TEXTS[0])
+    text = text.replace("prefix):", "prefix, device):").replace('"cuda"', "device")
+    text += "\n\ndef main(model, *rest):\n    return weights(model.cuda(), *rest, device='cuda')\n"
+    (tmp_path / "main.py").write_text(text)
+    (file,) = rewrite_folder(tmp_path, processes=1).files
+    assert "step():" in (file.after or b"").decode()
+
+
 READ = """
     import torch
 

@@ -42,7 +42,7 @@ from migrate.reading.draws.drawing import drawing_of, drawn_attributes
 from migrate.reading.draws.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.reading.flow.drawn_weights import drawn_weights
 from migrate.reading.flow.extensions import extensions_of
-from migrate.reading.flow.mixed_groups import given_of, mixed_groups
+from migrate.reading.flow.mixed_groups import given_of, mixed_groups, run_with
 from migrate.reading.flow.prepared import unprepared_batches
 from migrate.reading.flow.shares import Share, divided_saves
 from migrate.reading.processes.led import led_of
@@ -576,15 +576,14 @@ def _mixed_groups(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, s
         for given in tensors
         if not given.where.host
     ]
-    for call in mixed_groups(analysis) if unknown else ():
-        path, given = min(unknown, key=lambda one: (str(one[0]), one[1].node.lineno))
-        if call in _calls_in(analysis, top):
+    here = [one for one, path in mixed_groups(analysis).items() if path == top.module.path]
+    for call in here if unknown else ():
+        run = run_with(analysis, top.module.path)
+        related = [(path, given) for path, given in unknown if path in run]
+        if related:
+            path, given = min(related, key=lambda one: (str(one[0]), one[1].node.lineno))
             where = f"{path.name}:{given.node.lineno}"
             yield _end(call, top.module), f"`{ast.unparse(given.node)}` ({where})"
-
-
-def _calls_in(analysis: Analysis, top: ModuleScope) -> set[ast.Call]:
-    return {call for region in _regions(analysis, top) for call, _ in region.calls}
 
 
 def _joins(analysis: Analysis, top: ModuleScope) -> Iterator[End]:

@@ -27,6 +27,7 @@ from migrate.reading.values.words import (
     CALLABLE_SCALER,
     ENVIRONMENT,
     NOT_OPTIMIZERS,
+    OPTIMIZER,
     OPTIMIZER_CLASS,
     PROFILER,
     SCALER,
@@ -94,6 +95,10 @@ def running(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Running:
     found.obstacle = next(
         (why for name in externals for what, why in OBSTACLES.items() if what.search(name)), ""
     )
+    if found.obstacle is DEEPSPEED and _steps_optimizer(call):
+        found.obstacle = (
+            ""  # the engine's own is `engine.step()`: without DeepSpeed this is torch's
+        )
     if found.obstacle:
         return found
     if isinstance(call.func, ast.Attribute):
@@ -136,6 +141,14 @@ def _run_by(value: Value, evaluator: Evaluator) -> Iterator[Function]:
             called = evaluator.method(of, "__call__") or evaluator.method(of, "forward")
             if called is not None:
                 yield called
+
+
+def _steps_optimizer(call: ast.Call) -> bool:
+    """Whether `call` is `optimizer.step()`, by the name of the receiver."""
+    function = call.func
+    if not isinstance(function, ast.Attribute) or function.attr != "step":
+        return False
+    return OPTIMIZER.fullmatch(_last_name(function.value)) is not None
 
 
 def _of_method(

@@ -18,6 +18,7 @@ from migrate.reading.accelerators.asked import is_module
 from migrate.reading.accelerators.objects import KEEPS, objects_of
 from migrate.reading.calls.devices import kind_of
 from migrate.reading.calls.kinds import MODULES, External
+from migrate.reading.calls.order import closure
 from migrate.reading.calls.scopes import Binding, Class, Function, ModuleScope, Scope
 from migrate.reading.flow.constants import constants
 from migrate.reading.values.kind import ACCELERATORS, Kind
@@ -83,10 +84,12 @@ def given_of(analysis: Analysis) -> Mapping[Path, list[Given]]:
 
     Empty where every group of the project takes tensors of the GPU only.
     """
-    if not mixed_groups(analysis):
-        return {}
+    joining = mixed_groups(analysis).values()
+    run = frozenset().union(*(run_with(analysis, path) for path in set(joining)))
     found: dict[Path, list[Given]] = {}
-    for call, scope in analysis.evaluator.calls():
+    for call, scope in analysis.evaluator.calls() if run else ():
+        if scope.module.path not in run:
+            continue
         for node in _tensors(call, scope, analysis):
             where = _where(node, scope, analysis, frozenset())
             if where.host or where.unknown:
@@ -95,13 +98,21 @@ def given_of(analysis: Analysis) -> Mapping[Path, list[Given]]:
 
 
 @lru_cache(maxsize=2)
-def mixed_groups(analysis: Analysis) -> frozenset[ast.Call]:
-    """Return the calls of a project that join a group for tensors of the CPU and of the GPU."""
-    return frozenset(
-        call
+def mixed_groups(analysis: Analysis) -> Mapping[ast.Call, Path]:
+    """Return the calls of a project that join a group for tensors of the CPU too, with their files."""
+    return {
+        call: scope.module.path
         for call, scope in analysis.evaluator.calls()
         if INIT & _names(call, scope, analysis) and _is_mixed(call, scope, analysis)
-    )
+    }
+
+
+@lru_cache(maxsize=64)
+def run_with(analysis: Analysis, path: Path) -> frozenset[Path]:
+    """Return the files that a process may run beside the file `path`: of the programs that import it."""
+    project = analysis.project
+    programs = closure([path], lambda one: project.importers.get(one, ()))
+    return frozenset(closure(programs, lambda one: project.imports(project.modules[one])))
 
 
 def _names(call: ast.Call, scope: Scope, analysis: Analysis) -> set[str]:

@@ -100,10 +100,21 @@ def evaluation_step(loop: cst.For, context: Workspace) -> Step | Undecided | Non
         statement = part.body.statements[handed].node
         return Undecided(statement, YIELDED.format(head(statement)))
     below = {node for i in inside for node in nodes(part.body.statements[i].node)}
-    given = {*batch, *numbers_of_host(loop, context)}
+    given = _made_of({*batch, *numbers_of_host(loop, context)}, loop)
     uses_batch = any(isinstance(n, cst.Name) and n.value in given for n in below)
     moves = any(part.body.statements[i].moves for i in inside)
     return Step(loop, part.body, tuple(batch), (part,)) if uses_batch or moves else None
+
+
+def _made_of(names: set[str], loop: cst.For) -> set[str]:
+    """Return `names`, and the variables that a turn of the loop makes of them, as texts of a class."""
+    found = set(names)
+    for assign in nodes_of(loop.body, cst.Assign):
+        mentioned = {name.value for name in nodes_of(assign.value, cst.Name)}
+        if mentioned & found:
+            targets = (name.value for one in assign.targets for name in nodes_of(one, cst.Name))
+            found.update(targets)
+    return found
 
 
 def _waits(part: Arrangement) -> bool:
@@ -139,6 +150,8 @@ def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arr
         and (i == forward[0] or i in splits or (s.on_device and _computes(body, i)))
         and not _answers(body, first, i)
     )
+    handing = (i for i in range(forward[0] + 1, last + 1) if yields(body.statements[i].node))
+    last = next(handing, last + 1) - 1  # the block ends above a yield
     part = arrange(body, first, last)
     leaving = [i for i in part.checks if leaves_turn(body.statements[i].node)]
     if leaving:  # what comes below the block would be skipped
