@@ -29,6 +29,28 @@ SCRIPTS = {
                 out.update({f"dist_{k}": v for k, v in self.teacher(batch).items()})
                 return out
     """,
+    "what an object of a library gives, whose methods are named as a tensor's": """
+        import os
+
+        from pytorch_lightning.lite import LightningLite
+
+
+        class Lite(LightningLite):
+            def run(self, args):
+                model = nn.Linear(4, 4).cuda()
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                steps = 0
+                if args.path:
+                    steps = self.load(os.path.join(args.path, "last.pth"))["steps"]
+                for batch in args.loader:
+                    loss = model(batch.cuda()).sum()
+                    if steps % args.save_freq == 0:
+                        print("save")
+                    optimizer.zero_grad()
+                    self.backward(loss)
+                    optimizer.step()
+                    steps += 1
+    """,
     "the settings of an optimizer's groups": """
         def anneal(optimizer, rate):
             for group in optimizer.param_groups:

@@ -651,6 +651,8 @@ class Values:
 
     def _of_parameter(self, function: cst.FunctionDef, parameter: cst.Param) -> Kind:
         name = parameter.name.value
+        if self._is_self(function, parameter):
+            return Kind.UNKNOWN
         forward = is_forward(function, self._context) or self._is_given_gradients(function, name)
         if parameter.annotation is not None:
             annotation = code(parameter.annotation.annotation).strip("'\"")
@@ -676,6 +678,18 @@ class Values:
         if kinds & PLACED:
             return joined(kinds)
         return Kind.TENSOR if used & v.ONLY_TENSORS else Kind.UNKNOWN
+
+    def _is_self(self, function: cst.FunctionDef, parameter: cst.Param) -> bool:
+        """Whether `parameter` is the object of a method, of a class that is no tensor's."""
+        around = self._context.class_around(function)
+        if around is None or all(one is not function for one in around.body.body):
+            return False
+        if not function.params.params or function.params.params[0] is not parameter:
+            return False
+        if any(last_part(one.decorator) == "staticmethod" for one in function.decorators):
+            return False
+        bases = (self._context.qualified_name(base.value) for base in around.bases)
+        return not any((base or "").endswith(("Tensor", "Parameter")) for base in bases)
 
     def is_given_numbers(self, function: cst.FunctionDef, name: str, depth: int = 4) -> bool:
         """Whether every known call of `function` passes a number of Python for the parameter `name`."""
