@@ -541,7 +541,17 @@ class Values:
         elif (name := self._context.named(node)) is not None:
             return Kind.HOST if name.split(".")[0] in v.HOST_ROOTS else Kind.UNKNOWN
         named = found is Kind.UNKNOWN and v.MODEL.fullmatch(node.value)
-        return Kind.MODEL if named else found
+        return Kind.MODEL if named and not self._is_function(node) else found
+
+    def _is_function(self, node: cst.Name) -> bool:
+        """Whether `node` is a function of the project, whatever its name: `evaluate_model(model)`."""
+        bindings = self._context.bindings(node)
+        if any(isinstance(binding.node, cst.FunctionDef) for binding in bindings):
+            return True
+        call = self._context.parent(node)
+        if not isinstance(call, cst.Call) or call.func is not node:
+            return False
+        return any(definition.name == node.value for definition in self._context.run_by(call))
 
     def _of_parts(self, parts: Iterable[Put]) -> Kind:
         """Return what a container is that was empty and was given `parts`."""
