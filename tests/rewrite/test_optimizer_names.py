@@ -500,7 +500,6 @@ def test_settings_of_an_optimizer_are_none(parameter: str, use: str, is_one: boo
     )
     done = rewrite_source(parse(text.encode(), Path("prepare.py")))
     assert (ON in done.data.decode()) is is_one
-    assert "# The optimizer was made before" not in done.data.decode()
 
 
 def rewritten(folder: Path) -> list[str]:

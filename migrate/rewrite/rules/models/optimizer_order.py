@@ -15,7 +15,6 @@ from migrate.rewrite.workspace import Workspace
 
 SWAP = "torch.__future__.set_swap_module_params_on_conversion"
 COMMENT = "# The optimizer was made before: it keeps the weights of the model."
-PERHAPS = "# An optimizer that was made before keeps the weights of the model."
 LATER = "# The model moves to the device later: the optimizer keeps its weights."
 BY_HAND = (
     "if the model is moved to the device only after this, its weights never change, with no "
@@ -206,12 +205,9 @@ class OptimizerOrder(Rule):
             line = context.statement_around(node)
             if isinstance(line, cst.SimpleStatementLine):
                 swap = SWAP.replace("torch", context.imports.require("torch"), 1)
-                here, _ = context.calls.optimizers.moves[context.place(node)]
-                when = "was" if here else "may have been"
-                message = f"{SWAP}(True): the optimizer {when} made before this"
-                comment = COMMENT if here else PERHAPS
+                message = f"{SWAP}(True): the optimizer was made before this"
                 yield self.edit(
-                    line, lambda updated: around_move(updated, comment, context, swap), message
+                    line, lambda updated: around_move(updated, COMMENT, context, swap), message
                 )
             else:
                 yield from self.report(
