@@ -32,6 +32,9 @@ class HostRandom(Hazard):
     differently, they run different graphs, and the next collective of the step hangs on a TPU. On GPUs each
     replica may take its own branch.
 
+    A draw is followed through names, the entries of mappings (`state["use"]`), what functions return, and
+    the lists of numbers that a loop goes over.
+
     The transforms of timm and torchvision draw so (`Mixup` with CutMix, `RandomCrop`, `ColorJitter`): called
     for a batch that is on the device, they compile a graph for each box.
 
