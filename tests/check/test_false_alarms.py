@@ -11,6 +11,7 @@ from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.check.file import check_file
 from migrate.check.finding import Finding
+from migrate.check.project import check_paths
 from migrate.reading.tree.source import parse
 
 HEAD = "import torch\nfrom torch import nn\n"
@@ -28,6 +29,28 @@ SCRIPTS = {
                 out = self.student(batch)
                 out.update({f"dist_{k}": v for k, v in self.teacher(batch).items()})
                 return out
+    """,
+    "what an object of a library gives, whose methods are named as a tensor's": """
+        import os
+
+        from pytorch_lightning.lite import LightningLite
+
+
+        class Lite(LightningLite):
+            def run(self, args):
+                model = nn.Linear(4, 4).cuda()
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                steps = 0
+                if args.path:
+                    steps = self.load(os.path.join(args.path, "last.pth"))["steps"]
+                for batch in args.loader:
+                    loss = model(batch.cuda()).sum()
+                    if steps % args.save_freq == 0:
+                        print("save")
+                    optimizer.zero_grad()
+                    self.backward(loss)
+                    optimizer.step()
+                    steps += 1
     """,
     "the settings of an optimizer's groups": """
         def anneal(optimizer, rate):
@@ -173,3 +196,59 @@ def test_sizes_that_a_function_returns_with_a_tensor(size: str, reported: bool) 
     source = parse(SIZES.replace("SIZE", size).encode(), Path("net.py"))
     found = {f.code for f in check_source(source, Config()) if f.code in ("XLA107", "XLA110")}
     assert bool(found) is reported
+
+
+MEASURE = """
+import torch
+import torch.distributed as dist
+
+
+@torch.no_grad()
+def {name}(model, loader, device):
+    total = torch.tensor(0.0).to(device)
+    for x in loader:
+        total += model(x.to(device)).mean()
+    parts = [torch.zeros_like(total) for _ in range(2)]
+    dist.all_gather(parts, total)
+    total = sum([part.item() for part in parts]) / 2
+    return total, 1
+"""
+TRAIN = """
+import math
+
+import torch
+import torch.distributed as dist
+import wandb
+from tools.measure import *
+
+
+def main(args):
+    loader, device = args.loader, args.device
+    dist.init_process_group("nccl")
+    rank = dist.get_rank()
+    model = torch.nn.Linear(4, 4).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps = 0
+    for x in loader:
+        loss = model(x.to(device)).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        steps += 1
+        if steps % args.every == 0:
+            total, tokens = {name}(model, args.valid, device)
+            if rank == 0:
+                wandb.log({{"loss": total, "perplexity": math.exp(total)}})
+
+
+main(None)
+"""
+
+
+@pytest.mark.parametrize("name", ["evaluate_model", "test_model", "run_net"])
+def test_a_function_of_another_file_is_no_model_by_its_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "measure.py").write_text(MEASURE.format(name=name))
+    (tmp_path / "train.py").write_text(TRAIN.format(name=name))
+    found = check_paths([tmp_path], Config()).findings
+    assert [one for one in found if one.code == "XLA305"] == []

@@ -91,6 +91,22 @@ def test_what_a_module_sets_when_it_is_made(line: str, reported: bool) -> None:
     assert bool(codes(found)) is reported
 
 
+@pytest.mark.parametrize(
+    ("above", "below", "reported"),
+    [
+        ("net.weight.tag = 1", "net.cuda()", True),
+        ("net.bias.register_hook(print)", "net = net.to('cuda')", True),
+        ("net.cuda()", "net.weight.tag = 1", False),
+        ("net = net.to('cuda')", "net.weight.tag = 1", False),
+        ("limit = make()", "limit.weight.tag = 1", False),
+    ],
+)
+def test_a_weight_of_a_model(above: str, below: str, reported: bool) -> None:
+    text = f"import torch\n\n\ndef main(make):\n    net = torch.nn.Linear(4, 4)\n    {above}\n    {below}\n"
+    found = check_source(parse(text.encode(), Path("train.py")), Config())
+    assert bool(codes(found)) is reported
+
+
 def project(folder: Path, before: str, after: str) -> None:
     train = TRAIN.replace("BEFORE", before).replace("AFTER", after)
     for name, text in (("net", NET.replace("MARKS", "pass")), ("marks", MARKS), ("train", train)):

@@ -250,6 +250,20 @@ def test_other_entries_and_lists_are_left_alone(before: str, decides: str) -> No
 
 
 @pytest.mark.parametrize(
+    ("given", "reported"),
+    [
+        ("self.rng.choice(range(8), 3).tolist()", True),
+        ("self.made()['frames']", True),
+        ("range(3)", False),
+        ("random.sample(other, 2)", False),
+    ],
+)
+def test_a_comprehension_over_drawn_numbers(given: str, reported: bool) -> None:
+    script = STATE.replace("BEFORE", f"parts = [self.layer(x) * t for t in {given}]")
+    assert bool(lines(script.replace("DECIDES", "if other:"))) is reported
+
+
+@pytest.mark.parametrize(
     ("statement", "reported"),
     [
         ("points = self.sampled(batch.masks) if use else None", True),

@@ -175,3 +175,21 @@ def test_one_wait_stands_before_each_reading_of_the_clock(waits: str) -> None:
         "end = time.perf_counter()",
         "print((end - start) * 1000)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('D = (\n    "cuda" if torch.cuda.is_available() else "cpu"\n)', 'D = "xla"'),
+        ('D = ("cuda" if torch.cuda.is_available() else "cpu")', 'D = "xla"'),
+        (
+            'D = (  # where\n    "cuda" if torch.cuda.is_available() else "cpu"\n)',
+            'D = (  # where\n    "xla"\n)',
+        ),
+        ('D = "cuda"; t = torch.float if D == "cuda" else torch.float', "t = torch.float"),
+        ("t = 1 if torch else 1", "t = 1 if torch else 1"),
+    ],
+)
+def test_nothing_is_left_of_a_choice_that_is_decided(before: str, after: str) -> None:
+    done = [line.strip() for line in rewritten(before).splitlines()]
+    assert after.replace("    ", "") in "\n".join(done)

@@ -480,6 +480,28 @@ def test_a_parameter_that_is_used_in_another_way_is_none() -> None:
     assert ON not in done.data.decode()
 
 
+@pytest.mark.parametrize(
+    ("parameter", "use", "is_one"),
+    [
+        ("optim", "pass", True),
+        ("optimizer: torch.optim.Optimizer", "pass", True),
+        ("optim: dict[str, object] | None", "pass", False),
+        ("optimizer: OptimizerConfig", "pass", False),
+        ("optimizer: OptimConf", "pass", False),
+        ("optim", "self.settings = Settings(**optim)", False),
+    ],
+)
+def test_settings_of_an_optimizer_are_none(parameter: str, use: str, is_one: bool) -> None:
+    text = (
+        "import torch\n\n\nclass Trainer:\n"
+        f"    def __init__(self, model, {parameter}):\n        {use}\n"
+        "        self.model = model\n        self.move()\n\n"
+        "    def move(self):\n        self.model.eval()\n        self.model.cuda()\n"
+    )
+    done = rewrite_source(parse(text.encode(), Path("prepare.py")))
+    assert (ON in done.data.decode()) is is_one
+
+
 def rewritten(folder: Path) -> list[str]:
     return [file.after.decode() for file in rewrite_folder(folder).files]
 

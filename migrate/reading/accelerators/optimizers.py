@@ -41,6 +41,8 @@ SWITCH = "torch.__future__.set_swap_module_params_on_conversion"
 SCHEDULES = re.compile(r"torch\.optim\.lr_scheduler\.")
 SHARDS = ".FullyShardedDataParallel"
 LOADS = b".load_state_dict("
+# What the annotation of settings says.
+SETTINGS = re.compile(r"\b(dict|Dict|Mapping|str|int|float|bool|list|List|\w*Conf(ig)?)\b")
 # What gives a parameter an attribute or a hook, in a loop over parameters.
 MARKS = re.compile(rb"for [^\n]*parameters\(")
 HOOKS = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
@@ -643,8 +645,9 @@ class Optimizers:
         known = {is_optimizer_value(value, self._evaluator) for value in values} - {None}
         if known:
             return True in known
-        used = (function, name) in self._used_as_optimizers or _has_groups(function, name)
-        return used or bool(OPTIMIZER.fullmatch(name))
+        if (function, name) in self._used_as_optimizers or _has_groups(function, name):
+            return True
+        return bool(OPTIMIZER.fullmatch(name)) and not _is_configuration(function, name)
 
     @cached_property
     def _used_as_optimizers(self) -> set[tuple[Function, str]]:
@@ -689,20 +692,39 @@ def _arguments(call: ast.Call) -> Iterable[ast.expr]:
 
 def _has_groups(function: Function, name: str) -> bool:
     """Whether a function asks the parameter `name` for its groups, which only an optimizer has."""
-    definitions = (
-        node
-        for node in function.top.module.nodes
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (node.name, node.lineno) == (function.name, function.line)
-    )
     return any(
         isinstance(node, ast.Attribute)
         and node.attr == "param_groups"
         and isinstance(node.value, ast.Name)
         and node.value.id == name
-        for definition in definitions
+        for definition in _definitions(function)
         for node in ast.walk(definition)
     )
+
+
+def _is_configuration(function: Function, name: str) -> bool:
+    """Whether the parameter `name` holds settings: by its annotation, or as `Settings(**name)` takes them."""
+    for definition in _definitions(function):
+        arguments = definition.args
+        for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+            if one.arg == name and one.annotation is not None:
+                text = ast.unparse(one.annotation)
+                if SETTINGS.search(text) and not re.search(r"Optimizer\b", text):
+                    return True
+        for node in ast.walk(definition):
+            if not isinstance(node, ast.keyword) or node.arg is not None:
+                continue
+            if isinstance(node.value, ast.Name) and node.value.id == name:
+                return True
+    return False
+
+
+def _definitions(function: Function) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in function.top.module.nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (
+            (node.name, node.lineno) == (function.name, function.line)
+        ):
+            yield node
 
 
 def _marks(loop: ast.For) -> bool:

@@ -541,7 +541,17 @@ class Values:
         elif (name := self._context.named(node)) is not None:
             return Kind.HOST if name.split(".")[0] in v.HOST_ROOTS else Kind.UNKNOWN
         named = found is Kind.UNKNOWN and v.MODEL.fullmatch(node.value)
-        return Kind.MODEL if named else found
+        return Kind.MODEL if named and not self._is_function(node) else found
+
+    def _is_function(self, node: cst.Name) -> bool:
+        """Whether `node` is a function of the project, whatever its name: `evaluate_model(model)`."""
+        bindings = self._context.bindings(node)
+        if any(isinstance(binding.node, cst.FunctionDef) for binding in bindings):
+            return True
+        call = self._context.parent(node)
+        if not isinstance(call, cst.Call) or call.func is not node:
+            return False
+        return any(definition.name == node.value for definition in self._context.run_by(call))
 
     def _of_parts(self, parts: Iterable[Put]) -> Kind:
         """Return what a container is that was empty and was given `parts`."""
@@ -651,6 +661,8 @@ class Values:
 
     def _of_parameter(self, function: cst.FunctionDef, parameter: cst.Param) -> Kind:
         name = parameter.name.value
+        if self._is_self(function, parameter):
+            return Kind.UNKNOWN
         forward = is_forward(function, self._context) or self._is_given_gradients(function, name)
         if parameter.annotation is not None:
             annotation = code(parameter.annotation.annotation).strip("'\"")
@@ -676,6 +688,18 @@ class Values:
         if kinds & PLACED:
             return joined(kinds)
         return Kind.TENSOR if used & v.ONLY_TENSORS else Kind.UNKNOWN
+
+    def _is_self(self, function: cst.FunctionDef, parameter: cst.Param) -> bool:
+        """Whether `parameter` is the object of a method, of a class that is no tensor's."""
+        around = self._context.class_around(function)
+        if around is None or all(one is not function for one in around.body.body):
+            return False
+        if not function.params.params or function.params.params[0] is not parameter:
+            return False
+        if any(last_part(one.decorator) == "staticmethod" for one in function.decorators):
+            return False
+        bases = (self._context.qualified_name(base.value) for base in around.bases)
+        return not any((base or "").endswith(("Tensor", "Parameter")) for base in bases)
 
     def is_given_numbers(self, function: cst.FunctionDef, name: str, depth: int = 4) -> bool:
         """Whether every known call of `function` passes a number of Python for the parameter `name`."""

@@ -111,14 +111,17 @@ def _statements(
 
 
 def without_choice(original: cst.IfExp, updated: cst.IfExp) -> cst.BaseExpression:
-    """Return `x` for `x if test else x`, where the edits have made both ways the same.
+    """Return `x` for `x if test else x`, where the edits have made both ways the same, or touched the test.
 
     Args:
         original: the choice as the script has it.
         updated: the choice with the edits of what is in it made.
     """
     body, orelse = updated.body, updated.orelse
-    if not body.deep_equals(orelse) or original.body.deep_equals(original.orelse):
+    untouched = original.body.deep_equals(original.orelse) and original.test.deep_equals(
+        updated.test
+    )
+    if untouched or not body.deep_equals(orelse):
         return updated
     if not _only_asks(updated.test):
         return updated

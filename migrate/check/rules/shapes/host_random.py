@@ -32,6 +32,9 @@ class HostRandom(Hazard):
     differently, they run different graphs, and the next collective of the step hangs on a TPU. On GPUs each
     replica may take its own branch.
 
+    A draw is followed through names, the entries of mappings (`state["use"]`), what functions return, and
+    the lists of numbers that a loop goes over.
+
     The transforms of timm and torchvision draw so (`Mixup` with CutMix, `RandomCrop`, `ColorJitter`): called
     for a batch that is on the device, they compile a graph for each box.
 
@@ -47,7 +50,7 @@ class HostRandom(Hazard):
     code = "XLA113"
     name = "host-random"
     severity = Severity.WARNING
-    nodes = (cst.If, cst.While, cst.IfExp, cst.For, cst.Call)
+    nodes = (cst.If, cst.While, cst.IfExp, cst.For, cst.Call, cst.ListComp)
     examples = (
         example(
             """
@@ -199,7 +202,7 @@ class HostRandom(Hazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one condition, or one loop whose number of turns is drawn."""
-        assert isinstance(node, cst.If | cst.While | cst.IfExp | cst.For | cst.Call)
+        assert isinstance(node, cst.If | cst.While | cst.IfExp | cst.For | cst.Call | cst.ListComp)
         if isinstance(node, cst.Call):
             yield from self._transformed(node, facts)
             if not _may_choose(node, facts):
@@ -207,7 +210,11 @@ class HostRandom(Hazard):
         if not facts.steps.inside(node) or is_transform(node, facts):
             return
         drawn = drawn_of(facts)
-        if isinstance(node, cst.Call):
+        if isinstance(node, cst.ListComp):
+            turns = node.for_in.iter
+            if drawn.gives_drawn(turns) and facts.values.on_device(node.elt):
+                yield self.hit(node, _numbers(turns))
+        elif isinstance(node, cst.Call):
             yield from self._chosen(node, facts)
         elif isinstance(node, cst.For) and is_set_of_strings(node.iter, facts):
             if _computes(node, facts):
@@ -233,11 +240,7 @@ class HostRandom(Hazard):
                 )
                 yield self.hit(node, message + SOME)
             elif not counted and drawn.gives_drawn(turns) and _computes(node, facts):
-                message = (
-                    f"the numbers of `{code(turns)}`, or how many they are, are drawn on the host: each "
-                    f"choice is a graph{SOME}"
-                )
-                yield self.hit(node, message)
+                yield self.hit(node, _numbers(turns))
         elif _decides(node, facts) and _computes(node, facts):
             message = (
                 f"`{code(node.test)}` is drawn on the host: each outcome is a graph, compiled for itself"
@@ -273,6 +276,14 @@ class HostRandom(Hazard):
                     f"in which order: each is a graph{SOME}"
                 )
                 yield self.hit(call, message)
+
+
+def _numbers(turns: cst.BaseExpression) -> str:
+    """Return the message of a loop over random numbers."""
+    return (
+        f"the numbers of `{code(turns)}`, or how many they are, are drawn on the host: each choice is a "
+        f"graph{SOME}"
+    )
 
 
 def _may_choose(call: cst.Call, facts: Facts) -> bool:

@@ -71,7 +71,14 @@ def fold(node: cst.BaseExpression, updated: cst.BaseExpression, context: Workspa
 
 
 def parenthesised(kept: cst.BaseExpression, around: cst.BaseExpression) -> cst.BaseExpression:
-    """Return `kept` in the parentheses of what it was a part of, if it has none of its own."""
+    """Return `kept` in the parentheses of what it was a part of, if it has none of its own.
+
+    A string needs none, also where they stood on lines of their own; a comment in them stays.
+    """
+    if isinstance(kept, cst.SimpleString) and not kept.prefix:
+        comments = (nodes_of(part, cst.Comment) for part in (*around.lpar, *around.rpar))
+        if not any(True for found in comments for _ in found):
+            return kept
     if around.lpar and not kept.lpar:
         return kept.with_changes(lpar=around.lpar, rpar=around.rpar)
     return kept

@@ -85,7 +85,8 @@ class Rng(Rule):
 
     **Reported.** A seed in the launching process that the worker does not receive, and one in a function
     that this process calls, too, in
-    this file or in another one of the project. The states of all GPUs taken one by one; a state that is
+    this file or in another one of the project. A seed that is set when a file is imported, where a library
+    (Lightning, Accelerate) starts the replicas. The states of all GPUs taken one by one; a state that is
     used as a tensor.
 
     Source: torch_xla 2.9 (measured: torch.manual_seed leaves XLA's numbers as they are, Generator('xla')

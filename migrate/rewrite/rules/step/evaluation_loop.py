@@ -24,9 +24,9 @@ class EvaluationLoop(Rule):
     a name in the block, and is read below it. The forward may stand in a function or a method that the loop
     calls, in whatever file, if that reads no value and loops over no model: the call goes in the block.
 
-    **Left alone.** Loops with gradients, loops in a model's own methods, and those whose forward stands
-    in a statement that copies the output to the host (`outputs.append(model(x).cpu())`): they work as they
-    are.
+    **Left alone.** Loops with gradients, loops over parameters or in an optimizer (a part of the training
+    step), loops in a model's own methods, and those whose forward stands in a statement that copies the
+    output to the host (`outputs.append(model(x).cpu())`): they work as they are.
 
     **Reported.** Values that are read in the middle of what is computed on the device. Loops that take the
     time of the model. Loops of which the project does not show where they run: a comment

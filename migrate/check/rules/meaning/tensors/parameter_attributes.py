@@ -10,6 +10,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import bind, code, nodes_of, string_value
 from migrate.reading.values.devices import is_move
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.parameters import holds_parameters, is_in_optimizer, value_of
 
 # Attributes of every tensor: to set them changes the parameter itself.
@@ -182,7 +183,11 @@ def _is_parameter(node: cst.BaseExpression, facts: Facts, depth: int = 0) -> boo
         values = facts.values.given_to(node)
         if values:
             return any(_is_parameter(value, facts, depth + 1) for value in values)
-        part = isinstance(node.value, cst.Attribute | cst.Subscript)
+        part = isinstance(node.value, cst.Attribute | cst.Subscript) or (
+            isinstance(node.value, cst.Name)
+            and node.value.value != "self"
+            and facts.values.kind(node.value) is Kind.MODEL
+        )
         return node.attr.value in OF_LAYERS and part and "config" not in code(node)
     if not isinstance(node, cst.Name):
         return False
