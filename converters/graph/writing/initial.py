@@ -508,7 +508,7 @@ class Initial:
         variance = options.get("variance", float(gain) ** 2)
         if law.kind == "truncated":
             raise UnknownLawError("a truncated normal by the number of inputs")
-        dims = _dims(module, name)
+        dims = _dims(module, name, axes)
         inner, outer = (None, None) if dims < 2 else (_at(axes, 1, dims), _at(axes, 0, dims))
         if parts > 1:  # Flax has each part by itself: torch's fans are those of the whole
             if not average:
@@ -873,13 +873,16 @@ def _scaled_number(number: Number, scale: Number, shift: Number) -> Number:
     return total(product(number, scale), shift)
 
 
-def _dims(module: Any, name: str) -> int:
-    """How many axes a parameter has."""
+def _dims(module: Any, name: str, axes: tuple[int, ...] | None) -> int:
+    """How many axes a parameter has; where they lie otherwise, it may have another name in the port."""
+    if axes is not None:
+        return len(axes)
     held = module
     for step in name.split("."):
         held = getattr(held, step, None)
-    if held is None:
-        held = getattr(module, name.rpartition(".")[2], None)
+    if held is None:  # a layer with a forward of its own has Flax's names
+        name = "weight" if name in ("kernel", "embedding", "scale") else name.rpartition(".")[2]
+        held = getattr(module, name, None)
     return 0 if held is None else int(held.dim())
 
 
@@ -889,7 +892,7 @@ def _at(axes: tuple[int, ...] | None, axis: int, dims: int) -> int:
 
 
 def _axis(axes: tuple[int, ...] | None, axis: int, start: Start, module: Any, name: str) -> int:
-    return _at(axes, axis, _dims(module, name))
+    return _at(axes, axis, _dims(module, name, axes))
 
 
 def _neat(value: float) -> float:

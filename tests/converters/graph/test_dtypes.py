@@ -121,6 +121,13 @@ class Layers(nn.Module):
         return self.mixed(self.act(y.transpose(1, 2)).transpose(1, 2), x)
 
 
+class Wide(nn.Module):
+    """A function that computes in float32, among the layers of a Sequential."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.float().sin().type_as(x)
+
+
 class Recurrent(nn.Module):
     """An LSTM of two directions, whose gates torch computes in float32."""
 
@@ -185,6 +192,10 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
     "masked": (Masked, {"x": real(3, 7, 8), "seen": _SEEN}),
     "normed": (Normed, {"x": real(64, 6)}),
     "layers": (Layers, {"x": real(4, 9, 5)}),
+    "sequential": (
+        lambda: nn.Sequential(Wide(), nn.Linear(5, 4), Wide(), nn.Linear(4, 3)),
+        {"input": real(16, 5)},
+    ),
     "recurrent": (Recurrent, {"x": real(4, 9, 5)}),
 }
 

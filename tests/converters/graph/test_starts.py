@@ -50,6 +50,20 @@ class Scaled(nn.Module):
         return x + self.noise.mean() + (self.turned * self.rates).sum()
 
 
+class Causal(nn.Conv1d):
+    """A layer of torch with a forward of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(nn.functional.pad(x, (2, 0)))
+
+
+class Table(nn.Embedding):
+    """Another one."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return super().forward(ids) * 2
+
+
 class Net(nn.Module):
     """Layers of torch with their defaults, and with what the model draws into them."""
 
@@ -60,6 +74,8 @@ class Net(nn.Module):
         self.own = Scaled(dim, std)
         self.up = nn.ConvTranspose1d(3, 4, 3)
         self.conv = nn.Conv1d(4, 4, 3, groups=2)
+        self.causal, self.table = Causal(4, 4, 3), Table(9, 4)
+        nn.init.xavier_uniform_(self.table.weight)
         self.rnn = nn.LSTM(4, 4, batch_first=True)
         self.head = nn.Linear(4, 5)
         spread = {"head": std / math.sqrt(2 * depth), **dict.fromkeys(("conv",), 0.5)}
@@ -75,8 +91,8 @@ class Net(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.own(self.plain(self.embed(ids)).mean(1))
-        x = self.conv(self.up(x[:, :, None])).transpose(1, 2)
-        return self.head(self.rnn(x)[0])
+        x = self.causal(self.conv(self.up(x[:, :, None]))).transpose(1, 2)
+        return self.head(self.rnn(x)[0] + self.table(ids[:, :1]))
 
 
 def watched(make: Callable[[], nn.Module], seed: int = 0) -> tuple[nn.Module, Starts]:
@@ -111,7 +127,7 @@ def test_all_arrays_have_the_distributions_of_the_original(
     draws = jax.jit(jax.vmap(lambda key: flax.init(key, ids=ids)))(
         jax.random.split(jax.random.key(0), DRAWS)
     )
-    torch.manual_seed(1)
+    torch.manual_seed(2)
     news = [Net().state_dict() for _ in range(DRAWS)]
     params = draws["params"]
     named = {
@@ -122,6 +138,9 @@ def test_all_arrays_have_the_distributions_of_the_original(
         "up.bias": params["up"]["bias"],
         "conv.weight": params["conv"]["kernel"],
         "conv.bias": params["conv"]["bias"],
+        "causal.weight": params["causal"]["kernel"],
+        "causal.bias": params["causal"]["bias"],
+        "table.weight": next(iter(params["table"].values())),
         "rnn.weight_ih_l0": params["rnn"]["input_kernel_l0"],
         "rnn.weight_hh_l0": params["rnn"]["hidden_kernel_l0"],
         "rnn.bias_ih_l0": params["rnn"]["input_bias_l0"],

@@ -8,7 +8,8 @@ from collections.abc import Container, Mapping, Sequence
 import torch
 
 from converters.graph.expression import Hole, code
-from converters.graph.ir import Call, Fact, Free, Ref
+from converters.graph.ir import COMPUTE, Call, Fact, Free, Ref
+from converters.graph.writing.dtypes import ComputeDtype, needs
 from converters.graph.writing.holes import fill, filled, holes, refs
 from converters.graph.writing.statements import Statement
 from converters.graph.writing.training import MODE
@@ -85,7 +86,7 @@ def sequence(
     made_of = {key: _function(value, facts, turned) for key, value in functions.items()}
     if any(isinstance(hole.value, Free) for one in made_of.values() for hole in holes(one)):
         return None
-    if any(_tells(one) for one in made_of.values()):
+    if any(_tells(one) or needs(one) for one in made_of.values()):
         return None
     return given, out, made_of, told
 
@@ -139,6 +140,8 @@ def _function(value: ast.expr, facts: Mapping[int, Fact], turned: Container[int]
             for axis, side in enumerate(facts[number].shape):
                 if side == hole.value:
                     return code("{x}.shape[{axis}]", x=x, axis=axis)
+        if isinstance(hole.value, ComputeDtype) and facts[number].dtype == COMPUTE:
+            return code("{x}.dtype", x=x)
         return hole
 
     arguments = ast.arguments([], [ast.arg("x")], None, [], [], None, [])
