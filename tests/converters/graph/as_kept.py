@@ -151,6 +151,20 @@ class Angles(nn.Module):
         return x.cos() * 2, x.sin()
 
 
+class Pairs(nn.Module):
+    """Layers that its constructor makes several of on one line."""
+
+    def __init__(self, width: int = 6, inner: int = 9) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
+        self.first, self.second = (nn.Linear(width, width) for _ in range(2))
+        [self.gate, self.out] = [nn.Linear(width, inner), nn.Linear(inner, 3)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.down(torch.relu(self.up(x)))
+        return self.out(torch.sigmoid(self.gate(self.second(self.first(x)))))
+
+
 class Masked(nn.Module):
     """The form of Mixtral's first code."""
 

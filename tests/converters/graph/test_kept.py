@@ -23,6 +23,7 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, tuple[int, ...]]]] = {
     "latents": (as_kept.Latents, {"x": (2, 7, 8)}),
     "recurrent": (as_kept.Recurrent, {"x": (2, 3, 3)}),
     "dilated": (as_kept.Dilated, {"x": (2, 4, 9)}),
+    "pairs": (as_kept.Pairs, {"x": (2, 6)}),
     "angles": (as_kept.Angles, {"x": (2, 4)}),
 }
 
@@ -99,6 +100,12 @@ def test_a_dilation_of_1_makes_no_other_class() -> None:
     text = source("dilated")
     assert text.count("class Layer") == 1
     assert "kernel_dilation=(self.kernel_dilation,)" in text
+
+
+def test_layers_that_one_line_makes_follow_their_sizes() -> None:
+    text = source("pairs")
+    for name, size in (("up", "inner"), ("down", "width"), ("first", "width"), ("gate", "inner")):
+        assert f"self.{name} = nn.Dense(self.config.{size}, " in text
 
 
 def test_what_is_computed_where_it_is_returned_stands_there() -> None:

@@ -65,6 +65,15 @@ def assigned(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
     for tree in constructors(cls):
         for node in ast.walk(tree):
             match node:
+                case ast.Assign(
+                    targets=[ast.Tuple(elts=targets) | ast.List(elts=targets)], value=value
+                ):
+                    found += [
+                        _with_locals(part, tree)
+                        for one, part in zip(targets, _parts(value, len(targets)), strict=False)
+                        if isinstance(one, ast.Attribute) and one.attr == attribute
+                    ]
+                    continue
                 case ast.Assign(targets=targets, value=value):
                     pass
                 case ast.AnnAssign(target=target, value=ast.expr() as value):
@@ -88,6 +97,16 @@ def assigned(cls: Any, attribute: str) -> tuple[ast.expr, ...]:
         if found:
             break
     return tuple(found)
+
+
+def _parts(value: ast.expr, count: int) -> list[ast.expr]:
+    """What each name of `self.a, self.b = …` is given; none where the source does not say."""
+    match value:
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) if len(parts) == count:
+            return parts
+        case ast.GeneratorExp(elt=part) | ast.ListComp(elt=part):
+            return [part] * count
+    return []
 
 
 def _may_be(name: ast.expr, attribute: str) -> bool:
