@@ -460,3 +460,31 @@ def test_a_big_model_is_compared_at_a_smaller_size() -> None:
         "depth": 2,
     }
     assert values["side"] != 96
+
+
+class Scale(nn.Module):
+    """A factor in a buffer, as Gemma's embeddings have it."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = nn.Buffer(torch.tensor(scale), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
+class Widened(nn.Module):
+    def __init__(self, dim: int = 12) -> None:
+        super().__init__()
+        self.layer = nn.Linear(dim, dim)
+        self.scaled = Scale(scale=dim**0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scaled(self.layer(x))
+
+
+def test_a_number_in_a_buffer_follows_the_argument_that_gives_it(tmp_path: Path) -> None:
+    written, found = sized(Widened, {"x": real(2, 5, 12)}, tmp_path)
+    assert not found.held
+    model, x = Widened(dim=20), real(3, 4, 20)
+    assert_close(outputs(written, tmp_path / "net", model, {"x": x}, dim=20), model(x))
