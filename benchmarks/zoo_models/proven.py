@@ -291,7 +291,9 @@ def _flax_gradients(there: Any, cotangents: list[Any]) -> tuple[list[Any], dict[
         there.require_paths()
         function = jax.jit(jax.grad(total, has_aux=True))
         given = wanted, weights, dict(there.inputs), cotangents
-        options = {"xla_backend_optimization_level": 0}
+        # Code of no optimisation is compiled soonest, but a convolution's gradient is a loop in it.
+        loops = "nn.Conv" in (there.folder / "modeling.py").read_text()
+        options = {} if loops else {"xla_backend_optimization_level": 0}
         gradients, outputs = function.lower(*given).compile(options)(*given)
         return [np.asarray(one) for one in outputs], {
             path: np.asarray(one) for path, one in gradients.items()

@@ -460,3 +460,60 @@ def test_a_big_model_is_compared_at_a_smaller_size() -> None:
         "depth": 2,
     }
     assert values["side"] != 96
+
+
+class Scale(nn.Module):
+    """A factor in a buffer, as Gemma's embeddings have it."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = nn.Buffer(torch.tensor(scale), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
+class Widened(nn.Module):
+    def __init__(self, dim: int = 12) -> None:
+        super().__init__()
+        self.layer = nn.Linear(dim, dim)
+        self.scaled = Scale(scale=dim**0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scaled(self.layer(x))
+
+
+def test_a_number_in_a_buffer_follows_the_argument_that_gives_it(tmp_path: Path) -> None:
+    written, found = sized(Widened, {"x": real(2, 5, 12)}, tmp_path)
+    assert not found.held
+    model, x = Widened(dim=20), real(3, 4, 20)
+    assert_close(outputs(written, tmp_path / "net", model, {"x": x}, dim=20), model(x))
+
+
+class Divided(nn.Module):
+    """Heads that divide a width, which the source does not follow."""
+
+    def __init__(self, dim: int = 10, heads: int = 5) -> None:
+        super().__init__()
+        if dim % heads:
+            raise ValueError("heads do not divide the width")
+        self.heads = heads
+        self.layer = nn.Linear(dim, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = self.layer(x).view(x.shape[0], x.shape[1], self.heads, -1)
+        y = (parts * parts.mean(-1, keepdim=True)).flatten(2)
+        return y.view(y.shape[0], y.shape[1], ten(), -1).cumsum(2)
+
+
+def ten() -> int:
+    return 10
+
+
+def test_a_number_is_tried_again_beside_what_is_followed(tmp_path: Path) -> None:
+    """At another width four heads are taken; at width 10, which must stay, they are not, but ten are."""
+    written, found = sized(Divided, {"x": real(2, 5, 10)}, tmp_path)
+    assert found.changed == (("heads", 5, 10),)
+    assert {one.name: one.value for one in found.held} == {"dim": 10}
+    model, x = Divided(heads=2), real(3, 4, 10)
+    assert_close(outputs(written, tmp_path / "net", model, {"x": x}, heads=2), model(x))

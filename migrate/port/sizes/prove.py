@@ -14,8 +14,8 @@ from migrate.port.sizes.instance import Arrays, Axis, Change, alive, built, thre
 from migrate.port.sizes.methods import method_apart
 from migrate.port.sizes.question import Question
 from migrate.port.sizes.results import Held, Sizes, unproven
-from migrate.port.sizes.second import Second, second
-from migrate.port.sizes.tries import Tries
+from migrate.port.sizes.second import Second, beside, second
+from migrate.port.sizes.tries import REFUSED, Tries
 from migrate.port.sizes.unseen import Unseen
 
 Attempt = Callable[[Sequence[Change]], str]
@@ -112,8 +112,8 @@ class _Proof:
     def run(self, unseen: Unseen, fixed: Sequence[Axis]) -> Sizes:
         """Search, and return what was found."""
         left = [one for one in self.found.changes if not self._is_bad(one, unseen.why(one))]
-        left = self._settled(self.tries.shapes, left)
-        self.good = self._settled(self.tries.outputs, left)
+        self.good = self._followed([], left)
+        self._again()
         return self._result(fixed)
 
     def method_apart(self, package: Any, method: str, given: Arrays) -> str:
@@ -124,14 +124,38 @@ class _Proof:
             return "was not tried"
         return method_apart(self.question, package, alive(made), ordered, method, given)
 
+    def _followed(self, good: list[Change], changes: Sequence[Change]) -> list[Change]:
+        """The changes that the port follows beside the good ones, and these."""
+        passing = self._settled(self.tries.shapes, good, changes)
+        return [*good, *self._settled(self.tries.outputs, good, passing)]
+
+    def _again(self) -> None:
+        """Try other values of the numbers that the original refuses beside what the port follows."""
+        refused = {
+            change.leaf: key
+            for key, (change, why) in self.bad.items()
+            if why == REFUSED and change.leaf is not None
+        }
+        question = self.question
+        more = beside(
+            question.construction, question.base, self.good, tuple(refused), question.shown
+        )
+        for change in more:
+            if change.leaf is not None:
+                del self.bad[refused[change.leaf]]
+        self.found.changes += more
+        self.good = self._followed(self.good, more)
+
     def _is_bad(self, change: Change, why: str) -> bool:
         if why:
             self.bad[id(change)] = change, why
         return bool(why)
 
-    def _settled(self, attempt: Attempt, changes: Sequence[Change]) -> list[Change]:
-        """The changes that pass an attempt together; the others are bad."""
-        good: list[Change] = []
+    def _settled(
+        self, attempt: Attempt, before: Sequence[Change], changes: Sequence[Change]
+    ) -> list[Change]:
+        """The changes that pass an attempt together, beside some from before; the others are bad."""
+        good = list(before)
         if changes and not self._all_pass(attempt, good, changes):
             for group in self._parted(changes):
                 self._settle(attempt, good, group)

@@ -53,6 +53,22 @@ def second(construction: Construction, base: Instance, fixed: Sequence[Axis], sh
     return _Search(construction, base.inputs, tuple(fixed), shown, alive(base)).run()
 
 
+def beside(
+    construction: Construction,
+    base: Instance,
+    good: Sequence[Change],
+    numbers: Sequence[Leaf],
+    shown: str,
+) -> list[Change]:
+    """Other values of numbers that the original takes beside these changes, with an effect."""
+    state = built(construction, base.inputs, tuple(good), shown) if numbers else None
+    if state is None:
+        return []
+    search = _Search(construction, base.inputs, (), shown, alive(state))
+    search.found.changes += good
+    return search.more(numbers)
+
+
 class _Search:
     def __init__(
         self,
@@ -79,6 +95,13 @@ class _Search:
             self._leaf(leaf, place % 2 == 0)
         self._axes()
         return self.found
+
+    def more(self, numbers: Sequence[Leaf]) -> list[Change]:
+        """Changes of these numbers beside those that are there."""
+        count = len(self.found.changes)
+        for place, leaf in enumerate(numbers):
+            self._leaf(leaf, place % 2 == 0)
+        return self.found.changes[count:]
 
     def _shrink(self, all_leaves: Sequence[Leaf]) -> None:
         """A smaller model of the same kind, to begin with: narrower, then with fewer layers."""

@@ -176,8 +176,10 @@ class Settings:
         """What the elements of a buffer are, by what the constructor writes there."""
         path = self.paths.get(id(owner))
         for expression in constructors.assigned(_class(owner), name) if path is not None else ():
-            if isinstance(expression, ast.Call) and expression.args:
-                found = self._resolve(str(path), expression.args[0], value, 0)
+            inner = expression
+            while isinstance(inner, ast.Call) and inner.args:  # nn.Buffer(torch.tensor(scale))
+                inner = inner.args[0]
+                found = self._resolve(str(path), inner, value, 0)
                 if found is not None:
                     return _number(value, found)
         return value
