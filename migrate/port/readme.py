@@ -146,7 +146,9 @@ def _masks(port: Any) -> str:
     optional = [one for one in port.inputs if one.optional]
     lines = []
     for one in optional:
-        said = next((text for end, text in _SAID.items() if one.name.endswith(end)), _USUAL)
+        of_tokens = len(one.shape) == 2 and one.dtype.startswith(("int", "bool"))
+        known = _SAID.items() if of_tokens else ()
+        said = next((text for end, text in known if one.name.endswith(end)), _USUAL)
         needs = f" It is refused without `{one.needs}`." if one.needs else ""
         lines.append(f"`{one.name}`: {said}{needs}")
     for name, why in port.left.items():

@@ -71,6 +71,8 @@ class _Merge:
         self.otherwise: set[int] = set()
         self.symbols: dict[sympy.Expr, sympy.Expr] = {}
         self.called = {(one.path, one.number) for one in calls(full.root)}
+        # Of the call that is merged now, in `bare`: what is only repeated.
+        self.repeated: dict[int, Op] = {}
 
     def run(self) -> Graph:
         given = dict(self.bare.inputs)
@@ -105,6 +107,7 @@ class _Merge:
     def _body(self, one: Call, other: Call) -> tuple[Call, _Scope]:
         """The items of a call that both recordings have."""
         scope = _Scope([], {})
+        above, self.repeated = self.repeated, _repeated(other.body, self.bare)
         mine, theirs = (list(map(_key, each.body)) for each in (one, other))
         aligned = SequenceMatcher(None, mine, theirs, autojunk=False).get_opcodes()
         for kind, first, last, start, end in aligned:
@@ -116,6 +119,7 @@ class _Merge:
                 self._without(scope, its)
             for item in one.body[first:last]:
                 self._with(scope, item)
+        self.repeated = above
         return one, scope
 
     def _both(self, scope: _Scope, item: Any, other: Any) -> None:
@@ -138,6 +142,8 @@ class _Merge:
             mask = arguments.get("attn_mask")
             if isinstance(mask, Ref) and theirs.get("attn_mask") is None and mask.id in self.maybe:
                 theirs["attn_mask"] = _SAME
+            else:
+                theirs["attn_mask"] = self._unrepeated(theirs.get("attn_mask"))
         if is_recurrent(item):
             for name in ("5", "6"):
                 arguments.pop(name), theirs.pop(name)
@@ -148,6 +154,13 @@ class _Merge:
                 raise OptionError("an operator gives another dtype")
         made = {name: self._value(scope, one, theirs[name]) for name, one in arguments.items()}
         return _with_arguments(item, made)
+
+    def _unrepeated(self, mask: Any) -> Any:
+        """A mask that is only repeated for an attention, which repeats it by itself."""
+        made = self.repeated.get(mask.id) if isinstance(mask, Ref) else None
+        if made is None or not isinstance(made.arguments[0], Ref):
+            return mask
+        return made.arguments[0]
 
     def _call(self, scope: _Scope, item: Call, other: Call) -> None:
         known = self._labelled(other.given)
@@ -419,6 +432,20 @@ def _given(item: Item) -> Iterator[int]:
         yield from (one.value.id for one in item.given if isinstance(one.value, Ref))
 
 
+def _repeated(items: Sequence[Item], graph: Graph) -> dict[int, Op]:
+    """What is another tensor of four axes, repeated: its number → the operator."""
+    found: dict[int, Op] = {}
+    for item in items:
+        if not isinstance(item, Op) or item.target != "aten.expand.default":
+            continue
+        source = item.arguments[0]
+        if isinstance(source, Ref):
+            ranks = [len(graph.facts[each].shape) for each in (source.id, item.outs[0])]
+            if ranks == [4, 4]:
+                found[item.outs[0]] = item
+    return found
+
+
 def _is_dropout(item: Item) -> bool:
     return is_dropout(item) or (isinstance(item, Call) and all(map(_is_dropout, item.body)))
 
@@ -515,9 +542,12 @@ class _Outcome:
         self.graph = graph
         # What is known by its hash only: an expression itself would be written out for each of its uses.
         self.hashes: dict[int, int] = {number: hash(name) for name, number in graph.inputs}
+        # An attention repeats a mask by itself.
+        self.repeated: dict[int, Op] = {}
         self._call(graph.root)
 
     def _call(self, one: Call) -> None:
+        self.repeated |= _repeated(one.body, self.graph)
         for each in one.given:
             self.hashes[each.inside] = self._number(each.value)
         for item in one.body:
@@ -527,6 +557,9 @@ class _Outcome:
                 self.hashes[item.outs[0]] = self._number(item.arguments[0])
             elif isinstance(item, Op):
                 arguments = _arguments(item)
+                mask = arguments.get("attn_mask")
+                if item.target == ATTENTION and isinstance(mask, Ref) and mask.id in self.repeated:
+                    arguments["attn_mask"] = self.repeated[mask.id].arguments[0]
                 if is_recurrent(item):
                     arguments.pop("5"), arguments.pop("6")
                 made = (item.target, *sorted((name, self.of(x)) for name, x in arguments.items()))
