@@ -41,6 +41,7 @@ class Attention(nn.Module):
 
 # As Net, where one product is not in the dtype that it should be in.
 PORT = """
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -80,9 +81,23 @@ def inputs(*shape: int) -> dict[str, torch.Tensor]:
     return {"x": torch.randn(shape, generator=torch.Generator().manual_seed(0))}
 
 
-def judged(tmp_path: Path, router: str, result: str = "") -> tuple[Numerics, ...]:
+class Noisy(Net):
+    """Which draws in its forward."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = super().forward(x)
+        return made + torch.randn_like(made)
+
+
+def judged(
+    tmp_path: Path,
+    router: str,
+    result: str = "",
+    kind: type[Net] = Net,
+    streams: tuple[str, ...] = (),
+) -> tuple[Numerics, ...]:
     torch.manual_seed(0)
-    model = Net().eval()
+    model = kind().eval()
     package = tmp_path / ".a_port.1f.tmp"  # as it is called while it is written
     package.mkdir()
     source = PORT.replace("ROUTER", router).replace("RESULT", result)
@@ -92,7 +107,7 @@ def judged(tmp_path: Path, router: str, result: str = "") -> tuple[Numerics, ...
         for name in ("fc", "router")
     }
     save_file(weights, package / "params.safetensors")
-    port = SimpleNamespace(model_class="Net", config_class="Config", same_dtype="")
+    port = SimpleNamespace(model_class="Net", config_class="Config", same_dtype="", streams=streams)
     folder = Folder(package, package / "params.safetensors")
     return compared(model, [inputs(64, 8)], port, folder, tmp_path, LIMIT)
 
@@ -115,6 +130,15 @@ def test_what_is_wrong_by_more_than_torch_s_own_error_differs(tmp_path: Path) ->
     for one in judged(tmp_path, "self.dtype", " * jnp.bfloat16(1.03)"):
         assert not one.matches
         assert "from float64, the original" in one.verdict
+
+
+@pytest.mark.parametrize(("times", "matches"), [("", True), (" * jnp.bfloat16(1.1)", False)])
+def test_a_port_that_draws_gets_the_draws_of_the_original(
+    tmp_path: Path, times: str, matches: bool
+) -> None:
+    drawn = f' + jax.random.normal(self.make_rng("noise"), (64, 4), x.dtype){times}'
+    for one in judged(tmp_path, "self.dtype", drawn, Noisy, ("noise",)):
+        assert one.matches is matches, one.verdict
 
 
 def test_what_raises_is_one_line(tmp_path: Path) -> None:
@@ -180,7 +204,7 @@ def test_in_few_numbers_more_inputs_are_run_and_chance_is_allowed_for(tmp_path: 
             ran.append(len(x))
             return self.fc(x).square().mean() if x.dim() == 2 else self.fc(x)
 
-    port = SimpleNamespace(same_dtype="", model_class="Net", config_class="Config")
+    port = SimpleNamespace(same_dtype="", model_class="Net", config_class="Config", streams=())
     counts = []
     for shape in ((2, 8), (2, 4, 8)):
         ran.clear()

@@ -96,18 +96,18 @@ def repeat_kv(hidden_states: jax.Array) -> jax.Array:
 
 
 def eager_attention_forward(
+    module: jax.Array,
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
     attention_mask: jax.Array,
-    sinks: jax.Array,
     scaling: float,
 ) -> jax.Array:
     key_states = repeat_kv(key)
     value_states = repeat_kv(value)
     attn_weights = query @ key_states.swapaxes(2, 3) * scaling
     attn_weights = attn_weights + attention_mask
-    sinks = sinks.reshape(1, -1, 1, 1)
+    sinks = module.reshape(1, -1, 1, 1)
     sinks = jnp.broadcast_to(sinks, (query.shape[0], sinks.shape[1], query.shape[2], 1))
     combined_logits = jnp.concatenate([attn_weights, sinks], axis=-1)
     combined_logits_0, _ = (
@@ -134,9 +134,9 @@ def grouped_linear(
     return out + selected_biases
 
 
-def apply_gate(proj_out: jax.Array, limit: float, alpha: float) -> jax.Array:
-    gate = jnp.minimum(proj_out[:, ::2], limit)
-    up = jnp.clip(proj_out[:, 1::2], -7.0, limit)
+def apply_gate(gate_up: jax.Array, limit: float, alpha: float) -> jax.Array:
+    gate = jnp.minimum(gate_up[:, ::2], limit)
+    up = jnp.clip(gate_up[:, 1::2], -7.0, limit)
     glu = gate * jax.nn.sigmoid(gate * alpha)
     return (up + 1) * glu
 
@@ -193,36 +193,61 @@ def non_vmap_expansion_sdpa(q_indices: jax.Array) -> tuple[jax.Array, jax.Array]
     return q_indices_2, kv_indices
 
 
-def sdpa_mask(length: int, batch_size: int) -> jax.Array:
+def sdpa_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
     value of True indicates that the element should take part in the attention computation,
     and False that it should not."""
     q_arange = jnp.arange(length)
     # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
-    attention_mask = attention_mask_1 <= attention_mask_0
+    result = attention_mask_1 <= attention_mask_0
     # Expand the mask to match batch size and query length if they weren't used in the mask
     # function
-    return jnp.broadcast_to(
-        attention_mask, (batch_size, 1, attention_mask.shape[2], attention_mask.shape[2])
-    )
+    attention_mask = jnp.broadcast_to(result, (batch_size, 1, result.shape[2], result.shape[2]))
+    return result, attention_mask
 
 
-def eager_mask(length: int, batch_size: int, dtype: DTypeLike) -> jax.Array:
+def eager_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     """Create a 4D float mask of shape `(batch_size, 1, query_length, kv_length)` where a value
     of 0 indicates that the element should take part in the attention computation, and -inf
     (minimum value for the given `dtype`) that it should not."""
-    mask = sdpa_mask(length, batch_size)
-    # we need 0s where the tokens should be taken into account, and -inf otherwise (mask is
-    # already of boolean type)
-    return jnp.where(mask, jnp.zeros((), dtype), jnp.finfo(dtype).min)
+    mask_0, mask_1 = sdpa_mask(length, batch_size)
+    return mask_0, mask_1
 
 
-def create_causal_mask(length: int, batch_size: int, dtype: DTypeLike) -> jax.Array:
+def create_causal_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     """Create a standard causal mask based on the attention implementation used (stored in the
     config)."""
     # We now create the mask
-    return eager_mask(length, batch_size, dtype)
+    causal_mask_0, causal_mask_1 = eager_mask(length, batch_size)
+    return causal_mask_0, causal_mask_1
+
+
+def eager_mask_2(
+    causal_mask_mapping_0: jax.Array,
+    output: jax.Array | None,
+    causal_mask_mapping_1: jax.Array,
+    dtype: DTypeLike,
+) -> jax.Array:
+    """Create a 4D float mask of shape `(batch_size, 1, query_length, kv_length)` where a value
+    of 0 indicates that the element should take part in the attention computation, and -inf
+    (minimum value for the given `dtype`) that it should not."""
+    result = causal_mask_mapping_1 if output is None else causal_mask_mapping_0 & output
+    # we need 0s where the tokens should be taken into account, and -inf otherwise (mask is
+    # already of boolean type)
+    return jnp.where(result, jnp.zeros((), dtype), jnp.finfo(dtype).min)
+
+
+def create_causal_mask_2(
+    causal_mask_mapping_0: jax.Array,
+    output: jax.Array | None,
+    causal_mask_mapping_1: jax.Array,
+    dtype: DTypeLike,
+) -> jax.Array:
+    """Create a standard causal mask based on the attention implementation used (stored in the
+    config)."""
+    # We now create the mask
+    return eager_mask_2(causal_mask_mapping_0, output, causal_mask_mapping_1, dtype)
 
 
 def inner_mask(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Array:
@@ -233,36 +258,52 @@ def and_mask(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Ar
     return inner_mask(attention_mask_0, attention_mask_1) & (attention_mask_1 <= attention_mask_0)
 
 
-def sdpa_mask_2(length: int, batch_size: int) -> jax.Array:
+def and_mask_2(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Array:
+    return and_mask(attention_mask_0, attention_mask_1)
+
+
+def sdpa_mask_2(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
     value of True indicates that the element should take part in the attention computation,
     and False that it should not."""
     q_arange = jnp.arange(length)
     # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
-    attention_mask = and_mask(attention_mask_0, attention_mask_1)
+    attention_mask = and_mask_2(attention_mask_0, attention_mask_1)
     # Expand the mask to match batch size and query length if they weren't used in the mask
     # function
-    return jnp.broadcast_to(
+    attention_mask_2 = jnp.broadcast_to(
         attention_mask, (batch_size, 1, attention_mask.shape[2], attention_mask.shape[2])
     )
+    return attention_mask, attention_mask_2
 
 
-def eager_mask_2(length: int, batch_size: int, dtype: DTypeLike) -> jax.Array:
+def eager_mask_3(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     """Create a 4D float mask of shape `(batch_size, 1, query_length, kv_length)` where a value
     of 0 indicates that the element should take part in the attention computation, and -inf
     (minimum value for the given `dtype`) that it should not."""
-    mask = sdpa_mask_2(length, batch_size)
-    # we need 0s where the tokens should be taken into account, and -inf otherwise (mask is
-    # already of boolean type)
-    return jnp.where(mask, jnp.zeros((), dtype), jnp.finfo(dtype).min)
+    mask_0, mask_1 = sdpa_mask_2(length, batch_size)
+    return mask_0, mask_1
 
 
-def create_sliding_window_causal_mask(length: int, batch_size: int, dtype: DTypeLike) -> jax.Array:
+def create_sliding_window_causal_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     """Create a sliding window causal mask based on the attention implementation used (stored
     in the config)."""
     # We now create the mask
-    return eager_mask_2(length, batch_size, dtype)
+    causal_mask_0, causal_mask_1 = eager_mask_3(length, batch_size)
+    return causal_mask_0, causal_mask_1
+
+
+def create_sliding_window_causal_mask_2(
+    causal_mask_mapping_0: jax.Array,
+    output: jax.Array | None,
+    causal_mask_mapping_1: jax.Array,
+    dtype: DTypeLike,
+) -> jax.Array:
+    """Create a sliding window causal mask based on the attention implementation used (stored
+    in the config)."""
+    # We now create the mask
+    return eager_mask_2(causal_mask_mapping_0, output, causal_mask_mapping_1, dtype)
 
 
 class GptOssRotaryEmbedding(nn.Module):
@@ -408,11 +449,11 @@ class GptOssAttention(Module):
         value_states = self.v_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)
         attn_output = eager_attention_forward(
+            self.sinks,
             query_states,
             key_states,
             value_states,
             attention_mask,
-            self.sinks,
             self.config.head_dim ** (-0.5),
         )
         attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
@@ -473,16 +514,26 @@ class GptOssModel(Module):
         self.norm = GptOssRMSNorm(self.config, **self.numerics)
         self.rotary_emb = GptOssRotaryEmbedding(self.config)
 
-    def __call__(self, input_ids: jax.Array) -> jax.Array:
+    def __call__(
+        self, input_ids: jax.Array, attention_mask: jax.Array | None, position_ids: jax.Array | None
+    ) -> jax.Array:
         inputs_embeds = self.embed_tokens(input_ids)
-        position_ids = jnp.arange(input_ids.shape[1])
-        position_ids = position_ids[None]
-        causal_mask_mapping = create_causal_mask(
-            inputs_embeds.shape[1], inputs_embeds.shape[0], inputs_embeds.dtype
+        causal_mask_mapping_0, causal_mask_mapping_1 = create_causal_mask(
+            input_ids.shape[1], input_ids.shape[0]
         )
-        causal_mask_mapping_2 = create_sliding_window_causal_mask(
-            inputs_embeds.shape[1], inputs_embeds.shape[0], inputs_embeds.dtype
+        output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        causal_mask_mapping = create_causal_mask_2(
+            causal_mask_mapping_0, output, causal_mask_mapping_1, inputs_embeds.dtype
         )
+        causal_mask_mapping_0, causal_mask_mapping_1 = create_sliding_window_causal_mask(
+            input_ids.shape[1], input_ids.shape[0]
+        )
+        output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        causal_mask_mapping_2 = create_sliding_window_causal_mask_2(
+            causal_mask_mapping_0, output, causal_mask_mapping_1, inputs_embeds.dtype
+        )
+        if position_ids is None:
+            position_ids = jnp.arange(input_ids.shape[1])[None]
         cos, sin = self.rotary_emb(position_ids, inputs_embeds.dtype)
         hidden_states = self.layers[0](inputs_embeds, causal_mask_mapping_2, cos, sin)
         hidden_states = self.layers[1](hidden_states, causal_mask_mapping, cos, sin)
@@ -504,9 +555,14 @@ class GptOssForCausalLM(Module):
             **self.numerics,
         )
 
-    def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        position_ids: jax.Array | None = None,
+    ) -> dict[str, jax.Array]:
         demand_size(input_ids.shape[1] >= 4, "input_ids axis 1: from 4")
         # decoder outputs consists of (dec_features, layer_state, dec_hidden, dec_attn)
-        outputs = self.model(input_ids)
+        outputs = self.model(input_ids, attention_mask, position_ids)
         logits = self.lm_head(outputs)
         return {"logits": logits}

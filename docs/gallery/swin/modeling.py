@@ -16,9 +16,11 @@ from .config import SwinForImageClassificationConfig
 
 
 def biased_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array, **options: Any
+    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None, **options: Any
 ) -> jax.Array:
-    """Attention with a bias on its scores; a query whose biases are all minus infinity gets 0."""
+    """Attention with a bias on its scores, if any; a query whose biases are all minus infinity gets 0."""
+    if bias is None:
+        return jax.nn.dot_product_attention(query, key, value, **options)
     bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
     sees = (bias > -jnp.inf).any(axis=-1, keepdims=True)
     found = jax.nn.dot_product_attention(
@@ -78,7 +80,7 @@ def sdpa_attention_forward(
     query: jax.Array, key: jax.Array, value: jax.Array, relative_position_bias: jax.Array
 ) -> jax.Array:
     return biased_attention(
-        query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2), bias=relative_position_bias
+        query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2), relative_position_bias
     )
 
 
@@ -88,7 +90,7 @@ def window_partition(hidden_states: jax.Array, window_size: int) -> jax.Array:
         hidden_states.shape[0], 6, window_size, 6, window_size, hidden_states.shape[3]
     )
     return input_feature.swapaxes(2, 3).reshape(
-        -1, input_feature.shape[2], input_feature.shape[2], hidden_states.shape[3]
+        -1, input_feature.shape[2], input_feature.shape[2], input_feature.shape[5]
     )
 
 
@@ -113,7 +115,7 @@ def get_attn_mask(window_size: int, size: int, dtype: DTypeLike) -> jax.Array:
     h_idx = jnp.arange(24)
     h_region = (h_idx >= 20).astype(jnp.int32) + (h_idx >= 22).astype(jnp.int32)
     img_mask = h_region[None]
-    img_mask = (img_mask[..., None][..., None] * 3 + img_mask[:, None][..., None]).astype(dtype)
+    img_mask = (img_mask[..., None, None] * 3 + img_mask[:, None][..., None]).astype(dtype)
     mask_windows = window_partition_2(img_mask, window_size)
     mask_windows = mask_windows.reshape(-1, size)
     attn_mask = mask_windows[:, None] - mask_windows[..., None]
@@ -126,7 +128,7 @@ def window_partition_3(hidden_states: jax.Array, window_size: int) -> jax.Array:
         hidden_states.shape[0], 3, window_size, 3, window_size, hidden_states.shape[3]
     )
     return input_feature.swapaxes(2, 3).reshape(
-        -1, input_feature.shape[2], input_feature.shape[2], hidden_states.shape[3]
+        -1, input_feature.shape[2], input_feature.shape[2], input_feature.shape[5]
     )
 
 
@@ -151,7 +153,7 @@ def get_attn_mask_2(window_size: int, size: int, dtype: DTypeLike) -> jax.Array:
     h_idx = jnp.arange(12)
     h_region = (h_idx >= 8).astype(jnp.int32) + (h_idx >= 10).astype(jnp.int32)
     img_mask = h_region[None]
-    img_mask = (img_mask[..., None][..., None] * 3 + img_mask[:, None][..., None]).astype(dtype)
+    img_mask = (img_mask[..., None, None] * 3 + img_mask[:, None][..., None]).astype(dtype)
     mask_windows = window_partition_4(img_mask, window_size)
     mask_windows = mask_windows.reshape(-1, size)
     attn_mask = mask_windows[:, None] - mask_windows[..., None]
@@ -271,7 +273,7 @@ class SwinAttention(Module):
                 ),
             )
             attention_mask = attention_mask.reshape(
-                -1, 1, hidden_states.shape[1], hidden_states.shape[1]
+                -1, 1, attention_mask.shape[3], attention_mask.shape[3]
             )
             combined_mask = relative_position_bias + attention_mask
             attn_output = sdpa_attention_forward(
@@ -281,7 +283,7 @@ class SwinAttention(Module):
             attn_output = sdpa_attention_forward(
                 query_states, key_states, value_states, relative_position_bias
             )
-        attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
+        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
         return self.o_proj(attn_output)
 
 
@@ -336,7 +338,7 @@ class SwinPatchMerging(Module):
         input_feature = jnp.concatenate(
             [input_feature_3, input_feature_4, input_feature_2, input_feature], axis=-1
         )
-        input_feature = input_feature.reshape(input_feature.shape[0], -1, 80)
+        input_feature = input_feature.reshape(input_feature.shape[0], -1, input_feature.shape[3])
         input_feature = self.norm(input_feature)
         return self.reduction(input_feature)
 

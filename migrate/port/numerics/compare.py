@@ -100,6 +100,7 @@ def _asked(
         "config": port.config_class,
         "params": str(folder.params) if folder.params else "",
         "unsaved": list(folder.unsaved),
+        "streams": list(port.streams),
         "inputs": files,
         "outputs": str(work),
         "answer": str(answer),

@@ -13,9 +13,11 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from converters.graph.recording.precision import in_compute_dtype, narrowed, saved_floats
+from migrate.parity.ground.draws import Draws
 from migrate.parity.sides.torch.capture.tree import leaves
+from migrate.parity.sides.torch.draws import Drawn
 from migrate.parity.sides.torch.float64 import Float64
-from migrate.port.numerics.results import Products, Run
+from migrate.port.numerics.results import SEED, Products, Run
 
 Tensors = Mapping[str, torch.Tensor]
 _PRODUCTS = {
@@ -100,7 +102,7 @@ def in_bfloat16(module: nn.Module, inputs: Tensors) -> Run:
     products = _Products()
     within = (in_compute_dtype(module), torch.no_grad(), _paths(module, products))
     with contextlib.ExitStack() as stack:
-        for one in (*within, products, _Attentions(products)):
+        for one in (*within, products, _Attentions(products), Drawn(Draws(SEED))):
             stack.enter_context(one)
         given = list(leaves(module(**narrowed(inputs))))
     outputs = {path: _array(one) for path, one in given}
@@ -127,7 +129,7 @@ def _reference(
         for name, one in narrowed(inputs).items()
     }
     default = torch.get_default_dtype()
-    with _rounded(module, dtype), torch.no_grad(), mode():
+    with _rounded(module, dtype), torch.no_grad(), mode(), Drawn(Draws(SEED)):
         torch.set_default_dtype(dtype)
         try:
             return {path: _array(one) for path, one in leaves(module(**rounded))}

@@ -13,10 +13,14 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from migrate.port.numerics.results import BFLOAT16, SETTINGS, Products
+from migrate.parity.ground.draws import Draws
+from migrate.parity.sides.jax.draws import drawn
+from migrate.port.numerics.results import BFLOAT16, SEED, SETTINGS, Products
 
 _PRODUCTS = {"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"}
 
@@ -60,13 +64,21 @@ def _run(asked: Mapping[str, Any], setting: str, at: int) -> dict[str, Any]:
     inputs = [
         {name: _narrowed(one) for name, one in load_file(file).items()} for file in asked["inputs"]
     ]
-    traced = jax.jit(model.apply).trace(variables, **inputs[0])
+
+    def traced(given: Mapping[str, Any]) -> Any:
+        # What it draws is the same in each pass, and what the original draws.
+        rngs = {name: jax.random.key(SEED) for name in asked["streams"]}
+        apply = partial(model.apply, rngs=rngs) if rngs else model.apply
+        with drawn(Draws(SEED)) if rngs else nullcontext():
+            return jax.jit(apply).trace(variables, **given)
+
+    first = traced(inputs[0])
     # An input may have a mask, or have none.
-    runs = {tuple(inputs[0]): traced.lower().compile()}
+    runs = {tuple(inputs[0]): first.lower().compile()}
     dtypes: dict[str, str] = {}
     for number, given in enumerate(inputs):
         if tuple(given) not in runs:
-            runs[tuple(given)] = jax.jit(model.apply).lower(variables, **given).compile()
+            runs[tuple(given)] = traced(given).lower().compile()
         outputs = dict(_leaves(runs[tuple(given)](variables, **given)))
         dtypes = {path: one.dtype.name for path, one in outputs.items()}
         wide = {
@@ -78,7 +90,7 @@ def _run(asked: Mapping[str, Any], setting: str, at: int) -> dict[str, Any]:
             Path(asked["outputs"]) / f"{at}_{number}.safetensors",
         )
     products: Products = {}
-    _note(traced.jaxpr.jaxpr, (), products)
+    _note(first.jaxpr.jaxpr, (), products)
     return {
         "dtypes": dtypes,
         "products": {path: sorted(kinds) for path, kinds in products.items()},

@@ -13,6 +13,8 @@ LIMIT = 1.5
 ROUNDING = 2.0**-9
 # Standard deviations that chance reaches once in a thousand times.
 _RARE = 3.09
+# Of what a model draws.
+SEED = 0
 BFLOAT16, MIXED = "bfloat16", "float32 weights, bfloat16"
 SETTINGS = (BFLOAT16, MIXED)
 # Module path → the dtypes of what its products multiply.
