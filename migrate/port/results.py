@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from migrate.parity.ground.results import Check, LayerResult, Parity, Verdict
+from migrate.parity.ground.results import Check, LayerResult, LayerVerdict, Parity, Verdict
 from migrate.parity.sides.references import narrower
 from migrate.parity.tasks.gradients import ALL_PARAMETERS
 from migrate.parity.tasks.modes import SECTION
-from migrate.port.numerics.results import Numerics
+from migrate.port.numerics.results import LIMIT, Numerics
 from migrate.port.sizes.results import Sizes
 
 # The names of the comparisons of gradients and of training mode, and of their sections.
@@ -50,9 +50,17 @@ class Case:
 
     @property
     def off_like_the_original(self) -> bool:
-        """Whether both are far from float64 in a TPU's precision: the port is what the original is there."""
-        both = self.parity is not None and self.parity.verdict is Verdict.BOTH_WORSE
-        return both and self.name.endswith(LOW_PRECISION)
+        """Whether the original itself is far from float64 in a TPU's precision, and the port not further.
+
+        No layer parts in the port alone, and no output is more than `LIMIT` times as far off as the original's.
+        """
+        parity = self.parity
+        if parity is None or parity.verdict is not Verdict.BOTH_WORSE:
+            return False
+        alone = any(one.verdict is LayerVerdict.B_PARTS for one in parity.layers)
+        outputs = [one for one in self._rows("outputs") if not one.passed]
+        near = all(one.a and one.b and one.b <= LIMIT * one.a for one in outputs)
+        return self.name.endswith(LOW_PRECISION) and near and not alone
 
     @property
     def verdict(self) -> str:

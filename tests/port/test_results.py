@@ -1,0 +1,36 @@
+"""What the verdict of a comparison says of a port."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from migrate.parity.ground.results import Check, LayerVerdict, Parity, Section, Verdict
+from migrate.port.results import LOW_PRECISION, Case
+from tests.parity.made import matching
+
+
+def both_off(a: float, b: float, layer: LayerVerdict = LayerVerdict.MATCH) -> Parity:
+    """A comparison in which both sides are further from float64 than is allowed."""
+    made = matching(1)
+    layers = (replace(made.layers[0], verdict=layer), *made.layers[1:])
+    outputs = Section("outputs", (Check("output 0", a, b, 1e-3, False, "measured"),))
+    return replace(made, layers=layers, sections=(outputs,), verdict=Verdict.BOTH_WORSE)
+
+
+@pytest.mark.parametrize(
+    ("name", "parity", "matches"),
+    [
+        (LOW_PRECISION, both_off(2e-3, 2e-3), True),
+        (LOW_PRECISION, both_off(2e-3, 2.9e-3), True),
+        (LOW_PRECISION, both_off(2e-3, 4e-3), False),
+        (LOW_PRECISION, both_off(2e-3, 2e-3, LayerVerdict.BOTH_PART), True),
+        (LOW_PRECISION, both_off(2e-3, 2e-3, LayerVerdict.B_PARTS), False),
+        ("float32", both_off(2e-3, 2e-3), False),
+    ],
+)
+def test_a_port_that_is_off_as_its_original_is_no_fault(
+    name: str, parity: Parity, matches: bool
+) -> None:
+    assert Case(name, "x float32[2,3]", parity).matches is matches
