@@ -52,7 +52,7 @@ class Case:
     def off_like_the_original(self) -> bool:
         """Whether the original itself is far from float64 in a TPU's precision, and the port not further.
 
-        No layer parts in the port alone, and no output is more than `LIMIT` times as far off as the original's.
+        No layer parts in the port alone, and no output is more than `LIMIT` times as far off as its own.
         """
         parity = self.parity
         if parity is None or parity.verdict is not Verdict.BOTH_WORSE:

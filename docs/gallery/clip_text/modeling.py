@@ -12,6 +12,20 @@ from jax.typing import DTypeLike
 from .config import CLIPTextModelWithProjectionConfig
 
 
+def masked_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, **options: Any
+) -> jax.Array:
+    """Attention with a mask of truths, if there is one; a query that may see no key gets 0."""
+    if mask is None:
+        return jax.nn.dot_product_attention(query, key, value, **options)
+    mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+    if options.pop("is_causal", False):
+        mask = mask & jnp.tril(jnp.ones((query.shape[-3], key.shape[-3]), jnp.bool_))
+    found = jax.nn.dot_product_attention(query, key, value, mask=mask, **options)
+    sees = mask.any(axis=-1).swapaxes(1, 2)[..., None]
+    return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
+
+
 def demand_size(holds: bool, what: str) -> None:
     """Raise where the sizes of the inputs are others than those that this port holds for."""
     if not holds:
@@ -40,9 +54,15 @@ class Module(nn.Module, kw_only=True):
         return {**self.dtypes, "precision": self.precision}
 
 
-def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    return jax.nn.dot_product_attention(
-        query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2), is_causal=True
+def sdpa_attention_forward(
+    query: jax.Array, key: jax.Array, value: jax.Array, attention_mask: jax.Array | None
+) -> jax.Array:
+    return masked_attention(
+        query.swapaxes(1, 2),
+        key.swapaxes(1, 2),
+        value.swapaxes(1, 2),
+        attention_mask,
+        is_causal=True,
     )
 
 
@@ -64,9 +84,10 @@ class CLIPTextEmbeddings(Module):
             **self.dtypes,
         )
 
-    def __call__(self, input_ids: jax.Array) -> jax.Array:
-        position_ids = self.position_ids[:, : input_ids.shape[1]]
+    def __call__(self, input_ids: jax.Array, position_ids: jax.Array | None) -> jax.Array:
         inputs_embeds = self.token_embedding(input_ids)
+        if position_ids is None:
+            position_ids = self.position_ids[:, : input_ids.shape[1]]
         position_embeddings = self.position_embedding(position_ids)
         return inputs_embeds + position_embeddings
 
@@ -113,7 +134,7 @@ class CLIPAttention(Module):
             **self.numerics,
         )
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: jax.Array, attention_mask: jax.Array | None) -> jax.Array:
         queries = self.q_proj(hidden_states)
         keys = self.k_proj(hidden_states)
         values = self.v_proj(hidden_states)
@@ -121,7 +142,7 @@ class CLIPAttention(Module):
         queries = queries.reshape(hidden_shape).swapaxes(1, 2)
         keys = keys.reshape(*keys.shape[:2], -1, self.head_dim).swapaxes(1, 2)
         values = values.reshape(*values.shape[:2], -1, self.head_dim).swapaxes(1, 2)
-        attn_output = sdpa_attention_forward(queries, keys, values)
+        attn_output = sdpa_attention_forward(queries, keys, values, attention_mask)
         attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
         return self.out_proj(attn_output)
 
@@ -166,10 +187,10 @@ class CLIPEncoderLayer(Module):
             epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: jax.Array, attention_mask: jax.Array | None) -> jax.Array:
         residual = hidden_states
         hidden_states = self.layer_norm1(hidden_states)
-        hidden_states = self.self_attn(hidden_states)
+        hidden_states = self.self_attn(hidden_states, attention_mask)
         hidden_states = residual + hidden_states
         residual = hidden_states
         hidden_states = self.layer_norm2(hidden_states)
@@ -188,10 +209,10 @@ class CLIPEncoder(Module):
             for _ in range(self.config.num_hidden_layers)
         ]
 
-    def __call__(self, inputs_embeds: jax.Array) -> jax.Array:
+    def __call__(self, inputs_embeds: jax.Array, attention_mask: jax.Array | None) -> jax.Array:
         hidden_states = inputs_embeds
         for layer in self.layers:
-            hidden_states = layer(hidden_states)
+            hidden_states = layer(hidden_states, attention_mask)
         return hidden_states
 
 
@@ -207,9 +228,12 @@ class CLIPTextModel(Module):
             epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
 
-    def __call__(self, input_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
-        hidden_states = self.embeddings(input_ids)
-        encoder_outputs = self.encoder(hidden_states)
+    def __call__(
+        self, input_ids: jax.Array, attention_mask: jax.Array | None, position_ids: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        hidden_states = self.embeddings(input_ids, position_ids)
+        output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        encoder_outputs = self.encoder(hidden_states, output)
         last_hidden_state = self.final_layer_norm(encoder_outputs)
         # The config gets updated `eos_token_id` from PR #24773 (so the use of extra new tokens
         # is possible)
@@ -238,8 +262,13 @@ class CLIPTextModelWithProjection(Module):
             **self.numerics,
         )
 
-    def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        position_ids: jax.Array | None = None,
+    ) -> dict[str, jax.Array]:
         demand_size(input_ids.shape[1] <= 20, "input_ids axis 1: up to 20")
-        text_outputs_0, text_outputs_1 = self.text_model(input_ids)
+        text_outputs_0, text_outputs_1 = self.text_model(input_ids, attention_mask, position_ids)
         text_embeds = self.text_projection(text_outputs_1)
         return {"text_embeds": text_embeds, "last_hidden_state": text_outputs_0}

@@ -135,14 +135,12 @@ class CLIPAttention(Module):
         queries = self.q_proj(hidden_states)
         keys = self.k_proj(hidden_states)
         values = self.v_proj(hidden_states)
-        hidden_shape = queries.shape[0], hidden_states.shape[1], -1, self.head_dim
+        hidden_shape = (*queries.shape[:2], -1, self.head_dim)
         queries = queries.reshape(hidden_shape).swapaxes(1, 2)
-        keys = keys.reshape(keys.shape[0], hidden_states.shape[1], -1, self.head_dim).swapaxes(1, 2)
-        values = values.reshape(
-            values.shape[0], hidden_states.shape[1], -1, self.head_dim
-        ).swapaxes(1, 2)
+        keys = keys.reshape(*keys.shape[:2], -1, self.head_dim).swapaxes(1, 2)
+        values = values.reshape(*values.shape[:2], -1, self.head_dim).swapaxes(1, 2)
         attn_output = sdpa_attention_forward(queries, keys, values)
-        attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
+        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
         return self.out_proj(attn_output)
 
 

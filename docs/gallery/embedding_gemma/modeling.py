@@ -14,10 +14,14 @@ from .config import Gemma3TextConfig
 
 
 def masked_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, **options: Any
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, **options: Any
 ) -> jax.Array:
-    """Attention with a mask of truths; a query that may see no key gets 0."""
+    """Attention with a mask of truths, if there is one; a query that may see no key gets 0."""
+    if mask is None:
+        return jax.nn.dot_product_attention(query, key, value, **options)
     mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+    if options.pop("is_causal", False):
+        mask = mask & jnp.tril(jnp.ones((query.shape[-3], key.shape[-3]), jnp.bool_))
     found = jax.nn.dot_product_attention(query, key, value, mask=mask, **options)
     sees = mask.any(axis=-1).swapaxes(1, 2)[..., None]
     return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
@@ -30,12 +34,6 @@ def zero_row(initializer: nn.initializers.Initializer, row: int) -> nn.initializ
         return initializer(key, tuple(shape), dtype).at[row].set(0)
 
     return init
-
-
-def demand_size(holds: bool, what: str) -> None:
-    """Raise where the sizes of the inputs are others than those that this port holds for."""
-    if not holds:
-        raise ValueError(f"this port holds for {what}; see 'Free dimensions' in its README")
 
 
 class Module(nn.Module, kw_only=True):
@@ -92,114 +90,90 @@ def sdpa_attention_forward(
     query: jax.Array, key: jax.Array, value: jax.Array, attention_mask: jax.Array
 ) -> jax.Array:
     return masked_attention(
-        query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2), mask=attention_mask
+        query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2), attention_mask
     )
 
 
-def non_vmap_expansion_sdpa(
-    batch_indices: jax.Array, q_indices: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def non_vmap_expansion_sdpa(q_indices: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Used to broadcast our mask_functions over the all 4 dimensions (b_idx, h_idx, q_idx,
     kv_idx) of the inputs."""
-    batch_indices = batch_indices[..., None][..., None][..., None]
-    q_indices = q_indices[None][:, None]
-    kv_indices = q_indices[..., None, :]
-    return batch_indices, kv_indices
-
-
-def and_mask(
-    attention_mask: jax.Array, attention_mask_0: jax.Array, attention_mask_1: jax.Array
-) -> jax.Array:
-    return jnp.broadcast_to(
-        attention_mask[attention_mask_0, attention_mask_1],
-        (attention_mask_0.shape[0], 1, attention_mask_1.shape[3], attention_mask_1.shape[3]),
-    )
-
-
-def sdpa_mask(attention_mask: jax.Array, batch_size: int, length: int) -> jax.Array:
-    """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
-    value of True indicates that the element should take part in the attention computation,
-    and False that it should not."""
-    batch_arange = jnp.arange(batch_size)
-    q_arange = jnp.arange(length)
-    # Apply mask function element-wise through broadcasting
-    attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(batch_arange, q_arange)
-    return and_mask(attention_mask, attention_mask_0, attention_mask_1)
-
-
-def create_causal_mask(attention_mask: jax.Array, batch_size: int, length: int) -> jax.Array:
-    """Create a standard causal mask based on the attention implementation used (stored in the
-    config)."""
-    attention_mask = attention_mask.astype(jnp.bool_)
-    # We now create the mask
-    return sdpa_mask(attention_mask, batch_size, length)
-
-
-def non_vmap_expansion_sdpa_2(
-    batch_indices: jax.Array, q_indices: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Used to broadcast our mask_functions over the all 4 dimensions (b_idx, h_idx, q_idx,
-    kv_idx) of the inputs."""
-    batch_indices = batch_indices[..., None][..., None][..., None]
     q_indices = q_indices[None][:, None]
     q_indices_2 = q_indices[..., None]
     kv_indices = q_indices[..., None, :]
-    return batch_indices, q_indices_2, kv_indices
+    return q_indices_2, kv_indices
 
 
-def inner_mask(attention_mask_1: jax.Array, attention_mask_2: jax.Array) -> jax.Array:
-    return attention_mask_2 > attention_mask_1 - 3
+def or_mask(attention_mask_1: jax.Array, attention_mask_0: jax.Array) -> jax.Array:
+    return (attention_mask_1 <= attention_mask_0) | jnp.array(True, jnp.bool_)
 
 
-def and_mask_2(attention_mask_1: jax.Array, attention_mask_2: jax.Array) -> jax.Array:
-    return inner_mask(attention_mask_1, attention_mask_2) & (attention_mask_2 <= attention_mask_1)
-
-
-def inner_mask_2(attention_mask_1: jax.Array, attention_mask_2: jax.Array) -> jax.Array:
-    """A token can attend to any other token if their absolute distance is within the
-    (exclusive) sliding window size (distance < sliding_window)."""
-    return jnp.abs(attention_mask_1 - attention_mask_2) < 3
-
-
-def or_mask(attention_mask_1: jax.Array, attention_mask_2: jax.Array) -> jax.Array:
-    return and_mask_2(attention_mask_1, attention_mask_2) | inner_mask_2(
-        attention_mask_1, attention_mask_2
-    )
-
-
-def and_mask_3(
-    attention_mask_1: jax.Array,
-    attention_mask_2: jax.Array,
-    attention_mask: jax.Array,
-    attention_mask_0: jax.Array,
-) -> jax.Array:
-    return (
-        or_mask(attention_mask_1, attention_mask_2)
-        & attention_mask[attention_mask_0, attention_mask_2]
-    )
-
-
-def sdpa_mask_2(attention_mask: jax.Array, batch_size: int, length: int) -> jax.Array:
+def sdpa_mask(length: int, batch_size: int) -> jax.Array:
     """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
     value of True indicates that the element should take part in the attention computation,
     and False that it should not."""
-    batch_arange = jnp.arange(batch_size)
+    # Apply mask function element-wise through broadcasting
+    attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(jnp.arange(length))
+    # Expand the mask to match batch size and query length if they weren't used in the mask
+    # function
+    return jnp.broadcast_to(
+        or_mask(attention_mask_1, attention_mask_0),
+        (batch_size, 1, attention_mask_1.shape[3], attention_mask_1.shape[3]),
+    )
+
+
+def create_causal_mask(length: int, batch_size: int) -> jax.Array:
+    """Create a standard causal mask based on the attention implementation used (stored in the
+    config)."""
+    # We now create the mask
+    return sdpa_mask(length, batch_size)
+
+
+def inner_mask(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Array:
+    return attention_mask_1 > attention_mask_0 - 3
+
+
+def and_mask(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Array:
+    return inner_mask(attention_mask_0, attention_mask_1) & (attention_mask_1 <= attention_mask_0)
+
+
+def inner_mask_2(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Array:
+    """A token can attend to any other token if their absolute distance is within the
+    (exclusive) sliding window size (distance < sliding_window)."""
+    return jnp.abs(attention_mask_0 - attention_mask_1) < 3
+
+
+def or_mask_2(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Array:
+    return and_mask(attention_mask_0, attention_mask_1) | inner_mask_2(
+        attention_mask_0, attention_mask_1
+    )
+
+
+def and_mask_2(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Array:
+    return or_mask_2(attention_mask_0, attention_mask_1)
+
+
+def sdpa_mask_2(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
+    """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
+    value of True indicates that the element should take part in the attention computation,
+    and False that it should not."""
     q_arange = jnp.arange(length)
     # Apply mask function element-wise through broadcasting
-    attention_mask_0, attention_mask_1, attention_mask_2 = non_vmap_expansion_sdpa_2(
-        batch_arange, q_arange
+    attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
+    attention_mask = and_mask_2(attention_mask_0, attention_mask_1)
+    # Expand the mask to match batch size and query length if they weren't used in the mask
+    # function
+    attention_mask_2 = jnp.broadcast_to(
+        attention_mask, (batch_size, 1, attention_mask.shape[2], attention_mask.shape[2])
     )
-    return and_mask_3(attention_mask_1, attention_mask_2, attention_mask, attention_mask_0)
+    return attention_mask, attention_mask_2
 
 
-def create_sliding_window_causal_mask(
-    attention_mask: jax.Array, batch_size: int, length: int
-) -> jax.Array:
+def create_sliding_window_causal_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     """Create a sliding window causal mask based on the attention implementation used (stored
     in the config)."""
-    attention_mask = attention_mask.astype(jnp.bool_)
     # We now create the mask
-    return sdpa_mask_2(attention_mask, batch_size, length)
+    causal_mask_0, causal_mask_1 = sdpa_mask_2(length, batch_size)
+    return causal_mask_0, causal_mask_1
 
 
 class Gemma3TextScaledWordEmbedding(Module):
@@ -213,7 +187,7 @@ class Gemma3TextScaledWordEmbedding(Module):
             zero_row(nn.initializers.normal(self.config.initializer_range), 0),
             (self.config.vocab_size, self.config.hidden_size),
         )
-        self.embed_scale = jnp.full((), 6.928203105926514, jnp.float32)
+        self.embed_scale = jnp.full((), self.config.hidden_size**0.5, jnp.float32)
 
     def __call__(self, input_ids: jax.Array) -> jax.Array:
         hidden = jnp.take(self.embedding, input_ids, axis=0)
@@ -382,26 +356,39 @@ class Gemma3TextModel(Module):
         self.norm = Gemma3RMSNorm(self.config, dim=self.config.hidden_size, **self.numerics)
         self.rotary_emb = Gemma3RotaryEmbedding(self.config)
 
-    def __call__(self, input_ids: jax.Array, attention_mask: jax.Array) -> dict[str, jax.Array]:
-        demand_size(
-            input_ids.shape[1] + -1 * attention_mask.shape[1] <= 0,
-            "only where input_ids axis 1 + (-1 * attention_mask axis 1) <= 0",
-        )
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        position_ids: jax.Array | None = None,
+    ) -> dict[str, jax.Array]:
         inputs_embeds = self.embed_tokens(input_ids)
-        position_ids = jnp.arange(input_ids.shape[1])
-        position_ids = position_ids[None]
+        result = (
+            None
+            if attention_mask is None
+            else jnp.broadcast_to(
+                attention_mask.astype(bool)[:, None, None],
+                (input_ids.shape[0], 1, input_ids.shape[1], input_ids.shape[1]),
+            )
+        )
         # Create the masks
-        causal_mask_mapping = create_causal_mask(
-            attention_mask, input_ids.shape[0], input_ids.shape[1]
+        causal_mask_mapping_0, causal_mask_mapping_1 = create_sliding_window_causal_mask(
+            input_ids.shape[1], input_ids.shape[0]
         )
-        causal_mask_mapping_2 = create_sliding_window_causal_mask(
-            attention_mask, input_ids.shape[0], input_ids.shape[1]
-        )
+        if position_ids is None:
+            position_ids = jnp.arange(input_ids.shape[1])[None]
         cos, sin = self.rotary_emb(position_ids, inputs_embeds.dtype)
         cos_2, sin_2 = self.rotary_emb.call_1(position_ids, inputs_embeds.dtype)
-        hidden_states = self.layers[0](inputs_embeds, cos, sin, causal_mask_mapping_2)
-        hidden_states = self.layers[1](hidden_states, cos, sin, causal_mask_mapping_2)
-        hidden_states = self.layers[2](hidden_states, cos_2, sin_2, causal_mask_mapping)
-        hidden_states = self.layers[3](hidden_states, cos, sin, causal_mask_mapping_2)
+        result_2 = (
+            causal_mask_mapping_1
+            if attention_mask is None
+            else causal_mask_mapping_0 & attention_mask.astype(bool)[:, None, None]
+        )
+        hidden_states = self.layers[0](inputs_embeds, cos, sin, result_2)
+        hidden_states = self.layers[1](hidden_states, cos, sin, result_2)
+        if result is None:
+            result = create_causal_mask(input_ids.shape[1], input_ids.shape[0])
+        hidden_states = self.layers[2](hidden_states, cos_2, sin_2, result)
+        hidden_states = self.layers[3](hidden_states, cos, sin, result_2)
         hidden_states = self.norm(hidden_states)
         return {"last_hidden_state": hidden_states}

@@ -14,10 +14,14 @@ from .config import Gemma3ForCausalLMConfig
 
 
 def masked_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, **options: Any
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, **options: Any
 ) -> jax.Array:
-    """Attention with a mask of truths; a query that may see no key gets 0."""
+    """Attention with a mask of truths, if there is one; a query that may see no key gets 0."""
+    if mask is None:
+        return jax.nn.dot_product_attention(query, key, value, **options)
     mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+    if options.pop("is_causal", False):
+        mask = mask & jnp.tril(jnp.ones((query.shape[-3], key.shape[-3]), jnp.bool_))
     found = jax.nn.dot_product_attention(query, key, value, mask=mask, **options)
     sees = mask.any(axis=-1).swapaxes(1, 2)[..., None]
     return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
@@ -92,7 +96,7 @@ def sdpa_attention_forward(
     query: jax.Array, key: jax.Array, value: jax.Array, attention_mask: jax.Array
 ) -> jax.Array:
     return masked_attention(
-        query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2), mask=attention_mask
+        query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2), attention_mask
     )
 
 
@@ -105,26 +109,26 @@ def non_vmap_expansion_sdpa(q_indices: jax.Array) -> tuple[jax.Array, jax.Array]
     return q_indices_2, kv_indices
 
 
-def sdpa_mask(length: int, batch_size: int) -> jax.Array:
+def sdpa_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
     value of True indicates that the element should take part in the attention computation,
     and False that it should not."""
     q_arange = jnp.arange(length)
     # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
-    attention_mask = attention_mask_1 <= attention_mask_0
+    result = attention_mask_1 <= attention_mask_0
     # Expand the mask to match batch size and query length if they weren't used in the mask
     # function
-    return jnp.broadcast_to(
-        attention_mask, (batch_size, 1, attention_mask.shape[2], attention_mask.shape[2])
-    )
+    attention_mask = jnp.broadcast_to(result, (batch_size, 1, result.shape[2], result.shape[2]))
+    return result, attention_mask
 
 
-def create_causal_mask(length: int, batch_size: int) -> jax.Array:
+def create_causal_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     """Create a standard causal mask based on the attention implementation used (stored in the
     config)."""
     # We now create the mask
-    return sdpa_mask(length, batch_size)
+    causal_mask_0, causal_mask_1 = sdpa_mask(length, batch_size)
+    return causal_mask_0, causal_mask_1
 
 
 def inner_mask(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Array:
@@ -135,26 +139,32 @@ def and_mask(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Ar
     return inner_mask(attention_mask_0, attention_mask_1) & (attention_mask_1 <= attention_mask_0)
 
 
-def sdpa_mask_2(length: int, batch_size: int) -> jax.Array:
+def and_mask_2(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Array:
+    return and_mask(attention_mask_0, attention_mask_1)
+
+
+def sdpa_mask_2(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
     value of True indicates that the element should take part in the attention computation,
     and False that it should not."""
     q_arange = jnp.arange(length)
     # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
-    attention_mask = and_mask(attention_mask_0, attention_mask_1)
+    attention_mask = and_mask_2(attention_mask_0, attention_mask_1)
     # Expand the mask to match batch size and query length if they weren't used in the mask
     # function
-    return jnp.broadcast_to(
+    attention_mask_2 = jnp.broadcast_to(
         attention_mask, (batch_size, 1, attention_mask.shape[2], attention_mask.shape[2])
     )
+    return attention_mask, attention_mask_2
 
 
-def create_sliding_window_causal_mask(length: int, batch_size: int) -> jax.Array:
+def create_sliding_window_causal_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     """Create a sliding window causal mask based on the attention implementation used (stored
     in the config)."""
     # We now create the mask
-    return sdpa_mask_2(length, batch_size)
+    causal_mask_0, causal_mask_1 = sdpa_mask_2(length, batch_size)
+    return causal_mask_0, causal_mask_1
 
 
 class Gemma3TextScaledWordEmbedding(Module):
@@ -168,7 +178,7 @@ class Gemma3TextScaledWordEmbedding(Module):
             zero_row(nn.initializers.normal(self.config.initializer_range), 0),
             (self.config.vocab_size, self.config.hidden_size),
         )
-        self.embed_scale = jnp.full((), 6.928203105926514, jnp.float32)
+        self.embed_scale = jnp.full((), self.config.hidden_size**0.5, jnp.float32)
 
     def __call__(self, input_ids: jax.Array) -> jax.Array:
         hidden = jnp.take(self.embedding, input_ids, axis=0)
@@ -337,21 +347,29 @@ class Gemma3TextModel(Module):
         self.norm = Gemma3RMSNorm(self.config, dim=self.config.hidden_size, **self.numerics)
         self.rotary_emb = Gemma3RotaryEmbedding(self.config)
 
-    def __call__(self, input_ids: jax.Array) -> jax.Array:
+    def __call__(
+        self, input_ids: jax.Array, attention_mask: jax.Array | None, position_ids: jax.Array | None
+    ) -> jax.Array:
         inputs_embeds = self.embed_tokens(input_ids)
-        position_ids = jnp.arange(input_ids.shape[1])
-        position_ids = position_ids[None]
         # Create the masks
-        causal_mask_mapping = create_causal_mask(input_ids.shape[1], input_ids.shape[0])
-        causal_mask_mapping_2 = create_sliding_window_causal_mask(
+        causal_mask_mapping_0, causal_mask_mapping_1 = create_causal_mask(
             input_ids.shape[1], input_ids.shape[0]
         )
+        output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        causal_mask_mapping_0_2, causal_mask_mapping_1_2 = create_sliding_window_causal_mask(
+            input_ids.shape[1], input_ids.shape[0]
+        )
+        output_2 = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        if position_ids is None:
+            position_ids = jnp.arange(input_ids.shape[1])[None]
         cos, sin = self.rotary_emb(position_ids, inputs_embeds.dtype)
         cos_2, sin_2 = self.rotary_emb.call_1(position_ids, inputs_embeds.dtype)
-        hidden_states = self.layers[0](inputs_embeds, cos, sin, causal_mask_mapping_2)
-        hidden_states = self.layers[1](hidden_states, cos, sin, causal_mask_mapping_2)
-        hidden_states = self.layers[2](hidden_states, cos_2, sin_2, causal_mask_mapping)
-        hidden_states = self.layers[3](hidden_states, cos, sin, causal_mask_mapping_2)
+        result = causal_mask_mapping_1_2 if output_2 is None else causal_mask_mapping_0_2 & output_2
+        hidden_states = self.layers[0](inputs_embeds, cos, sin, result)
+        hidden_states = self.layers[1](hidden_states, cos, sin, result)
+        result_2 = causal_mask_mapping_1 if output is None else causal_mask_mapping_0 & output
+        hidden_states = self.layers[2](hidden_states, cos_2, sin_2, result_2)
+        hidden_states = self.layers[3](hidden_states, cos, sin, result)
         return self.norm(hidden_states)
 
 
@@ -363,9 +381,14 @@ class Gemma3ForCausalLM(Module):
     def setup(self) -> None:
         self.model = Gemma3TextModel(self.config, **self.numerics)
 
-    def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        position_ids: jax.Array | None = None,
+    ) -> dict[str, jax.Array]:
         demand_size(input_ids.shape[1] >= 4, "input_ids axis 1: from 4")
         # decoder outputs consists of (dec_features, layer_state, dec_hidden, dec_attn)
-        outputs = self.model(input_ids)
+        outputs = self.model(input_ids, attention_mask, position_ids)
         logits = outputs @ self.model.embed_tokens.embedding.T
         return {"logits": logits}

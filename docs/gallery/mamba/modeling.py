@@ -74,6 +74,14 @@ class Module(nn.Module, kw_only=True):
         return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
+def apply_mask_to_padding_states(
+    hidden_states: jax.Array, attention_mask: jax.Array | None
+) -> jax.Array:
+    """Tunes out the hidden states for padding tokens, see https://github.com/state-
+    spaces/mamba/issues/66"""
+    return hidden_states if attention_mask is None else hidden_states * attention_mask[..., None]
+
+
 def causal_conv1d_fn(
     hidden_states: jax.Array, bias: jax.Array, hidden_states_B_C: jax.Array
 ) -> jax.Array:
@@ -91,6 +99,18 @@ def causal_conv1d_fn(
     )
     out = out[..., :9]
     return jax.nn.silu(out)
+
+
+def apply_mask_to_padding_states_2(
+    attention_mask: jax.Array | None, hidden_states_B_C: jax.Array
+) -> jax.Array:
+    """Tunes out the hidden states for padding tokens, see https://github.com/state-
+    spaces/mamba/issues/66"""
+    return (
+        hidden_states_B_C
+        if attention_mask is None
+        else hidden_states_B_C * attention_mask[..., None]
+    )
 
 
 def mamba_selective_scan(
@@ -246,7 +266,10 @@ class MambaMixer(Module):
             self.config.hidden_size, use_bias=False, kernel_init=torch_uniform, **self.numerics
         )
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: jax.Array, attention_mask: jax.Array | None) -> jax.Array:
+        dtype = hidden_states.dtype
+        # 1. Gated MLP's linear projection
+        hidden_states = apply_mask_to_padding_states(hidden_states, attention_mask)
         projected_states = self.in_proj(hidden_states).swapaxes(1, 2)
         A = -jnp.exp(self.A_log.astype(jnp.float32))
         hidden_states_B_C, gate = jnp.split(projected_states, 2, axis=1)
@@ -264,7 +287,9 @@ class MambaMixer(Module):
             hidden_states_B_C,
         )
         # 3. SSM transformation
-        hidden_states_B_C = hidden_states_B_C.swapaxes(1, 2)
+        hidden_states_B_C = apply_mask_to_padding_states_2(
+            attention_mask, hidden_states_B_C.swapaxes(1, 2)
+        )
         time_step = self.x_proj(hidden_states_B_C)
         time_step, B, C = jnp.split(
             time_step,
@@ -294,7 +319,7 @@ class MambaMixer(Module):
             self.config.intermediate_size,
         )
         # 4. Final linear projection
-        return self.out_proj(scan_result.swapaxes(1, 2).astype(hidden_states.dtype))
+        return self.out_proj(scan_result.swapaxes(1, 2).astype(dtype))
 
 
 class MambaBlock(Module):
@@ -304,14 +329,19 @@ class MambaBlock(Module):
         self.norm = MambaRMSNorm(self.config, **self.numerics)
         self.mixer = MambaMixer(self.config, **self.numerics)
 
-    def __call__(self, hidden_states: jax.Array, dtype: DTypeLike | None = None) -> jax.Array:
+    def __call__(
+        self,
+        hidden_states: jax.Array,
+        attention_mask: jax.Array | None,
+        dtype: DTypeLike | None = None,
+    ) -> jax.Array:
         residual = hidden_states
         if dtype is not None:
             hidden_states = self.norm(hidden_states.astype(dtype))
         else:
             hidden_states = self.norm(hidden_states)
             residual = residual.astype(jnp.float32)
-        hidden_states = self.mixer(hidden_states)
+        hidden_states = self.mixer(hidden_states, attention_mask)
         return residual + hidden_states
 
 
@@ -330,10 +360,10 @@ class MambaModel(Module):
         self.layers = [MambaBlock(self.config, **self.numerics) for _ in range(2)]
         self.norm_f = MambaRMSNorm2(self.config, **self.numerics)
 
-    def __call__(self, input_ids: jax.Array) -> jax.Array:
+    def __call__(self, input_ids: jax.Array, attention_mask: jax.Array | None) -> jax.Array:
         inputs_embeds = self.embeddings(input_ids)
-        hidden_states = self.layers[0](inputs_embeds)
-        hidden_states = self.layers[1](hidden_states, dtype=inputs_embeds.dtype)
+        hidden_states = self.layers[0](inputs_embeds, attention_mask)
+        hidden_states = self.layers[1](hidden_states, attention_mask, dtype=inputs_embeds.dtype)
         return self.norm_f(hidden_states)
 
 
@@ -346,12 +376,17 @@ class MambaForCausalLM(Module):
     def setup(self) -> None:
         self.backbone = MambaModel(self.config, **self.numerics)
 
-    def __call__(self, input_ids: jax.Array, deterministic: bool = True) -> dict[str, jax.Array]:
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        deterministic: bool = True,
+    ) -> dict[str, jax.Array]:
         if not deterministic:
             raise NotImplementedError(
                 "training is not in this port: training and evaluation differ (modeling_mamba.py:496)"
             )
-        mamba_outputs = self.backbone(input_ids)
+        mamba_outputs = self.backbone(input_ids, attention_mask)
         logits = self.backbone.embeddings.attend(
             mamba_outputs.astype(self.dtype or self.param_dtype)
         ).astype(jnp.float32)

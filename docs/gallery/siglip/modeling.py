@@ -103,7 +103,7 @@ class SiglipAttention(Module):
         keys = self.k_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         values = self.v_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         attn_output = sdpa_attention_forward(queries, keys, values)
-        attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
+        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
         return self.out_proj(attn_output)
 
 

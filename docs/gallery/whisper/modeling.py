@@ -17,10 +17,14 @@ from .config import WhisperForConditionalGenerationConfig
 
 
 def masked_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, **options: Any
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, **options: Any
 ) -> jax.Array:
-    """Attention with a mask of truths; a query that may see no key gets 0."""
+    """Attention with a mask of truths, if there is one; a query that may see no key gets 0."""
+    if mask is None:
+        return jax.nn.dot_product_attention(query, key, value, **options)
     mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+    if options.pop("is_causal", False):
+        mask = mask & jnp.tril(jnp.ones((query.shape[-3], key.shape[-3]), jnp.bool_))
     found = jax.nn.dot_product_attention(query, key, value, mask=mask, **options)
     sees = mask.any(axis=-1).swapaxes(1, 2)[..., None]
     return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
@@ -91,11 +95,7 @@ def sdpa_attention_forward_2(
     query: jax.Array, key: jax.Array, value: jax.Array, attention_mask: jax.Array
 ) -> jax.Array:
     return masked_attention(
-        query.swapaxes(1, 2),
-        key.swapaxes(1, 2),
-        value.swapaxes(1, 2),
-        scale=1.0,
-        mask=attention_mask,
+        query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2), attention_mask, scale=1.0
     )
 
 
@@ -108,26 +108,51 @@ def non_vmap_expansion_sdpa(q_indices: jax.Array) -> tuple[jax.Array, jax.Array]
     return q_indices_2, kv_indices
 
 
-def sdpa_mask(length: int, batch_size: int) -> jax.Array:
+def sdpa_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
     value of True indicates that the element should take part in the attention computation,
     and False that it should not."""
     q_arange = jnp.arange(length)
     # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
-    attention_mask = attention_mask_1 <= attention_mask_0
+    result = attention_mask_1 <= attention_mask_0
     # Expand the mask to match batch size and query length if they weren't used in the mask
     # function
-    return jnp.broadcast_to(
-        attention_mask, (batch_size, 1, attention_mask.shape[2], attention_mask.shape[2])
-    )
+    attention_mask = jnp.broadcast_to(result, (batch_size, 1, result.shape[2], result.shape[2]))
+    return result, attention_mask
 
 
-def create_causal_mask(length: int, batch_size: int) -> jax.Array:
+def create_causal_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     """Create a standard causal mask based on the attention implementation used (stored in the
     config)."""
     # We now create the mask
-    return sdpa_mask(length, batch_size)
+    causal_mask_0, causal_mask_1 = sdpa_mask(length, batch_size)
+    return causal_mask_0, causal_mask_1
+
+
+def and_mask(
+    causal_mask_0: jax.Array, output: jax.Array | None, causal_mask_1: jax.Array
+) -> jax.Array:
+    return causal_mask_1 if output is None else causal_mask_0 & output
+
+
+def sdpa_mask_2(
+    causal_mask_0: jax.Array, output: jax.Array | None, causal_mask_1: jax.Array
+) -> jax.Array:
+    """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
+    value of True indicates that the element should take part in the attention computation,
+    and False that it should not."""
+    # Apply mask function element-wise through broadcasting
+    return and_mask(causal_mask_0, output, causal_mask_1)
+
+
+def create_causal_mask_2(
+    causal_mask_0: jax.Array, output: jax.Array | None, causal_mask_1: jax.Array
+) -> jax.Array:
+    """Create a standard causal mask based on the attention implementation used (stored in the
+    config)."""
+    # We now create the mask
+    return sdpa_mask_2(causal_mask_0, output, causal_mask_1)
 
 
 class WhisperPositionalEmbedding(Module):
@@ -147,7 +172,6 @@ class WhisperAttention(Module):
 
     config: WhisperForConditionalGenerationConfig
     num_heads: int
-    is_decoder: bool
 
     def setup(self) -> None:
         self.head_dim = self.config.d_model // self.num_heads
@@ -203,10 +227,7 @@ class WhisperAttention(Module):
             )
         else:
             attn_output = sdpa_attention_forward(query_states, key_states, value_states)
-            if key_value_states is None:
-                attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
-        if self.is_decoder:
-            attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
+        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
         return self.out_proj(attn_output)
 
 
@@ -215,10 +236,7 @@ class WhisperEncoderLayer(Module):
 
     def setup(self) -> None:
         self.self_attn = WhisperAttention(
-            self.config,
-            num_heads=self.config.encoder_attention_heads,
-            is_decoder=False,
-            **self.numerics,
+            self.config, num_heads=self.config.encoder_attention_heads, **self.numerics
         )
         self.self_attn_layer_norm = nn.LayerNorm(
             epsilon=1e-05, use_fast_variance=False, **self.dtypes
@@ -248,19 +266,13 @@ class WhisperDecoderLayer(Module):
 
     def setup(self) -> None:
         self.self_attn = WhisperAttention(
-            self.config,
-            num_heads=self.config.decoder_attention_heads,
-            is_decoder=True,
-            **self.numerics,
+            self.config, num_heads=self.config.decoder_attention_heads, **self.numerics
         )
         self.self_attn_layer_norm = nn.LayerNorm(
             epsilon=1e-05, use_fast_variance=False, **self.dtypes
         )
         self.encoder_attn = WhisperAttention(
-            self.config,
-            num_heads=self.config.decoder_attention_heads,
-            is_decoder=True,
-            **self.numerics,
+            self.config, num_heads=self.config.decoder_attention_heads, **self.numerics
         )
         self.encoder_attn_layer_norm = nn.LayerNorm(
             epsilon=1e-05, use_fast_variance=False, **self.dtypes
@@ -356,13 +368,20 @@ class WhisperDecoder(Module):
         ]
         self.layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False, **self.dtypes)
 
-    def __call__(self, input_ids: jax.Array, encoder_hidden_states: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None,
+        encoder_hidden_states: jax.Array,
+    ) -> jax.Array:
         inputs_embeds = self.embed_tokens(input_ids)
         position_ids = jnp.arange(input_ids.shape[1])
         position_ids = jnp.tile(position_ids[None], (input_ids.shape[0], 1))
         positions = self.embed_positions(position_ids)
         hidden_states = inputs_embeds + positions
-        causal_mask = create_causal_mask(input_ids.shape[1], input_ids.shape[0])
+        causal_mask_0, causal_mask_1 = create_causal_mask(input_ids.shape[1], input_ids.shape[0])
+        output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        causal_mask = create_causal_mask_2(causal_mask_0, output, causal_mask_1)
         for layer in self.layers:
             hidden_states = layer(hidden_states, causal_mask, encoder_hidden_states)
         return self.layer_norm(hidden_states)
@@ -378,11 +397,14 @@ class WhisperModel(Module):
         self.decoder = WhisperDecoder(self.config, **self.numerics)
 
     def __call__(
-        self, input_features: jax.Array, decoder_input_ids: jax.Array
+        self,
+        input_features: jax.Array,
+        decoder_input_ids: jax.Array,
+        decoder_attention_mask: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array]:
         encoder_outputs = self.encoder(input_features)
         # decoder outputs consists of (dec_features, past_key_values, dec_hidden, dec_attn)
-        decoder_outputs = self.decoder(decoder_input_ids, encoder_outputs)
+        decoder_outputs = self.decoder(decoder_input_ids, decoder_attention_mask, encoder_outputs)
         return decoder_outputs, encoder_outputs
 
 
@@ -395,8 +417,11 @@ class WhisperForConditionalGeneration(Module):
         self.model = WhisperModel(self.config, **self.numerics)
 
     def __call__(
-        self, input_features: jax.Array, decoder_input_ids: jax.Array
+        self,
+        input_features: jax.Array,
+        decoder_input_ids: jax.Array,
+        decoder_attention_mask: jax.Array | None = None,
     ) -> dict[str, jax.Array]:
-        outputs_0, outputs_1 = self.model(input_features, decoder_input_ids)
+        outputs_0, outputs_1 = self.model(input_features, decoder_input_ids, decoder_attention_mask)
         lm_logits = self.model.decoder.embed_tokens.attend(outputs_0)
         return {"logits": lm_logits, "encoder_last_hidden_state": outputs_1}
