@@ -438,6 +438,7 @@ class Encoder(Module):
         sample = self.conv_in(jnp.moveaxis(sample, 1, -1))
         for down_block in self.down_blocks:
             sample = down_block(sample)
+        # middle
         sample = self.mid_block(sample)
         sample = self.conv_norm_out(jnp.moveaxis(sample, 1, -1))
         sample = jax.nn.silu(sample)
@@ -481,6 +482,7 @@ class Decoder(Module):
 
     def __call__(self, sample: jax.Array) -> jax.Array:
         sample = self.conv_in(sample)
+        # middle
         sample = self.mid_block(sample)
         for up_block in self.up_blocks:
             sample = up_block(sample)

@@ -26,7 +26,8 @@ def general_attention(
     scores = jnp.matmul(query, key.mT, preferred_element_type=wide)
     scores = scores * (query.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
-        mask = jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_))
+        past = jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_))
+        mask = past if mask is None else mask & past
     if mask is not None:
         scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == jnp.bool_ else scores + mask
     sees = (scores > -jnp.inf).any(axis=-1, keepdims=True)
@@ -78,8 +79,10 @@ def apply_rotary_pos_emb_interleave(
     return q_embed, k_embed
 
 
-def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    attn_output = general_attention(query, key, value, is_causal=True)
+def sdpa_attention_forward(
+    query: jax.Array, key: jax.Array, value: jax.Array, attention_mask: jax.Array | None
+) -> jax.Array:
+    attn_output = general_attention(query, key, value, is_causal=True, mask=attention_mask)
     return attn_output.swapaxes(1, 2)
 
 
@@ -270,7 +273,13 @@ class DeepseekV3Attention(Module):
             **self.numerics,
         )
 
-    def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        hidden_states: jax.Array,
+        cos: jax.Array,
+        sin: jax.Array,
+        attention_mask: jax.Array | None,
+    ) -> jax.Array:
         q_states = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(hidden_states)))
         query_shape = (
             *q_states.shape[:2],
@@ -310,7 +319,7 @@ class DeepseekV3Attention(Module):
         key_states = key_states.at[..., 12:].set(
             jnp.broadcast_to(k_rot, (key_states.shape[0], 4, key_states.shape[2], 8))
         )
-        attn_output = sdpa_attention_forward(query_states, key_states, value_states)
+        attn_output = sdpa_attention_forward(query_states, key_states, value_states, attention_mask)
         attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
         return self.o_proj(attn_output)
 
@@ -390,11 +399,17 @@ class DeepseekV3DecoderLayer(Module):
             **self.numerics,
         )
 
-    def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        hidden_states: jax.Array,
+        attention_mask: jax.Array | None,
+        cos: jax.Array,
+        sin: jax.Array,
+    ) -> jax.Array:
         residual = hidden_states
         hidden_states = self.input_layernorm(hidden_states)
         # Self Attention
-        hidden_states = self.self_attn(hidden_states, cos, sin)
+        hidden_states = self.self_attn(hidden_states, cos, sin, attention_mask)
         hidden_states = residual + hidden_states
         residual = hidden_states
         hidden_states = self.post_attention_layernorm(hidden_states)
@@ -427,15 +442,18 @@ class DeepseekV3Model(Module):
         )
         self.rotary_emb = DeepseekV3RotaryEmbedding(self.config)
 
-    def __call__(self, input_ids: jax.Array) -> jax.Array:
+    def __call__(
+        self, input_ids: jax.Array, attention_mask: jax.Array | None, position_ids: jax.Array | None
+    ) -> jax.Array:
         inputs_embeds = self.embed_tokens(input_ids)
-        position_ids = jnp.arange(input_ids.shape[1])
-        position_ids = position_ids[None]
+        output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        if position_ids is None:
+            position_ids = jnp.arange(input_ids.shape[1])[None]
         # create position embeddings to be shared across the decoder layers
         cos, sin = self.rotary_emb(position_ids, inputs_embeds.dtype)
         hidden_states = inputs_embeds
         for layer in self.layers:
-            hidden_states = layer(hidden_states, cos, sin)
+            hidden_states = layer(hidden_states, output, cos, sin)
         return self.norm(hidden_states)
 
 
@@ -453,7 +471,12 @@ class DeepseekV3ForCausalLM(Module):
             **self.numerics,
         )
 
-    def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
-        outputs = self.model(input_ids)
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        position_ids: jax.Array | None = None,
+    ) -> dict[str, jax.Array]:
+        outputs = self.model(input_ids, attention_mask, position_ids)
         logits = self.lm_head(outputs)
         return {"logits": logits}

@@ -110,6 +110,7 @@ class PatchEmbed(Module):
     def __call__(self, latent: jax.Array) -> jax.Array:
         dtype = latent.dtype
         latent = self.proj(jnp.moveaxis(latent, 1, -1))
+        # BCHW -> BNC
         latent = latent.reshape(latent.shape[0], -1, latent.shape[-1])
         return (latent + self.pos_embed).astype(dtype)
 

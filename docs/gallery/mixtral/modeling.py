@@ -12,6 +12,20 @@ from jax.typing import DTypeLike
 from .config import MixtralForCausalLMConfig
 
 
+def masked_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, **options: Any
+) -> jax.Array:
+    """Attention with a mask of truths, if there is one; a query that may see no key gets 0."""
+    if mask is None:
+        return jax.nn.dot_product_attention(query, key, value, **options)
+    mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+    if options.pop("is_causal", False):
+        mask = mask & jnp.tril(jnp.ones((query.shape[-3], key.shape[-3]), jnp.bool_))
+    found = jax.nn.dot_product_attention(query, key, value, mask=mask, **options)
+    sees = mask.any(axis=-1).swapaxes(1, 2)[..., None]
+    return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
+
+
 class Module(nn.Module, kw_only=True):
     """A module of this model.
 
@@ -58,9 +72,15 @@ def apply_rotary_pos_emb(
     return q_embed, k_embed
 
 
-def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    return jax.nn.dot_product_attention(
-        query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2), is_causal=True
+def sdpa_attention_forward(
+    query: jax.Array, key: jax.Array, value: jax.Array, attention_mask: jax.Array | None
+) -> jax.Array:
+    return masked_attention(
+        query.swapaxes(1, 2),
+        key.swapaxes(1, 2),
+        value.swapaxes(1, 2),
+        attention_mask,
+        is_causal=True,
     )
 
 
@@ -217,7 +237,13 @@ class MixtralAttention(Module):
             **self.numerics,
         )
 
-    def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        hidden_states: jax.Array,
+        cos: jax.Array,
+        sin: jax.Array,
+        attention_mask: jax.Array | None,
+    ) -> jax.Array:
         hidden_shape = (
             *hidden_states.shape[:2],
             -1,
@@ -227,7 +253,7 @@ class MixtralAttention(Module):
         key_states = self.k_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         value_states = self.v_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)
-        attn_output = sdpa_attention_forward(query_states, key_states, value_states)
+        attn_output = sdpa_attention_forward(query_states, key_states, value_states, attention_mask)
         attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
         return self.o_proj(attn_output)
 
@@ -255,10 +281,16 @@ class MixtralDecoderLayer(Module):
         self.input_layernorm = MixtralRMSNorm(self.config, **self.numerics)
         self.post_attention_layernorm = MixtralRMSNorm(self.config, **self.numerics)
 
-    def __call__(self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        hidden_states: jax.Array,
+        cos: jax.Array,
+        sin: jax.Array,
+        attention_mask: jax.Array | None,
+    ) -> jax.Array:
         residual = hidden_states
         hidden_states = self.input_layernorm(hidden_states)
-        hidden_states = self.self_attn(hidden_states, cos, sin)
+        hidden_states = self.self_attn(hidden_states, cos, sin, attention_mask)
         hidden_states = residual + hidden_states
         residual = hidden_states
         hidden_states = self.post_attention_layernorm(hidden_states)
@@ -285,14 +317,17 @@ class MixtralModel(Module):
         self.norm = MixtralRMSNorm(self.config, **self.numerics)
         self.rotary_emb = MixtralRotaryEmbedding(self.config)
 
-    def __call__(self, input_ids: jax.Array) -> jax.Array:
+    def __call__(
+        self, input_ids: jax.Array, attention_mask: jax.Array | None, position_ids: jax.Array | None
+    ) -> jax.Array:
         inputs_embeds = self.embed_tokens(input_ids)
-        position_ids = jnp.arange(input_ids.shape[1])
-        position_ids = position_ids[None]
+        output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        if position_ids is None:
+            position_ids = jnp.arange(input_ids.shape[1])[None]
         cos, sin = self.rotary_emb(position_ids, inputs_embeds.dtype)
         hidden_states = inputs_embeds
         for layer in self.layers:
-            hidden_states = layer(hidden_states, cos, sin)
+            hidden_states = layer(hidden_states, cos, sin, output)
         return self.norm(hidden_states)
 
 
@@ -310,8 +345,13 @@ class MixtralForCausalLM(Module):
             **self.numerics,
         )
 
-    def __call__(self, input_ids: jax.Array) -> dict[str, jax.Array]:
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        position_ids: jax.Array | None = None,
+    ) -> dict[str, jax.Array]:
         # decoder outputs consists of (dec_features, layer_state, dec_hidden, dec_attn)
-        outputs = self.model(input_ids)
+        outputs = self.model(input_ids, attention_mask, position_ids)
         logits = self.lm_head(outputs)
         return {"logits": logits}

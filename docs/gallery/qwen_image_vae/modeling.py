@@ -3,14 +3,62 @@ diffusers.models.autoencoders.autoencoder_kl_qwenimage."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
+from jax.typing import DTypeLike
 
 from .config import AutoencoderKLQwenImageConfig
 
 
-class QwenImageCausalConv3d(nn.Module):
+def torch_uniform(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+    """torch's default for the weight of a Linear or a Conv: uniform within 1 / sqrt(fan_in)."""
+    bound = float(np.prod(shape[:-1])) ** -0.5
+    return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+
+
+def uniform_within(bound: float) -> nn.initializers.Initializer:
+    """Draws between -bound and bound."""
+
+    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+
+    return init
+
+
+class Module(nn.Module, kw_only=True):
+    """A module of this model.
+
+    Attributes:
+        dtype: of the computation; None: that of the weights and inputs.
+        param_dtype: of the weights that `init` makes.
+        precision: of the products in layers.
+    """
+
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+    precision: jax.lax.PrecisionLike = None
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {**self.dtypes, "precision": self.precision}
+
+    def cast_param(
+        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
+    ) -> jax.Array:
+        """A weight in the dtype of the computation."""
+        return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
+
+
+class QwenImageCausalConv3d(Module):
     """A custom 3D causal convolution layer with feature caching support."""
 
     input_channels: int
@@ -18,9 +66,9 @@ class QwenImageCausalConv3d(nn.Module):
     out_channels: int
 
     def setup(self) -> None:
-        self.kernel = self.param(
+        self.kernel = self.cast_param(
             "kernel",
-            nn.initializers.normal(0.02),
+            torch_uniform,
             (
                 self.input_channels,
                 self.input_channels,
@@ -29,7 +77,9 @@ class QwenImageCausalConv3d(nn.Module):
                 self.out_channels,
             ),
         )
-        self.bias = self.param("bias", nn.initializers.normal(0.02), (self.out_channels,))
+        self.bias = self.cast_param(
+            "bias", uniform_within((self.in_channels * 27) ** (-0.5)), (self.out_channels,)
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x = jnp.pad(x, ((0, 0), (0, 0), (2, 0), (1, 1), (1, 1)))
@@ -45,31 +95,36 @@ class QwenImageCausalConv3d(nn.Module):
         )
 
 
-class QwenImageRMS_norm(nn.Module):
+class QwenImageRMS_norm(Module):
     """A custom RMS normalization layer."""
 
     shape: int
     scale: float
 
     def setup(self) -> None:
-        self.gamma = self.param("gamma", nn.initializers.ones, (self.shape, 1, 1, 1))
+        self.gamma = self.cast_param("gamma", nn.initializers.ones, (self.shape, 1, 1, 1))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        normalized = x / jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+        normalized = x.astype(jnp.float32)
+        normalized = (
+            normalized / jnp.maximum(jnp.linalg.norm(normalized, axis=1, keepdims=True), 1e-12)
+        ).astype(x.dtype)
         return normalized * self.scale * self.gamma
 
 
-class QwenImageCausalConv3d2(nn.Module):
+class QwenImageCausalConv3d2(Module):
     """A custom 3D causal convolution layer with feature caching support."""
 
     in_channels: int
     out_channels: int
 
     def setup(self) -> None:
-        self.kernel = self.param(
-            "kernel", nn.initializers.normal(0.02), (1, 1, 1, self.in_channels, self.out_channels)
+        self.kernel = self.cast_param(
+            "kernel", torch_uniform, (1, 1, 1, self.in_channels, self.out_channels)
         )
-        self.bias = self.param("bias", nn.initializers.normal(0.02), (self.out_channels,))
+        self.bias = self.cast_param(
+            "bias", uniform_within(self.in_channels ** (-0.5)), (self.out_channels,)
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return (
@@ -84,31 +139,34 @@ class QwenImageCausalConv3d2(nn.Module):
         )
 
 
-class QwenImageRMS_norm2(nn.Module):
+class QwenImageRMS_norm2(Module):
     """A custom RMS normalization layer."""
 
     def setup(self) -> None:
-        self.gamma = self.param("gamma", nn.initializers.ones, (32, 1, 1))
+        self.gamma = self.cast_param("gamma", nn.initializers.ones, (32, 1, 1))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        normalized = x / jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+        normalized = x.astype(jnp.float32)
+        normalized = (
+            normalized / jnp.maximum(jnp.linalg.norm(normalized, axis=1, keepdims=True), 1e-12)
+        ).astype(x.dtype)
         return normalized * 5.656854249492381 * self.gamma
 
 
-class QwenImageResidualBlock(nn.Module):
+class QwenImageResidualBlock(Module):
     """A custom residual block module."""
 
     in_dim: int
     scale: float
 
     def setup(self) -> None:
-        self.norm1 = QwenImageRMS_norm(shape=self.in_dim, scale=self.scale)
+        self.norm1 = QwenImageRMS_norm(shape=self.in_dim, scale=self.scale, **self.numerics)
         self.conv1 = QwenImageCausalConv3d(
-            input_channels=3, in_channels=self.in_dim, out_channels=self.in_dim
+            input_channels=3, in_channels=self.in_dim, out_channels=self.in_dim, **self.numerics
         )
-        self.norm2 = QwenImageRMS_norm(shape=self.in_dim, scale=self.scale)
+        self.norm2 = QwenImageRMS_norm(shape=self.in_dim, scale=self.scale, **self.numerics)
         self.conv2 = QwenImageCausalConv3d(
-            input_channels=3, in_channels=self.in_dim, out_channels=self.in_dim
+            input_channels=3, in_channels=self.in_dim, out_channels=self.in_dim, **self.numerics
         )
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -124,14 +182,22 @@ class QwenImageResidualBlock(nn.Module):
         return x_2 + x
 
 
-class QwenImageResample(nn.Module):
+class QwenImageResample(Module):
     """A custom resampling module for 2D and 3D data."""
 
     def setup(self) -> None:
         self.resample = nn.Sequential(
             [
                 lambda x: jnp.moveaxis(jnp.pad(x, ((0, 0), (0, 0), (0, 1), (0, 1))), 1, -1),
-                nn.Conv(16, kernel_size=(3, 3), strides=(2, 2), padding="VALID"),
+                nn.Conv(
+                    16,
+                    kernel_size=(3, 3),
+                    strides=(2, 2),
+                    padding="VALID",
+                    kernel_init=torch_uniform,
+                    bias_init=uniform_within((16 * 9) ** (-0.5)),
+                    **self.numerics,
+                ),
             ]
         )
 
@@ -143,15 +209,21 @@ class QwenImageResample(nn.Module):
         return x.swapaxes(1, 2)
 
 
-class QwenImageResidualBlock2(nn.Module):
+class QwenImageResidualBlock2(Module):
     """A custom residual block module."""
 
     def setup(self) -> None:
-        self.norm1 = QwenImageRMS_norm(shape=16, scale=4.0)
-        self.conv1 = QwenImageCausalConv3d(input_channels=3, in_channels=16, out_channels=32)
-        self.norm2 = QwenImageRMS_norm(shape=32, scale=5.656854249492381)
-        self.conv2 = QwenImageCausalConv3d(input_channels=3, in_channels=32, out_channels=32)
-        self.conv_shortcut = QwenImageCausalConv3d2(in_channels=16, out_channels=32)
+        self.norm1 = QwenImageRMS_norm(shape=16, scale=4.0, **self.numerics)
+        self.conv1 = QwenImageCausalConv3d(
+            input_channels=3, in_channels=16, out_channels=32, **self.numerics
+        )
+        self.norm2 = QwenImageRMS_norm(shape=32, scale=5.656854249492381, **self.numerics)
+        self.conv2 = QwenImageCausalConv3d(
+            input_channels=3, in_channels=32, out_channels=32, **self.numerics
+        )
+        self.conv_shortcut = QwenImageCausalConv3d2(
+            in_channels=16, out_channels=32, **self.numerics
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         # Apply shortcut connection
@@ -168,21 +240,36 @@ class QwenImageResidualBlock2(nn.Module):
         return x + h
 
 
-class QwenImageAttentionBlock(nn.Module):
+class QwenImageAttentionBlock(Module):
     """Causal self-attention with a single head."""
 
     def setup(self) -> None:
-        self.norm = QwenImageRMS_norm2()
-        self.to_qkv = nn.Conv(96, kernel_size=(1, 1), padding="VALID")
-        self.proj = nn.Conv(32, kernel_size=(1, 1), padding="VALID")
+        self.norm = QwenImageRMS_norm2(**self.numerics)
+        self.to_qkv = nn.Conv(
+            96,
+            kernel_size=(1, 1),
+            padding="VALID",
+            kernel_init=torch_uniform,
+            bias_init=uniform_within(32 ** (-0.5)),
+            **self.numerics,
+        )
+        self.proj = nn.Conv(
+            32,
+            kernel_size=(1, 1),
+            padding="VALID",
+            kernel_init=torch_uniform,
+            bias_init=uniform_within(32 ** (-0.5)),
+            **self.numerics,
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         identity = x
         x = x.swapaxes(1, 2)
         x = x.reshape(x.shape[0], identity.shape[1], x.shape[3], x.shape[3])
         x = self.norm(x)
+        # compute query, key, value
         qkv = self.to_qkv(jnp.moveaxis(x, 1, -1))
-        qkv = jnp.moveaxis(qkv, -1, 1).reshape(qkv.shape[0], 1, 96, -1)
+        qkv = jnp.moveaxis(qkv, -1, 1).reshape(qkv.shape[0], 1, qkv.shape[3], -1)
         qkv = qkv.swapaxes(2, 3)
         q, k, v = jnp.split(qkv, 3, axis=-1)
         # apply attention
@@ -192,20 +279,34 @@ class QwenImageAttentionBlock(nn.Module):
         x_2 = x_2.squeeze(1)
         x_3 = x_2.swapaxes(1, 2)
         x = x_3.reshape(*x_3.shape[:2], x.shape[3], x.shape[3])
+        # output projection
         x = self.proj(jnp.moveaxis(x, 1, -1))
         x = jnp.moveaxis(x, -1, 1).reshape(x.shape[0], 1, x_2.shape[2], x.shape[1], x.shape[1])
         x = x.swapaxes(1, 2)
         return x + identity
 
 
-class QwenImageResample2(nn.Module):
+class QwenImageResample2(Module):
     """A custom resampling module for 2D and 3D data."""
 
     def setup(self) -> None:
         self.resample = nn.Sequential(
             [
-                lambda x: jnp.moveaxis(jnp.repeat(jnp.repeat(x, 2, axis=-2), 2, axis=-1), 1, -1),
-                nn.Conv(16, kernel_size=(3, 3), padding=((1, 1), (1, 1))),
+                lambda x: jnp.moveaxis(
+                    jnp.repeat(jnp.repeat(x.astype(jnp.float32), 2, axis=-2), 2, axis=-1).astype(
+                        x.dtype
+                    ),
+                    1,
+                    -1,
+                ),
+                nn.Conv(
+                    16,
+                    kernel_size=(3, 3),
+                    padding=((1, 1), (1, 1)),
+                    kernel_init=torch_uniform,
+                    bias_init=uniform_within((32 * 9) ** (-0.5)),
+                    **self.numerics,
+                ),
             ]
         )
 
@@ -217,13 +318,14 @@ class QwenImageResample2(nn.Module):
         return x.swapaxes(1, 2)
 
 
-class QwenImageMidBlock(nn.Module):
+class QwenImageMidBlock(Module):
     """Middle block for QwenImageVAE encoder and decoder."""
 
     def setup(self) -> None:
-        self.attentions = [QwenImageAttentionBlock()]
+        self.attentions = [QwenImageAttentionBlock(**self.numerics)]
         self.resnets = [
-            QwenImageResidualBlock(in_dim=32, scale=5.656854249492381) for _ in range(2)
+            QwenImageResidualBlock(in_dim=32, scale=5.656854249492381, **self.numerics)
+            for _ in range(2)
         ]
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -235,7 +337,7 @@ class QwenImageMidBlock(nn.Module):
         return x
 
 
-class QwenImageUpBlock(nn.Module):
+class QwenImageUpBlock(Module):
     """A block that handles upsampling for the QwenImageVAE decoder."""
 
     in_dim: int
@@ -244,10 +346,11 @@ class QwenImageUpBlock(nn.Module):
 
     def setup(self) -> None:
         self.resnets = [
-            QwenImageResidualBlock(in_dim=self.in_dim, scale=self.scale) for _ in range(2)
+            QwenImageResidualBlock(in_dim=self.in_dim, scale=self.scale, **self.numerics)
+            for _ in range(2)
         ]
         if self.has_upsamplers:
-            self.upsamplers = [QwenImageResample2()]
+            self.upsamplers = [QwenImageResample2(**self.numerics)]
 
     def __call__(self, x: jax.Array) -> jax.Array:
         for resnet in self.resnets:
@@ -258,7 +361,7 @@ class QwenImageUpBlock(nn.Module):
         return x
 
 
-class QwenImageEncoder3d(nn.Module):
+class QwenImageEncoder3d(Module):
     """A 3D encoder module."""
 
     config: AutoencoderKLQwenImageConfig
@@ -268,16 +371,17 @@ class QwenImageEncoder3d(nn.Module):
             input_channels=self.config.input_channels,
             in_channels=self.config.input_channels,
             out_channels=16,
+            **self.numerics,
         )
         self.down_blocks = [
-            QwenImageResidualBlock(in_dim=16, scale=4.0),
-            QwenImageResample(),
-            QwenImageResidualBlock2(),
+            QwenImageResidualBlock(in_dim=16, scale=4.0, **self.numerics),
+            QwenImageResample(**self.numerics),
+            QwenImageResidualBlock2(**self.numerics),
         ]
-        self.mid_block = QwenImageMidBlock()
-        self.norm_out = QwenImageRMS_norm(shape=32, scale=5.656854249492381)
+        self.mid_block = QwenImageMidBlock(**self.numerics)
+        self.norm_out = QwenImageRMS_norm(shape=32, scale=5.656854249492381, **self.numerics)
         self.conv_out = QwenImageCausalConv3d(
-            input_channels=3, in_channels=32, out_channels=self.config.z_dim * 2
+            input_channels=3, in_channels=32, out_channels=self.config.z_dim * 2, **self.numerics
         )
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -292,25 +396,28 @@ class QwenImageEncoder3d(nn.Module):
         return self.conv_out(x)
 
 
-class QwenImageDecoder3d(nn.Module):
+class QwenImageDecoder3d(Module):
     """A 3D decoder module."""
 
     config: AutoencoderKLQwenImageConfig
 
     def setup(self) -> None:
         self.conv_in = QwenImageCausalConv3d(
-            input_channels=3, in_channels=self.config.z_dim, out_channels=32
+            input_channels=3, in_channels=self.config.z_dim, out_channels=32, **self.numerics
         )
-        self.mid_block = QwenImageMidBlock()
+        self.mid_block = QwenImageMidBlock(**self.numerics)
         self.up_blocks = [
-            QwenImageUpBlock(in_dim=32, scale=5.656854249492381, has_upsamplers=True),
-            QwenImageUpBlock(in_dim=16, scale=4.0, has_upsamplers=False),
+            QwenImageUpBlock(
+                in_dim=32, scale=5.656854249492381, has_upsamplers=True, **self.numerics
+            ),
+            QwenImageUpBlock(in_dim=16, scale=4.0, has_upsamplers=False, **self.numerics),
         ]
-        self.norm_out = QwenImageRMS_norm(shape=16, scale=4.0)
+        self.norm_out = QwenImageRMS_norm(shape=16, scale=4.0, **self.numerics)
         self.conv_out = QwenImageCausalConv3d(
             input_channels=self.config.input_channels,
             in_channels=16,
             out_channels=self.config.input_channels,
+            **self.numerics,
         )
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -325,21 +432,21 @@ class QwenImageDecoder3d(nn.Module):
         return self.conv_out(x)
 
 
-class AutoencoderKLQwenImage(nn.Module):
+class AutoencoderKLQwenImage(Module):
     """A VAE model with KL loss for encoding videos into latents and decoding latent
     representations into videos."""
 
     config: AutoencoderKLQwenImageConfig
 
     def setup(self) -> None:
-        self.encoder = QwenImageEncoder3d(self.config)
+        self.encoder = QwenImageEncoder3d(self.config, **self.numerics)
         self.quant_conv = QwenImageCausalConv3d2(
-            in_channels=self.config.z_dim * 2, out_channels=self.config.z_dim * 2
+            in_channels=self.config.z_dim * 2, out_channels=self.config.z_dim * 2, **self.numerics
         )
         self.post_quant_conv = QwenImageCausalConv3d2(
-            in_channels=self.config.z_dim, out_channels=self.config.z_dim
+            in_channels=self.config.z_dim, out_channels=self.config.z_dim, **self.numerics
         )
-        self.decoder = QwenImageDecoder3d(self.config)
+        self.decoder = QwenImageDecoder3d(self.config, **self.numerics)
 
     def __call__(self, sample: jax.Array) -> dict[str, jax.Array]:
         out = self.encoder(sample)

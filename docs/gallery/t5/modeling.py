@@ -29,7 +29,8 @@ def dropout_attention(
         key, value = (jnp.repeat(one, groups, axis=-3) for one in (key, value))
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
-        mask = jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_))
+        past = jnp.tril(jnp.ones(scores.shape[-2:], jnp.bool_))
+        mask = past if mask is None else mask & past
     if mask is not None:
         scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == jnp.bool_ else scores + mask
     sees = (scores > -jnp.inf).any(axis=-1, keepdims=True)
@@ -99,19 +100,53 @@ def relative_position_bucket(relative_position: jax.Array) -> jax.Array:
     return relative_buckets + jnp.where(is_small, relative_position, relative_position_if_large)
 
 
+def create_position_bias_mask(attention_mask: jax.Array | None, values: jax.Array) -> jax.Array:
+    """Create a floating-point dtype mask to use with sdpa."""
+    # If we have a boolean mask, superpose both into a single float additive mask to use in
+    # sdpa
+    return (
+        values
+        if attention_mask is None
+        else jnp.where(attention_mask, values, jnp.finfo(values.dtype).min)
+    )
+
+
 def sdpa_attention_forward(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
+    attention_mask: jax.Array | None,
     values: jax.Array,
     dropout: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
+    attention_mask = create_position_bias_mask(attention_mask, values)
+    attn_output = dropout_attention(query, key, value, dropout, mask=attention_mask, scale=1.0)
+    return attn_output.swapaxes(1, 2)
+
+
+def create_position_bias_mask_2(
+    position_bias: jax.Array, attention_mask: jax.Array | None
+) -> jax.Array:
+    """Create a floating-point dtype mask to use with sdpa."""
     # If we have a boolean mask, superpose both into a single float additive mask to use in
     # sdpa
-    position_bias_mask = jnp.broadcast_to(
-        values, (query.shape[0], values.shape[1], values.shape[2], values.shape[2])
+    return (
+        position_bias
+        if attention_mask is None
+        else jnp.where(attention_mask, position_bias, jnp.finfo(position_bias.dtype).min)
     )
-    attn_output = dropout_attention(query, key, value, dropout, mask=position_bias_mask, scale=1.0)
+
+
+def sdpa_attention_forward_2(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    attention_mask: jax.Array | None,
+    position_bias: jax.Array,
+    dropout: Callable[[jax.Array], jax.Array],
+) -> jax.Array:
+    attention_mask = create_position_bias_mask_2(position_bias, attention_mask)
+    attn_output = dropout_attention(query, key, value, dropout, mask=attention_mask, scale=1.0)
     return attn_output.swapaxes(1, 2)
 
 
@@ -134,7 +169,7 @@ def relative_position_bucket_2(relative_position: jax.Array) -> jax.Array:
     return jnp.where(is_small, relative_position, relative_position_if_large)
 
 
-def sdpa_attention_forward_2(
+def sdpa_attention_forward_3(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
@@ -149,23 +184,6 @@ def sdpa_attention_forward_2(
     return attn_output.swapaxes(1, 2)
 
 
-def sdpa_attention_forward_3(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    position_bias: jax.Array,
-    dropout: Callable[[jax.Array], jax.Array],
-) -> jax.Array:
-    # If we have a boolean mask, superpose both into a single float additive mask to use in
-    # sdpa
-    position_bias_mask = jnp.broadcast_to(
-        position_bias,
-        (query.shape[0], position_bias.shape[1], position_bias.shape[2], position_bias.shape[3]),
-    )
-    attn_output = dropout_attention(query, key, value, dropout, mask=position_bias_mask, scale=1.0)
-    return attn_output.swapaxes(1, 2)
-
-
 def non_vmap_expansion_sdpa(q_indices: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Used to broadcast our mask_functions over the all 4 dimensions (b_idx, h_idx, q_idx,
     kv_idx) of the inputs."""
@@ -175,26 +193,26 @@ def non_vmap_expansion_sdpa(q_indices: jax.Array) -> tuple[jax.Array, jax.Array]
     return q_indices_2, kv_indices
 
 
-def sdpa_mask(width: int, batch_size: int) -> jax.Array:
+def sdpa_mask(width: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
     value of True indicates that the element should take part in the attention computation,
     and False that it should not."""
     q_arange = jnp.arange(width)
     # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
-    attention_mask = attention_mask_1 <= attention_mask_0
+    result = attention_mask_1 <= attention_mask_0
     # Expand the mask to match batch size and query length if they weren't used in the mask
     # function
-    return jnp.broadcast_to(
-        attention_mask, (batch_size, 1, attention_mask.shape[2], attention_mask.shape[2])
-    )
+    attention_mask = jnp.broadcast_to(result, (batch_size, 1, result.shape[2], result.shape[2]))
+    return result, attention_mask
 
 
-def create_causal_mask(width: int, batch_size: int) -> jax.Array:
+def create_causal_mask(width: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     """Create a standard causal mask based on the attention implementation used (stored in the
     config)."""
     # We now create the mask
-    return sdpa_mask(width, batch_size)
+    causal_mask_0, causal_mask_1 = sdpa_mask(width, batch_size)
+    return causal_mask_0, causal_mask_1
 
 
 class T5LayerNorm(Module):
@@ -214,6 +232,8 @@ class T5LayerNorm(Module):
 class T5Attention(Module):
     config: T5ForConditionalGenerationConfig
     has_relative_attention_bias: bool
+    is_decoder: bool
+    is_causal: bool
 
     def setup(self) -> None:
         self.attn_dropout = nn.Dropout(self.config.dropout_rate)
@@ -263,7 +283,7 @@ class T5Attention(Module):
     def __call__(
         self,
         hidden_states: jax.Array,
-        mask: jax.Array | None = None,
+        mask: jax.Array | None,
         key_value_states: jax.Array | None = None,
         position_bias: jax.Array | None = None,
         deterministic: bool = True,
@@ -279,13 +299,6 @@ class T5Attention(Module):
                     (1, self.config.num_heads, hidden_states.shape[1], key_value_states.shape[1]),
                     hidden_states.dtype,
                 )
-            attn_output = sdpa_attention_forward_3(
-                query_states,
-                key_states,
-                value_states,
-                position_bias,
-                partial(self.attn_dropout, deterministic=deterministic),
-            )
         else:
             key_states = self.k(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
             value_states = self.v(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
@@ -294,29 +307,39 @@ class T5Attention(Module):
                 context_position_2 = context_position[..., None]
                 memory_position = context_position[None]
                 relative_position = memory_position - context_position_2
-                if mask is not None:
+                if self.is_decoder:
                     relative_position_bucket_ = relative_position_bucket_2(relative_position)
                 else:
                     relative_position_bucket_ = relative_position_bucket(relative_position)
                 values = self.relative_attention_bias(relative_position_bucket_)
                 position_bias = values.transpose(2, 0, 1)[None]
-            if mask is not None:
-                attn_output = sdpa_attention_forward_2(
-                    query_states,
-                    key_states,
-                    value_states,
-                    mask,
-                    position_bias,
-                    partial(self.attn_dropout, deterministic=deterministic),
-                )
-            else:
-                attn_output = sdpa_attention_forward(
-                    query_states,
-                    key_states,
-                    value_states,
-                    position_bias,
-                    partial(self.attn_dropout, deterministic=deterministic),
-                )
+                if not self.is_decoder:
+                    attn_output = sdpa_attention_forward(
+                        query_states,
+                        key_states,
+                        value_states,
+                        mask,
+                        position_bias,
+                        partial(self.attn_dropout, deterministic=deterministic),
+                    )
+        if self.is_causal:
+            attn_output = sdpa_attention_forward_3(
+                query_states,
+                key_states,
+                value_states,
+                mask,
+                position_bias,
+                partial(self.attn_dropout, deterministic=deterministic),
+            )
+        elif not self.has_relative_attention_bias:
+            attn_output = sdpa_attention_forward_2(
+                query_states,
+                key_states,
+                value_states,
+                mask,
+                position_bias,
+                partial(self.attn_dropout, deterministic=deterministic),
+            )
         attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
         attn_output = self.o(attn_output)
         return attn_output, position_bias
@@ -353,12 +376,15 @@ class T5DenseActDense(Module):
 
 class T5LayerSelfAttention(Module):
     config: T5ForConditionalGenerationConfig
+    is_decoder: bool
     has_relative_attention_bias: bool
 
     def setup(self) -> None:
         self.SelfAttention = T5Attention(
             self.config,
             has_relative_attention_bias=self.has_relative_attention_bias,
+            is_decoder=self.is_decoder,
+            is_causal=self.is_decoder,
             **self.numerics,
         )
         self.layer_norm = T5LayerNorm(self.config, **self.numerics)
@@ -367,14 +393,14 @@ class T5LayerSelfAttention(Module):
     def __call__(
         self,
         hidden_states: jax.Array,
-        attention_mask: jax.Array | None = None,
+        attention_mask: jax.Array | None,
         position_bias: jax.Array | None = None,
         deterministic: bool = True,
     ) -> tuple[jax.Array, jax.Array | None]:
         normed_hidden_states = self.layer_norm(hidden_states)
         attention_output, position_bias = self.SelfAttention(
             normed_hidden_states,
-            mask=attention_mask,
+            attention_mask,
             position_bias=position_bias,
             deterministic=deterministic,
         )
@@ -403,7 +429,11 @@ class T5LayerCrossAttention(Module):
 
     def setup(self) -> None:
         self.EncDecAttention = T5Attention(
-            self.config, has_relative_attention_bias=False, **self.numerics
+            self.config,
+            has_relative_attention_bias=False,
+            is_decoder=True,
+            is_causal=False,
+            **self.numerics,
         )
         self.layer_norm = T5LayerNorm(self.config, **self.numerics)
         self.dropout = nn.Dropout(self.config.dropout_rate)
@@ -412,12 +442,14 @@ class T5LayerCrossAttention(Module):
         self,
         hidden_states: jax.Array,
         key_value_states: jax.Array,
+        attention_mask: jax.Array | None,
         position_bias: jax.Array | None = None,
         deterministic: bool = True,
     ) -> tuple[jax.Array, jax.Array | None]:
         normed_hidden_states = self.layer_norm(hidden_states)
         attention_output, position_bias = self.EncDecAttention(
             normed_hidden_states,
+            attention_mask,
             key_value_states=key_value_states,
             position_bias=position_bias,
             deterministic=deterministic,
@@ -436,6 +468,7 @@ class T5Block(Module):
             self.layer = [
                 T5LayerSelfAttention(
                     self.config,
+                    is_decoder=True,
                     has_relative_attention_bias=self.has_relative_attention_bias,
                     **self.numerics,
                 ),
@@ -446,6 +479,7 @@ class T5Block(Module):
             self.layer = [
                 T5LayerSelfAttention(
                     self.config,
+                    is_decoder=False,
                     has_relative_attention_bias=self.has_relative_attention_bias,
                     **self.numerics,
                 ),
@@ -455,24 +489,22 @@ class T5Block(Module):
     def __call__(
         self,
         hidden_states: jax.Array,
-        attention_mask: jax.Array | None = None,
+        attention_mask: jax.Array | None,
         position_bias: jax.Array | None = None,
         encoder_hidden_states: jax.Array | None = None,
+        encoder_attention_mask: jax.Array | None = None,
         encoder_decoder_position_bias: jax.Array | None = None,
         deterministic: bool = True,
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         cross_attn_position_bias: jax.Array | None = None
         hidden_states, self_attn_position_bias = self.layer[0](
-            hidden_states,
-            attention_mask=attention_mask,
-            position_bias=position_bias,
-            deterministic=deterministic,
+            hidden_states, attention_mask, position_bias=position_bias, deterministic=deterministic
         )
-        if attention_mask is not None:
-            assert encoder_hidden_states is not None
+        if encoder_hidden_states is not None:
             hidden_states, cross_attn_position_bias = self.layer[1](
                 hidden_states,
                 encoder_hidden_states,
+                encoder_attention_mask,
                 position_bias=encoder_decoder_position_bias,
                 deterministic=deterministic,
             )
@@ -502,18 +534,36 @@ class T5Stack(Module):
         self.dropout = nn.Dropout(self.config.dropout_rate)
 
     def __call__(
-        self, input_ids: jax.Array, shared_weight: jax.Array, deterministic: bool = True
+        self,
+        input_ids: jax.Array,
+        attention_mask: jax.Array | None,
+        shared_weight: jax.Array,
+        deterministic: bool = True,
     ) -> jax.Array:
         inputs_embeds = jnp.take(shared_weight, input_ids, axis=0)
+        output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        result = (
+            None
+            if output is None
+            else jnp.broadcast_to(
+                output, (input_ids.shape[0], 1, input_ids.shape[1], input_ids.shape[1])
+            )
+        )
         hidden_states = self.dropout(inputs_embeds, deterministic=deterministic)
         hidden_states, self_attention_position_bias, _ = self.block[0](
-            hidden_states, deterministic=deterministic
+            hidden_states, result, deterministic=deterministic
         )
         hidden_states, _, _ = self.block[1](
-            hidden_states, position_bias=self_attention_position_bias, deterministic=deterministic
+            hidden_states,
+            result,
+            position_bias=self_attention_position_bias,
+            deterministic=deterministic,
         )
         hidden_states, _, _ = self.block[2](
-            hidden_states, position_bias=self_attention_position_bias, deterministic=deterministic
+            hidden_states,
+            result,
+            position_bias=self_attention_position_bias,
+            deterministic=deterministic,
         )
         hidden_states = self.final_layer_norm(hidden_states)
         return self.dropout(hidden_states, deterministic=deterministic)
@@ -537,24 +587,45 @@ class T5Stack2(Module):
     def __call__(
         self,
         input_ids: jax.Array,
+        attention_mask: jax.Array | None,
         encoder_hidden_states: jax.Array,
+        encoder_attention_mask: jax.Array | None,
         shared_weight: jax.Array,
         deterministic: bool = True,
     ) -> jax.Array:
         inputs_embeds = jnp.take(shared_weight, input_ids, axis=0)
-        attention_mask = create_causal_mask(input_ids.shape[1], input_ids.shape[0])
+        attention_mask_0, attention_mask_1 = create_causal_mask(
+            input_ids.shape[1], input_ids.shape[0]
+        )
+        output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        output_2 = (
+            None
+            if encoder_attention_mask is None
+            else encoder_attention_mask.astype(bool)[:, None, None]
+        )
+        result = (
+            None
+            if output_2 is None
+            else jnp.broadcast_to(
+                output_2,
+                (input_ids.shape[0], 1, input_ids.shape[1], encoder_hidden_states.shape[1]),
+            )
+        )
         hidden_states = self.dropout(inputs_embeds, deterministic=deterministic)
+        result_2 = attention_mask_1 if output is None else attention_mask_0 & output
         hidden_states, self_attention_position_bias, cross_attention_position_bias = self.block[0](
             hidden_states,
-            attention_mask=attention_mask,
+            result_2,
             encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=result,
             deterministic=deterministic,
         )
         hidden_states, _, _ = self.block[1](
             hidden_states,
-            attention_mask=attention_mask,
+            result_2,
             position_bias=self_attention_position_bias,
             encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=result,
             encoder_decoder_position_bias=cross_attention_position_bias,
             deterministic=deterministic,
         )
@@ -578,16 +649,26 @@ class T5ForConditionalGeneration(Module):
         self.decoder = T5Stack2(self.config, **self.numerics)
 
     def __call__(
-        self, input_ids: jax.Array, decoder_input_ids: jax.Array, deterministic: bool = True
+        self,
+        input_ids: jax.Array,
+        decoder_input_ids: jax.Array,
+        attention_mask: jax.Array | None = None,
+        decoder_attention_mask: jax.Array | None = None,
+        deterministic: bool = True,
     ) -> dict[str, jax.Array]:
         # Convert encoder inputs in embeddings if needed
         encoder_outputs = self.encoder(
-            input_ids, jnp.asarray(self.shared.embedding, self.dtype), deterministic=deterministic
+            input_ids,
+            attention_mask,
+            jnp.asarray(self.shared.embedding, self.dtype),
+            deterministic=deterministic,
         )
         # Decode
         decoder_outputs = self.decoder(
             decoder_input_ids,
+            decoder_attention_mask,
             encoder_outputs,
+            attention_mask,
             jnp.asarray(self.shared.embedding, self.dtype),
             deterministic=deterministic,
         )
