@@ -119,7 +119,7 @@ class ViTAttention(Module):
         key_states = self.k_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         value_states = self.v_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         attn_output = sdpa_attention_forward(query_states, key_states, value_states)
-        attn_output = attn_output.reshape(attn_output.shape[0], hidden_states.shape[1], -1)
+        attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
         return self.o_proj(attn_output)
 
 
