@@ -20,7 +20,7 @@ from migrate.reading.accelerators.asked import (
     moved_inputs,
     spelled_devices,
 )
-from migrate.reading.accelerators.collating import collating_of
+from migrate.reading.accelerators.collating import collating_of, gathering_of
 from migrate.reading.accelerators.feeding import feeding_of
 from migrate.reading.accelerators.generators import counting_generators
 from migrate.reading.accelerators.halves import halves_of
@@ -165,6 +165,7 @@ class ModuleCalls:
         of_libraries: the calls of parameters and attributes for which all callers give a function of torch,
             numpy or Python.
         collating: the lines of its functions that make batches, as a `collate_fn`.
+        gathering: the lines of these, and of the functions that they run.
         unvalidated: whether the project switches off the checks of torch.distributions.
         unprepared: the calls of models that Accelerate prepared, with a batch of a loader that it did not
             prepare: the batch, and where its loader is made.
@@ -255,6 +256,7 @@ class ModuleCalls:
     drawing: frozenset[End] = frozenset()
     of_libraries: frozenset[End] = frozenset()
     collating: frozenset[int] = frozenset()
+    gathering: frozenset[int] = frozenset()
     drawn_attributes: frozenset[tuple[str, str]] = frozenset()
     unvalidated: bool = False
     unprepared: Mapping[End, str] = field(default_factory=dict)
@@ -390,6 +392,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         drawing=frozenset(_running(analysis, scope, drawing_of(analysis))),
         of_libraries=frozenset(_of_libraries(analysis, scope)),
         collating=frozenset(f.line for f in scope.functions if f in collating_of(analysis)),
+        gathering=frozenset(f.line for f in scope.functions if f in gathering_of(analysis)),
         unvalidated=_is_unvalidated(analysis),
         drawn_attributes=frozenset(
             (made.name, name) for made, name in drawn_attributes(analysis) if made.top is scope
