@@ -89,6 +89,10 @@ def test_what_accelerate_does_not_give(line: str, code: str, style: Style | None
         "state = torch.load(path, map_location=str(accelerator.device))",
         "where = torch.device(device); state = torch.load(path, map_location=where)",
         "state = restored(path, device)",
+        "state = restored(path, f'{device}')",
+        "state = torch.load(path, map_location='{}'.format(device))",
+        "state = torch.load(path, map_location={'cuda:0': str(device)})",
+        "state = torch.load(path, map_location=device.type)",
     ],
 )
 def test_the_device_of_accelerate(line: str) -> None:
@@ -101,6 +105,7 @@ def test_the_device_of_accelerate(line: str) -> None:
         "inner = model.module",
         "out = model.module(torch.ones(2, 4))",
         "saved(accelerator, model, path)",
+        "inner = model.module if accelerator.num_processes > 1 else model",
         "print(len(list(model.module.parameters())))",
     ],
 )

@@ -83,6 +83,7 @@ def test_at_the_draw(style: Style | None) -> None:
         "images = resized(images, random.choice(self.sizes))",
         "images = torch.stack([TF.resize(x, [random.choice(self.sizes)] * 2) for x in images])",
         "images = images[:, :, : random.randint(8, 16)]",
+        "images = F.interpolate(images, size=(s := random.choice(self.sizes))); self.size = s",
         "images = F.interpolate(images, scale_factor=random.uniform(0.5, 1.5))",
     ],
 )
@@ -92,6 +93,10 @@ def test_a_size_that_a_collate_function_draws(lines: str) -> None:
 
 def test_a_branch_that_decides_the_size() -> None:
     lines = "if random.random() < 0.5:\n    images = F.interpolate(images, size=24)"
+    assert reported(lines) == [("XLA113", "if random.random() < 0.5:")]
+    lines = (
+        "side = 16\nif random.random() < 0.5:\n    side = 32\nimages = F.interpolate(images, side)"
+    )
     assert reported(lines) == [("XLA113", "if random.random() < 0.5:")]
 
 
@@ -109,6 +114,7 @@ def test_a_data_set() -> None:
         "s = random.choice(self.sizes); images[:, :, :s] = F.interpolate(images, (s, 32))",
         "i = random.randint(0, 8); images = images[:, :, i : i + 8]",
         "images = images.flip(-1) if random.random() < 0.5 else images",
+        "if random.random() < 0.5:\n    images = images.flip(-1)\nimages = F.interpolate(images, 32)",
         "small = resized(images, random.choice(self.sizes))\nimages = F.interpolate(small, size=32)",
     ],
 )

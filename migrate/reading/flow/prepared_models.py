@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from migrate.reading.accelerators.parts import passed_nodes
 from migrate.reading.calls.kinds import MOVES_INPUTS, External
-from migrate.reading.calls.scopes import ModuleScope, Scope
+from migrate.reading.calls.scopes import Binding, Function, ModuleScope, Scope
 from migrate.reading.replicas.rank_tests import last_part
 
 if TYPE_CHECKING:
@@ -57,17 +58,27 @@ def _is_device(place: ast.expr, scope: Scope, analysis: Analysis, depth: int = 4
     match place:
         case ast.JoinedStr(values=[ast.FormattedValue(value=of), *_]):
             return _is_device(of, scope, analysis, depth)
-        case ast.Call(args=[of]) if last_part(place.func) in ("str", "device"):
+        case ast.Attribute(value=of, attr="type"):
             return _is_device(of, scope, analysis, depth)
+        case ast.Call(args=[of]) if last_part(place.func) in ("str", "device", "format"):
+            return _is_device(of, scope, analysis, depth)
+        case ast.Dict(values=parts):
+            return any(_is_device(part, scope, analysis, depth) for part in parts)
         case ast.Name(name) if depth:
-            bindings = analysis.evaluator.bindings_of(name, scope)
             return any(
-                binding.kind == "value"
-                and binding.value is not None
-                and _is_device(binding.value, binding.scope, analysis, depth - 1)
-                for binding in bindings
+                _is_device(value, at, analysis, depth - 1)
+                for binding in analysis.evaluator.bindings_of(name, scope)
+                for value, at in _bound(binding, analysis)
             )
     return False
+
+
+def _bound(binding: Binding, analysis: Analysis) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield what a name is given, and what callers pass for a parameter."""
+    if binding.kind == "param" and isinstance(binding.scope, Function):
+        yield from passed_nodes(analysis).get((binding.scope, binding.name), ())
+    elif binding.kind == "value" and binding.value is not None:
+        yield binding.value, binding.scope
 
 
 def _calls(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Call, Scope]]:

@@ -65,6 +65,31 @@ def decides_size(call: cst.Call | cst.Subscript, facts: Facts) -> bool:
     return (collates or of_data) and not _is_sized_again(call, facts, not collates)
 
 
+def chooses_size(branch: cst.If | cst.IfExp, facts: Facts) -> bool:
+    """Whether a side of `branch` gives a batch its size, or a name that does so below."""
+    sides: list[cst.CSTNode] = [
+        branch.body,
+        *([branch.orelse] if branch.orelse is not None else []),
+    ]
+    calls = [call for side in sides for call in nodes_of(side, cst.Call)]
+    if any(decides_size(call, facts) for call in calls):
+        return True
+    names = {
+        target.target.value
+        for side in sides
+        for target in nodes_of(side, cst.AssignTarget)
+        if isinstance(target.target, cst.Name)
+    }
+    function = facts.context.function_around(branch)
+    return bool(names) and any(
+        name.value in names
+        for call in (nodes_of(function.body, cst.Call) if function is not None else ())
+        for size in _sizes(call, facts)
+        for name in nodes_of(size, cst.Name)
+        if decides_size(call, facts)
+    )
+
+
 def is_collating(node: cst.CSTNode, facts: Facts) -> bool:
     """Whether `node` is in a function that makes a batch of samples, as a `collate_fn`, or that such runs."""
     for above in facts.context.ancestors(node):
@@ -112,6 +137,8 @@ def _sizes(call: cst.Call | cst.Subscript, facts: Facts) -> list[cst.BaseExpress
 def _is_drawn(size: cst.BaseExpression, facts: Facts) -> bool:
     if isinstance(size, cst.BinaryOperation):  # (side,) * 2
         return any(_is_drawn(part, facts) for part in (size.left, size.right))
+    if isinstance(size, cst.NamedExpr):
+        return _is_drawn(size.value, facts)
     if isinstance(size, cst.Tuple | cst.List):
         return any(_is_drawn(element.value, facts) for element in size.elements)
     if isinstance(size, cst.Name):
@@ -135,6 +162,8 @@ def _draw(size: cst.BaseExpression, facts: Facts, depth: int) -> cst.BaseExpress
         values = [value for _, value in facts.context.attributes.get(size.attr.value, ())]
     elif isinstance(size, cst.Tuple | cst.List):
         values = [element.value for element in size.elements]
+    elif isinstance(size, cst.NamedExpr):
+        values = [size.value]
     elif isinstance(size, cst.BinaryOperation):
         values = [size.left, size.right]
     for value in values if depth else ():

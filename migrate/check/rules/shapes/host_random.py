@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.catalogue.drawing import ORDERS
 from migrate.reading.facts import Facts
-from migrate.reading.steps.batch_sizes import decides_size
+from migrate.reading.steps.batch_sizes import chooses_size
 from migrate.reading.steps.chances import (
     is_chosen,
     is_in_drawn_order,
@@ -337,11 +337,7 @@ def _decides(node: cst.If | cst.While | cst.IfExp, facts: Facts) -> bool:
 
 def _sizes_batch(node: cst.If | cst.IfExp, facts: Facts) -> bool:
     """Whether a drawn branch of a `collate_fn`, or of a data set, gives a batch another size."""
-    sides: list[cst.CSTNode] = [node.body, *([node.orelse] if node.orelse is not None else [])]
-    resizing = (call for side in sides for call in nodes_of(side, cst.Call))
-    return any(decides_size(call, facts) for call in resizing) and drawn_of(facts).is_drawn(
-        node.test
-    )
+    return drawn_of(facts).is_drawn(node.test) and chooses_size(node, facts)
 
 
 def _computes(node: cst.If | cst.While | cst.IfExp | cst.For, facts: Facts) -> bool:

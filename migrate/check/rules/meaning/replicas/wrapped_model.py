@@ -11,7 +11,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import code
 
 # What a test asks that tells a wrapped model from a plain one.
-ASKS = ("hasattr", "isinstance", "type(", "getattr", "distributed_type", "num_processes")
+ASKS = ("hasattr", "isinstance", "type(", "getattr", "MULTI_GPU")
 
 
 class WrappedModel(Hazard):
@@ -100,8 +100,14 @@ def _is_asked_first(node: cst.Attribute, facts: Facts) -> bool:
     for above in facts.context.ancestors(node):
         if isinstance(above, cst.If | cst.IfExp) and any(ask in code(above.test) for ask in ASKS):
             return True
-        if isinstance(above, cst.Try) and any(above.handlers):
+        if isinstance(above, cst.Try) and _catches(above):
             return True
         if isinstance(above, cst.FunctionDef):
             return False
     return False
+
+
+def _catches(attempt: cst.Try) -> bool:
+    """Whether what is caught is that there is no `module`, and nothing that a whole training raises."""
+    types = [code(handler.type) if handler.type is not None else "" for handler in attempt.handlers]
+    return any("AttributeError" in name for name in types) or len(attempt.body.body) == 1
