@@ -16,6 +16,7 @@ TRAINING = """
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 class Net(torch.nn.Module):
@@ -119,6 +120,7 @@ def test_the_module_of_a_prepared_model(line: str) -> None:
         ("inner = accelerator.unwrap_model(model)", "Net"),
         ("inner = model.module if hasattr(model, 'module') else model", "Net"),
         ("inner = model.module", "Holder"),
+        ("model = DDP(model); inner = model.module", "Net"),
         ("state = torch.load(path, map_location='cpu')", "Net"),
         ("state = restored(path, 'cpu')", "Net"),
     ],

@@ -15,7 +15,7 @@ from migrate.reading.replicas.rank_tests import last_part
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
 
-WRAPS = re.compile(rb"\bDistributedDataParallel\b")  # the script wraps by itself, or asks for it
+WRAPPER = "DistributedDataParallel"  # by which a script wraps by itself
 DEVICE = re.compile(r"accelerate\.(\w+\.)*(Accelerator|AcceleratorState|PartialState)\(\)\.device")
 
 
@@ -24,9 +24,11 @@ def unwrapped_modules(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Attr
 
     A model whose class has a `module` of its own is none.
     """
-    if WRAPS.search(top.module.data):
-        return
     evaluator = analysis.evaluator
+    for call, scope in _calls(analysis, top):
+        called = evaluator.values(call.func, scope)
+        if any(isinstance(v, External) and v.name.endswith(WRAPPER) for v in called):
+            return
     seen: set[int] = set()
     for root, scope in _expressions(analysis, top):
         for node in ast.walk(root):
