@@ -262,3 +262,36 @@ def _of_largest(lines: str, handed: str) -> list[str]:
 )
 def test_lists_that_are_left_as_they_are(lines: str, reported: list[str]) -> None:
     assert severities(lines) == reported
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "return torch.stack([x[0] for x in batch]), [x[1] for x in batch]",
+        "images, targets = zip(*batch)\nreturn torch.stack(images), targets",
+        "images, targets = zip(*batch)\nreturn torch.stack(images), list(targets)",
+        "parts = list(zip(*batch))\nreturn torch.stack(parts[0]), parts[1]",
+        "boxes = [torch.as_tensor(x['boxes']) for x in batch]\nreturn {'boxes': boxes}",
+        "targets = [t for _, t in batch]\nout = (torch.stack([x for x, _ in batch]), targets)\nreturn out",
+        "targets = []\nfor x in batch:\n    targets.append(x.boxes)\nreturn dict(targets=targets)",
+        "batch = [x for x in batch if x is not None]\nreturn [x['boxes'].float() for x in batch]",
+    ],
+)
+def test_a_list_beside_a_batch(lines: str) -> None:
+    assert severities(lines) == ["info"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "return torch.stack([x[0] for x in batch]), torch.tensor([x[1] for x in batch])",
+        "return torch.stack([x[0] for x in batch]), [x['file_name'] for x in batch]",
+        "images, paths = zip(*batch)\nreturn torch.stack(images), paths",
+        "return torch.stack([x[0] for x in batch]), [len(x[1]) for x in batch]",
+        "y = [x[1] for x in batch]\ny = torch.stack(y)\nreturn y",
+        "return [F.pad(x[1], (0, longest - len(x[1]))) for x in batch]",
+        "return torch.stack([x[0] for x in batch]), [x[1][:longest] for x in batch]",
+    ],
+)
+def test_no_list_of_tensors_beside_a_batch(lines: str) -> None:
+    assert severities(lines) == []

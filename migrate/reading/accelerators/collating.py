@@ -38,6 +38,21 @@ def collating_of(analysis: Analysis) -> frozenset[Scope]:
     return frozenset(found)
 
 
+@lru_cache(maxsize=2)
+def gathering_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions that make batches, with all functions that these run."""
+    waiting: list[Scope] = [*collating_of(analysis)]
+    found: set[Scope] = set()
+    while waiting:
+        function = waiting.pop()
+        if isinstance(function, Function) and function not in found:
+            found.add(function)
+            for region in analysis.regions(function.region):
+                for call, _ in region.calls:
+                    waiting += analysis.running[call].functions
+    return frozenset(found)
+
+
 def _named(analysis: Analysis) -> Iterator[Function]:
     """Yield the functions that nothing is seen to call, and whose name says that they make batches."""
     callers = callers_of(analysis)

@@ -20,7 +20,7 @@ from migrate.reading.accelerators.asked import (
     moved_inputs,
     spelled_devices,
 )
-from migrate.reading.accelerators.collating import collating_of
+from migrate.reading.accelerators.collating import collating_of, gathering_of
 from migrate.reading.accelerators.feeding import feeding_of
 from migrate.reading.accelerators.generators import counting_generators
 from migrate.reading.accelerators.halves import halves_of
@@ -44,6 +44,7 @@ from migrate.reading.flow.drawn_weights import drawn_weights
 from migrate.reading.flow.extensions import extensions_of
 from migrate.reading.flow.mixed_groups import given_of, mixed_groups, run_with
 from migrate.reading.flow.prepared import unprepared_batches
+from migrate.reading.flow.prepared_models import loads_to_accelerator, unwrapped_modules
 from migrate.reading.flow.shares import Share, divided_saves
 from migrate.reading.processes.led import led_of
 from migrate.reading.processes.one_by_one import starting_replicas
@@ -165,9 +166,12 @@ class ModuleCalls:
         of_libraries: the calls of parameters and attributes for which all callers give a function of torch,
             numpy or Python.
         collating: the lines of its functions that make batches, as a `collate_fn`.
+        gathering: the lines of these, and of the functions that they run.
         unvalidated: whether the project switches off the checks of torch.distributions.
         unprepared: the calls of models that Accelerate prepared, with a batch of a loader that it did not
             prepare: the batch, and where its loader is made.
+        unwrapped: each `model.module` of a model that Accelerate prepared.
+        loading_to_device: the calls that load to the device of Accelerate, or to what is spelled by it.
         drawn_weights: the calls that prepare a model of which each replica draws its own weights, with why.
         state_saves: the saves of a parameter for which some call passes the state of a model or an optimizer.
         waiting: the calls that run a function that waits for the device, as `torch.cuda.synchronize` does.
@@ -255,9 +259,12 @@ class ModuleCalls:
     drawing: frozenset[End] = frozenset()
     of_libraries: frozenset[End] = frozenset()
     collating: frozenset[int] = frozenset()
+    gathering: frozenset[int] = frozenset()
     drawn_attributes: frozenset[tuple[str, str]] = frozenset()
     unvalidated: bool = False
     unprepared: Mapping[End, str] = field(default_factory=dict)
+    unwrapped: frozenset[End] = frozenset()
+    loading_to_device: frozenset[End] = frozenset()
     drawn_weights: Mapping[End, str] = field(default_factory=dict)
     state_saves: frozenset[End] = frozenset()
     host_transforms: Mapping[End, str] = field(default_factory=dict)
@@ -390,11 +397,26 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         drawing=frozenset(_running(analysis, scope, drawing_of(analysis))),
         of_libraries=frozenset(_of_libraries(analysis, scope)),
         collating=frozenset(f.line for f in scope.functions if f in collating_of(analysis)),
+        gathering=frozenset(f.line for f in scope.functions if f in gathering_of(analysis)),
         unvalidated=_is_unvalidated(analysis),
         drawn_attributes=frozenset(
             (made.name, name) for made, name in drawn_attributes(analysis) if made.top is scope
         ),
         unprepared=dict(_unprepared(analysis, scope)),
+        unwrapped=frozenset(
+            _end(node, scope.module)
+            for node in (
+                unwrapped_modules(analysis, scope) if scope.module.path in led_of(analysis) else ()
+            )
+        ),
+        loading_to_device=frozenset(
+            _end(call, scope.module)
+            for call in (
+                loads_to_accelerator(analysis, scope)
+                if scope.module.path in led_of(analysis)
+                else ()
+            )
+        ),
         drawn_weights={
             _end(call, scope.module): why for call, why in drawn_weights(analysis, scope)
         },

@@ -496,14 +496,18 @@ def _serves_transforms(function: cst.FunctionDef, facts: Facts) -> bool:
     calls = [mention for mention in script.mentions(function.name) if mention is not function.name]
     classes = [script.class_around(call) for call in calls]
     return bool(classes) and all(
-        around is not None and (_is_transforming(around, facts) or _is_dataset(around, facts))
+        around is not None and (_is_transforming(around, facts) or is_dataset(around, facts))
         for around in classes
     )
 
 
-def _is_dataset(around: cst.ClassDef, facts: Facts) -> bool:
+def is_dataset(around: cst.ClassDef, facts: Facts) -> bool:
+    """Whether a class is a data set, by what it derives from."""
     names = [facts.names.of(base.value) or code(base.value) for base in around.bases]
-    return any(name.endswith(("Dataset", "DataPipe")) for name in names)
+    return any(
+        name.endswith(("Dataset", "DataPipe")) or name.startswith("torchvision.datasets.")
+        for name in names
+    )
 
 
 def _is_transforming(around: cst.ClassDef, facts: Facts, seen: tuple[str, ...] = ()) -> bool:

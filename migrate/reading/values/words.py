@@ -243,6 +243,12 @@ OF_HOST = re.compile(
 )
 # Functions that make a batch of samples, where no call of them and no loader that is given them is seen.
 COLLATES = re.compile(r"collat(e|or)", re.IGNORECASE)
+# A part of a sample that is text, or a note of where it comes from, and no tensor.
+NO_TENSORS = re.compile(
+    r"name|path|file|(^|_)ids?$|idx|index|text|caption|prompt|string|sentence|meta|info|url|uri|title|key"
+    r"|question|answer|raw",
+    re.IGNORECASE,
+)
 # A parameter that is no optimizer, where nothing is known of it but its name.
 NO_OPTIMIZER = re.compile(
     r"args?|arguments|batch|cfg|config|criterion|data|dataset|datasets|dev|device|dir|epoch|file|gpu|h?params"

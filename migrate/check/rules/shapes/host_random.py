@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.catalogue.drawing import ORDERS
 from migrate.reading.facts import Facts
+from migrate.reading.steps.batch_sizes import chooses_size
 from migrate.reading.steps.chances import (
     is_chosen,
     is_in_drawn_order,
@@ -207,6 +208,13 @@ class HostRandom(Hazard):
             yield from self._transformed(node, facts)
             if not _may_choose(node, facts):
                 return
+        if isinstance(node, cst.If | cst.IfExp) and _sizes_batch(node, facts):
+            message = (
+                f"`{code(node.test)}` is drawn on the host by the loader of each replica, and decides the "
+                f"size of the batch: each is a graph{SOME}; draw from the number of the batch, with one seed"
+            )
+            yield self.hit(node, message)
+            return
         if not facts.steps.inside(node) or is_transform(node, facts):
             return
         drawn = drawn_of(facts)
@@ -325,6 +333,11 @@ def _decides(node: cst.If | cst.While | cst.IfExp, facts: Facts) -> bool:
     branches = [node.body, *([node.orelse] if isinstance(node, cst.If) and node.orelse else [])]
     clocks = isinstance(node, cst.IfExp) or not any(map(_leaves, branches))
     return drawn_of(facts, clocks=clocks).is_drawn(node.test)
+
+
+def _sizes_batch(node: cst.If | cst.IfExp, facts: Facts) -> bool:
+    """Whether a drawn branch of a `collate_fn`, or of a data set, gives a batch another size."""
+    return drawn_of(facts).is_drawn(node.test) and chooses_size(node, facts)
 
 
 def _computes(node: cst.If | cst.While | cst.IfExp | cst.For, facts: Facts) -> bool:

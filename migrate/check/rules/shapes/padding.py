@@ -17,6 +17,7 @@ from migrate.check.rules.shapes.largest_sizes import (
 )
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
+from migrate.reading.steps.batch_lists import lists_of_parts
 from migrate.reading.tree.tree import code, keyword, nodes, nodes_of, string_value
 
 COLLATORS = (
@@ -51,6 +52,11 @@ KEEP_NUMBER = frozenset(
     }
 )
 
+AS_LISTS = (
+    "hands on lists with a part of each sample: where these differ in length, as the boxes of images do, "
+    "each batch is a compilation, and replicas differ; pad and stack them"
+)
+
 
 class Padding(Hazard):
     """Batches are padded to their own longest sample, or hold as many rows as their samples have.
@@ -64,7 +70,8 @@ class Padding(Hazard):
     fixed number too, or the mask itself is handed out.
 
     A batch that is made in the size of the largest sample, `torch.zeros([len(images)] + largest)`, is padded
-    to one of a few sizes. Lists that are left as they are, `tuple(zip(*batch))`, are information too.
+    to one of a few sizes. Lists that are left as they are, `tuple(zip(*batch))`, are information too; so are
+    the lists in what is returned, `return images, [sample[1] for sample in batch]`.
 
     Nothing is reported of a length that the function rounds up, nor where it pads on to a fixed length.
     `torch.cat` in a function that keeps no lengths is information: the samples may be equally long.
@@ -73,7 +80,7 @@ class Padding(Hazard):
     code = "XLA109"
     name = "padding"
     severity = Severity.WARNING
-    nodes = (cst.Call,)
+    nodes = (cst.Call, cst.Return)
     examples = (
         example(
             """
@@ -165,7 +172,7 @@ class Padding(Hazard):
 
 
             def collate_fn(batch):
-                images, targets = list(zip(*batch))
+                images, targets = list(zip(*batch))  # XLA109 info
                 largest = largest_of([list(image.shape) for image in images])
                 padded = torch.zeros([len(images)] + largest)  # XLA109
                 for image, row in zip(images, padded):
@@ -217,7 +224,12 @@ class Padding(Hazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one call that pads to the longest."""
-        assert isinstance(node, cst.Call)
+        assert isinstance(node, cst.Call | cst.Return)
+        if isinstance(node, cst.Return):
+            if collating_function(node, facts) is not None:
+                for made in lists_of_parts(node, facts):
+                    yield self.hit(made, f"{code(made)} {AS_LISTS}", Severity.INFO)
+            return
         name = facts.names.of(node.func) or ""
         message = "pads to the longest of each batch: a compilation for each length; pad to a few"
         collates = collating_function(node, facts)
@@ -257,11 +269,7 @@ class Padding(Hazard):
             )
             yield self.hit(call, message, None if counts else Severity.INFO)
         elif code(call.func) == "zip" and is_left_as_lists(call, function, facts):
-            message = (
-                f"{code(call)} hands on lists with a part of each sample: where these differ "
-                "in length, as the boxes of images do, each batch is a compilation, and replicas differ; pad "
-                "and stack them"
-            )
+            message = f"{code(call)} {AS_LISTS}"
             yield self.hit(call, message, Severity.INFO)
         elif name in FILLED and call.args:
             yield from self._of_own_shape(call, facts)

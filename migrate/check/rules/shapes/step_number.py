@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.steps.batch_sizes import drawn_size, is_first_use
 from migrate.reading.steps.counters import counters_of
 from migrate.reading.steps.drawn import drawn_of, is_transform
 from migrate.reading.steps.in_step import When
@@ -34,7 +35,7 @@ class StepNumber(Hazard):
     `fill_`, `clamp` and the learning rate of an optimizer to the same graph as data. A list of numbers
     is data too: `x[torch.randperm(n).tolist()]`.
     A random number that each replica draws for itself makes the replicas' graphs differ as well: the next
-    collective hangs.
+    collective hangs. So does a size that the `collate_fn` of the loader draws for its batch, or the data set.
 
     **What to do.** Make the number a tensor on the device, and the position a lookup:
     `t = torch.tensor(i, device="xla")`, then `betas[t]`, `x.index_copy_(1, t.view(1), new)`. For an exponent
@@ -109,6 +110,29 @@ class StepNumber(Hazard):
         ),
         example(
             """
+            import random
+
+            import torch
+            import torch.nn.functional as F
+            from torch.utils.data import DataLoader
+
+
+            def collate(samples):
+                images = torch.stack([image for image, _ in samples])
+                size = random.choice([224, 256])  # XLA112
+                return F.interpolate(images, size=size), torch.tensor([label for _, label in samples])
+
+
+            def blur(samples):
+                images = F.interpolate(torch.stack(samples), size=random.choice([56, 112]))
+                return F.interpolate(images, size=224)
+
+
+            loaders = DataLoader(data, collate_fn=collate), DataLoader(data, collate_fn=blur)
+            """
+        ),
+        example(
+            """
             import torch
 
 
@@ -150,6 +174,8 @@ class StepNumber(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one index, slice, exponent or size."""
         numbers = Numbers(facts, node)
+        if isinstance(node, cst.Call | cst.Subscript):
+            yield from self._sized(node, facts)
         if isinstance(node, cst.Subscript):
             yield from self._indexed(node, facts, numbers)
         elif isinstance(node, cst.BinaryOperation):
@@ -158,6 +184,17 @@ class StepNumber(Hazard):
                 yield self._said(node, node.right, "an exponent", numbers)
         elif isinstance(node, cst.Call):
             yield from self._called(node, facts, numbers)
+
+    def _sized(self, node: cst.Call | cst.Subscript, facts: Facts) -> Iterator[Hit]:
+        """Yield the draw by which a function of the loader gives its batch a size."""
+        draw = drawn_size(node, facts)
+        if draw is not None and is_first_use(node, draw, facts):
+            message = (
+                f"`{code(draw)}` is drawn on the host by the loader of each replica, and is the size of the "
+                "batch: a compilation for each value, and replicas that draw differently wait for each other "
+                "for ever; draw from the number of the batch, with one seed for all"
+            )
+            yield self.hit(draw, message)
 
     def _indexed(self, node: cst.Subscript, facts: Facts, counters: Numbers) -> Iterator[Hit]:
         for element in node.slice:

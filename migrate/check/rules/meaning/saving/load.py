@@ -19,7 +19,7 @@ class Load(Hazard):
     """A checkpoint is loaded onto the device, or onto where it came from.
 
     **Why.** `map_location="cuda"` and `"xla"` raise, and without a `map_location` tensors that were saved on
-    CUDA raise too.
+    CUDA raise too. The device of Accelerate, `accelerator.device`, is "xla:0" on a TPU.
 
     **What to do.** `map_location="cpu"`, then `.to("xla")` or `load_state_dict`.
 
@@ -43,6 +43,19 @@ class Load(Hazard):
                 other = torch.load(path, map_location=lambda storage, loc: storage.cuda())  # XLA817
                 model = torch.load(path)  # XLA817 info
                 return state, other, model
+            """
+        ),
+        example(
+            """
+            import torch
+            from accelerate import Accelerator
+
+
+            def load(path):
+                accelerator = Accelerator()
+                device = accelerator.device
+                state = torch.load(path, map_location=f"{device}")  # XLA817
+                return state, torch.load(path, map_location=accelerator.device)  # XLA817
             """
         ),
         example(
@@ -86,8 +99,13 @@ class Load(Hazard):
                 return  # data of the host
             message = 'tensors saved on CUDA raise without map_location="cpu"'
             yield self.hit(node, message, Severity.INFO)
-        elif _is_device(arg.value, facts):
+        elif _is_device(arg.value, facts) or _is_to_device(node, facts):
             yield self.hit(node, 'map_location of a device raises on XLA: "cpu", then .to("xla")')
+
+
+def _is_to_device(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call` loads to the device of Accelerate, itself or by its name: `f"{accelerator.device}"`."""
+    return facts.context.place(call) in facts.context.calls.loading_to_device
 
 
 def _is_restored(statement: cst.CSTNode, facts: Facts) -> bool:

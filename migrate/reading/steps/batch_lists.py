@@ -1,0 +1,133 @@
+"""Lists with a part of each sample, which a `collate_fn` hands out as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.names.bindings import How
+from migrate.reading.tree.tree import code, last_part, string_value
+from migrate.reading.values.words import NO_TENSORS
+
+if TYPE_CHECKING:
+    from migrate.reading.facts import Facts
+
+# Calls that make a tensor of a part, or another one of the same length.
+TENSORS = frozenset({"tensor", "as_tensor", "from_numpy", "Tensor", "FloatTensor", "LongTensor"})
+SAME_LENGTH = frozenset(
+    {"to", "float", "half", "long", "int", "bool", "clone", "contiguous", "detach"}
+)
+
+
+def lists_of_parts(result: cst.Return, facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield what makes the lists that `result` hands out, or the `zip(*batch)` that they come from.
+
+    Args:
+        result: the end of a function that makes batches.
+        facts: the script.
+    """
+    function = facts.context.function_around(result)
+    if (
+        function is None
+        or result.value is None
+        or any(True for _ in facts.bindings.callers(function))
+    ):
+        return  # what another function gets may be padded there
+    samples = {p.name.value for p in function.params.params} - {"self", "cls"}
+    seen: set[int] = set()
+    for part in _handed_out(result.value, facts):
+        made = _list_of(part, samples, facts)
+        if made is not None and id(made) not in seen:
+            seen.add(id(made))
+            yield made
+
+
+def _handed_out(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the parts of what a function returns: of a tuple, a dictionary, also one with a name."""
+    if isinstance(value, cst.Tuple | cst.List):
+        for element in value.elements:
+            yield from _handed_out(element.value, facts)
+    elif isinstance(value, cst.Dict):
+        for entry in value.elements:
+            key = string_value(entry.key) if isinstance(entry, cst.DictElement) else None
+            if key is None or not NO_TENSORS.search(key):
+                yield from _handed_out(entry.value, facts)
+    elif isinstance(value, cst.Call) and code(value.func) == "dict":
+        for arg in value.args:
+            if arg.keyword is None or not NO_TENSORS.search(arg.keyword.value):
+                yield from _handed_out(arg.value, facts)
+    else:
+        for one in facts.bindings.reaching(value) if isinstance(value, cst.Name) else ():
+            if one.how is How.VALUE and isinstance(one.value, cst.Tuple | cst.Dict):
+                yield from _handed_out(one.value, facts)
+        yield value
+
+
+def _list_of(
+    value: cst.BaseExpression, samples: set[str], facts: Facts
+) -> cst.BaseExpression | None:
+    """Return what makes `value`, where that is a list with a part of each of `samples`."""
+    if (
+        isinstance(value, cst.Call)
+        and code(value.func) in ("list", "tuple")
+        and len(value.args) == 1
+    ):
+        return _list_of(value.args[0].value, samples, facts)
+    if isinstance(value, cst.ListComp | cst.GeneratorExp):
+        plain = isinstance(value.for_in.iter, cst.Name) and value.for_in.inner_for_in is None
+        of_samples = plain and code(value.for_in.iter) in samples
+        return value if of_samples and _is_part(value.elt, value.for_in.target) else None
+    if isinstance(value, cst.Subscript) and isinstance(value.value, cst.Name):
+        whole = [_zip_of(g.value, samples) for g in facts.bindings.reaching(value.value)]
+        return next((zipped for zipped in whole if zipped is not None), None)
+    if not isinstance(value, cst.Name) or NO_TENSORS.search(value.value):
+        return None
+    for one in facts.bindings.reaching(value):
+        zipped = _zip_of(one.value, samples)
+        if zipped is not None and one.how is not How.VALUE:
+            return zipped
+        if one.how is How.VALUE and one.value is not None and not isinstance(one.value, cst.Name):
+            made = _list_of(one.value, samples, facts)
+            if made is not None:
+                return made
+    for put in facts.bindings.put_into(value):
+        loop = next((a for a in facts.context.ancestors(put.value) if isinstance(a, cst.For)), None)
+        if loop is not None and code(loop.iter) in samples and _is_part(put.value, loop.target):
+            return put.value
+    return None
+
+
+def _zip_of(value: cst.BaseExpression | None, samples: set[str]) -> cst.Call | None:
+    """Return the `zip(*batch)` in `value`."""
+    while isinstance(value, cst.Call) and code(value.func) in ("list", "tuple") and value.args:
+        value = value.args[0].value
+    if not isinstance(value, cst.Call) or code(value.func) != "zip" or len(value.args) != 1:
+        return None
+    star = value.args[0]
+    return value if star.star == "*" and code(star.value) in samples else None
+
+
+def _is_part(part: cst.BaseExpression, target: cst.BaseAssignTargetExpression) -> bool:
+    """Whether `part` is a part of a sample, or a tensor made of it: `x[1]`, `x["boxes"].float()`."""
+    if isinstance(part, cst.Call):
+        if last_part(part.func) in TENSORS and part.args:
+            return _is_part(part.args[0].value, target)
+        same = isinstance(part.func, cst.Attribute) and part.func.attr.value in SAME_LENGTH
+        return same and _is_part(cst.ensure_type(part.func, cst.Attribute).value, target)
+    if isinstance(part, cst.Subscript) and len(part.slice) == 1:
+        index = part.slice[0].slice
+        key = string_value(index.value) if isinstance(index, cst.Index) else None
+        whole = isinstance(index, cst.Index) and code(index.value) not in ("None", "np.newaxis")
+        return whole and not (key and NO_TENSORS.search(key)) and _is_part(part.value, target)
+    if isinstance(part, cst.Attribute):
+        return isinstance(part.value, cst.Name) and not NO_TENSORS.search(part.attr.value)
+    if not isinstance(part, cst.Name) or NO_TENSORS.search(part.value):
+        return False
+    names = (
+        [code(element.value) for element in target.elements]
+        if isinstance(target, cst.Tuple | cst.List)
+        else [code(target)]
+    )
+    return part.value in names
