@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import libcst as cst
-
-from migrate.check.common import GroupHazard, is_a_type
-from migrate.check.hazard import Hit, Severity, example
-from migrate.reading.catalogue import catalogue
-from migrate.reading.facts import Facts
-
-# The module of a library whose evaluator gathers results by a collective of its own.
-EVALUATORS = "faster_coco_eval"
-GATHERS = "synchronize_between_processes"
+from migrate.check.common import GroupHazard
+from migrate.check.hazard import Severity, example
 
 
 class ObjectCollectives(GroupHazard):
@@ -84,29 +74,3 @@ class ObjectCollectives(GroupHazard):
             dist.all_gather_object(out, rows, group=gloo)
         """
     )
-
-    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield the use of one name; of an evaluator, where the results of several replicas meet in it."""
-        name = facts.names.of(node) or ""
-        if not name.startswith(EVALUATORS):
-            yield from super().find(node, facts)
-            return
-        entry = catalogue.of_import(name)
-        if entry is not None and entry.code == self.code and _meets(node, facts):
-            yield self.hit(node, f"{name}: {entry.says()}")
-
-
-def _meets(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether the evaluator `node` is that of several replicas, and gathers by itself."""
-    arg = facts.context.parent(node)
-    made = facts.context.parent(arg)
-    overrides = (
-        isinstance(made, cst.ClassDef)
-        and any(arg is base for base in made.bases)
-        and any(
-            isinstance(method, cst.FunctionDef) and method.name.value == GATHERS
-            for method in made.body.body
-        )
-    )
-    replicated = facts.context.calls.replicated or "shims" in facts.names.roots
-    return replicated and not overrides and not is_a_type(node, facts)
