@@ -24,6 +24,10 @@ from migrate.reading.tree.tree import (
 )
 from migrate.reading.values.collectives import makes_gloo_group
 
+# The library whose evaluator gathers results by a collective of its own, and the method that does.
+EVALUATORS = "faster_coco_eval"
+GATHERS = "synchronize_between_processes"
+
 
 class Listed(Hazard):
     """A hazard of which the catalogue has the names, and the rules that say the same."""
@@ -65,10 +69,32 @@ class GroupHazard(NamedHazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield the use of one name, where no group over gloo does what it says."""
+        name = facts.names.of(node) or ""
+        if name.startswith(EVALUATORS):
+            entry = catalogue.of_import(name)
+            if entry is not None and entry.code == self.code and _gathers(node, facts):
+                yield self.hit(node, f"{name}: {entry.says()}")
+            return
         call = facts.context.parent(node)
         group = keyword(call, "group") if isinstance(call, cst.Call) else None
         if group is None or not makes_gloo_group(group.value, facts.context):
             yield from super().find(node, facts)
+
+
+def _gathers(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether the evaluator `node` is that of several replicas, and gathers by itself."""
+    arg = facts.context.parent(node)
+    made = facts.context.parent(arg)
+    overrides = (
+        isinstance(made, cst.ClassDef)
+        and any(arg is base for base in made.bases)
+        and any(
+            isinstance(method, cst.FunctionDef) and method.name.value == GATHERS
+            for method in made.body.body
+        )
+    )
+    replicated = facts.context.calls.replicated or "shims" in facts.names.roots
+    return replicated and not overrides and not is_a_type(node, facts)
 
 
 def is_a_type(node: cst.CSTNode, facts: Facts) -> bool:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from migrate.check.config import Config
 from migrate.check.file import check_file
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options, Style
 
 HELPERS = """
     import torch
@@ -83,3 +86,101 @@ def test_an_argument_of_a_function_of_another_file(tmp_path: Path) -> None:
     }
     assert findings["helpers.py"] == [6, 10]
     assert len(findings["train.py"]) == 3
+
+
+AVERAGE = """
+    class Average:
+        def __init__(self, parameters):
+            self.count = 0
+            self.kept = [p.clone().detach() for p in parameters]
+
+        def update(self, parameters):
+            for mine, other in zip(self.kept, parameters):
+                mine.sub_(0.1 * (mine - other.detach()))
+
+        def copy_to(self, parameters):
+            for mine, other in zip(self.kept, parameters):
+                other.data.copy_(mine.data)
+
+        def load_state_dict(self, state):
+            self.count = state["count"]
+            {load}
+"""
+RESTORE = """
+    import torch
+
+
+    def restore(path, state, device):
+        loaded = torch.load(path, map_location=device)
+        state["model"].load_state_dict(loaded["model"])
+        state["average"].load_state_dict(loaded["average"])
+"""
+TRAINING = """
+    import torch
+    from average import Average
+    from restore import restore
+
+
+    def main(loader):
+        model = torch.nn.Linear(2, 2).to("cuda")
+        average = Average(model.parameters())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        {restore}
+        for x in loader:
+            model(x.to("cuda")).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            average.{use}(model.parameters())
+
+
+    main([])
+"""
+KEEPS = 'self.kept = state["kept"]'
+WHOLE = 'restore("c.pt", {"model": model, "average": average}, "cuda")'
+HERE = """loaded = torch.load("c.pt", map_location="cuda")
+        average.load_state_dict(loaded["average"])"""
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+@pytest.mark.parametrize(
+    ("load", "restore", "use", "at"),
+    [
+        (KEEPS, WHOLE, "update", ("restore.py", 8)),
+        ('self.kept = list(state.get("kept"))', WHOLE, "update", ("restore.py", 8)),
+        (
+            KEEPS,
+            'state = dict(model=model, average=average)\n        restore("c.pt", state, "cuda")',
+            "update",
+            ("restore.py", 8),
+        ),
+        (KEEPS, HERE, "update", ("train.py", 0)),
+        (KEEPS, HERE, "copy_to", None),
+        ("pass", WHOLE, "update", None),
+        ('self.kept = [x.to("cuda") for x in state["kept"]]', WHOLE, "update", None),
+        ('[a.copy_(b) for a, b in zip(self.kept, state["kept"])]', WHOLE, "update", None),
+    ],
+)
+def test_a_class_that_keeps_what_it_is_given(
+    tmp_path: Path, load: str, restore: str, use: str, at: tuple[str, int] | None, style: Style
+) -> None:
+    """The average stayed on the host, and each step fetched the weights, or raised."""
+    texts = {
+        "average.py": AVERAGE.replace("{load}", load),
+        "restore.py": RESTORE,
+        "train.py": TRAINING.replace("{restore}", restore).replace("{use}", use),
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(textwrap.dedent(text))
+    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    hits = [
+        (file.name.name, note.line, note.message)
+        for file in done.files
+        for note in file.findings
+        if note.rule == "XLA830"
+    ]
+    assert len(hits) == (at is not None)
+    for name, line, message in hits:
+        assert at is not None
+        assert name == at[0]
+        assert line == at[1] or not at[1]
+        assert "(average.py:" in message

@@ -187,3 +187,49 @@ def test_torch_has_no_module_for_xla(asked: str, do: str, style: Style) -> None:
     (note,) = [note for note in done.findings if note.rule == "XLA865"]
     assert note.line == 8
     assert do in note.message
+
+
+BOUNDED = """
+    import torch
+    import torch.distributed as dist
+
+
+    def main():
+        dist.init_process_group("nccl")
+        rank = dist.get_rank()
+        count = max(1, torch.cuda.device_count())
+        {name} = {index}
+        print(torch.zeros(2).to({name}), count)
+
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+@pytest.mark.parametrize(
+    "index",
+    [
+        "rank % max(1, torch.cuda.device_count())",
+        "rank % (torch.cuda.device_count() or 1)",
+        "rank % max(int(torch.cuda.device_count()), 1)",
+        "rank % count",
+        "min(rank, torch.cuda.device_count() - 1)",
+        "max(0, rank)",
+    ],
+)
+def test_an_index_within_bounds_is_the_device(index: str, style: Style) -> None:
+    """The count alone was rewritten, and `.to(0)` asked for CUDA."""
+    device = '"xla"' if style == "native" else "shims.device()"
+    text, _ = rewritten(BOUNDED.format(name="device", index=index), style)
+    assert f"device = {device}\n" in text
+    assert "zeros(2).to(device)" in text
+    text, _ = rewritten(BOUNDED.format(name="place", index=index), style)
+    assert f"zeros(2).to({device})" in text
+
+
+def test_a_number_within_bounds_is_no_device() -> None:
+    script = BOUNDED.format(name="device", index='"cpu"').replace("count)", "max(0, rank))")
+    text, _ = rewritten(script, "native")
+    assert "print(torch.zeros(2).to(device), max(0, rank))" in text

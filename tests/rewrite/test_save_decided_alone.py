@@ -91,6 +91,9 @@ OWN = {
     "own file": (
         "q = judge(model, held_out)\nif q > top:\n    torch.save(model.state_dict(), f'{rank}.pt')"
     ),
+    "entry": (
+        f"state = dict(step=0, q=0.0)\nstate['q'] = e.item()\nif state['q'] > top:\n    {SAVE}"
+    ),
     "list": f"qs = []\nqs.append(e.item())\nif min(qs) < 0.1:\n    {SAVE}",
 }
 SAME = {
@@ -110,6 +113,10 @@ SAME = {
     "norm": (
         "n = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
         f"if n.item() < 0.1:\n    {SAVE}"
+    ),
+    "entry of a dictionary": (
+        f"state = dict(e=e, step=0)\nstep = state['step']\nstate['step'] += 1\n"
+        f"if step != state['step']:\n    {SAVE}"
     ),
     "always": SAVE,
     "library": (
@@ -184,3 +191,67 @@ def test_a_value_of_another_file(tmp_path: Path, reduced: bool) -> None:
     done = rewrite_folder(tmp_path)
     found = [f.message for one in done.files for f in one.findings if f.rule == "save"]
     assert ["may differ" in message for message in found] == [True] * (not reduced)
+
+
+@pytest.mark.parametrize("portable", [False, True], ids=["native", "portable"])
+def test_a_counter_beside_a_model_that_is_named_like_a_metric(
+    tmp_path: Path, portable: bool
+) -> None:
+    """`score_model` made `state["step"]` a replica's own, and `step % 10` made the rank a local one."""
+    (tmp_path / "utils.py").write_text(
+        textwrap.dedent(
+            """
+            import os
+
+            import torch
+
+
+            def restore(path, state):
+                if not os.path.exists(path):
+                    return state
+                state["step"] = torch.load(path, map_location="cuda")["step"]
+                return state
+
+
+            def keep(path, state):
+                saved = {"model": state["model"].module.state_dict(), "step": state["step"]}
+                torch.save(saved, path)
+            """
+        )
+    )
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent(
+            """
+            import torch
+            import torch.distributed as dist
+            import utils
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def train(state, batch):
+                state["model"](batch).mean().backward()
+                state["step"] += 1
+
+
+            def run(rank, world_size, loader):
+                dist.init_process_group("nccl", rank=rank, world_size=world_size)
+                score_model = DDP(torch.nn.Linear(4, 1).to(rank), device_ids=[rank])
+                state = dict(model=score_model, step=0)
+                state = utils.restore("last.pth", state)
+                while state["step"] < 11:
+                    step = state["step"]
+                    train(state, next(loader).to(rank))
+                    if step != state["step"]:
+                        if step % 10 == 0 and rank == 0:
+                            utils.keep("last.pth", state)
+                        if step == 10:
+                            if rank == 0:
+                                utils.keep("end.pth", state)
+            """
+        )
+    )
+    done = rewrite_folder(tmp_path, options=Options(style="portable") if portable else Options())
+    assert [f for one in done.files for f in one.findings if f.rule == "save"] == []
+    texts = {one.name.name: one.after.decode() for one in done.files}
+    assert "rank == 0" not in texts["train.py"]
+    assert ("shims.save(" if portable else "xm.save(") in texts["utils.py"]

@@ -57,6 +57,8 @@ CONFIGURATIONS = frozenset(
     f"omegaconf.OmegaConf.{name}" for name in ("create", "from_cli", "load", "merge", "structured")
 )
 COUNTS = names(*torch_cuda.COUNTS)
+# Functions that keep a number within bounds.
+BOUNDS = frozenset({"int", "max", "min"})
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Div, ast.Mod, ast.Pow)
 _KINDS = {kind: frozenset([Device(kind)]) for kind in DEVICES | {Kind.UNKNOWN}}
 
@@ -89,12 +91,24 @@ def spelled(node: ast.BinOp | ast.JoinedStr, scope: Scope, evaluator: Evaluator)
         case ast.BinOp(left=ast.Constant(value=str(head)), op=ast.Mod() | ast.Add()):
             return _KINDS[Kind.CUDA] if head.startswith("cuda:") else NOTHING
         case ast.BinOp(left=left, op=ast.Mod(), right=right):
-            if isinstance(right, ast.Call) and _names(right.func, scope, evaluator) & COUNTS:
+            if _counts(right, scope, evaluator):
                 return _KINDS[Kind.INDEX]
             return _indices(evaluator.values(left, scope)) or _of_index(node, scope, evaluator)
         case ast.BinOp(op=operator) if isinstance(operator, ARITHMETIC):
             return _of_index(node, scope, evaluator)
     return NOTHING
+
+
+def _counts(node: ast.expr, scope: Scope, evaluator: Evaluator) -> bool:
+    """Whether `node` is the number of GPUs, or that within bounds: `max(1, torch.cuda.device_count())`."""
+    match node:
+        case ast.Call(func=ast.Name(id=name), args=args) if name in BOUNDS:
+            return any(_counts(arg, scope, evaluator) for arg in args)
+        case ast.BoolOp(values=values):
+            return any(_counts(value, scope, evaluator) for value in values)
+        case ast.Call(func=function):
+            return bool(_names(function, scope, evaluator) & COUNTS)
+    return False
 
 
 def _of_index(node: ast.BinOp, scope: Scope, evaluator: Evaluator) -> Values:

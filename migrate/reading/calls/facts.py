@@ -42,6 +42,7 @@ from migrate.reading.draws.drawing import drawing_of, drawn_attributes
 from migrate.reading.draws.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.reading.flow.drawn_weights import drawn_weights
 from migrate.reading.flow.extensions import extensions_of
+from migrate.reading.flow.kept_states import kept_states
 from migrate.reading.flow.mixed_groups import given_of, mixed_groups, run_with
 from migrate.reading.flow.prepared import unprepared_batches
 from migrate.reading.flow.prepared_models import loads_to_accelerator, unwrapped_modules
@@ -188,6 +189,8 @@ class ModuleCalls:
         norms_over_replicas: whether a file of the project makes a layer of torch's SyncBatchNorm, or
             converts to it, or hands the class on.
         generators: the calls that make a generator of torch, by whatever name.
+        kept_states: the calls of load_state_dict by which an object of the project keeps the tensors it is
+            given, with the statement that does.
         held_by_some: the names, attributes, items and calls that the file tests and that are None on some
             replicas only, wherever in the project they are made.
         unread: whether the file was not read, so that nothing is known of it.
@@ -279,6 +282,7 @@ class ModuleCalls:
     host_tensors: Mapping[End, str] = field(default_factory=dict)
     mixed_groups: Mapping[End, str] = field(default_factory=dict)
     held_by_some: frozenset[End] = frozenset()
+    kept_states: Mapping[End, str] = field(default_factory=dict)
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -441,6 +445,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         run_without_accelerator=programs_of(analysis).is_run_without(scope.module.path),
         norms_over_replicas=_norms_over_replicas(analysis),
         generators=frozenset(_end(call, scope.module) for call in generators_of(analysis, scope)),
+        kept_states={
+            _end(call, scope.module): where for call, where in kept_states(analysis, scope)
+        },
         held_by_some=frozenset(
             _end(node, scope.module)
             for node in (held_by_some(analysis, scope) if _is_replicated(analysis) else ())

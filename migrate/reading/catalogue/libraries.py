@@ -130,7 +130,15 @@ HUB_KERNELS = (
         _hub_layers,
     ),
 )
+# Evaluators that merge the results of the replicas by a collective of their own.
+EVALUATORS = Family("faster_coco_eval.utils.pytorch", RAISES, "XLA811")(
+    "FasterCocoEvaluator coco_eval.FasterCocoEvaluator",
+    "override it in a subclass, with all_gather_object over a gloo group beside, "
+    'dist.new_group(backend="gloo")',
+    does="synchronize_between_processes gathers tensors of CUDA or of the host, which raises on XLA",
+)
 LIBRARIES = (
+    *EVALUATORS,
     *LAUNCHERS,
     *_trains(
         "dora.argparse_main dora.distrib.init dora.hydra_main flashy.distrib.init",

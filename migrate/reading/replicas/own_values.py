@@ -18,9 +18,10 @@ import libcst as cst
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.names.scopes import Binding
 from migrate.reading.replicas.pure import leaves, same_everywhere
-from migrate.reading.tree.tree import code, last_part, nodes_of
+from migrate.reading.tree.tree import code, keyword, last_part, nodes_of, string_value
 from migrate.reading.tree.walk import children
 from migrate.reading.values.collectives import OF_XLA, called
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.meetings import EQUALIZE
 from migrate.reading.values.words import METRIC, READ_METHODS
 
@@ -219,6 +220,8 @@ class _Own:
                 return self._attribute(value)
             if isinstance(value, cst.Lambda | cst.BaseCompoundStatement):
                 return None
+            if isinstance(value, cst.Subscript) and (entries := self._entries(value)):
+                return value if any(self.of(entry) is not None for entry in entries) else None
             if isinstance(value, cst.Comparison) and any(
                 isinstance(target.operator, cst.Is | cst.IsNot) for target in value.comparisons
             ):
@@ -285,6 +288,8 @@ class _Own:
         given = [self._given(binding.node) for binding in bindings]
         if given and all(isinstance(value, cst.BaseNumber) for value in given):
             return False
+        if self._context.values.kind(name) is Kind.MODEL:
+            return False  # `score_model` is no score
         return bool(bindings) and METRIC.fullmatch(name.value) is not None
 
     def _gives_own(self, binding: Binding, name: cst.Name) -> bool:
@@ -310,6 +315,30 @@ class _Own:
             elif any(map(self._is_there_for_some, passed_for(value, self._context))):
                 return True
         return False
+
+    def _entries(self, node: cst.Subscript) -> list[cst.BaseExpression]:
+        """Return what the script puts under the key of `node`; nothing where it may hold other values.
+
+        Of `state = dict(loss=loss, step=0)`, `state["step"]` is the 0 and what is written there later.
+        """
+        key, holder = key_of(node), node.value
+        if key is None or not isinstance(holder, cst.Name):
+            return []
+        bindings = self._context.bindings(holder)
+        spelled = [entry_of(self._given(binding.node), key) for binding in bindings]
+        entries = [entry for entry in spelled if entry is not None]
+        if len(entries) < len(spelled):
+            return []
+        for mention in self._context.mentions(holder):
+            above = self._context.parent(mention)
+            if isinstance(above, cst.Subscript) and key_of(above) == key:
+                target = self._context.parent(above)
+                statement = (
+                    self._context.parent(target) if isinstance(target, cst.AssignTarget) else target
+                )
+                if isinstance(statement, cst.Assign | cst.AugAssign):
+                    entries.append(statement.value)
+        return entries
 
     def _is_unknown(self, binding: Binding, name: cst.Name) -> bool:
         """Whether nothing shows what `binding` gives `name`."""
@@ -500,6 +529,24 @@ class _Own:
             for arg in call.args
             for part in nodes_of(arg, cst.Attribute)
         )
+
+
+def key_of(node: cst.Subscript) -> str | None:
+    """Return the text that `node` asks a dictionary for."""
+    index = node.slice[0].slice if len(node.slice) == 1 else None
+    return string_value(index.value) if isinstance(index, cst.Index) else None
+
+
+def entry_of(value: cst.BaseExpression | None, key: str) -> cst.BaseExpression | None:
+    """Return what the dictionary that `value` spells holds under `key`."""
+    if isinstance(value, cst.Dict):
+        for element in value.elements:
+            if isinstance(element, cst.DictElement) and string_value(element.key) == key:
+                return element.value
+    if isinstance(value, cst.Call) and code(value.func) == "dict":
+        arg = keyword(value, key)
+        return None if arg is None else arg.value
+    return None
 
 
 def _is_flag(value: cst.BaseExpression) -> bool:

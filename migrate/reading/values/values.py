@@ -14,7 +14,15 @@ from typing import Any
 
 import libcst as cst
 
-from migrate.reading.calls.devices import ACCELERATOR, COUNTS, CUDA, CURRENT, DEVICE, XLA_DEVICES
+from migrate.reading.calls.devices import (
+    ACCELERATOR,
+    BOUNDS,
+    COUNTS,
+    CUDA,
+    CURRENT,
+    DEVICE,
+    XLA_DEVICES,
+)
 from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_other import DATA_LOADERS
 from migrate.reading.names.bindings import Bindings, Given, How, Put, passed_for
@@ -399,10 +407,16 @@ class Values:
 
     def _is_index(self, node: cst.BinaryOperation) -> bool:
         """Whether `node` is the index of a GPU: `rank % torch.cuda.device_count()`."""
-        counts = isinstance(node.operator, cst.Modulo) and is_device_count(
-            node.right, self._context
-        )
+        counts = isinstance(node.operator, cst.Modulo) and self._counts_devices(node.right)
         return counts or self._ranks.is_rank(node)
+
+    def _counts_devices(self, node: cst.BaseExpression) -> bool:
+        """Whether `node` is the number of GPUs, or bounds it: `max(1, torch.cuda.device_count())`."""
+        if isinstance(node, cst.Call) and code(node.func) in BOUNDS:
+            return any(self._counts_devices(arg.value) for arg in node.args)
+        if isinstance(node, cst.BooleanOperation):
+            return self._counts_devices(node.left) or self._counts_devices(node.right)
+        return is_device_count(node, self._context)
 
     def _of_unary(self, node: cst.UnaryOperation) -> Kind:
         not_ = isinstance(node.operator, cst.Not)
@@ -830,7 +844,8 @@ class Values:
         if name in CURRENT or self._ranks.is_rank(call) or self._asks_tensor(call):
             return Kind.INDEX
         first_value = call.args[0].value if call.args else None
-        if name == "int" and self.device(first_value) is Kind.INDEX:
+        bounded = [arg.value for arg in call.args] if name in BOUNDS else []
+        if any(self.device(value) is Kind.INDEX for value in bounded):
             return Kind.INDEX
         asks = name in ("os.getenv", "os.environ.get")
         return Kind.INDEX if asks and string_value(first_value) in v.RANK_VARIABLES else None

@@ -32,7 +32,8 @@ class LoadedValues(Hazard):
     **Why.** `torch.load` restores to the host: to the device of XLA it cannot. `load_state_dict` copies the
     values to where the parameters are; whatever else is done with them finds them on the host: "Expected XLA
     tensor" where they meet a tensor of the device, and parameters on the host after `load_state_dict(…,
-    assign=True)` or `weight.data = checkpoint["w"]`. Sums and products run, and copy the tensor each time.
+    assign=True)` or `weight.data = checkpoint["w"]`. Sums and products run, and copy the tensor each time. A
+    class of your own may keep what its `load_state_dict` is given: `self.average = state["average"]`.
 
     **What to do.** `.to("xla")` where the tensor is taken out of the checkpoint. Leave `assign=True` out, or
     move the model after it and make the optimizer after that.
@@ -231,6 +232,11 @@ class LoadedValues(Hazard):
             assign = keyword(call, "assign")
             on = truth(assign.value, facts) if assign is not None else False
             first = keyword(call, "state_dict") or (call.args[0] if call.args else None)
+            kept = facts.context.calls.kept_states.get(facts.context.place(call))
+            if kept is not None:
+                if first is not None and is_loaded(first.value, facts):
+                    yield from self._kept(call, func, kept, facts)
+                return
             if on is False or first is None:
                 return
             loaded = is_loaded(first.value, facts) or _is_filled_with_loaded(first.value, facts)
@@ -265,6 +271,15 @@ class LoadedValues(Hazard):
                 message = f"{code(part)} {WHERE}, and meets tensors of the device: {MOVE}"
                 yield self.hit(call, message)
                 return
+
+    def _kept(self, call: cst.Call, func: cst.Attribute, kept: str, facts: Facts) -> Iterable[Hit]:
+        """Yield a call that gives a checkpoint to an object which keeps its tensors."""
+        if not _moves_later(call, func.value, facts):
+            message = (
+                f"{kept} keeps the tensors of the checkpoint, which are on the host: move them to the "
+                "device there, or .copy_() them"
+            )
+            yield self.hit(call, message)
 
     def _method(
         self, call: cst.Call, parts: list[cst.BaseExpression], facts: Facts
