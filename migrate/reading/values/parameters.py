@@ -13,13 +13,22 @@ if TYPE_CHECKING:
     from migrate.reading.script import Script
 
 ASKED = words("parameters named_parameters")
-DEEPEST = 6
 
 
-def holds_parameters(node: cst.CSTNode | None, context: Script, depth: int = 0) -> bool:
-    """Whether `node` is made of parameters, also by way of names, attributes and this script's calls."""
-    if node is None or depth > DEEPEST:
+def holds_parameters(
+    node: cst.CSTNode | None, context: Script, seen: set[int] | None = None
+) -> bool:
+    """Whether `node` is made of parameters, also by way of names, attributes and this script's calls.
+
+    Args:
+        node: an expression.
+        context: the script.
+        seen: what the same question has looked at: each value is followed once.
+    """
+    seen = set() if seen is None else seen
+    if node is None or id(node) in seen:
         return False
+    seen.add(id(node))
     for part in nodes(node):
         if isinstance(part, cst.Attribute):
             if part.attr.value in ASKED | {"param_groups"}:
@@ -27,7 +36,7 @@ def holds_parameters(node: cst.CSTNode | None, context: Script, depth: int = 0) 
         elif _is_group_key(part, context):
             return True
     return any(
-        _binds_parameters(part, context, depth + 1)
+        _binds_parameters(part, context, seen)
         for part in nodes_of(node, cst.Name)
         if not _is_attribute_name(part, context)
     )
@@ -67,19 +76,19 @@ def _is_of_self(node: cst.Attribute) -> bool:
     return isinstance(node.value, cst.Name) and node.value.value == "self"
 
 
-def _binds_parameters(name: cst.Name, context: Script, depth: int) -> bool:
+def _binds_parameters(name: cst.Name, context: Script, seen: set[int]) -> bool:
     """Whether something gives parameters to `name`, a variable or the attribute of `self`."""
     above = context.parent(name)
     if isinstance(above, cst.Attribute) and above.attr is name:
         given = context.values.given_to(above)
-        return any(holds_parameters(value, context, depth) for value in given)
+        return any(holds_parameters(value, context, seen) for value in given)
     for binding in context.bindings(name):
         if isinstance(binding.node, cst.Param):
-            if _is_given_parameters(binding.node, context, depth):
+            if _is_given_parameters(binding.node, context, seen):
                 return True
             continue
         value = value_of(binding.node, context)
-        if value is not None and holds_parameters(value, context, depth):
+        if value is not None and holds_parameters(value, context, seen):
             return True
     return False
 
@@ -96,11 +105,12 @@ def value_of(target: cst.CSTNode, context: Script) -> cst.BaseExpression | None:
     return None
 
 
-def _is_given_parameters(param: cst.Param, context: Script, depth: int) -> bool:
+def _is_given_parameters(param: cst.Param, context: Script, seen: set[int]) -> bool:
     """Whether a function is given parameters as `param`: by a call, or as an optimizer is."""
     function = context.function_around(param)
-    if not isinstance(function, cst.FunctionDef):
+    if id(param) in seen or not isinstance(function, cst.FunctionDef):
         return False
+    seen.add(id(param))
     names = [one.name.value for one in function.params.params]
     if function.name.value == "__init__" and is_in_optimizer(function, context):
         return names[1:2] == [param.name.value]
@@ -108,6 +118,6 @@ def _is_given_parameters(param: cst.Param, context: Script, depth: int) -> bool:
     for call in context.all_of(cst.Call):
         if function in context.called(call):
             given = (bind(call, names[is_method:]) or {}).get(param.name.value)
-            if given is not None and holds_parameters(given.value, context, depth):
+            if given is not None and holds_parameters(given.value, context, seen):
                 return True
     return False

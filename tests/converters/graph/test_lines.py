@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from functools import cache, partial
@@ -13,6 +14,8 @@ import pytest
 import torch
 
 from converters.graph import Port, port
+from converters.graph.expression import Hole, code
+from converters.graph.writing.forms.numbered import by_number
 from tests.converters.graph import on_lines
 from tests.converters.graph.flax_side import variables
 
@@ -83,3 +86,13 @@ def test_turns_that_differ_otherwise_stay_apart() -> None:
     source = made("uneven")[1].modeling
     assert "enumerate" not in source
     assert source.count("self.experts[") == 3
+
+
+def test_turns_that_differ_in_a_size_are_not_one() -> None:
+    same = [[ast.Expr(code("x[:{n}]", n=Hole(3)))] for _ in range(3)]
+    made = by_number(same, "i")
+    assert made is not None
+    assert [type(one) for one in ast.walk(made[0])] == [type(one) for one in ast.walk(same[0][0])]
+    others = [[ast.Expr(code("x[:{n}]", n=Hole(number)))] for number in range(3)]
+    assert by_number(others, "i") is None
+    assert by_number([[ast.Expr(Hole(number))] for number in range(3)], "i") is None

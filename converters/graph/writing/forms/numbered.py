@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
-from converters.graph.expression import code
+from converters.graph.expression import Hole, code
 
 
 class _DifferError(Exception):
@@ -39,6 +39,10 @@ def _unified(nodes: Sequence[Any], counter: str) -> Any:
         if any(one != first for one in nodes):
             raise _DifferError
         return first
+    if isinstance(first, Hole):
+        if any(_filling(one) != _filling(first) for one in nodes):
+            raise _DifferError
+        return first
     if isinstance(first, ast.Slice):
         return _slice(nodes, counter)
     if isinstance(first, ast.Constant) and any(one.value != first.value for one in nodes):
@@ -48,6 +52,11 @@ def _unified(nodes: Sequence[Any], counter: str) -> Any:
         for name in first._fields
     }
     return type(first)(**made)
+
+
+def _filling(hole: Hole) -> tuple[type, Any, str]:
+    """What stands in its place later."""
+    return type(hole.value), hole.value, getattr(hole.value, "text", "")
 
 
 def _number(values: Sequence[Any], counter: str) -> ast.expr:
@@ -65,6 +74,11 @@ def _number(values: Sequence[Any], counter: str) -> ast.expr:
 
 def _slice(nodes: Sequence[ast.Slice], counter: str) -> ast.Slice:
     """A slice, of which the first has no lower bound and the last no upper one."""
+    if any(isinstance(part, Hole) for one in nodes for part in ast.walk(one)):
+        sides = ("lower", "upper", "step")
+        return ast.Slice(
+            *(_unified([getattr(one, side) for one in nodes], counter) for side in sides)
+        )
     if len({ast.dump(one) for one in nodes}) == 1:
         return nodes[0]
     lower = [0 if one.lower is None else _value(one.lower) for one in nodes]
