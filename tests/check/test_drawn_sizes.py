@@ -116,6 +116,7 @@ def test_a_data_set() -> None:
         "images = images.flip(-1) if random.random() < 0.5 else images",
         "if random.random() < 0.5:\n    images = images.flip(-1)\nimages = F.interpolate(images, 32)",
         "small = resized(images, random.choice(self.sizes))\nimages = F.interpolate(small, size=32)",
+        "s = ()\nfor x in (8, 8):\n    s = s + (x,)\nimages = F.interpolate(images, size=s)",
     ],
 )
 def test_batches_of_one_size(lines: str) -> None:

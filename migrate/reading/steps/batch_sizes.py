@@ -134,17 +134,21 @@ def _sizes(call: cst.Call | cst.Subscript, facts: Facts) -> list[cst.BaseExpress
     return []
 
 
-def _is_drawn(size: cst.BaseExpression, facts: Facts) -> bool:
+def _is_drawn(size: cst.BaseExpression, facts: Facts, seen: frozenset[int] = frozenset()) -> bool:
+    """Whether `size` is drawn; `seen` are the values that it is followed through (`size = size + (1,)`)."""
+    if id(size) in seen:
+        return False
+    seen |= {id(size)}
     if isinstance(size, cst.BinaryOperation):  # (side,) * 2
-        return any(_is_drawn(part, facts) for part in (size.left, size.right))
+        return any(_is_drawn(part, facts, seen) for part in (size.left, size.right))
     if isinstance(size, cst.NamedExpr):
-        return _is_drawn(size.value, facts)
+        return _is_drawn(size.value, facts, seen)
     if isinstance(size, cst.Tuple | cst.List):
-        return any(_is_drawn(element.value, facts) for element in size.elements)
+        return any(_is_drawn(element.value, facts, seen) for element in size.elements)
     if isinstance(size, cst.Name):
         for one in facts.bindings.given(size):
             whole = one.loop is None and one.index is None
-            if whole and isinstance(one.value, LISTED) and _is_drawn(one.value, facts):
+            if whole and isinstance(one.value, LISTED) and _is_drawn(one.value, facts, seen):
                 return True
     drawn = drawn_of(facts)
     return drawn.is_drawn(size) or drawn.gives_drawn(size)
