@@ -446,7 +446,8 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         norms_over_replicas=_norms_over_replicas(analysis),
         generators=frozenset(_end(call, scope.module) for call in generators_of(analysis, scope)),
         kept_states={
-            _end(call, scope.module): where for call, where in kept_states(analysis, scope)
+            _end(call, scope.module): where
+            for call, where in (kept_states(analysis, scope) if _loads_states(analysis) else ())
         },
         held_by_some=frozenset(
             _end(node, scope.module)
@@ -550,6 +551,12 @@ def _joins_by_itself(analysis: Analysis) -> bool:
 def _builds(analysis: Analysis) -> bool:
     """Whether a file of a project names what builds extensions of torch."""
     return any(b"cpp_extension" in one.data for one in analysis.project.modules.values())
+
+
+@lru_cache(maxsize=2)
+def _loads_states(analysis: Analysis) -> bool:
+    """Whether a file of a project has a `load_state_dict` of its own."""
+    return any(b"def load_state_dict" in s.module.data for s in analysis.scopes.values())
 
 
 @lru_cache(maxsize=2)
