@@ -14,7 +14,7 @@ import torch
 
 from converters.graph.expression import call, code
 from converters.graph.ir import COMPUTE, Free, Graph
-from converters.graph.merging.merged import Both, both_modes, evaluation_alone
+from converters.graph.merging.merged import Both, evaluation_alone
 from converters.graph.merging.methods import (
     as_forward,
     further_methods,
@@ -24,14 +24,12 @@ from converters.graph.merging.methods import (
     require_method,
 )
 from converters.graph.merging.options import OptionError, merged
-from converters.graph.merging.recorded import Options, tensors
+from converters.graph.merging.recorded import Options, recorded_as_given, tensors
 from converters.graph.merging.recorded import recorded as recorded_with_options
 from converters.graph.merging.results import with_same_results
-from converters.graph.recording.group import group
 from converters.graph.recording.guards import Bound
-from converters.graph.recording.masks import broadcast_masks
 from converters.graph.recording.shared import first_names
-from converters.graph.recording.trace import GraphError, Trace, trace
+from converters.graph.recording.trace import GraphError, Trace
 from converters.graph.starts.watch import Starts
 from converters.graph.writing import linen
 from converters.graph.writing.classes import classes
@@ -277,7 +275,8 @@ def _recordings(
     for name, given in methods.items():
         with as_forward(module, name), methods_as_calls(module):
             try:
-                others[name] = _recording(module, given, forward.both.recorded.same_dtype)
+                same = forward.both.recorded.same_dtype
+                others[name] = recorded_as_given(module, given, same)
             except GraphError as error:
                 raise GraphError(f"method {name}: {error.what}", error.remedy) from error
         why = others[name].recorded.same_dtype
@@ -285,18 +284,12 @@ def _recordings(
             forward = recorded_with_options(module, inputs, why)
             for earlier in list(others)[:-1]:
                 with as_forward(module, earlier), methods_as_calls(module):
-                    others[earlier] = _recording(module, methods[earlier], why)
+                    others[earlier] = recorded_as_given(module, methods[earlier], why)
     both = forward.both
     refused = [one.modes.refused for one in (both, *others.values()) if one.modes.refused]
     if refused:
         both, others = _without_training(both, others, refused[0])
     return both, forward.options, others
-
-
-def _recording(module: torch.nn.Module, inputs: Tensors, same_dtype: str) -> Both:
-    with broadcast_masks():
-        recorded = trace(module, inputs, same_dtype=same_dtype)
-    return both_modes(module, inputs, recorded, group(recorded))
 
 
 def _without_training(

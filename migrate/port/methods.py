@@ -24,7 +24,10 @@ def specs_by_method(
     others: dict[str, list[str]] = {name: [] for name in methods}
     for spec in specs:
         name, _, rest = spec.partition(":")
-        (others[name] if name in others and rest else own).append(rest if name in others else spec)
+        if rest and name in others:
+            others[name].append(rest)
+        else:
+            own.append(spec)
     return tuple(own), {name: tuple(made) for name, made in others.items()}
 
 

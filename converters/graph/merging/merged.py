@@ -68,12 +68,11 @@ def both_modes(
     try:
         if not trains_otherwise(module, inputs):
             return Both(recorded, graph)
+        same = recorded.same_dtype
         with training(module, inputs) as statistics, broadcast_masks():
-            same = recorded.same_dtype
             trained = trace(module, inputs, as_it_is=True, masks=masks, same_dtype=same)
         if trained.decomposed and not recorded.decomposed:
             with broadcast_masks():
-                same = recorded.same_dtype
                 recorded = trace(module, inputs, decomposed=True, masks=masks, same_dtype=same)
             graph = group(recorded)
         modules = dict(module.named_modules(remove_duplicate=False))

@@ -16,44 +16,12 @@ import torch
 from converters.graph.ir import Call, Entry, Free, Graph, Held, Op, Ref
 from converters.graph.recording.trace import METHOD, GraphError
 from converters.graph.writing.original.names import source_tree
+from converters.other_method import calling
 
 # Numbers of calls of a module that one method may have.
 _CALLS = 100_000
-# Methods that a Flax module has itself.
-_OF_FLAX = (
-    *(
-        "apply",
-        "bind",
-        "clone",
-        "copy",
-        "init",
-        "init_with_output",
-        "make_rng",
-        "module_paths",
-        "name",
-    ),
-    *(
-        "param",
-        "parent",
-        "path",
-        "perturb",
-        "put_variable",
-        "scope",
-        "setup",
-        "sow",
-        "tabulate",
-        "unbind",
-    ),
-    *(
-        "get_variable",
-        "has_rng",
-        "has_variable",
-        "is_initializing",
-        "is_mutable_collection",
-        "lazy_init",
-    ),
-    *("variable", "variables", "config", "dtype", "param_dtype", "precision", "dtypes", "numerics"),
-)
+# What every class of a port has beside what Flax gives it.
+_OF_PORTS = ("config", "dtype", "param_dtype", "precision", "dtypes", "numerics", "cast_param")
 
 
 def further_methods(module: torch.nn.Module) -> tuple[str, ...]:
@@ -124,21 +92,28 @@ def require_method(module: torch.nn.Module, method: str) -> None:
         raise GraphError(
             f"{type(module).__name__} has no method {method} of its own", f"its methods: {names}"
         )
-    if method in _OF_FLAX:
+    if method in _of_flax():
         raise GraphError(
             f"{type(module).__name__}.{method}: every Flax module has a {method} already",
             "give the original's method another name",
         )
 
 
+def _of_flax() -> frozenset[str]:
+    """Names of what every module of a port has."""
+    from flax import linen
+
+    class Plain(linen.Module):
+        pass
+
+    return frozenset({*dir(Plain), *Plain.__dataclass_fields__, *_OF_PORTS})
+
+
 @contextmanager
 def as_forward(module: torch.nn.Module, method: str) -> Iterator[None]:
     """Have a call of a model run another of its methods."""
     cls = type(module)
-    other = type(
-        cls.__name__, (cls,), {"forward": getattr(cls, method), "__module__": cls.__module__}
-    )
-    module.__class__ = other
+    module.__class__ = calling(cls, method)
     try:
         yield
     finally:
@@ -168,8 +143,7 @@ def _methods_as_calls(part: torch.nn.Module, names: Sequence[str]) -> Iterator[N
 
     def called(name: str) -> Callable[..., Any]:
         plain = getattr(part, name)
-        space = {"forward": getattr(cls, name), "__module__": cls.__module__, METHOD: name}
-        other = type(cls.__name__, (cls,), space)
+        other = calling(cls, name, **{METHOD: name})
 
         @functools.wraps(plain)
         def run(*args: Any, **kwargs: Any) -> Any:

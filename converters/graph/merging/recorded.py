@@ -39,6 +39,7 @@ class Options:
     Attributes:
         names: the inputs, in the order of the model's arguments.
         bare: the recording without any of them.
+        bounds: conditions on free sizes under which both recordings hold.
         needs: input → another one without which it is refused.
         refused: inputs of transformers' text models that the port does not take, each with the reason.
     """
@@ -52,10 +53,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A model's recordings, of both modes, and what it is called with."""
+    """A model's recordings, of both modes, and what a caller may leave out."""
 
     both: Both
-    inputs: Inputs
     options: Options = Options()
 
 
@@ -86,10 +86,18 @@ def recorded(module: torch.nn.Module, inputs: Inputs, same_dtype: str = "") -> R
         refused |= dict.fromkeys(left, why)
         added = {name: one for name, one in added.items() if name not in left}
         optional = [name for name in optional if name not in left]
+    return Recorded(recorded_as_given(module, inputs, same_dtype), Options(refused=refused))
+
+
+def recorded_as_given(module: torch.nn.Module, inputs: Inputs, same_dtype: str) -> Both:
+    """Record a model with these inputs and no others, in both modes.
+
+    Raises:
+        GraphError: it cannot be recorded.
+    """
     with broadcast_masks():
         found = trace(module, inputs, same_dtype=same_dtype)
-    both = both_modes(module, inputs, found, group(found))
-    return Recorded(both, inputs, Options(refused=refused))
+    return both_modes(module, inputs, found, group(found))
 
 
 def _both(
@@ -106,12 +114,11 @@ def _both(
         GraphError: it cannot be recorded with all of them, or without.
     """
     bare = _without(module, every, names, same_dtype=same_dtype)
-    with broadcast_masks():
-        found = trace(module, every, masks=_masks(every, names), same_dtype=same_dtype)
+    found = _without(module, every, (), names, same_dtype)
     if found.fixed or found.same_dtype != bare.same_dtype or found.notes != bare.notes:
         raise OptionError("the model is recorded in another way with it")
-    sides = _sides(group(found), names)
-    graph = with_sides(group(found), sides)
+    graph = group(found)
+    graph = with_sides(graph, _sides(graph, names))
     whole = _simplified(module, found, graph)
     small = _simplified(module, bare, group(bare))
     made = merged(whole, small)
@@ -125,7 +132,7 @@ def _both(
     both = both_modes(module, every, found, graph, _masks(every, names))
     both = replace(both, graph=with_sides(both.graph, _sides(both.graph, names)))
     bounds = tuple(dict.fromkeys((*bare.bounds, *_bounds(found, names))))
-    return Recorded(both, every, Options(tuple(names), small, bounds, needs, dict(refused)))
+    return Recorded(both, Options(tuple(names), small, bounds, needs, dict(refused)))
 
 
 def _masks(every: Inputs, names: Sequence[str]) -> list[str]:

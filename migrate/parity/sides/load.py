@@ -16,6 +16,7 @@ from typing import Any, Literal
 from converters.errors import ConversionError
 from converters.installing import missing_behind
 from converters.model import imported, split_call
+from converters.other_method import calling
 from migrate.parity.ground.errors import ArgumentsError, TargetError
 from migrate.parity.sides.frames import raised
 from migrate.parity.sides.runner import Runner
@@ -245,9 +246,7 @@ def _runner(model: Any, target: Target) -> Runner:
 
 def _torch_method(model: Any, method: str) -> Any:
     """The module, whose call runs another of its methods."""
-    cls = type(model)
-    space = {"forward": getattr(cls, method), "__module__": cls.__module__}
-    model.__class__ = type(cls.__name__, (cls,), space)
+    model.__class__ = calling(type(model), method)
     return model
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from converters.graph.merging.methods import as_forward
 from migrate.port.sizes.distance import distance
-from migrate.port.sizes.flax import PortRefusesError, port_at
+from migrate.port.sizes.flax import PortRefusesError
 from migrate.port.sizes.instance import Arrays, Axis, Change, Instance, resized, run
 from migrate.port.sizes.question import Question
 
@@ -34,13 +34,10 @@ def method_apart(
     there = _taken(made, method, inputs, changes)
     if there is None:
         return "takes no inputs there that were tried"
-    port = question.port
-    names = port.model_class, port.config_class
     try:
-        sized = port_at(
-            package, question.folder, names, question.settings(made), made.module, made.inputs
+        found = question.port_at(package, question.settings(made), made).outputs(
+            (method, there.inputs)
         )
-        found = sized.outputs((method, there.inputs))
     except PortRefusesError as error:
         return f"raises {error}"
     apart, limit = distance(found, there)

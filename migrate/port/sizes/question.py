@@ -9,6 +9,7 @@ from typing import Any
 
 from converters.graph.writing.original.elsewhere import values_elsewhere
 from migrate.port.sizes.construction import Construction
+from migrate.port.sizes.flax import PortAtSize, port_at
 from migrate.port.sizes.instance import Change, Instance, built
 
 
@@ -33,6 +34,15 @@ class Question:
     def built(self, changes: tuple[Change, ...]) -> Instance | None:
         """The original with these changes; None where it refuses them."""
         return built(self.construction, self.base.inputs, changes, self.shown)
+
+    def port_at(self, package: Any, settings: Mapping[str, Any], other: Instance) -> PortAtSize:
+        """The port with the settings of another instance, and with its weights.
+
+        Raises:
+            PortRefusesError: its mapping or its configuration refuses it.
+        """
+        names = self.port.model_class, self.port.config_class
+        return port_at(package, self.folder, names, settings, other.module, other.inputs)
 
     def settings(self, other: Instance) -> Mapping[str, Any]:
         """The settings of the port at the size of another instance."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from migrate.port.sizes.distance import distance
-from migrate.port.sizes.flax import PortAtSize, PortRefusesError, port_at
+from migrate.port.sizes.flax import PortAtSize, PortRefusesError
 from migrate.port.sizes.instance import Change, Instance, alive
 from migrate.port.sizes.question import Question
 
@@ -75,22 +75,13 @@ class Tries:
         self._progress(f"comparing {what} at another size: {', '.join(names[:_SHOWN])}{more}")
         if attempt == self._outputs:
             made = alive(made)
-        port = self._question.port
-        settings = dict(self._question.settings(made))
+        settings = self._question.settings(made)
         try:
-            there = port_at(
-                self._package,
-                self._question.folder,
-                (port.model_class, port.config_class),
-                settings,
-                made.module,
-                made.inputs,
-            )
-            why = attempt(there, made)
+            why = attempt(self._question.port_at(self._package, settings, made), made)
         except PortRefusesError as error:
             return f"the port raises {error}"
         if not why:
-            self.settings = settings
+            self.settings = dict(settings)
         return why
 
     def _shapes(self, there: PortAtSize, made: Instance) -> str:

@@ -90,11 +90,9 @@ def _computed_with(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.e
     yield from top.computed
     for compared, scope in top.compared:
         yield from ((side, scope) for side in (compared.left, *compared.comparators))
-    for root in top.all_roots:
-        for region in analysis.regions(root):
-            for call, scope in region.calls:
-                yield from ((arg, scope) for arg in call.args)
-                yield from ((keyword.value, scope) for keyword in call.keywords)
+    for call, scope in analysis.calls_in(top):
+        yield from ((arg, scope) for arg in call.args)
+        yield from ((keyword.value, scope) for keyword in call.keywords)
 
 
 def is_module(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
@@ -287,11 +285,9 @@ def generators_of(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
     """
     if not _speaks_of_generators(analysis):
         return
-    for root in top.all_roots:
-        for region in analysis.regions(root):
-            for call, scope in region.calls:
-                if _makes_generator(call, scope, analysis):
-                    yield call
+    for call, scope in analysis.calls_in(top):
+        if _makes_generator(call, scope, analysis):
+            yield call
 
 
 @lru_cache(maxsize=2)

@@ -62,6 +62,12 @@ class Analysis:
             yield current
             waiting += current.inner
 
+    def calls_in(self, top: ModuleScope) -> Iterator[tuple[ast.Call, Scope]]:
+        """Yield every call of a file, and where it stands."""
+        for root in top.all_roots:
+            for region in self.regions(root):
+                yield from region.calls
+
     @cached_property
     def roots(self) -> list[Region]:
         """What runs on its own: the bodies of functions, of modules, and of main guards."""

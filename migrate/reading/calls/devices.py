@@ -18,7 +18,6 @@ from migrate.reading.calls.kinds import (
     NOTHING,
     OF_INDEX,
     Device,
-    External,
     Options,
     Trait,
     Values,
@@ -35,6 +34,9 @@ class Evaluator(Protocol):
 
     def values(self, node: ast.expr | None, scope: Scope) -> Values:
         """Return what an expression may be."""
+
+    def externals(self, node: ast.expr, scope: Scope) -> frozenset[str]:
+        """Return the dotted names of what an expression may be that is outside of the project."""
 
     def at_key(self, container: ast.expr, key: str, scope: Scope) -> Values:
         """Return what the item `key` of an expression may be."""
@@ -107,7 +109,7 @@ def _counts(node: ast.expr, scope: Scope, evaluator: Evaluator) -> bool:
         case ast.BoolOp(values=values):
             return any(_counts(value, scope, evaluator) for value in values)
         case ast.Call(func=function):
-            return bool(_names(function, scope, evaluator) & COUNTS)
+            return bool(evaluator.externals(function, scope) & COUNTS)
     return False
 
 
@@ -134,7 +136,7 @@ def of_call(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Values:
         given = evaluator.values(call.args[0], scope)
         of_index = given & {OF_INDEX} if function.id == "int" else NOTHING
         return _devices(given) | of_index
-    names = _names(function, scope, evaluator)
+    names = evaluator.externals(function, scope)
     if not names:
         return NOTHING
     if names & DEVICE:
@@ -157,7 +159,7 @@ def of_call(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Values:
 
 def of_environment(container: ast.expr, key: str, scope: Scope, evaluator: Evaluator) -> Values:
     """Return the index that `os.environ["LOCAL_RANK"]` is."""
-    if key in RANK_VARIABLES and "os.environ" in _names(container, scope, evaluator):
+    if key in RANK_VARIABLES and "os.environ" in evaluator.externals(container, scope):
         return _KINDS[Kind.INDEX]
     return NOTHING
 
@@ -238,7 +240,7 @@ def _of_method(
         return _KINDS[Kind.CUDA] if is_cuda else NOTHING
     if function.attr == "get" and call.args and isinstance(call.args[0], ast.Constant):
         key = call.args[0].value
-        if isinstance(key, str) and not _names(function.value, scope, evaluator):
+        if isinstance(key, str) and not evaluator.externals(function.value, scope):
             item = evaluator.at_key(function.value, key, scope)
             return item | _union(evaluator.values(default, scope) for default in call.args[1:])
     return NOTHING
@@ -261,11 +263,6 @@ def _devices(values: Values) -> Values:
 
 def _indices(values: Values) -> Values:
     return frozenset(v for v in values if isinstance(v, Device) and v.kind is Kind.INDEX)
-
-
-def _names(node: ast.expr, scope: Scope, evaluator: Evaluator) -> frozenset[str]:
-    values = evaluator.values(node, scope)
-    return frozenset(value.name for value in values if isinstance(value, External))
 
 
 def _union(found: Iterable[Values]) -> Values:

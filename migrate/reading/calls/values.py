@@ -127,6 +127,11 @@ class Evaluator(Families):
                 yield from region.calls
                 waiting += region.inner
 
+    def externals(self, node: ast.expr, scope: Scope) -> frozenset[str]:
+        """The dotted names of what `node` may be that is outside of the project."""
+        values = self.values(node, scope)
+        return frozenset(value.name for value in values if isinstance(value, External))
+
     def values(self, node: ast.expr | None, scope: Scope) -> Values:
         """Return what `node`, evaluated in `scope`, may be."""
         if node is None:

@@ -50,11 +50,9 @@ def drawn_weights(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Ca
     if any(SENDS.search(one) for one in data):
         return
     weights = _Weights(analysis, top)
-    for root in top.all_roots:
-        for region in analysis.regions(root):
-            for call, scope in region.calls:
-                if why := weights.why(call, scope):
-                    yield call, why
+    for call, scope in analysis.calls_in(top):
+        if why := weights.why(call, scope):
+            yield call, why
 
 
 class _Weights:
@@ -88,8 +86,7 @@ class _Weights:
             call.func
         ).endswith("Trainer"):
             return None
-        values = self._evaluator.values(call.func, scope)
-        names = {value.name for value in values if isinstance(value, External)}
+        names = self._evaluator.externals(call.func, scope)
         if names & PREPARES:
             is_model = self._evaluator.is_prepared_model
             return next((arg for arg in call.args if is_model(arg, scope)), None)
@@ -124,8 +121,7 @@ class _Weights:
     def _own(self, seed: Site) -> str:
         """Return why a seed differs between replicas; empty where nothing is seen to make it differ."""
         call, scope = seed
-        values = self._evaluator.values(call.func, scope)
-        names = {value.name for value in values if isinstance(value, External)}
+        names = self._evaluator.externals(call.func, scope)
         if names & drawing.BY_CHANCE:
             return "is drawn by chance"
         for keyword in call.keywords:

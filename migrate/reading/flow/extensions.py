@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from migrate.reading.calls.kinds import External
 from migrate.reading.flow.constants import constants
 from migrate.reading.values.words import words
 
@@ -21,12 +20,8 @@ def extensions_of(analysis: Analysis) -> frozenset[str]:
     """Return the dotted names of the extensions that files of a project build, as `setup.py` does."""
     found: set[str] = set()
     for call, scope in analysis.evaluator.calls():
-        names = {
-            value.name
-            for value in analysis.evaluator.values(call.func, scope)
-            if isinstance(value, External) and value.name.startswith(HOME)
-        }
-        if not any(name.removeprefix(HOME) in BUILDERS for name in names):
+        names = analysis.evaluator.externals(call.func, scope)
+        if not any(name.startswith(HOME) and name[len(HOME) :] in BUILDERS for name in names):
             continue
         given = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "name")]
         for node in given:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 from migrate.reading.accelerators.asked import is_module
 from migrate.reading.accelerators.objects import KEEPS, objects_of
 from migrate.reading.calls.devices import kind_of
-from migrate.reading.calls.kinds import MODULES, External
+from migrate.reading.calls.kinds import MODULES
 from migrate.reading.calls.order import closure
 from migrate.reading.calls.scopes import Binding, Class, Function, ModuleScope, Scope
 from migrate.reading.flow.constants import constants
+from migrate.reading.replicas.rank_tests import last_part
 from migrate.reading.values.kind import ACCELERATORS, Kind
 from migrate.reading.values.meetings import TENSORS
 from migrate.reading.values.words import words
@@ -103,7 +104,8 @@ def mixed_groups(analysis: Analysis) -> Mapping[ast.Call, Path]:
     return {
         call: scope.module.path
         for call, scope in analysis.evaluator.calls()
-        if INIT & _names(call, scope, analysis) and _is_mixed(call, scope, analysis)
+        if INIT & analysis.evaluator.externals(call.func, scope)
+        and _is_mixed(call, scope, analysis)
     }
 
 
@@ -113,11 +115,6 @@ def run_with(analysis: Analysis, path: Path) -> frozenset[Path]:
     project = analysis.project
     programs = closure([path], lambda one: project.importers.get(one, ()))
     return frozenset(closure(programs, lambda one: project.imports(project.modules[one])))
-
-
-def _names(call: ast.Call, scope: Scope, analysis: Analysis) -> set[str]:
-    values = analysis.evaluator.values(call.func, scope)
-    return {value.name for value in values if isinstance(value, External)}
 
 
 def _is_mixed(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
@@ -136,7 +133,7 @@ def _is_mixed(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
 
 def _tensors(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[ast.expr]:
     """Yield the tensors that a call gives to a collective of the whole group."""
-    for name in _names(call, scope, analysis):
+    for name in analysis.evaluator.externals(call.func, scope):
         parameters = TENSORS.get(name.rpartition(".")[2]) if name.startswith(MODULE) else None
         if parameters is None:
             continue
@@ -154,7 +151,7 @@ def _is_mixed_too(group: ast.expr, scope: Scope, analysis: Analysis) -> bool:
     made = objects_of(analysis).origin(group, scope).made
     return bool(made) and all(
         isinstance(call, ast.Call)
-        and getattr(call.func, "attr", getattr(call.func, "id", "")) == "new_group"
+        and last_part(call.func) == "new_group"
         and len(call.args) < 3
         and not any(keyword.arg in ("backend", None) for keyword in call.keywords)
         for call in made
@@ -253,10 +250,7 @@ def _of_parameter(function: Function, name: str, analysis: Analysis, seen: froze
 @lru_cache(maxsize=2)
 def _called_names(analysis: Analysis) -> frozenset[str]:
     """Return the last parts of the names of all that a project calls."""
-    return frozenset(
-        getattr(call.func, "attr", getattr(call.func, "id", ""))
-        for call, _ in analysis.evaluator.calls()
-    )
+    return frozenset(last_part(call.func) for call, _ in analysis.evaluator.calls())
 
 
 def _reaching(bindings: list[Binding], node: ast.Name, scope: Scope) -> list[Binding]:
@@ -311,8 +305,7 @@ def _of_call(call: ast.Call, scope: Scope, analysis: Analysis, seen: frozenset[i
     if any(value in MODULES for value in values):
         return DEVICE
     functions = ran.functions if ran is not None else []
-    names = _names(call, scope, analysis)
-    last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    names, last = analysis.evaluator.externals(function, scope), last_part(function)
     if any(name.startswith("torch.") for name in names) and last in MAKERS:
         return _of_maker(call, last, scope, analysis, seen) or here
     if any(name.startswith("torch.nn.") and last[:1].isupper() for name in names):

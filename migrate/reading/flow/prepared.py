@@ -40,18 +40,16 @@ def unprepared_batches(
     if top.module.path not in led_of(analysis):
         return
     loaders = _Loaders(analysis)
-    for root in top.all_roots:
-        for region in analysis.regions(root):
-            for call, scope in region.calls:
-                if MOVES_INPUTS not in analysis.evaluator.values(call.func, scope):
-                    continue
-                for arg in (*call.args, *(keyword.value for keyword in call.keywords)):
-                    name = _base(arg)
-                    made = loaders.of_batch(name, scope) if name is not None else None
-                    if name is not None and made is not None:
-                        loader, at = made
-                        yield call, name.id, at.module.path.name, loader.lineno
-                        break
+    for call, scope in analysis.calls_in(top):
+        if MOVES_INPUTS not in analysis.evaluator.values(call.func, scope):
+            continue
+        for arg in (*call.args, *(keyword.value for keyword in call.keywords)):
+            name = _base(arg)
+            made = loaders.of_batch(name, scope) if name is not None else None
+            if name is not None and made is not None:
+                loader, at = made
+                yield call, name.id, at.module.path.name, loader.lineno
+                break
 
 
 def _base(arg: ast.expr) -> ast.Name | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from migrate.reading.accelerators.parts import passed_nodes
-from migrate.reading.calls.kinds import MOVES_INPUTS, External
+from migrate.reading.calls.kinds import MOVES_INPUTS
 from migrate.reading.calls.scopes import Binding, Function, ModuleScope, Scope
 from migrate.reading.replicas.rank_tests import last_part
 
@@ -25,9 +25,8 @@ def unwrapped_modules(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Attr
     A model whose class has a `module` of its own is none.
     """
     evaluator = analysis.evaluator
-    for call, scope in _calls(analysis, top):
-        called = evaluator.values(call.func, scope)
-        if any(isinstance(v, External) and v.name.endswith(WRAPPER) for v in called):
+    for call, scope in analysis.calls_in(top):
+        if any(name.endswith(WRAPPER) for name in evaluator.externals(call.func, scope)):
             return
     seen: set[int] = set()
     for root, scope in _expressions(analysis, top):
@@ -43,7 +42,7 @@ def unwrapped_modules(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Attr
 
 def loads_to_accelerator(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
     """Yield the calls whose `map_location`, or second argument, is the device of Accelerate, or its name."""
-    for call, scope in _calls(analysis, top):
+    for call, scope in analysis.calls_in(top):
         if not last_part(call.func).startswith("load"):
             continue
         named = [keyword.value for keyword in call.keywords if keyword.arg == "map_location"]
@@ -54,8 +53,7 @@ def loads_to_accelerator(analysis: Analysis, top: ModuleScope) -> Iterator[ast.C
 
 def _is_device(place: ast.expr, scope: Scope, analysis: Analysis, depth: int = 4) -> bool:
     """Whether `place` is the device of Accelerate, or is spelled by it: `f"{device}"`, `str(device)`."""
-    values = analysis.evaluator.values(place, scope)
-    if any(isinstance(value, External) and DEVICE.fullmatch(value.name) for value in values):
+    if any(DEVICE.fullmatch(name) for name in analysis.evaluator.externals(place, scope)):
         return True
     match place:
         case ast.JoinedStr(values=[ast.FormattedValue(value=of), *_]):
@@ -83,15 +81,9 @@ def _bound(binding: Binding, analysis: Analysis) -> Iterator[tuple[ast.expr, Sco
         yield binding.value, binding.scope
 
 
-def _calls(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Call, Scope]]:
-    for root in top.all_roots:
-        for region in analysis.regions(root):
-            yield from region.calls
-
-
 def _expressions(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the calls of a file, and what it gives to names and returns."""
-    yield from _calls(analysis, top)
+    yield from analysis.calls_in(top)
     for scope in (top, *top.functions):
         for bindings in scope.bindings.values():
             for binding in bindings:

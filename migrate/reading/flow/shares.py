@@ -471,21 +471,19 @@ def divided_saves(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Ca
     """Yield the calls of torch.save in a file whose path depends on the replica."""
     if b"save" not in top.module.data:
         return
-    for root in top.all_roots:
-        for region in analysis.regions(root):
-            for call, scope in region.calls:
-                paths = list(_paths(call, scope, analysis)) if _may_save(call, scope) else []
-                values = analysis.evaluator.values(call.func, scope) if paths else ()
-                if any(isinstance(value, External) and value.name in SAVES for value in values):
-                    error = handler_of(call, scope, analysis)
-                    if error is not None:
-                        yield call, error
-                        continue
-                    found = [shares_of(analysis).of(path, at) for path, at in paths]
-                    share = next((share for share in found if share is not None), None)
-                    if share is not None:
-                        share = replace(share, mixed=None in found)
-                        yield call, _in_loops(share, call, scope, analysis)
+    for call, scope in analysis.calls_in(top):
+        paths = list(_paths(call, scope, analysis)) if _may_save(call, scope) else []
+        values = analysis.evaluator.values(call.func, scope) if paths else ()
+        if any(isinstance(value, External) and value.name in SAVES for value in values):
+            error = handler_of(call, scope, analysis)
+            if error is not None:
+                yield call, error
+                continue
+            found = [shares_of(analysis).of(path, at) for path, at in paths]
+            share = next((share for share in found if share is not None), None)
+            if share is not None:
+                share = replace(share, mixed=None in found)
+                yield call, _in_loops(share, call, scope, analysis)
 
 
 def handler_of(call: ast.Call, scope: Scope, analysis: Analysis, depth: int = 0) -> Share | None:

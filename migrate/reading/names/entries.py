@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.names.bindings import How
-from migrate.reading.tree.tree import bind, is_attribute_of_self, nodes_of, string_value
+from migrate.reading.tree.tree import bind, is_attribute_of_self, last_part, nodes_of, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
@@ -78,9 +78,9 @@ def _values(
 def _of_call(call: cst.Call, key: str, facts: Facts, depth: int) -> Iterator[cst.BaseExpression]:
     """Yield what the mapping that `call` gives has under `key`."""
     for arg in call.args:
-        if arg.keyword is not None and arg.keyword.value == key and _named(call) == "dict":
+        if arg.keyword is not None and arg.keyword.value == key and last_part(call.func) == "dict":
             yield arg.value
-    if _named(call) in COPIES:
+    if last_part(call.func) in COPIES:
         copied = call.args[0].value if call.args else None
         if copied is None and isinstance(call.func, cst.Attribute):
             copied = call.func.value
@@ -113,8 +113,3 @@ def _filled(name: cst.Name, key: str, facts: Facts, depth: int) -> Iterator[cst.
                     for put in facts.bindings.put_into(mention):
                         if put.key == key:
                             yield put.value
-
-
-def _named(call: cst.Call) -> str:
-    func = call.func
-    return func.attr.value if isinstance(func, cst.Attribute) else getattr(func, "value", "")

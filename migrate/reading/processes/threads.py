@@ -102,17 +102,14 @@ def _launched(scope: ModuleScope, analysis: Analysis) -> Iterator[tuple[Running,
     """Yield what the launches of a file run in a thread, each with what leads to it."""
     workers: dict[Function, End | None] = {}
     whole = False
-    for root in scope.all_roots:
-        for region in analysis.regions(root):
-            for call, at in region.calls:
-                values = analysis.evaluator.values(call.func, at)
-                names = {value.name for value in values if isinstance(value, External)}
-                if names & LAUNCHES:
-                    whole = whole or SCRIPT in names
-                    for arg in (*call.args, *(keyword.value for keyword in call.keywords)):
-                        given = analysis.evaluator.values(arg, at)
-                        place = end_of(call, scope.module)
-                        workers |= {one: place for one in given if isinstance(one, Function)}
+    for call, at in analysis.calls_in(scope):
+        names = analysis.evaluator.externals(call.func, at)
+        if names & LAUNCHES:
+            whole = whole or SCRIPT in names
+            for arg in (*call.args, *(keyword.value for keyword in call.keywords)):
+                given = analysis.evaluator.values(arg, at)
+                place = end_of(call, scope.module)
+                workers |= {one: place for one in given if isinstance(one, Function)}
     path = scope.module.path
     if not workers and not whole:
         return
