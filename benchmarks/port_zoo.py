@@ -29,7 +29,7 @@ import multiprocessing
 import os
 import random
 import re
-import resource
+import signal
 import sys
 from collections import Counter, defaultdict
 from dataclasses import fields
@@ -109,29 +109,13 @@ def earlier(name_of_zoo: str) -> dict[str, float]:
 
 def in_process(context: Any, name_of_zoo: str, name: str, seconds: int) -> dict[str, str]:
     """The row of a model, made in a process of its own."""
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(theirs, name_of_zoo, name, seconds))
-    process.start()
-    theirs.close()
-    late = Row(name, status="time", reason=f"over {seconds} s")
-    try:
-        row = ours.recv() if ours.poll(_PATIENCE * seconds) else late
-    except EOFError:
-        process.join(5)
-        ended = Row(name, status="crash", reason=f"its process ended ({process.exitcode})")
-        row = late if process.exitcode == -24 else ended  # SIGXCPU
-    process.kill()
-    process.join()
+    patience = _PATIENCE * seconds
+    row, ended = zoo.answered(context, prove, (name_of_zoo, name), patience, cpu=seconds)
+    if ended not in (None, -signal.SIGXCPU):
+        row = Row(name, status="crash", reason=f"its process ended ({ended})")
+    row = row or Row(name, status="time", reason=f"over {seconds} s")
     found: dict[str, str] = row.as_dict()
     return found
-
-
-def _child(pipe: Any, name_of_zoo: str, name: str, seconds: int) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
-    silent = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent, 1)
-    os.dup2(silent, 2)
-    pipe.send(prove(name_of_zoo, name))
 
 
 def read(path: Path, name_of_set: str) -> dict[str, dict[str, str]]:

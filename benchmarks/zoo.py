@@ -27,8 +27,10 @@ import multiprocessing
 import os
 import random
 import re
+import resource
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -108,29 +110,55 @@ def run(given: argparse.Namespace, rows: dict[str, Row]) -> None:
 
 
 def in_process(context: Any, zoo: str, name: str, keep: Path | None, seconds: float) -> Row:
+    row: Row = dict.fromkeys(COLUMNS, "")
+    found, ended = answered(context, measure, (zoo, name, keep), seconds)
+    if ended is not None:
+        found = {"ported": "crash", "reason": f"its process ended ({ended})"}
+    return row | (found or {"ported": "time", "reason": f"over {seconds:g} s"})
+
+
+def answered(
+    context: Any,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    seconds: float,
+    cpu: int = 0,
+) -> tuple[Any, int | None]:
+    """What a function gives in a process of its own, which prints nothing.
+
+    Args:
+        context: of multiprocessing.
+        function: of a module.
+        arguments: of it.
+        seconds: to wait for it; then the answer is None.
+        cpu: seconds of CPU after which the system ends the process; 0: as many as it takes.
+
+    Returns:
+        The answer, and the exit code of a process that ended without one.
+    """
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(theirs, zoo, name, keep))
+    process = context.Process(target=_child, args=(theirs, function, arguments, cpu))
     process.start()
     theirs.close()
-    row: Row = dict.fromkeys(COLUMNS, "")
+    answer, ended = None, None
     try:
         if ours.poll(seconds):
-            row |= ours.recv()
-        else:
-            row |= {"ported": "time", "reason": f"over {seconds:g} s"}
+            answer = ours.recv()
     except EOFError:
         process.join(5)
-        row |= {"ported": "crash", "reason": f"its process ended ({process.exitcode})"}
+        ended = process.exitcode
     process.kill()
     process.join()
-    return row
+    return answer, ended
 
 
-def _child(pipe: Any, zoo: str, name: str, keep: Path | None) -> None:
+def _child(pipe: Any, function: Callable[..., Any], arguments: tuple[Any, ...], cpu: int) -> None:
+    if cpu:
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 5))
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
-    pipe.send(measure(zoo, name, keep))
+    pipe.send(function(*arguments))
 
 
 def read(path: Path) -> dict[str, Row]:
