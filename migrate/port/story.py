@@ -150,14 +150,13 @@ def port_model(
         with writing(folder) as place:
             progress("writing source and weights")
             weights = _written(place, folder, name, original, given, made, work, methods)
+            first = {name: inputs[0] for name, inputs in methods.items()}
             sizes = None
             if not made.missing:
                 progress("building both at another size")
-                first = {name: inputs[0] for name, inputs in methods.items()}
                 sizes = _sizes(place, original, given, made, options, progress, first)
                 made = made.limited(sizes.limits)
                 _write_limited(place, made)
-            first = {name: inputs[0] for name, inputs in methods.items()}
             of_them = notes_on_methods(place, first)
             if of_them:
                 made = replace(made, notes=(*made.notes, *of_them))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from migrate.parity.sides.jax.weights import numberless
 from migrate.port.sizes.flax import package_of
 from migrate.port.weights import PARAMS
 
@@ -28,7 +28,7 @@ def unused_paths(folder: Path) -> tuple[str, ...]:
             wanted = package.model_paths()
     except Exception:  # whatever a source that does not run raises
         return ()
-    return tuple(sorted({re.sub(r"_\d+", "_#", path) for path in paths - wanted}))
+    return tuple(sorted({numberless(path) for path in paths - wanted}))
 
 
 def notes_on_methods(folder: Path, methods: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -84,9 +84,7 @@ class CppExtension(ImportHazard):
             yield from self._loaded(node, facts)
             return
         for name in _imported(node, facts):
-            if any(
-                name == own or name.startswith(f"{own}.") for own in facts.context.calls.extensions
-            ):
+            if _is_own(name, facts):
                 optional = any(isinstance(a, cst.Try) for a in facts.context.ancestors(node))
                 message = f"{name} is compiled by this project and does not take tensors of XLA: {OPERATIONS}"
                 yield self.hit(node, message, Severity.INFO if optional else self.severity)

@@ -112,8 +112,7 @@ class JaxRunner:
 
     def load_weights(self, file: Path) -> None:
         """See `Runner`."""
-        weights = read_weights(file)
-        self._model.take(weights)
+        self._model.take(read_weights(file))
 
     def capture(
         self,
