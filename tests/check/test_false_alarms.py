@@ -252,3 +252,41 @@ def test_a_function_of_another_file_is_no_model_by_its_name(tmp_path: Path, name
     (tmp_path / "train.py").write_text(TRAIN.format(name=name))
     found = check_paths([tmp_path], Config()).findings
     assert [one for one in found if one.code == "XLA305"] == []
+
+
+NUMBERED = """
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from tqdm import tqdm
+
+
+def train(net, loader, opt, every, first):
+    net = DDP(net.cuda())
+    {before}
+        for data_iter_step, (x, y) in {over}:
+            loss = net(x.cuda()).mean()
+            if (data_iter_step + 1) % every == 0:
+                opt.zero_grad()
+            loss.backward()
+            opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "over"),
+    [
+        ("if first:", "tqdm(enumerate(loader), total=3)"),
+        ("with tqdm(enumerate(loader)) as shown:", "shown"),
+        ("shown = enumerate(loader)\n    if first:", "shown"),
+        ("shown = enumerate(loader)\n    shown = tqdm(shown)\n    if first:", "shown"),
+        ("shown = tqdm(loader)\n    if first:", "enumerate(shown)"),
+    ],
+)
+def test_the_number_of_a_turn_is_no_tensor_whatever_shows_progress(before: str, over: str) -> None:
+    text = NUMBERED.format(before=before, over=over)
+    codes = {f.code for f in check_source(parse(text.encode(), Path("train.py")), Config())}
+    assert not codes & {"XLA107", "XLA110"}
+    read = text.replace("(data_iter_step + 1) % every == 0", "x.sum() > 3")
+    assert "XLA110" in {
+        f.code for f in check_source(parse(read.encode(), Path("train.py")), Config())
+    }

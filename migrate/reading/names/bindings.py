@@ -21,6 +21,10 @@ Place = tuple[int, int]
 NAMED = frozenset({"items", "named_buffers", "named_children", "named_modules", "named_parameters"})
 # Methods that put their arguments into a container.
 FILLS = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefault", "update"})
+# They number what they give.
+COUNTS = frozenset({"enumerate", "range"})
+# How many names and calls `iterated` follows.
+DEEPEST = 6
 # They hand on what they iterate over.
 TRANSPARENT = frozenset({"tqdm", "trange", "iter", "reversed", "list", "tuple", "islice", "track"})
 
@@ -217,8 +221,37 @@ class Bindings:
         self._name(node.target, How.ADDED, node.value, node)
 
     def _add_for(self, node: cst.For) -> None:
-        for name, how, value in pairs(node.target, node.iter):
+        for name, how, value in pairs(node.target, self.iterated(node.iter)):
             self._name(name, how, value, node, node)
+
+    def iterated(self, over: cst.BaseExpression) -> cst.BaseExpression:
+        """Return what a loop over the name `over` counts: the `enumerate(x)` of `with tqdm(enumerate(x)) as over`.
+
+        `over` itself where it is given more than one value, or none that counts.
+        """
+        value: cst.CSTNode | None = over
+        for _ in range(DEEPEST):
+            if isinstance(value, cst.Call):
+                last = last_part(value.func)
+                if last in COUNTS:
+                    return value
+                value = value.args[0].value if last in TRANSPARENT and value.args else None
+            elif isinstance(value, cst.Name):
+                value = self._only_value(value)
+            else:
+                break
+        return over
+
+    def _only_value(self, name: cst.Name) -> cst.CSTNode | None:
+        """Return the one value of `name`: that of `with value as name` too, and not `name = tqdm(name)`."""
+        values = []
+        for binding in self._context.bindings(name):
+            above = self._context.parent(binding.node)
+            item = self._context.parent(above) if isinstance(above, cst.AsName) else None
+            value = item.item if isinstance(item, cst.WithItem) else self._context.value_of(binding)
+            if not _hands_on(value, name):
+                values.append(value)
+        return values[0] if len(values) == 1 else None
 
     def _add_class(self, node: cst.ClassDef) -> None:
         self.classes[node.name.value] = node
@@ -316,6 +349,18 @@ ADDS: dict[type[cst.CSTNode], Callable[[Bindings, Any], None]] = {
     cst.Return: Bindings._add_return,
     cst.SetComp: Bindings._add_comprehension,
 }
+
+
+def _hands_on(value: cst.CSTNode | None, name: cst.Name) -> bool:
+    """Whether `value` iterates over what `name` has held so far: `tqdm(name)`."""
+    if (
+        not isinstance(value, cst.Call)
+        or last_part(value.func) not in TRANSPARENT
+        or not value.args
+    ):
+        return False
+    first = value.args[0].value
+    return isinstance(first, cst.Name) and first.value == name.value
 
 
 def pairs(

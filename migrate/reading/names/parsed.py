@@ -194,13 +194,13 @@ class Parsed:
         found = self.bindings(name)
         if not found:
             return None, None
-        return found[0].scope.node, self._plain_value(found[0]) if len(found) == 1 else None
+        return found[0].scope.node, self.value_of(found[0]) if len(found) == 1 else None
 
     def bound_values(self, name: cst.Name) -> list[cst.Param | cst.BaseExpression | None]:
         """Return everything that the scope of `name` binds it to; None for what is not plain to see."""
-        return [self._plain_value(binding) for binding in self.bindings(name)]
+        return [self.value_of(binding) for binding in self.bindings(name)]
 
-    def _plain_value(self, binding: Binding) -> cst.Param | cst.BaseExpression | None:
+    def value_of(self, binding: Binding) -> cst.Param | cst.BaseExpression | None:
         """Return the parameter, or the value of `target = value` or `target: int = value`."""
         if isinstance(binding.node, cst.Param):
             return binding.node

@@ -84,7 +84,7 @@ def _bound(
     if not isinstance(loop, cst.For) or _called(loop.iter) in ("range", "trange"):
         return []
     target: cst.BaseExpression = loop.target
-    over = loop.iter
+    over = context.values.bindings.iterated(loop.iter)
     if _called(over) == "enumerate" and isinstance(target, cst.Tuple) and len(target.elements) == 2:
         assert isinstance(over, cst.Call)
         target, over = target.elements[1].value, over.args[0].value if over.args else over

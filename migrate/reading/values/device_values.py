@@ -52,7 +52,7 @@ class DeviceValues:
             for name in batch
             if not COUNTER.fullmatch(name) and not _is_only_written(name, root, context)
         }
-        bindings = list(_bindings(root))
+        bindings = list(self._bound(root))
         self.names |= self._from_before(root, {name for targets, _ in bindings for name in targets})
         before = -1
         while before < len(self.names):
@@ -60,6 +60,20 @@ class DeviceValues:
             for targets, value in bindings:
                 if self.mentions(value):
                     self.names.update(targets)
+
+    def _bound(self, root: cst.CSTNode) -> Iterable[tuple[list[str], cst.CSTNode]]:
+        """Yield what is bound at and below `root`, and to what."""
+        iterated = self._context.values.bindings.iterated
+        for node in nodes(root):
+            if isinstance(node, cst.Assign):
+                yield [n for target in node.targets for n in _names(target.target)], node.value
+            elif isinstance(node, cst.AugAssign | cst.NamedExpr | cst.AnnAssign):
+                if node.value is not None:
+                    yield _names(node.target), node.value
+            elif isinstance(node, cst.For | cst.CompFor):
+                for target, _, value in pairs(node.target, iterated(node.iter)):
+                    if value is not None:  # no number of a turn, nor the name of something
+                        yield _names(target), value
 
     def _from_before(self, root: cst.CSTNode, bound: Set[str]) -> set[str]:
         """Return the names of what was put on the device before `root`, as an agent's rollouts."""
@@ -153,20 +167,6 @@ def _is_conversion(call: cst.Call, context: Script) -> bool:
     if context.values.is_surely_cpu(first):
         return False
     return not (context.qualified_name(first) or "").startswith("torch.")
-
-
-def _bindings(root: cst.CSTNode) -> Iterable[tuple[list[str], cst.CSTNode]]:
-    """Yield what is bound at and below `root`, and to what."""
-    for node in nodes(root):
-        if isinstance(node, cst.Assign):
-            yield [n for target in node.targets for n in _names(target.target)], node.value
-        elif isinstance(node, cst.AugAssign | cst.NamedExpr | cst.AnnAssign):
-            if node.value is not None:
-                yield _names(node.target), node.value
-        elif isinstance(node, cst.For | cst.CompFor):
-            for target, _, value in pairs(node.target, node.iter):
-                if value is not None:  # no number of a turn, nor the name of something
-                    yield _names(target), value
 
 
 def _names(target: cst.CSTNode) -> list[str]:
