@@ -225,7 +225,7 @@ class Bindings:
             self._name(name, how, value, node, node)
 
     def iterated(self, over: cst.BaseExpression) -> cst.BaseExpression:
-        """Return what a loop over the name `over` counts: the `enumerate(x)` of `with tqdm(enumerate(x)) as over`.
+        """Return what a loop over `over` counts: the `enumerate(x)` of `with tqdm(enumerate(x)) as over`.
 
         `over` itself where it is given more than one value, or none that counts.
         """
