@@ -62,6 +62,10 @@ def rewritten(body: str, style: str = "native") -> Rewrite:
             'if "RANK" not in os.environ or "MASTER_ADDR" not in os.environ',
             'if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ',
         ),
+        (
+            'if not ("RANK" in os.environ and "MASTER_ADDR" in os.environ and "MASTER_PORT" in os.environ)',
+            'if not ("RANK" in os.environ and "WORLD_SIZE" in os.environ and "LOCAL_RANK" in os.environ)',
+        ),
     ],
 )
 def test_a_branch_for_one_process_is_not_taken_in_a_replica(

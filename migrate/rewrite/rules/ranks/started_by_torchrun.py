@@ -16,6 +16,8 @@ from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewr
 from migrate.rewrite.rules.ranks.asked_in_turn import asked, listed, names_in
 from migrate.rewrite.workspace import Workspace
 
+# What the launcher sets of torchrun's variables, in the order in which a test asks for them instead.
+SET_BY_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 ASKS = "torch.distributed.is_torchelastic_launched"
 # What a branch decides that has to do with replicas, where it only assigns.
 DECIDES = re.compile(r"\.?(\w*_)?(rank|world_?size|(is_)?distributed|ddp)$", re.IGNORECASE)
@@ -150,12 +152,14 @@ class StartedByTorchrun(Rule):
             return
         if not decides(node, context):
             return
-        # Another name where the same test asks for RANK already.
-        test = _test_around(node, context)
-        asked = {environment_name(string, context) for string in nodes_of(test, cst.SimpleString)}
-        new = next(
-            rank for rank in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "RANK") if rank not in asked
-        )
+        # Another name where the same test asks for RANK already, and for each that it asks for one of its own.
+        asked = [
+            environment_name(s, context)
+            for s in nodes_of(_test_around(node, context), cst.SimpleString)
+        ]
+        free = [rank for rank in SET_BY_LAUNCHER if rank not in asked] or ["RANK"]
+        missing = [one for one in dict.fromkeys(asked) if one in OF_TORCHRUN]
+        new = free[min(missing.index(name), len(free) - 1)]
         message = (
             f"{name} is set by torchrun alone: the test asks for {new}, which the launcher sets"
         )
