@@ -152,7 +152,7 @@ class StartedByTorchrun(Rule):
             return
         if not decides(node, context):
             return
-        # Another name where the same test asks for RANK already, and for each that it asks for one of its own.
+        # Another name where the same test asks for RANK already, and one of its own for each.
         asked = [
             environment_name(s, context)
             for s in nodes_of(_test_around(node, context), cst.SimpleString)
