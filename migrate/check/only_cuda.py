@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import libcst as cst
 
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, nodes_of, string_value
+from migrate.reading.tree.tree import code, nodes, nodes_of, string_value
+from migrate.reading.values.devices import names_cuda
 
 # What places values and models: a branch for CUDA that does it has to be one for a TPU too.
 PLACES = frozenset(
@@ -87,7 +88,20 @@ def _same_work(condition: cst.If | cst.IfExp, negated: bool) -> bool:
         for_cuda, other = other, for_cuda
     if any(list(nodes_of(branch, cst.Raise)) for branch in other):
         return False
+    if _chooses_cuda(for_cuda) and not _chooses_cuda(other):
+        return False  # the device: with the other one the CPU computes
     return not _places(for_cuda) or (bool(other) and _places(other))
+
+
+def _chooses_cuda(branches: list[cst.CSTNode]) -> bool:
+    """Whether a device of CUDA is named or moved to there: `"cuda:0"`, `model.cuda()`."""
+    for branch in branches:
+        calls = [call.func for call in nodes_of(branch, cst.Call)]
+        if any(isinstance(func, cst.Attribute) and func.attr.value == "cuda" for func in calls):
+            return True
+        if any(names_cuda(node) for node in nodes(branch)):
+            return True
+    return False
 
 
 def _places(branches: list[cst.CSTNode]) -> bool:

@@ -549,8 +549,13 @@ def _is_handed_as_transform(use: cst.Call, facts: Facts) -> bool:
 
 
 def _is_module(around: cst.ClassDef, facts: Facts) -> bool:
+    """Whether a class is a module, or a transform that derives from one of a library."""
     names = [facts.names.of(base.value) or code(base.value) for base in around.bases]
-    return any(name.rpartition(".")[2] in ("Module", "Sequential", "ModuleList") for name in names)
+    return any(
+        name.rpartition(".")[2] in ("Module", "Sequential", "ModuleList")
+        or name.startswith(TRANSFORMS)
+        for name in names
+    )
 
 
 def _holds_modules(around: cst.ClassDef, facts: Facts) -> bool:

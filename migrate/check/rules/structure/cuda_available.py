@@ -11,12 +11,13 @@ from migrate.check.common import NamedHazard
 from migrate.check.hazard import Hit, Severity, example
 from migrate.check.only_cuda import goes_well, guards_cuda_only, only_with_cuda
 from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.torch_cuda import COUNTS
+from migrate.reading.catalogue.torch_cuda import AVAILABLE, COUNTS
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.for_cuda import lists_of_gpus
-from migrate.reading.tree.tree import code
+from migrate.reading.tree.tree import code, nodes_of
 
 COUNTED = names(*COUNTS)
+ASKED = names(*AVAILABLE)
 INERT = "finds no GPU on a TPU host; what depends on it here is not needed on a TPU"
 
 
@@ -42,6 +43,21 @@ class CudaAvailable(NamedHazard):
 
             device = "cuda" if torch.cuda.is_available() else "cpu"  # XLA704
             other = "cuda" if torch.accelerator.is_available() else "cpu"  # XLA704
+            """
+        ),
+        example(
+            """
+            import torch
+
+            first = "cuda:0" if torch.cuda.is_available() else "cpu"  # XLA704
+            device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")  # XLA704
+            found = torch.cuda.is_available() and torch.cuda.device_count() > 0  # XLA704
+            many = torch.cuda.is_available() and torch.cuda.device_count() > 1  # XLA704
+            model = torch.nn.Linear(2, 2)
+            if torch.cuda.is_available():  # XLA704
+                model.cuda()
+            else:
+                model.to("cpu")
             """
         ),
         example(
@@ -93,6 +109,8 @@ class CudaAvailable(NamedHazard):
         if not isinstance(above, cst.Call) or above.func is not node:
             return
         counts = facts.names.of(node) in COUNTED
+        if counts and _is_asked_before(above, facts):
+            return  # the question before it says it
         for hit in super().find(node, facts):
             inert = guards_cuda_only(node, facts) if counts else goes_well(node, facts)
             inert = inert or only_with_cuda(node, facts) or _skips(node, facts)
@@ -100,6 +118,16 @@ class CudaAvailable(NamedHazard):
                 message = f"{facts.names.of(node)}: {INERT}"
                 hit = replace(hit, severity=Severity.INFO, message=message)
             yield hit
+
+
+def _is_asked_before(count: cst.Call, facts: Facts) -> bool:
+    """Whether a count of GPUs is compared right of the question for one: `is_available() and … > 0`."""
+    compared = facts.context.parent(count)
+    both = facts.context.parent(compared)
+    if not isinstance(compared, cst.Comparison) or not isinstance(both, cst.BooleanOperation):
+        return False
+    asked = [facts.names.of(call.func) for call in nodes_of(both.left, cst.Call)]
+    return both.right is compared and any(name in ASKED for name in asked)
 
 
 def _decides_about_workers(node: cst.CSTNode, facts: Facts) -> bool:

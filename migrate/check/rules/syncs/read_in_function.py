@@ -106,6 +106,30 @@ class ReadInFunction(Hazard):
                     meters.update(**rates)
             """
         ),
+        example(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def mean_of_all(x):
+                mean = torch.tensor(x).cuda()
+                dist.all_reduce(mean)
+                return mean.item() / dist.get_world_size()
+
+
+            def train(model, loader, optimizer, log):
+                for step, (x, y) in enumerate(loader):
+                    x, y = x.cuda(), y.cuda()
+                    loss = model(x, y)
+                    loss.backward()
+                    optimizer.step()
+                    value = loss.item()  # XLA201 info
+                    log.append(mean_of_all(value))  # XLA208
+                    if step % 100 == 0:
+                        print(mean_of_all(value))
+            """
+        ),
     )
     mended = example(
         """
@@ -134,7 +158,10 @@ class ReadInFunction(Hazard):
         assert isinstance(node, cst.Call)
         if not facts.context.effects.reads(node) or facts.steps.when(node) is not When.EVERY_STEP:
             return
-        if not any(_is_on_device(arg, facts) for arg in node.args):
+        moves = facts.context.effects.moves(
+            node
+        )  # a number of the host too: `torch.tensor(x).cuda()`
+        if not moves and not any(_is_on_device(arg, facts) for arg in node.args):
             return
         if facts.guards.around(node) is not None:
             return  # XLA305 speaks of that

@@ -12,6 +12,7 @@ from migrate.reading.tree.tree import code
 from migrate.reading.values.devices import DEVICE, Kind
 from migrate.reading.values.words import EXITS
 from migrate.rewrite.rule import Edit, Rule
+from migrate.rewrite.rules.devices.gpu_conditions import any_of, asked_part, is_asked
 from migrate.rewrite.rules.devices.kept_devices import device_for
 from migrate.rewrite.styles.cuda_only import is_cuda
 from migrate.rewrite.workspace import Workspace
@@ -26,6 +27,11 @@ def question(rule: Rule, call: cst.Call, context: Workspace) -> Iterator[Edit]:
     run on the CPU takes the branch that it took.
     """
     asked, negated = _with_not(call, context)
+    above = context.parent(asked)
+    if isinstance(above, cst.BooleanOperation) and _asks_twice(above, context):
+        if asked is above.right:
+            return  # answered with the first
+        asked = above
     choice = context.parent(asked)
     if isinstance(choice, cst.IfExp) and choice.test is asked:
         chosen, other = choice.body, choice.orelse
@@ -64,10 +70,29 @@ def insists(above: cst.CSTNode | None, condition: cst.BaseExpression, answer: ob
 
 
 def _with_not(call: cst.Call, context: Workspace) -> tuple[cst.BaseExpression, bool]:
-    above = context.parent(call)
+    asked = asked_part(call, context)
+    negated = any_of(asked, context) is False
+    above = context.parent(asked)
     if isinstance(above, cst.UnaryOperation) and isinstance(above.operator, cst.Not):
-        return above, True
-    return call, False
+        return above, not negated
+    return asked, negated
+
+
+def _asks_twice(both: cst.BooleanOperation, context: Workspace) -> bool:
+    """Whether both sides of `and` ask for a GPU, or those of `or` for none: the answer is that of one."""
+    positive = isinstance(both.operator, cst.And)
+    return all(_wants(side, context) is positive for side in (both.left, both.right))
+
+
+def _wants(node: cst.BaseExpression, context: Workspace) -> bool | None:
+    """Return whether `node` is true with a GPU (True) or without (False); None for any other question."""
+    if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not):
+        inside = _wants(node.expression, context)
+        return None if inside is None else not inside
+    if isinstance(node, cst.Call):
+        bfloat16 = context.qualified_name(node.func) in BFLOAT16
+        return True if is_asked(node, context) and not bfloat16 else None
+    return any_of(node, context)
 
 
 def _is_device(chosen: cst.BaseExpression, other: cst.BaseExpression, context: Workspace) -> bool:

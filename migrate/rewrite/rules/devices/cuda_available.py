@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.reading.replicas.for_cuda import decides_about_pinned, lists_of_gpus, needs_cuda
 from migrate.reading.steps.leaving import never_reached
 from migrate.reading.tree.tree import code, nodes, nodes_of, string_value
-from migrate.reading.values.devices import is_move, names_cuda
+from migrate.reading.values.devices import is_device_count, is_move, names_cuda
 from migrate.rewrite.edits.branch import body_of
 from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.cuda.cuda_memory import FIELDS, FIGURES
@@ -45,8 +45,8 @@ class CudaAvailable(Rule):
       flags `enabled=` and `non_blocking=`;
     - `assert torch.cuda.is_available()` goes.
 
-    `torch.accelerator.is_available()` is the same question, and `torch.cuda.is_bf16_supported()` has the
-    same answer: every TPU has bfloat16.
+    `torch.accelerator.is_available()` and `torch.cuda.device_count() > 0` are the same question, and
+    `torch.cuda.is_bf16_supported()` has the same answer: every TPU has bfloat16.
 
     **Left alone.** `torch.distributed.is_available()`, which is another question; `fused=` of an optimizer,
     which goes by another rule; `pin_memory and torch.cuda.is_available()`: only CUDA pins memory, and False
@@ -78,6 +78,25 @@ class CudaAvailable(Rule):
 
             device = torch.device("xla")
             where = torch.device("xla")
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+            use_gpu = torch.cuda.is_available() and torch.cuda.device_count() > 0
+            device = torch.device("cuda:0" if torch.cuda.device_count() >= 1 else "cpu")
+            if torch.cuda.device_count() == 0:
+                raise SystemExit("no GPU")
+            model = torch.nn.Linear(2, 2).cuda() if torch.cuda.device_count() else torch.nn.Linear(2, 2)
+            """,
+            """
+            import torch
+            import torch_xla
+
+            use_gpu = True
+            device = torch.device("xla")
+            model = torch.nn.Linear(2, 2).to("xla")
             """,
         ),
         rewritten(
@@ -292,8 +311,9 @@ class CudaAvailable(Rule):
         elif isinstance(above, cst.Assign | cst.AnnAssign | cst.Return) or _is_flag(above):
             yield self._test(condition, answer, context)
             return
+        answer = "0" if is_device_count(node, context) else "False"
         message = (
-            f"{code(node)} is False on a TPU: the script would silently take the way for the CPU"
+            f"{code(node)} is {answer} on a TPU: the script would silently take the way for the CPU"
         )
         yield from self.report(node, message)
 

@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_cuda import AVAILABLE, BFLOAT16
 from migrate.reading.tree.tree import nodes_of
+from migrate.reading.values.devices import is_device_count
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace
@@ -18,15 +19,46 @@ ASKED = names(*AVAILABLE, *BFLOAT16)
 # What a condition comes to: decided, or what is left of it.
 Answer = bool | cst.BaseExpression
 
+# Comparisons of a number of GPUs that only ask whether there is one, and the answer where there is.
+ANY = {
+    (cst.GreaterThan, "0"): True,
+    (cst.GreaterThanEqual, "1"): True,
+    (cst.NotEqual, "0"): True,
+    (cst.Equal, "0"): False,
+    (cst.LessThan, "1"): False,
+    (cst.LessThanEqual, "0"): False,
+}
+
 
 def is_asked(call: cst.Call, context: Workspace) -> bool:
-    """Whether `call` asks for an accelerator that XLA is not, in the words of CUDA."""
-    return context.qualified_name(call.func) in ASKED
+    """Whether `call` asks for an accelerator that XLA is not, in the words of CUDA.
+
+    The number of GPUs asks so too where only 0 matters: `torch.cuda.device_count() > 0`.
+    """
+    if context.qualified_name(call.func) in ASKED:
+        return True
+    if not is_device_count(call, context):
+        return False
+    if any_of(context.parent(call), context) is not None:
+        return True
+    condition = whole_condition(call, context)
+    above = context.parent(condition)
+    return isinstance(above, cst.If | cst.IfExp | cst.Assert) and above.test is condition
+
+
+def any_of(node: cst.CSTNode | None, context: Workspace) -> bool | None:
+    """Return the answer of `torch.cuda.device_count() > 0` where there is a device; None for another node."""
+    if not isinstance(node, cst.Comparison) or len(node.comparisons) != 1:
+        return None
+    compared = node.comparisons[0]
+    if not is_device_count(node.left, context) or not isinstance(compared.comparator, cst.Integer):
+        return None
+    return ANY.get((type(compared.operator), compared.comparator.value))
 
 
 def whole_condition(call: cst.Call, context: Workspace) -> cst.BaseExpression:
     """Return the whole condition that `call` is a part of: `not`, `and` and `or` included."""
-    condition: cst.BaseExpression = call
+    condition = asked_part(call, context)
     above = context.parent(condition)
     while isinstance(above, cst.BooleanOperation) or (
         isinstance(above, cst.UnaryOperation) and isinstance(above.operator, cst.Not)
@@ -34,6 +66,14 @@ def whole_condition(call: cst.Call, context: Workspace) -> cst.BaseExpression:
         condition = above
         above = context.parent(condition)
     return condition
+
+
+def asked_part(call: cst.Call, context: Workspace) -> cst.BaseExpression:
+    """Return the question that `call` asks: the call, or the comparison of a number of GPUs with 0."""
+    above = context.parent(call)
+    return (
+        above if isinstance(above, cst.Comparison) and any_of(above, context) is not None else call
+    )
 
 
 def first_of(condition: cst.BaseExpression, call: cst.Call, context: Workspace) -> bool:
@@ -51,6 +91,8 @@ def fold(node: cst.BaseExpression, updated: cst.BaseExpression, context: Workspa
     """
     if isinstance(node, cst.Call) and is_asked(node, context):
         return True
+    if (answer := any_of(node, context)) is not None:
+        return answer
     if isinstance(node, cst.UnaryOperation) and isinstance(updated, cst.UnaryOperation):
         inside = fold(node.expression, updated.expression, context)
         if isinstance(inside, bool):

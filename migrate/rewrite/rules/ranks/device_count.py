@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.reading.tree.tree import code
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.devices.gpu_conditions import is_asked
 from migrate.rewrite.workspace import Workspace
 
 
@@ -19,6 +20,9 @@ class DeviceCount(Rule):
     script that wants two GPUs ends without an error and without a step. In code that runs in a replica, also
     in a function of a module that joins the process group, they become
     `torch_xla.runtime.local_device_count()`, the devices of this host.
+
+    **Left alone.** `torch.cuda.device_count() > 0`, which asks whether there is a GPU
+    ([cuda-available](cuda-available.md)).
 
     **Reported.** A range over the devices in a replica, which sees one. Everything in code that no replica
     is seen to run, unless another rule knows what the number is for (the processes to start): before the
@@ -139,6 +143,8 @@ class DeviceCount(Rule):
         assert isinstance(node, cst.Call)
         if not is_device_count(node, context) or not context.launch.in_replica(node):
             return
+        if is_asked(node, context):
+            return  # whether there is a GPU: another rule answers
         above = context.parent(context.parent(node))
         if isinstance(above, cst.Call) and code(above.func) == "range":
             yield from self.report(node, f"{code(above)}: a replica sees one device of the host's")
