@@ -269,6 +269,8 @@ class Steps:
                     self._take_steps(block, names, origin)
             return
         spans = trained.accumulated() if trained.accumulates else None
+        for block, names in trained.leaving if spans is not None else ():
+            self._take_steps(block, names, origin)
         one = trained.span() if spans is None else None
         for span in spans or ((one,) if one is not None else ()):
             for node in _nodes(span):

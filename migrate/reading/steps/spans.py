@@ -7,7 +7,7 @@ The rule that puts steps in `with torch_xla.step():` arranges what it finds here
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # What a parameter is annotated with that no tensor is given to, and what those for clipping are called.
 NUMBER = re.compile(r"\b(int|float|bool|str)\b")
 CLIP = re.compile(r"(.*_)?clip(_.*)?|clipping|max_(grad_)?norm|(grad|gradient)_norm", re.IGNORECASE)
+LEAVES = (cst.Return, cst.Continue)
 Inner = tuple[cst.IndentedBlock, list[str]]
 
 
@@ -75,15 +76,17 @@ class Trained:
     def inner(self, index: int) -> list[Inner]:
         """Return the blocks in a statement that each run a whole step, with the names of their batches.
 
-        They are branches of the statement, or bodies of the functions of the script that it calls.
+        They are branches of the statement, or bodies of the functions of the script that it calls. Beside a
+        branch that runs a whole step, one that runs a part of it counts, too: another turn is in that one.
         """
         effects = self.context.effects
         node = self.body.block.body[index]
         if effects.of(node) & BOTH != BOTH:
             return []
         if isinstance(node, cst.With | cst.If | cst.Try):
-            blocks = (child for child in children(node) if isinstance(child, cst.IndentedBlock))
-            return [(block, []) for block in blocks if effects.of(block) & BOTH == BOTH]
+            blocks = [block for block in _branches(node) if effects.of(block)]
+            whole = any(effects.of(block) & BOTH == BOTH for block in blocks)
+            return [(block, []) for block in blocks] if whole else []
         callees = effects.callees([node])
         if not all(effects.of(callee.body) & BOTH == BOTH for callee in callees):
             return []
@@ -103,12 +106,32 @@ class Trained:
         work = [i for i, s in enumerate(statements) if s.on_device and s.outside is None]
         return Span(self.body, self.batch, work[0], (work[-1],)) if work else None
 
+    @property
+    def leaving(self) -> list[Inner]:
+        """The blocks that run a whole step and leave: what stands below them is another way of the turn."""
+        blocks = [self._leaving(index) for index in self.indices]
+        return [(block, []) for block in blocks if block is not None]
+
+    def _leaving(self, index: int) -> cst.IndentedBlock | None:
+        node = self.body.block.body[index]
+        if not isinstance(node, cst.If) or node.orelse is not None:
+            return None
+        block = node.body
+        if (
+            not isinstance(block, cst.IndentedBlock)
+            or self.context.effects.of(block) & BOTH != BOTH
+        ):
+            return None
+        last = block.body[-1] if block.body else None
+        leaves = isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], LEAVES)
+        return block if leaves else None
+
     def accumulated(self) -> tuple[Span, Span] | None:
         """Return the step of a micro-batch and that of the update; None where they are not plain."""
         at, inner = next(
             (i, loop) for i, loop in zip(self.indices, self._micro, strict=True) if loop
         )
-        others = [i for i in self.indices if i != at]
+        others = [i for i in self.indices if i != at and self._leaving(i) is None]
         alone = all(self.body.statements[i].effect == Effect.STEP and i > at for i in others)
         if not alone or not others or not isinstance(inner.body, cst.IndentedBlock):
             return None
@@ -119,6 +142,15 @@ class Trained:
         start = next(i for i in range(at + 1, len(self.body.statements)) if _updates(self.body, i))
         ends = tuple(end for end in self.body.ends() if end > at)
         return micro, Span(self.body, (), start, ends)
+
+
+def _branches(node: cst.CSTNode) -> Iterator[cst.IndentedBlock]:
+    """Yield the blocks of a statement, with those of its `elif`, `else`, `except` and `finally`."""
+    for child in children(node):
+        if isinstance(child, cst.IndentedBlock):
+            yield child
+        elif isinstance(child, cst.If | cst.Else | cst.ExceptHandler | cst.Finally):
+            yield from _branches(child)
 
 
 def given_batches(function: cst.FunctionDef) -> list[str]:

@@ -185,8 +185,9 @@ class Steps:
         if len(trained.indices) == 1:
             at = trained.indices[0]
             inner = _inner(trained, at, trained.accumulates) or _apart(trained, at)
-            if inner is not None:
-                self._block(loop, *inner)
+            for part in inner:
+                self._block(loop, *part)
+            if inner:
                 return
         if trained.accumulates:
             self._accumulation(loop, trained)
@@ -238,23 +239,28 @@ class Steps:
         if not any(part.obstacles() for part in found):
             for span, part in zip(spans, found, strict=True):
                 self._step(loop, span, _parts(part) or [part])
+        for block in trained.leaving:
+            self._block(loop, *block)
 
 
-def _inner(trained: Trained, index: int, accumulates: bool) -> Inner | None:
-    """Return the block in a statement that the step goes into, where that as a whole cannot be it."""
+def _inner(trained: Trained, index: int, accumulates: bool) -> list[Inner]:
+    """Return the blocks in a statement that the step goes into, where that as a whole cannot be it.
+
+    All of its branches that train, or none: a turn runs one of them.
+    """
     blocks = trained.inner(index)
-    if len(blocks) != 1:
-        return None
-    block, batch = blocks[0]
-    inner = Trained(block, batch, trained.context)
+    return blocks if any(_is_entered(trained, index, b, accumulates) for b in blocks) else []
+
+
+def _is_entered(trained: Trained, index: int, inner: Inner, accumulates: bool) -> bool:
+    """Whether the step goes into a block of the statement at `index`, not around the statement."""
+    within = Trained(*inner, trained.context)
     end = trained.body.tails.get(index)
     leaving = end.statements if end is not None else ()
-    apart = {s.outside for s in inner.body.statements if s.node not in leaving} - {None}
+    apart = {s.outside for s in within.body.statements if s.node not in leaving} - {None}
     if _forward_above(trained, index):
         apart.discard(Outside.SCHEDULE)  # better in the step than the forward above it
-    mixed = bool(apart)
-    deeper = any(_inner(inner, i, accumulates) is not None for i in inner.indices)
-    return blocks[0] if mixed or accumulates or deeper else None
+    return bool(apart) or accumulates or any(_inner(within, i, accumulates) for i in within.indices)
 
 
 def _forward_above(trained: Trained, index: int) -> bool:
@@ -267,7 +273,7 @@ def _forward_above(trained: Trained, index: int) -> bool:
     )
 
 
-def _apart(trained: Trained, index: int) -> Inner | None:
+def _apart(trained: Trained, index: int) -> list[Inner]:
     """Return the block of an `if` that trains, where with it the step would wait for what stands above.
 
     An agent acts on what its network says, and every so often trains on what came of that.
@@ -275,10 +281,10 @@ def _apart(trained: Trained, index: int) -> Inner | None:
     node = trained.body.block.body[index]
     blocks = trained.inner(index)
     if not isinstance(node, cst.If) or node.orelse is not None or len(blocks) != 1:
-        return None
+        return []
     span = trained.span()
     waits = span is not None and any(at < index for at in _arranged(span).kept)
-    return blocks[0] if waits else None
+    return blocks if waits else []
 
 
 def _arranged(span: Span) -> Arrangement:
