@@ -236,15 +236,16 @@ def _stacked(parts: Any, dtype: torch.dtype | None) -> torch.Tensor:
 def _places(index: Any) -> Any:
     """An index, a mask of known values in it as the places that it selects."""
     parts = index if isinstance(index, tuple) else (index,)
-    if not any(_is_known_mask(one) for one in parts):
+    if not any(is_known_mask(one) for one in parts):
         return index
     made: list[Any] = []
     for one in parts:
-        made += one.nonzero(as_tuple=True) if _is_known_mask(one) else [one]
+        made += one.nonzero(as_tuple=True) if is_known_mask(one) else [one]
     return tuple(made)
 
 
-def _is_known_mask(value: Any) -> bool:
+def is_known_mask(value: Any) -> bool:
+    """Whether a mask has values that are known while the model is recorded."""
     mask = isinstance(value, torch.Tensor) and value.dtype == torch.bool and value.dim() > 0
     return mask and getattr(value, "constant", None) is not None
 

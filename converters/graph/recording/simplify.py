@@ -102,6 +102,10 @@ def same_as(
             return first
     if name in _CASTS and before.dtype == value.dtype:
         return first
+    if name == "aten.copy.default" and isinstance(arguments[1], Ref | Held):
+        source = fact(arguments[1])
+        whole = source is not None and (source.shape, source.dtype) == (before.shape, before.dtype)
+        return arguments[1] if whole else None
     if name in _SHAPES and len(before.shape) == value.dim() and _equal(before, value):
         # A slice with steps, or one that reverses, never keeps the shape unless it is of one element.
         return first

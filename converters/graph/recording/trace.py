@@ -58,6 +58,7 @@ from converters.graph.recording.precision import (
     saved_floats,
 )
 from converters.graph.recording.reading import read_inputs
+from converters.graph.recording.rows.checked import ROWS, every_row, rows_chosen
 from converters.graph.recording.ties import Ties
 from converters.slow_paths import slow_paths
 
@@ -172,6 +173,7 @@ def _recorded(
     failures: list[tuple[_Way, str]] = []
     by_value: list[str] = []  # those where values decide
     hopeless: set[_Way] = set()
+    recorded: Trace | None = None  # with sizes that rest on values, which JAX does not have
     ways = _ways(module)
     for note, free in _TRIES:
         for way in ways:
@@ -179,6 +181,7 @@ def _recorded(
                 continue
             fixed = called.read if way.fixed else ()
             told: dict[str, None] = {}
+            rows: dict[str, None] = {}
             try:
                 with (
                     eager_attention(module, way.eager),
@@ -186,6 +189,7 @@ def _recorded(
                     unaware(way.unaware),
                     values_known(way.fixed),
                     checks_pass(way.checks, told),
+                    every_row(module, inputs, way.rows, rows),
                 ):
                     kept = numbers_kept(module) if way.fixed else {}
                     how = decomposed, in_training
@@ -197,7 +201,7 @@ def _recorded(
                 if (way, said) in failures:
                     hopeless.add(way)  # freeing less does not help it
                 failures.append((way, said))
-                if _values_decide(error):
+                if _values_decide(error) or "rests on values" in said:
                     if not by_value:
                         called.read = read_inputs(module, inputs)
                     by_value.append(said)
@@ -214,9 +218,10 @@ def _recorded(
             said = ", ".join(filter(None, taken))
             notes = [f"{said} ({failures[0][1]})"] if said else []
             notes += [f"{CHECK}: {one}" for one in told]
+            notes += [f"{ROWS}: {', '.join(rows)}"] if rows else []
             notes += called.finite
             notes += called.ties
-            return Trace(
+            made = Trace(
                 program,
                 module,
                 tuple(inputs),
@@ -229,6 +234,15 @@ def _recorded(
                 decomposed=apart,
                 own_gradients=tuple(called.own_gradients),
             )
+            if not (chosen := rows_chosen(program.graph)):
+                return made
+            if recorded is None:
+                recorded, called.read = made, read_inputs(module, inputs)
+                by_value.append(chosen)
+                failures.append((way, chosen))
+            hopeless.add(way)
+        if recorded is not None:
+            return recorded  # its operators say what is missing
     why = by_value[0] if by_value else failures[0][1]
     raise GraphError(f"torch.export cannot record the model: {why}", _HOW)
 
@@ -236,7 +250,7 @@ def _recorded(
 @dataclass(frozen=True)
 class _Way:
     """A way to record: eager attention, unaware of it, experts batched, what is known held to its values,
-    checks left out.
+    checks left out, all rows for those that a mask chooses.
     """
 
     eager: bool = False
@@ -244,11 +258,12 @@ class _Way:
     batched: bool = False
     fixed: bool = False
     checks: bool = False
+    rows: bool = False
 
     @property
     def for_values(self) -> bool:
         """Whether it is for models in which values decide."""
-        return self.batched or self.fixed or self.checks
+        return self.batched or self.fixed or self.checks or self.rows
 
 
 def _ways(module: torch.nn.Module) -> list[_Way]:
@@ -264,6 +279,8 @@ def _ways(module: torch.nn.Module) -> list[_Way]:
         *batched,
         *fixed,
         *(replace(one, checks=True) for one in fixed),
+        *(replace(one, rows=True) for one in plain),
+        *(replace(one, rows=True) for one in fixed),
     ]
 
 

@@ -166,7 +166,7 @@ class Pairs(nn.Module):
 
 
 class Masked(nn.Module):
-    """The form of Mixtral's first code."""
+    """A mixture of experts that normalises what each is given over its rows."""
 
     def __init__(self, dim: int = 6, experts: int = 3) -> None:
         super().__init__()
@@ -178,5 +178,5 @@ class Masked(nn.Module):
         out = torch.zeros_like(x)
         for i, expert in enumerate(self.experts):
             rows, nth = torch.where(chosen == i)
-            out[rows] += weights[rows, nth, None] * expert(x[rows])
+            out[rows] += weights[rows, nth, None] * expert(x[rows] - x[rows].mean(0))
         return out

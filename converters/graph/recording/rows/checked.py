@@ -1,0 +1,108 @@
+"""Rows chosen by a mask, as all rows: a recording has no room for as many as the values say.
+
+`x[mask]`, `x[torch.where(mask)]` and `for expert in hit.nonzero()` give every row, also those that the
+mask leaves out. Where rows are put back (`out[mask] += y`, `out.index_add_(0, rows, y)`), only the
+chosen ones are. The result is the original's if no row looks at another one and nothing asks how many
+there are. Runs on real values show that: the rows that are left out are NaN there, and the outputs must
+be the original's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from converters.copied import copied
+from converters.graph.recording.nodes import frames_of
+from converters.graph.recording.rows.mode import Emptied, EveryRow, MixedRowsError
+
+# Relative L2 of the outputs, above which they are others: float32, and 16 bits.
+_LIMIT, _NARROW_LIMIT = 1e-4, 5e-2
+ROWS = "rows chosen by a mask are computed for all rows, and those that are not chosen are dropped"
+
+
+def rows_chosen(graph: torch.fx.Graph) -> str:
+    """The first line of the model that gives as many rows as values say; "" where none does."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and free_unbacked_symbols(value.shape):
+            frames = frames_of(node)
+            return f"{frames[-1] if frames else node}: a size rests on values"
+    return ""
+
+
+@contextmanager
+def every_row(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], wanted: bool, told: dict[str, None]
+) -> Iterator[None]:
+    """Record all rows for those that a mask chooses, where that is wanted.
+
+    Args:
+        module: the model.
+        inputs: what it is recorded with.
+        wanted: whether to do so.
+        told: gets the lines that choose rows.
+
+    Raises:
+        MixedRowsError: the model would compute something else.
+    """
+    if not wanted:
+        yield
+        return
+    _require_same(module, inputs)
+    with EveryRow(told=told):
+        yield
+
+
+def _require_same(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> None:
+    """Compare runs with all rows to runs of the original: as it is, and where masks choose nothing."""
+    expected, found = (_outputs(module, inputs, mode) for mode in (None, EveryRow(poisoned=True)))
+    if found is None or expected is None or not _alike(expected, found):
+        raise MixedRowsError("rows chosen by a mask depend on each other, or on their number")
+    expected = _outputs(module, inputs, Emptied())
+    if expected is None:
+        return  # the original, too, needs some
+    found = _outputs(module, inputs, EveryRow(poisoned=True, emptied=True))
+    if found is None or not _alike(expected, found):
+        raise MixedRowsError(
+            "what is done where a mask chooses no row is more than to leave it out"
+        )
+
+
+def _outputs(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], mode: Any
+) -> list[torch.Tensor] | None:
+    """Outputs under a mode; None where the model raises."""
+    module = copied(module)
+    given = {name: one.clone() for name, one in inputs.items()}
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), mode or nullcontext():
+        torch.manual_seed(0)
+        try:
+            result = module(**given)
+        except Exception:  # whatever a forward raises
+            return None
+    leaves = pytree.tree_leaves(dict(result) if isinstance(result, Mapping) else result)
+    return [one for one in leaves if isinstance(one, torch.Tensor)]
+
+
+def _alike(expected: list[torch.Tensor], found: list[torch.Tensor]) -> bool:
+    return len(expected) == len(found) and all(map(_is_alike, expected, found))
+
+
+def _is_alike(expected: torch.Tensor, found: torch.Tensor) -> bool:
+    if expected.shape != found.shape or expected.dtype != found.dtype:
+        return False
+    if not expected.is_floating_point():
+        return torch.equal(expected, found)
+    odd = ~torch.isfinite(expected)
+    if not torch.equal(torch.nan_to_num(expected[odd]), torch.nan_to_num(found[odd])):
+        return False
+    one, other = expected[~odd].double(), found[~odd].double()
+    limit = _NARROW_LIMIT if expected.dtype in (torch.bfloat16, torch.float16) else _LIMIT
+    return bool((one - other).norm() <= limit * one.norm())

@@ -1,0 +1,321 @@
+"""Modes that give all rows where a mask chooses some, and that empty such masks."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from converters.graph.files import tree_of
+from converters.graph.recording.detours import is_known_mask, place
+
+_Tensor = torch.Tensor
+_NONZERO = {torch.nonzero, _Tensor.nonzero, torch.argwhere, _Tensor.argwhere}
+_SELECTED = {torch.masked_select, _Tensor.masked_select}
+_ADDED = {torch.index_add: False, _Tensor.index_add: False, _Tensor.index_add_: True}
+_ANSWERS = {_Tensor.__bool__, _Tensor.is_nonzero, torch.is_nonzero}
+_READ = {_Tensor.item, _Tensor.__int__, _Tensor.__index__}
+_COUNTS = {
+    getattr(holder, name) for holder in (torch, _Tensor) for name in ("any", "count_nonzero", "sum")
+}
+# What gives the places of rows in another form.
+_SAME_ROWS = {
+    _Tensor.clone,
+    _Tensor.contiguous,
+    _Tensor.detach,
+    _Tensor.int,
+    _Tensor.long,
+    _Tensor.select,
+    _Tensor.t,
+    _Tensor.to,
+    _Tensor.view,
+    _Tensor.__getitem__,
+    *(
+        getattr(holder, name)
+        for holder in (torch, _Tensor)
+        for name in ("flatten", "reshape", "squeeze", "unbind", "unsqueeze")
+    ),
+}
+
+
+class MixedRowsError(RuntimeError):
+    """Rows chosen by a mask depend on each other, or on how many there are."""
+
+
+class Emptied(TorchFunctionMode):
+    """The original, its masks without a row from where they are asked for some."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for mask in _asked(func, args):
+            _empty(mask)
+        return func(*args, **(kwargs or {}))
+
+
+def _asked(func: Any, args: Any) -> list[torch.Tensor]:
+    """The masks by which an operator chooses or counts."""
+    if func in _COUNTS or func in _NONZERO or (func is torch.where and len(args) == 1):
+        asked = [args[0]]
+    elif func in _SELECTED:
+        asked = [args[1]]
+    elif func in (_Tensor.__getitem__, _Tensor.__setitem__):
+        asked = [one for one in _parts(args[1]) if _is_mask(one)]
+    else:
+        return []
+    return [one for one in asked if _is_mask(one) or _is_integer(one)]
+
+
+def _empty(mask: torch.Tensor) -> None:
+    try:
+        mask.zero_()
+    except RuntimeError:  # an expanded one: it stays
+        return
+
+
+def _is_mask(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == torch.bool and value.dim() > 0
+
+
+def _is_integer(value: Any) -> bool:
+    whole = isinstance(value, torch.Tensor) and not value.is_floating_point()
+    return whole and not value.is_complex() and value.dim() > 0
+
+
+def _parts(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else (index,)
+
+
+class EveryRow(TorchFunctionMode):
+    """Gives all rows where a mask chooses some.
+
+    Tensors of places have an attribute `_chosen`: which of them the mask has chosen, of one axis.
+    """
+
+    def __init__(
+        self, *, poisoned: bool = False, emptied: bool = False, told: dict[str, None] | None = None
+    ) -> None:
+        super().__init__()
+        self.poisoned, self.emptied = poisoned, emptied
+        self.told: dict[str, None] = {} if told is None else told
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.emptied:
+            for mask in _asked(func, args):
+                _empty(mask)
+        if func in _ANSWERS or func in _READ or func is _Tensor.__format__:
+            return self._read(func, args, kwargs)
+        if func is torch.where and len(args) == 1 and not kwargs:
+            return self._places(args[0])
+        if func in _NONZERO and not is_known_mask(args[0]):
+            places = self._places(args[0])
+            if kwargs.get("as_tuple", False):
+                return places
+            stacked = torch.stack(places, -1) if len(places) > 1 else places[0].unsqueeze(-1)
+            return _with(stacked, *_rows_of(places[0]))
+        if func in _SELECTED and args[0].shape == args[1].shape:
+            return self._taken(args[0], (args[1],))
+        if func is _Tensor.__getitem__ and self._is_choice(_parts(args[1])):
+            return self._taken(args[0], _parts(args[1]))
+        if func is _Tensor.__setitem__ and self._is_put(_parts(args[1]), args[2]):
+            self._put(args[0], _parts(args[1]), args[2])
+            return None
+        if func in _ADDED and hasattr(args[2], "_chosen"):
+            return self._added(_ADDED[func], *args, **kwargs)
+        if (
+            func is _Tensor.__len__
+            and hasattr(args[0], "_chosen")
+            and _answer(*place()) is not None
+        ):
+            return 1
+        result = func(*args, **kwargs)
+        mark = (
+            getattr(func, "__name__", "").startswith("mark") or func is torch.ops.tpu_migrate.mark
+        )
+        if (func in _SAME_ROWS or mark) and hasattr(args[0], "_chosen"):
+            for one in pytree.tree_leaves(result):
+                if isinstance(one, torch.Tensor):
+                    _with(one, *_rows_of(args[0]))
+        return result
+
+    def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A number of Python: one that does what is only done if there are rows."""
+        value = args[0]
+        if getattr(value, "constant", None) is not None:
+            if func is _Tensor.__format__:
+                return format(value.constant.item(), *args[1:])
+            return func(*args, **kwargs)
+        if func is _Tensor.__format__:
+            return func(*args, **kwargs)
+        answer = _answer(*place())
+        if answer is None:
+            return func(*args, **kwargs)
+        self._tell()
+        return answer if func in _ANSWERS else 1
+
+    def _tell(self) -> None:
+        file, line = place()
+        self.told.setdefault(f"{file.rpartition('/')[2]}:{line}")
+
+    def _places(self, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The places of all elements, by axis; which of them are chosen is with them.
+
+        Those of a mask of one axis have `_whole`: they are all of that axis, in their order.
+        """
+        chosen = (mask if mask.dtype == torch.bool else mask != 0).reshape(-1)
+        self._tell()
+        made = []
+        for axis, size in enumerate(mask.shape):
+            numbers = torch.arange(size, device=mask.device)
+            for inner in mask.shape[axis + 1 :]:
+                numbers = numbers.repeat_interleave(inner)
+            for outer in mask.shape[:axis]:
+                numbers = numbers.repeat(outer)
+            made.append(_with(numbers, chosen, mask.dim() == 1))
+        return tuple(made)
+
+    @staticmethod
+    def _is_choice(index: tuple[Any, ...]) -> bool:
+        return any(
+            (_is_mask(one) and not is_known_mask(one)) or hasattr(one, "_chosen") for one in index
+        )
+
+    def _is_put(self, index: tuple[Any, ...], value: Any) -> bool:
+        """Whether it puts rows: a number goes wherever a mask says."""
+        rows = isinstance(value, torch.Tensor) and value.dim() > 0
+        return self._is_choice(index) and (rows or any(hasattr(one, "_chosen") for one in index))
+
+    def _by_places(self, x: torch.Tensor, index: tuple[Any, ...]) -> tuple[list[Any], torch.Tensor]:
+        """An index without masks, and which of its rows are chosen."""
+        chosen: Any = None
+        made: list[Any] = []
+        others = sum(isinstance(one, torch.Tensor) for one in index) > 1
+        for one in index:
+            if _is_mask(one) and not is_known_mask(one):
+                places = self._places(one)
+                mine = places[0]._chosen
+                whole = one.dim() == 1 and not others
+                made += [slice(None)] if whole else places
+            else:
+                mine = getattr(one, "_chosen", None)
+                axis = len(made) - made.count(None)
+                whole = not others and axis < x.dim() and _is_whole(one, x.shape[axis])
+                made.append(slice(None) if whole else one)
+            if mine is not None:
+                if chosen is not None and mine is not chosen and mine.shape != chosen.shape:
+                    raise MixedRowsError("rows of two masks in one index")
+                chosen = mine if chosen is None or mine is chosen else chosen & mine
+        return made, chosen
+
+    def _taken(self, x: torch.Tensor, index: tuple[Any, ...]) -> torch.Tensor:
+        """All rows."""
+        if len(index) == 1 and _is_mask(index[0]):
+            self._tell()
+            mask = index[0]
+            chosen = mask.reshape(-1)
+            rows = x.flatten(0, mask.dim() - 1).clone() if mask.dim() > 1 else x.clone()
+            return self._left_out(rows, chosen, 0)
+        made, chosen = self._by_places(x, index)
+        first = next(at for at, one in enumerate(index) if _is_mask(one) or hasattr(one, "_chosen"))
+        before = index[:first]
+        if any(one is not None and not isinstance(one, slice) for one in before):
+            raise MixedRowsError("an index of another kind before the chosen rows")
+        rows = x[tuple(made)]
+        rows = rows.clone() if all(isinstance(one, slice) for one in made) else rows
+        return self._left_out(rows, chosen, len(before))
+
+    def _left_out(self, rows: torch.Tensor, chosen: torch.Tensor, axis: int) -> torch.Tensor:
+        if not self.poisoned or not rows.is_floating_point():
+            return rows
+        return torch.where(_along(chosen, rows, axis), rows, torch.nan)
+
+    def _put(self, x: torch.Tensor, index: tuple[Any, ...], value: Any) -> None:
+        """Put the chosen rows, in place."""
+        if len(index) == 1 and _is_mask(index[0]):
+            mask = index[0]
+            self._tell()
+            rest = x.shape[mask.dim() :]
+            if isinstance(value, torch.Tensor):
+                if value.dim() == len(rest) + 1 and value.shape[0] != 1:
+                    value = value.reshape(*mask.shape, *rest)
+                value = value.to(x.dtype)
+            where = mask[(..., *(None for _ in rest))]
+            x.copy_(torch.where(where, value, x))
+            return
+        made, chosen = self._by_places(x, index)
+        first = made[0]
+        if len(made) == 1 and isinstance(first, slice):
+            x.copy_(torch.where(_along(chosen, x, 0), value, x))
+            return
+        if len(made) > 1 or not isinstance(first, torch.Tensor) or first.dim() != 1:
+            raise MixedRowsError("chosen rows are put by an index of several parts")
+        count = x.shape[0]
+        held = torch.cat([x, x[:1]])  # a row more, where those go that are not chosen
+        held[torch.where(chosen, first, count)] = value
+        x.copy_(held[:count])
+
+    def _added(
+        self,
+        in_place: bool,
+        x: torch.Tensor,
+        dim: int,
+        index: torch.Tensor,
+        source: torch.Tensor,
+        **named: Any,
+    ) -> torch.Tensor:
+        """Add the chosen rows."""
+        chosen = index._chosen
+        rows = torch.where(_along(chosen, source, dim), source, 0)
+        if _is_whole(index, x.shape[dim]):
+            added = {name: one for name, one in named.items() if name == "alpha"}
+            return x.add_(rows, **added) if in_place else x.add(rows, **added)
+        function = _Tensor.index_add_ if in_place else _Tensor.index_add
+        return function(x, dim, index, rows, **named)
+
+
+def _with(places: torch.Tensor, chosen: torch.Tensor, whole: bool) -> torch.Tensor:
+    places._chosen = chosen
+    places._whole = whole
+    return places
+
+
+def _rows_of(places: Any) -> tuple[torch.Tensor, bool]:
+    return places._chosen, places._whole
+
+
+def _is_whole(places: Any, count: int) -> bool:
+    """Whether places are all of an axis of so many, in their order."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    rows = getattr(places, "_whole", False) and places.dim() == 1
+    return rows and statically_known_true(places.shape[0] == count)
+
+
+def _along(chosen: torch.Tensor, rows: torch.Tensor, axis: int) -> torch.Tensor:
+    """Which rows are chosen, in a shape that goes with an axis of them."""
+    behind = rows.dim() - axis % rows.dim() - 1
+    return chosen[(..., *(None for _ in range(behind)))]
+
+
+def _answer(file: str, line: int) -> bool | None:
+    """What a question must be answered for that to be done which is done if there are rows.
+
+    None: the line does not ask by `if` alone, or does something else where there are none.
+    """
+    for node in ast.walk(tree_of(file)):
+        if not isinstance(node, ast.If) or node.orelse:
+            continue
+        if not node.test.lineno <= line <= (node.test.end_lineno or 0):
+            continue
+        test, inverted = node.test, False
+        while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test, inverted = test.operand, not inverted
+        if isinstance(test, ast.BoolOp | ast.IfExp):
+            return None
+        first = node.body[0]
+        if isinstance(first, ast.Break | ast.Return | ast.Raise):
+            return None
+        return isinstance(first, ast.Continue) == inverted
+    return None

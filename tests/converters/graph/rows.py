@@ -1,0 +1,127 @@
+"""Mixtures of experts that give each expert the rows that chose it, and modules that cannot be told so."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.functional import gelu, one_hot
+
+
+class Expert(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(dim, 5), nn.Linear(5, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(gelu(self.up(x)))
+
+
+class Mixture(nn.Module):
+    def __init__(self, dim: int = 6, experts: int = 3) -> None:
+        super().__init__()
+        self.gate = nn.Linear(dim, experts)
+        self.experts = nn.ModuleList(Expert(dim) for _ in range(experts))
+
+    def chosen(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weights, indices = torch.topk(self.gate(x).softmax(-1), 2)
+        return weights, indices
+
+
+class ByMask(Mixture):
+    """By a mask of rows, if it has any."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.gate(x).softmax(-1)
+        _, indices = scores.topk(2, dim=-1)
+        out = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            mask = (indices == i).any(dim=-1)
+            if mask.any():
+                out[mask] += expert(x[mask]) * scores[mask, i].unsqueeze(-1)
+        return out
+
+
+class ByPlaces(Mixture):
+    """By the places of one-hot numbers, added up."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, indices = self.chosen(x)
+        out = torch.zeros_like(x)
+        mask = one_hot(indices, num_classes=len(self.experts)).permute(2, 1, 0)
+        for i in range(len(self.experts)):
+            nth, rows = torch.where(mask[i])
+            state = x[None, rows].reshape(-1, x.shape[-1])
+            out.index_add_(0, rows, self.experts[i](state) * weights[rows, nth, None])
+        return out
+
+
+class ByRows(Mixture):
+    """By places again, put back one by one; none is skipped."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, indices = self.chosen(x)
+        out = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            rows, nth = torch.where(indices == i)
+            if rows.numel() == 0:
+                continue
+            out[rows] += weights[rows, nth, None] * expert(x[rows])
+        return out
+
+
+class ByHits(Mixture):
+    """A loop over the experts that some row chose."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.gate(x).argmax(-1)
+        out = torch.zeros_like(x)
+        hit = one_hot(first, num_classes=len(self.experts)).sum(0).nonzero()
+        for each in hit:
+            rows = (first == each).nonzero().squeeze(-1)
+            out[rows] = self.experts[int(each[0])](x[rows])
+        return out
+
+
+class ByFirst(Mixture):
+    """Each expert's rows, put where they were."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.gate(x).argmax(-1)
+        out = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            rows = (first == i).nonzero().squeeze(-1)
+            if len(rows) > 0:
+                out[rows] = expert(x[rows])
+        return out
+
+
+class Centred(nn.Module):
+    """Chosen rows that look at each other."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = x.sum(-1) > 0
+        out = x.clone()
+        out[mask] = x[mask] - x[mask].mean(0)
+        return out
+
+
+class Shared(nn.Module):
+    """Divides by how many are chosen."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = x.sum(-1) > 0
+        out = x.clone()
+        out[mask] = x[mask] / x[mask].shape[0]
+        return out
+
+
+class Counted(nn.Module):
+    """Does more than to leave rows out where there are none."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = x.sum(-1) > 0
+        out, factor = x.clone(), 1
+        if mask.any():
+            factor = 2
+            out[mask] = torch.sin(x[mask])
+        return out * factor
