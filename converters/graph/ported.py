@@ -212,8 +212,10 @@ def port(
                 continue
             with_demands = replace(method, body=[*demands, *method.body])
             model.classes[-1].methods[called] = with_demands
-        own = drafter.functions, drafter.classes_of_ours(), drafter.stubs
-        modeling = linen.modeling(model, config, title, *own, exact=exact)
+        layers = drafter.classes_of_ours()
+        modeling = linen.modeling(
+            model, config, title, drafter.functions, layers, drafter.stubs, exact=exact
+        )
         sizes = linen.configuration(model, config, f"The sizes of {name}.", limits.values)
         return modeling, sizes
 
