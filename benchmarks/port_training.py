@@ -1,12 +1,16 @@
 """Which transformers types are ported so that they train as the original does.
 
     python benchmarks/port_training.py [TYPE…] [--kind base|head] [--csv FILE] [--seconds N] [--minutes N]
-                                       [--again VERDICT…] [--keep FOLDER] [--summary]
+                                       [--sample N] [--seed S] [--again VERDICT…] [--keep FOLDER]
+                                       [--summary]
 
 Each type is built tiny (benchmarks/zoo_models/training.py), all its dropouts at a rate of 0.1, and given to
 `migrate port` in a process of its own, with eight batches of inputs; `--kind head` takes a class with a loss,
 and gives it labels. Four comparisons of its proof are made: evaluation and training mode (outputs, gradients
 of all parameters), bfloat16, and `init`. What is tried at a second size and in other shapes is left out.
+
+`--sample N` takes N types of the table by chance, the same for one seed; what it prints are then the shares
+of these alone.
 
 A row is added to the CSV as soon as it is known; a type with one is passed over, unless its verdict is named
 with --again. `--minutes` ends the run in good time. Prints the shares of what was tried; exit code 1 if
@@ -20,6 +24,7 @@ import csv
 import json
 import multiprocessing
 import os
+import random
 import re
 import shutil
 import sys
@@ -71,6 +76,7 @@ class Row:
             evaluation, the gradients of that).
         gradient: relative L2 of the worst gradient.
         bfloat16: whether both settings are within 1.5 times torch's own error.
+        times: the larger of the settings' errors there, as a multiple of torch's own.
         init: whether all arrays start by the original's distributions.
         seconds: of all of it.
         reason: what differs, the first of each.
@@ -85,6 +91,7 @@ class Row:
     training: str = ""
     gradient: str = ""
     bfloat16: str = ""
+    times: str = ""
     init: str = ""
     seconds: str = ""
     reason: str = ""
@@ -106,6 +113,8 @@ def main() -> int:
     parser.add_argument("--csv", type=Path, default=FILE)
     parser.add_argument("--seconds", type=float, default=240.0, help="for one type")
     parser.add_argument("--minutes", type=float, help="after which no other type is begun")
+    parser.add_argument("--sample", type=int, help="number of types, drawn by chance")
+    parser.add_argument("--seed", type=int, default=0, help="of that draw")
     parser.add_argument("--again", nargs="*", default=[], help="verdicts, or all")
     parser.add_argument("--keep", type=Path, help="a folder in which the ports stay")
     parser.add_argument("--summary", action="store_true", help="run nothing")
@@ -114,11 +123,17 @@ def main() -> int:
     if unknown := sorted(set(asked.types) - set(known)):
         print(f"{unknown[0]}: no such type in {training.TABLE.name}", file=sys.stderr)
         return 2
+    names = asked.types or list(known)
+    if asked.sample is not None:
+        names = sorted(known)
+        random.Random(asked.seed).shuffle(names)  # a larger sample begins with the smaller one
+        names = names[: asked.sample]
     rows = _read(asked.csv)
     if not asked.summary:
-        _run(asked, [name for name in known if not asked.types or name in asked.types], rows)
-    print(summary(list(rows.values())))
-    return 1 if any(row.verdict == "differs" for row in rows.values()) else 0
+        _run(asked, names, rows)
+    shown = [row for row in rows.values() if asked.sample is None or row.type in names]
+    print(summary(shown))
+    return 1 if any(row.verdict == "differs" for row in shown) else 0
 
 
 def _run(asked: Any, names: list[str], rows: dict[tuple[str, str], Row]) -> None:
@@ -235,6 +250,7 @@ def _judged(done: Any) -> dict[str, str]:
         reasons.append(f"init ({len(lists)}): {said}")
     worst = None if trained is None else trained.worst_gradient
     narrow = all(one.matches for one in done.numerics)
+    times = [one.port / one.original for one in done.numerics if one.original]
     return {
         "ported": YES,
         "mode": mode,
@@ -242,6 +258,7 @@ def _judged(done: Any) -> dict[str, str]:
         "training": NONE if trained is None or port.refused else _said(trained.matches),
         "gradient": "" if worst is None else f"{worst[1]:.1e}",
         "bfloat16": _said(narrow) if done.numerics else NONE,
+        "times": f"{max(times):.2f}" if times else NONE,
         "init": NONE if start is None else _said(equal),
         "reason": _line(" | ".join(reasons)),
     }

@@ -78,12 +78,19 @@ def built(name: str, head: bool) -> Any:
 
 def inputs(model: Any, name: str) -> dict[str, Any]:
     """What the model is given: the inputs of its row, and labels where it computes a loss from them."""
-    from benchmarks.zoo_models.tiny import candidates
+    import torch
+
+    from benchmarks.zoo_models.tiny import candidates, find
 
     row = rows()[name]
     for label, make in candidates(model, model.config):
         if label == row["inputs"]:
             made = {key: one for key, one in make().items() if one is not None}
+            if "input_values" in made and find(model.config, "mask_time_length"):
+                # Longer than what SpecAugment masks at once, without which they do not run in training.
+                made["input_values"] = torch.cat(
+                    [made["input_values"], made["input_values"].flip(-1)], -1
+                )
             return made if type(model).__name__ == row["class"] else made | _labels(model, made)
     raise ValueError(f"no inputs {row['inputs']}")
 

@@ -96,7 +96,8 @@ class Port:
         settings: the values of the configuration, by name.
         sources: name in the configuration → what the original calls it, and paths of modules that have it.
         bounds: conditions on free sizes that the source asserts.
-        write: writes both sources anew, with other limits.
+        write: writes both sources anew, with other limits, and with layers that round once or not.
+        limits: of its sources.
         own_gradients: functions whose own gradient (`torch.autograd.Function`) the port lacks.
         streams: what its forward draws from: the names of `rngs`.
         same_dtype: why its source does not follow the dtype of its weights; "" if it does.
@@ -131,10 +132,10 @@ class Port:
     settings: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     bounds: tuple[Bound, ...] = ()
-    write: Callable[[Limits], tuple[str, str]] | None = field(
+    write: Callable[[Limits, bool], tuple[str, str]] | None = field(
         default=None, repr=False, compare=False
     )
-
+    limits: Limits = field(default_factory=Limits, repr=False)
     initial: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     otherwise: Mapping[str, str] = field(default_factory=dict)
     watched: bool = False
@@ -146,9 +147,16 @@ class Port:
         """The port with sources that refuse other sizes than these."""
         if self.write is None:
             return self
-        modeling, config = self.write(limits)
+        modeling, config = self.write(limits, False)
         asserted = tuple(one for one in self.bounds if one.text not in limits.lifted)
-        return replace(self, modeling=modeling, config=config, bounds=asserted)
+        return replace(self, modeling=modeling, config=config, bounds=asserted, limits=limits)
+
+    def rounding_once(self) -> Port | None:
+        """The port with layers and activations that round once in 16 bits; None: it has no others."""
+        if self.write is None:
+            return None
+        modeling, _ = self.write(self.limits, True)
+        return None if modeling == self.modeling else replace(self, modeling=modeling)
 
 
 Tensors = Mapping[str, torch.Tensor]
@@ -192,7 +200,7 @@ def port(
     title = f"{name} in Flax, ported from {_where(module)}."
     plain_methods = dict(model.classes[-1].methods)
 
-    def write(limits: Limits) -> tuple[str, str]:
+    def write(limits: Limits, exact: bool) -> tuple[str, str]:
         for called, method in plain_methods.items():
             if method.of != "forward":
                 of = others[method.of].recorded
@@ -204,13 +212,14 @@ def port(
                 continue
             with_demands = replace(method, body=[*demands, *method.body])
             model.classes[-1].methods[called] = with_demands
+        layers = drafter.classes_of_ours()
         modeling = linen.modeling(
-            model, config, title, drafter.functions, drafter.classes_of_ours(), drafter.stubs
+            model, config, title, drafter.functions, layers, drafter.stubs, exact=exact
         )
         sizes = linen.configuration(model, config, f"The sizes of {name}.", limits.values)
         return modeling, sizes
 
-    modeling, sizes = write(Limits())
+    modeling, sizes = write(Limits(), False)
     missing = tuple({(one.op, one.path, one.line): one for one in drafter.missing}.values())
     return Port(
         modeling=modeling,

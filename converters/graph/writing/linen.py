@@ -11,6 +11,7 @@ from typing import Any
 from converters.graph.ops.functions import functions
 from converters.graph.writing.dtypes import ARGUMENT
 from converters.graph.writing.forms.lists import written
+from converters.graph.writing.forms.rounding import rounding_once
 from converters.graph.writing.model import Class, Method, Model
 from converters.graph.writing.numerics import BASE, base
 from converters.graph.writing.original.comments import commented, of, placed
@@ -26,6 +27,7 @@ def modeling(
     restored: Sequence[ast.FunctionDef] = (),
     layers: Sequence[type] = (),
     stubs: Mapping[str, str] | None = None,
+    exact: bool = False,
 ) -> str:
     """The source of `modeling.py`.
 
@@ -36,10 +38,13 @@ def modeling(
         restored: functions of the original.
         layers: classes of ours that it uses.
         stubs: functions that are still to be written, and what for.
+        exact: whether layers and activations round once in 16 bits.
     """
     parts = [_stub(name, reason) for name, reason in (stubs or {}).items()]
     parts += [_unparsed(one) for one in restored]
     parts += [_class(cls, config) for cls in model.classes]
+    if exact:
+        parts = [rounding_once(part) for part in parts]
     needed = [functions()[name] for name in _functions(parts)] + list(layers)
     helpers, imports = copied(dict.fromkeys(needed))
     above = [base("\n".join(parts))] if any(cls.typed for cls in model.classes) else []

@@ -1,0 +1,53 @@
+"""Sources whose layers and activations round once in 16 bits, as torch's kernels do.
+
+Flax's Dense and Conv round the product and then its sum with the bias; `jax.nn.sigmoid` rounds the
+exponential, the sum and the quotient. A port is written so only where its error in bfloat16 is too large
+otherwise.
+"""
+
+from __future__ import annotations
+
+import ast
+
+# Layers of Flax that round a product before they add the bias → what rounds once.
+_LAYERS = {"nn.Dense": "DenseRoundedOnce", "nn.Conv": "ConvRoundedOnce"}
+# Functions of jax.nn that are one operator in torch, and several roundings in JAX.
+_ACTIVATIONS = {
+    *("sigmoid", "silu", "gelu", "softplus", "softmax", "log_softmax", "log_sigmoid"),
+    *("selu", "mish", "hard_silu", "hard_swish", "hard_sigmoid"),
+}
+_WRAPPER = "rounded_once"
+
+
+def rounding_once(text: str) -> str:
+    """The source with what rounds once, in place of Flax's layers with a bias and of jax.nn's activations."""
+    lines = text.encode().splitlines(keepends=True)
+    edits = sorted(_edits(ast.parse(text)), key=lambda edit: (edit[0].lineno, edit[0].col_offset))
+    for node, new in reversed(edits):
+        at = node.lineno - 1
+        if node.end_lineno == node.lineno:
+            line = lines[at]
+            lines[at] = line[: node.col_offset] + new.encode() + line[node.end_col_offset :]
+    return b"".join(lines).decode()
+
+
+def _edits(tree: ast.AST) -> list[tuple[ast.expr, str]]:
+    edits: list[tuple[ast.expr, str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            layer = _LAYERS.get(ast.unparse(node.func))
+            if layer is not None and _has_bias(node):
+                edits.append((node.func, layer))
+        elif isinstance(node, ast.Attribute) and node.attr in _ACTIVATIONS:
+            name = ast.unparse(node)
+            if name == f"jax.nn.{node.attr}":
+                edits.append((node, f"{_WRAPPER}({name})"))
+    return edits
+
+
+def _has_bias(made: ast.Call) -> bool:
+    """Whether a call that makes a layer does not say that the layer has no bias."""
+    return not any(
+        word.arg == "use_bias" and isinstance(word.value, ast.Constant) and not word.value.value
+        for word in made.keywords
+    )
