@@ -58,6 +58,7 @@ from converters.graph.recording.precision import (
     saved_floats,
 )
 from converters.graph.recording.reading import read_inputs
+from converters.graph.recording.state import weights_stay
 from converters.graph.recording.ties import Ties
 from converters.slow_paths import slow_paths
 
@@ -321,9 +322,11 @@ def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Call
     It is run again where it replaces modules the first time (BigBird, by the length that it is given).
     """
     before_run = dict(module.named_modules())
-    called = _probe_once(module, inputs)
-    if before_run != dict(module.named_modules()):
+    with weights_stay(module):
         called = _probe_once(module, inputs)
+    if before_run != dict(module.named_modules()):
+        with weights_stay(module):
+            called = _probe_once(module, inputs)
     return called
 
 
