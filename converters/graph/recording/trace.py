@@ -51,6 +51,7 @@ from converters.graph.recording.nodes import (
 from converters.graph.recording.own_gradients import own_gradients_noted
 from converters.graph.recording.precision import (
     ExactNumbers,
+    MixedProducts,
     NarrowSeen,
     grouped_products_recorded,
     in_compute_dtype,
@@ -152,7 +153,7 @@ def trace(
         wide = _recorded(module, inputs, called, decomposed, as_it_is)
         return replace(wide, same_dtype=same_dtype or _OWN_DTYPE)
     try:
-        with in_compute_dtype(module), ExactNumbers():
+        with in_compute_dtype(module), ExactNumbers(), MixedProducts():
             recorded = _recorded(module, narrowed(inputs), called, decomposed, as_it_is)
     except GraphError as error:
         called.read = ()
