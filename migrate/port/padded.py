@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ Arrays = Mapping[str, Array]
 _MASK, _POSITIONS, _TOKENS = "attention_mask", "position_ids", "input_ids"
 
 
-def padded(arrays: Arrays, arguments: Sequence[Any]) -> dict[str, dict[str, Array]]:
+def padded_batches(arrays: Arrays, arguments: Sequence[Any]) -> dict[str, dict[str, Array]]:
     """An input as a batch that is padded on the left, on the right, and with a row of padding alone.
 
     Each row has another length. Positions are given beside a mask, counted from its first token.
@@ -32,6 +33,19 @@ def padded(arrays: Arrays, arguments: Sequence[Any]) -> dict[str, dict[str, Arra
             seen = made[name].get(mask, np.ones(tokens.shape, np.int64))
             made[name][place] = np.clip(np.cumsum(seen, axis=1) - 1, 0, None)
     return made
+
+
+def write_padding(file: Path, arrays: Arrays, batches: Mapping[str, Arrays]) -> None:
+    """Write what each padded batch has that the input has not: "padding on the left.attention_mask"."""
+    from safetensors.numpy import save_file
+
+    others = {
+        f"{batch}.{name}": np.ascontiguousarray(array)
+        for batch, padded in batches.items()
+        for name, array in padded.items()
+        if array is not arrays.get(name)
+    }
+    save_file(others, file)
 
 
 def _left(shape: tuple[int, ...]) -> Array:

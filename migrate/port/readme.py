@@ -85,6 +85,7 @@ _FILES = {
     "initial.safetensors": "arrays that the original computes when it is made; `init` reads them",
     "test_parity.py": "compares it with the original (needs torch and the original, not tpu-migrate)",
     "test_inputs.safetensors": "what that test feeds both with",
+    "test_padding.safetensors": "the masks of padded batches that it feeds both with",
 }
 
 

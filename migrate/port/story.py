@@ -30,15 +30,15 @@ from migrate.port.numerics.compare import compared
 from migrate.port.numerics.results import Folder as NumericsFolder
 from migrate.port.numerics.results import Numerics
 from migrate.port.original import SEED, Given, Original, given_inputs, load_original
-from migrate.port.padded import padded
+from migrate.port.padded import padded_batches, write_padding
 from migrate.port.proof import Arrays, alike, asked, described, proven
 from migrate.port.readme import readme_text
 from migrate.port.results import Case, Ported
 from migrate.port.scripted import record_script
 from migrate.port.sizes.prove import sizes_of
 from migrate.port.sizes.results import Sizes, unproven
+from migrate.port.texts import TEST_PADDING, convert_text, inputs_file, package_text, test_text
 from migrate.port.texts import Original as Way
-from migrate.port.texts import convert_text, inputs_file, package_text, test_text
 from migrate.port.unused import notes_on_methods, unused_paths
 from migrate.port.weights import INITIAL, PARAMS, Weights, stirred, write_weights
 from migrate.versions import installed
@@ -147,9 +147,11 @@ def port_model(
         made = compiled(
             given.model, given.tensors(), target, allow_stubs=options.allow_stubs, **how
         )
+        takes = _takes(original, given)
+        batches, apart = _padded(given, made, takes, original.target.shown)
         with writing(folder) as place:
             progress("writing source and weights")
-            weights = _written(place, folder, name, original, given, made, work, methods)
+            weights = _written(place, folder, name, original, given, made, work, methods, batches)
             first = {name: inputs[0] for name, inputs in methods.items()}
             sizes = None
             if not made.missing:
@@ -160,14 +162,12 @@ def port_model(
             of_them = notes_on_methods(place, first)
             if of_them:
                 made = replace(made, notes=(*made.notes, *of_them))
-            notes = [*said, *given.notes, *weights.notes, *formatted(place)]
+            notes = [*said, *given.notes, *weights.notes, *apart, *formatted(place)]
             cases: tuple[Case, ...] = ()
             numerics: tuple[Numerics, ...] = ()
             if options.proof and not made.missing:
-                takes = _takes(original, given)
-                batches, apart = _padded(given, made, takes, original.target.shown)
-                notes += apart
-                wanted = list(asked(given.inputs, made.inputs, takes, made.trains, batches))
+                padded = tuple(batches.values())
+                wanted = list(asked(given.inputs, made.inputs, takes, made.trains, padded))
                 wanted = [one for one in wanted if options.compares(one.name)]
                 state, params = weights.state, place / PARAMS if weights.state else None
                 if state is not None and original.checkpoint is None:
@@ -176,7 +176,7 @@ def port_model(
                 if options.compares("bfloat16"):
                     progress("comparing: bfloat16")
                     made, numerics = _in_bfloat16(
-                        place, given, made, state, params, work, options.timeout, batches
+                        place, given, made, state, params, work, options.timeout, padded
                     )
                 cases = proven(
                     original.target,
@@ -290,15 +290,15 @@ def _takes(original: Original, given: Given) -> Callable[[Arrays], bool]:
 
 def _padded(
     given: Given, made: Any, takes: Callable[[Arrays], bool], shown: str
-) -> tuple[list[Arrays], list[str]]:
+) -> tuple[dict[str, Arrays], list[str]]:
     """Padded batches that the original takes, and a note on those for which it gives NaN."""
     import torch
 
     from migrate.parity.sides.torch.call import call
 
-    batches: list[Arrays] = []
+    batches: dict[str, Arrays] = {}
     notes: list[str] = []
-    for name, arrays in padded(given.inputs[0], made.inputs).items():
+    for name, arrays in padded_batches(given.inputs[0], made.inputs).items():
         if not takes(arrays):
             continue
         with torch.no_grad():
@@ -307,7 +307,7 @@ def _padded(
         if any(bool(one.isnan().any()) for one in floating):
             notes.append(f"the original gives NaN for a batch with {name}: it was left out")
         else:
-            batches.append(arrays)
+            batches[name] = arrays
     return batches, notes
 
 
@@ -320,6 +320,7 @@ def _written(
     made: Any,
     work: Path,
     methods: Mapping[str, InputSet],
+    padded: Mapping[str, Arrays],
 ) -> Weights:
     """Write everything but the README into the place, which will be the folder."""
     sources = {"modeling.py": made.modeling, "config.py": made.config}
@@ -347,13 +348,15 @@ def _written(
         original.folder is None or original.checkpoint is not None,
     )
     params = weights.state is not None
-    how = (made.model_class, way, SEED, params, made.streams, tuple(methods))
+    how = (made.model_class, way, SEED, params, made.streams, tuple(methods), tuple(padded))
     sources["test_parity.py"] = test_text(*how)
     for file, text in sources.items():
         _require_python(file, text)
         (place / file).write_text(text)
     if unused := unused_paths(place):
         (place / "__init__.py").write_text(package_text(*names, unused, weights.frozen))
+    if padded:
+        write_padding(place / TEST_PADDING, given.inputs[0], padded)
     first = {"": given.inputs[0]} | {name: inputs[0] for name, inputs in methods.items()}
     for method, arrays in first.items():
         written = write_inputs(work / f"test{method}", [arrays])

@@ -8,6 +8,8 @@ from pathlib import Path
 from textwrap import dedent
 
 TEST_INPUTS = "test_inputs.safetensors"
+# Masks of padded batches, and positions beside them: "left.attention_mask".
+TEST_PADDING = "test_padding.safetensors"
 
 
 def inputs_file(method: str) -> str:
@@ -239,6 +241,7 @@ def test_text(
     params: bool,
     streams: Sequence[str],
     methods: Sequence[str],
+    paddings: Sequence[str],
 ) -> str:
     """`test_parity.py`: the port against the original, without this project unless it draws.
 
@@ -249,16 +252,21 @@ def test_text(
         params: whether the port has weights.
         streams: of random numbers that the model draws from.
         methods: of the port beside its forward.
+        paddings: names of the padded batches whose masks are in `TEST_PADDING`.
     """
     weights = "package.load_params()" if params else "{}"
     rngs = ", ".join(f'"{name}": jax.random.key(0)' for name in streams)
     parts = (_PARAMETRIZED, _METHOD, _RUN_METHOD) if methods else ("", _FORWARD, _RUN_FORWARD)
+    masked = _PADDED.format(paddings=list(paddings), inputs=TEST_INPUTS, padding=TEST_PADDING)
     rows = "".join(f'("{name}", "{inputs_file(name)}"), ' for name in methods)
     return _text(_TEST).format(
         parametrized=parts[0].format(rows=f'("forward", "{TEST_INPUTS}"), {rows}'.rstrip(", ")),
         signature=parts[1],
         inputs="inputs" if methods else f'"{TEST_INPUTS}"',
         partial="from functools import partial\n" if methods else "",
+        method=', method: str = "forward"' if methods else "",
+        run=", method" if methods else "",
+        padded=masked.rstrip() if paddings else "",
         called=parts[2][0],
         applied=parts[2][1],
         alone="and, as the model draws, tpu-migrate" if streams else "and not tpu-migrate",
@@ -366,6 +374,14 @@ _RUN_METHOD = (
     'partial(package.build().apply, method="__call__" if method == "forward" else method)',
 )
 _RUN_FORWARD = ("module", "package.build().apply")
+_PADDED = """
+
+@pytest.mark.parametrize("padding", {paddings})
+def test_padded_batches_are_those_of_the_original(padding: str) -> None:
+    masks = load_file(HERE / "{padding}")
+    mine = {{key.partition(".")[2]: one for key, one in masks.items() if key.startswith(padding)}}
+    compare({{**load_file(HERE / "{inputs}"), **mine}})
+"""
 _DRAWS = """\
 # Both sides draw the same numbers.
 draws = pytest.importorskip("migrate.parity.ground.draws")
@@ -441,8 +457,9 @@ _TEST = '''\
             yield from leaves(one, f"{{path}}.{{name}}" if path else str(name))
 
 
-    {parametrized}def test_outputs_are_those_of_the_original({signature}
-        given, module = load_file(HERE / {inputs}), original()
+    def compare(given: dict[str, np.ndarray]{method}) -> None:
+        """Run both with the same inputs."""
+        module = original()
         with torch.no_grad(){torch_draws}:
             tensors = {{name: torch.from_numpy(array) for name, array in given.items()}}
             expected = dict(leaves({called}(**tensors)))
@@ -461,4 +478,9 @@ _TEST = '''\
                 continue
             distance = np.linalg.norm((found[name] - array).ravel())
             assert distance <= LIMIT * np.linalg.norm(array.ravel()), name
+
+
+    {parametrized}def test_outputs_are_those_of_the_original({signature}
+        compare(load_file(HERE / {inputs}){run})
+    {padded}
     '''

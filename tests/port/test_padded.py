@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import load_file
 
 from migrate.parity.inputs.set import write_inputs
-from migrate.port.padded import padded
+from migrate.port import texts
+from migrate.port.padded import padded_batches, write_padding
 from migrate.port.proof import asked
 from migrate.port.readme import readme_text
 from tests.port.standin import RIGHT, Argument
@@ -20,7 +23,7 @@ INPUT = {"input_ids": np.arange(12).reshape(3, 4)}
 
 
 def test_each_row_is_padded_by_another_length() -> None:
-    made = padded(INPUT, (IDS, MASK))
+    made = padded_batches(INPUT, (IDS, MASK))
     left, right, empty = (one["attention_mask"].tolist() for one in made.values())
     assert left == [[0, 1, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1]]
     assert right == [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]]
@@ -28,26 +31,26 @@ def test_each_row_is_padded_by_another_length() -> None:
 
 
 def test_positions_begin_at_the_first_token() -> None:
-    left = padded(INPUT, (IDS, MASK, PLACES))["padding on the left"]
+    left = padded_batches(INPUT, (IDS, MASK, PLACES))["padding on the left"]
     assert left["position_ids"].tolist() == [[0, 0, 1, 2], [0, 0, 0, 1], [0, 0, 0, 0]]
 
 
 def test_a_decoder_is_padded_by_its_own_tokens() -> None:
     both = {**INPUT, "decoder_input_ids": np.zeros((3, 2), np.int64)}
     decoders = replace(MASK, name="decoder_attention_mask")
-    left = padded(both, (IDS, MASK, decoders))["padding on the left"]
+    left = padded_batches(both, (IDS, MASK, decoders))["padding on the left"]
     assert left["attention_mask"].shape == (3, 4)
     assert left["decoder_attention_mask"].tolist() == [[0, 1], [0, 1], [0, 1]]
 
 
 def test_a_model_without_a_mask_of_tokens_is_not_padded() -> None:
-    assert padded(INPUT, (IDS, PLACES)) == {}
-    assert padded({"x": np.zeros((3, 4))}, (Argument("x"), MASK)) == {}
+    assert padded_batches(INPUT, (IDS, PLACES)) == {}
+    assert padded_batches({"x": np.zeros((3, 4))}, (Argument("x"), MASK)) == {}
 
 
 def test_padded_batches_are_compared_with_their_gradients(tmp_path: Path) -> None:
     inputs = write_inputs(tmp_path, [INPUT, INPUT])
-    batches = list(padded(INPUT, (IDS, MASK)).values())
+    batches = list(padded_batches(INPUT, (IDS, MASK)).values())
     cases = {one.name: one for one in asked(inputs, (IDS, MASK), lambda _: True, padded=batches)}
     assert len(cases["padded batches"].inputs) == 3
     assert cases["gradients, padded batches"].gradients
@@ -74,3 +77,17 @@ def test_the_readme_says_what_a_mask_does() -> None:
     assert "`decoder_attention_mask` is not in this port" in said
     assert "`attention_mask` int64[batch, length] (optional)" in page
     assert "outputs = jax.jit(model.apply)(variables, input_ids=input_ids)" in page
+
+
+def test_masks_of_padded_batches_are_written_for_the_test_of_a_port(tmp_path: Path) -> None:
+    batches = padded_batches(INPUT, (IDS, MASK))
+    write_padding(tmp_path / "padding", INPUT, batches)
+    written = load_file(tmp_path / "padding")
+    assert set(written) == {f"{name}.attention_mask" for name in batches}
+    way = texts.Original("net.py:Net", tmp_path, None, weights=False)
+    text = texts.test_text("Net", way, 0, True, (), (), tuple(batches))
+    names = "['padding on the left', 'padding on the right', 'a row of padding']"
+    assert f'@pytest.mark.parametrize("padding", {names})' in text
+    plain = texts.test_text("Net", way, 0, True, (), (), ())
+    assert "padding" not in plain
+    ast.parse(text)

@@ -17,7 +17,7 @@ from converters.graph.merging.dropouts import with_dropouts
 from converters.graph.recording.detours import CHECK, FINITE
 from converters.graph.recording.group import group
 from converters.graph.recording.masks import broadcast_masks
-from converters.graph.recording.modes import DrawError, training, trains_otherwise
+from converters.graph.recording.modes import DrawError, compare_modes, training
 from converters.graph.recording.trace import GraphError, Trace, trace
 from converters.graph.writing.patterns import pruned
 
@@ -66,7 +66,11 @@ def both_modes(
         masks: as of `trace`.
     """
     try:
-        if not trains_otherwise(module, inputs):
+        modes = compare_modes(module, inputs)
+        recorded = replace(recorded, notes=(*recorded.notes, *modes.notes))
+        if modes.changes:
+            raise _ApartError(f"the original changes {modes.changes} in training")
+        if not modes.otherwise:
             return Both(recorded, graph)
         same = recorded.same_dtype
         with training(module, inputs) as statistics, broadcast_masks():

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,31 +15,89 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from converters.graph.recording.state import State, line_of_original
 from converters.graph.recording.trace import plain
 from converters.slow_paths import slow_paths
 
 # Layers that have running statistics: in training they normalise with the batch's.
 _BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm
+# What is said of buffers, weights and attributes that a call in evaluation changes.
+STATE = "each call changes it in the original, here it stays as the weights have it"
+_FEW = 3
 
 
 class DrawError(RuntimeError):
     """A branch of Python that rests on a random number."""
 
 
-def trains_otherwise(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> bool:
-    """Whether a model computes something else in training than in evaluation.
+@dataclass(frozen=True)
+class Comparison:
+    """How a model's modes differ.
 
-    Both are run once, eagerly, and the operators that ran and the outputs are compared.
+    Attributes:
+        otherwise: whether training computes something else than evaluation.
+        changes: what training alone changes in the model, for the calls to come; "" if nothing.
+        notes: what evaluation changes in it.
+    """
+
+    otherwise: bool
+    changes: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def compare_modes(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Comparison:
+    """Run a model once in each mode, eagerly, and compare the operators, the outputs, and what it keeps.
 
     Raises:
         DrawError: a branch of Python rests on a random number, or one is drawn by Python or numpy.
     """
     with preserved(module):
         module.train()
-        trained, outputs = _ran(module, inputs)
+        trained, outputs, kept = _ran_from(module, inputs)
         module.eval()
-        evaluated, expected = _ran(module, inputs)
-        return trained != evaluated or not all(map(_equal, outputs, expected))
+        evaluated, expected, always = _ran_from(module, inputs)
+    statistics = {
+        f"{path}.{name}" if path else name
+        for path, layer in module.named_modules()
+        if _is_known(layer)
+        for name in layer._buffers
+    }
+    paths = [path for path in kept if path not in always and path not in statistics]
+    notes = (f"{', '.join(_shown(always))}: {STATE}",) if always else ()
+    return Comparison(
+        trained != evaluated or not all(map(_equal, outputs, expected)),
+        ", ".join(_shown({path: kept[path] for path in paths})),
+        notes,
+    )
+
+
+def _shown(changes: Mapping[str, str]) -> list[str]:
+    """Some of what is changed, each with its line: "mean (net.py:12)"."""
+    shown = [f"{path} ({line})" if line else path for path, line in list(changes.items())[:_FEW]]
+    more = len(changes) - _FEW
+    return [*shown, f"{more} more"] if more > 0 else shown
+
+
+def _ran_from(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]
+) -> tuple[list[str], list[Any], dict[str, str]]:
+    """The operators of a call, its outputs, and what it changed in the module, each with its line.
+
+    Attributes count where the next call gives something else for them; the module is as it was afterwards.
+    """
+    state = State(module)
+    drawn = torch.get_rng_state()
+    with state:
+        operators, outputs = _ran(module, inputs)
+    changed = state.changed()
+    if others := () if changed else state.attributes():
+        torch.set_rng_state(drawn)
+        with state:
+            _, later = _ran(module, inputs)
+        if not all(map(_equal, outputs, later)):
+            changed = others
+    state.put_back()
+    return operators, outputs, {path: state.lines.get(path, "") for path in changed}
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -89,7 +146,7 @@ class _Listed(TorchDispatchMode):
 def preserved(module: torch.nn.Module) -> Iterator[None]:
     """Put back what a run in training changes: modes, buffers, the states of random numbers."""
     before, modes = module.training, [(one, one.training) for one in module.modules()]
-    buffers = [(one, one.detach().clone()) for one in module.buffers()]
+    state = State(module)
     states = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -99,9 +156,7 @@ def preserved(module: torch.nn.Module) -> Iterator[None]:
         module.train(before)  # some do more than to note it
         for one, mode in modes:
             one.training = mode
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
+        state.put_back()
         random.setstate(states[0])
         np.random.set_state(states[1])
 
@@ -132,20 +187,22 @@ def _with_statistics_of_the_batch(
         if one.training and getattr(one, "track_running_stats", False):
             found.add(path)
 
-    def known(one: torch.nn.Module) -> bool:
-        own = _BATCH_NORM.forward, torch.nn.SyncBatchNorm.forward
-        return isinstance(one, _BATCH_NORM) and type(one).forward in own
-
     with ExitStack() as stack, slow_paths(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         stack.enter_context(draws_compared())
         for path, one in module.named_modules():
-            if known(one):
+            if _is_known(one):
                 hook = one.register_forward_pre_hook(lambda m, a, path=path: note(path, m))
                 stack.callback(hook.remove)
-        if any(map(known, module.modules())):
+        if any(map(_is_known, module.modules())):
             module(**inputs)
     return found
+
+
+def _is_known(layer: torch.nn.Module) -> bool:
+    """Whether a layer is a batch normalisation of torch's."""
+    own = _BATCH_NORM.forward, torch.nn.SyncBatchNorm.forward
+    return isinstance(layer, _BATCH_NORM) and type(layer).forward in own
 
 
 @contextmanager
@@ -167,7 +224,9 @@ class _Draw(float):
             return not below
         if not isinstance(other, _Draw) and other >= 1:
             return below
-        raise DrawError(f"a branch of Python rests on a random number{_line()}")
+        line = line_of_original()
+        where = f" ({line})" if line else ""
+        raise DrawError(f"a branch of Python rests on a random number{where}")
 
     def __lt__(self, other: Any) -> bool:
         return self._known(other, below=True)
@@ -179,15 +238,6 @@ class _Draw(float):
 
     __ge__ = __gt__
     __hash__ = float.__hash__
-
-
-def _line() -> str:
-    """The line of the original that is running: " (net.py:12)"."""
-    inside = (f"{torch.__path__[0]}/", __file__)
-    for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.startswith(inside):
-            return f" ({Path(frame.filename).name}:{frame.lineno})"
-    return ""
 
 
 class _Scalars(TorchFunctionMode):

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -92,6 +93,67 @@ class ExactNumbers(TorchFunctionMode):
         ):
             return func(*args, **{**kwargs, "dtype": torch.float32}).to(COMPUTE)
         return func(*args, **kwargs)
+
+
+_FUNCTIONS, _TENSOR = torch.nn.functional, torch.Tensor
+_PRODUCTS = frozenset(
+    {
+        *(_FUNCTIONS.linear, _FUNCTIONS.bilinear, _FUNCTIONS.scaled_dot_product_attention),
+        *(_FUNCTIONS.conv1d, _FUNCTIONS.conv2d, _FUNCTIONS.conv3d),
+        *(torch.conv1d, torch.conv2d, torch.conv3d),
+        *(_FUNCTIONS.conv_transpose1d, _FUNCTIONS.conv_transpose2d, _FUNCTIONS.conv_transpose3d),
+        *(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d),
+        *(torch.matmul, torch.mm, torch.bmm, torch.mv, torch.dot, torch.einsum, torch.tensordot),
+        *(torch.addmm, torch.addbmm, torch.baddbmm, torch.addmv, torch.chain_matmul),
+        *(_TENSOR.matmul, _TENSOR.mm, _TENSOR.bmm, _TENSOR.mv, _TENSOR.dot, _TENSOR.addmm),
+        *(_TENSOR.baddbmm, _TENSOR.__matmul__, _TENSOR.__rmatmul__),
+    }
+)
+
+
+_LAYERS = (torch.nn.Linear, torch.nn.Bilinear, torch.nn.modules.conv._ConvNd)
+
+
+class MixedProducts(TorchFunctionMode):
+    """Casts what is multiplied to the narrow dtype where float32 meets it, as `torch.autocast` does.
+
+    Torch itself raises there. A model that computes angles in float32 and multiplies them by its weights (the
+    time of a diffusion model, the frequencies of a NeRF) is trained under autocast.
+    """
+
+    def __enter__(self) -> Any:
+        """Have layers given what they multiply in their dtype: the cast stands before their call."""
+        self._hook = register_module_forward_pre_hook(_given_narrow)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._hook.remove()
+        super().__exit__(*error)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _PRODUCTS:
+            given = [one for one in pytree.tree_leaves((args, kwargs)) if _is_tensor(one)]
+            if {COMPUTE, torch.float32} <= {one.dtype for one in given}:
+                args, kwargs = pytree.tree_map(_narrow, (args, kwargs))
+        return func(*args, **kwargs)
+
+
+def _given_narrow(layer: torch.nn.Module, args: Any) -> Any:
+    """What a layer is given, in the dtype of its weight; a Sequential, in that of its first layer."""
+    while type(layer).forward is torch.nn.Sequential.forward and len(layer):
+        layer = layer[0]
+    if not isinstance(layer, _LAYERS) or layer.weight.dtype != COMPUTE:
+        return None
+    return tuple(map(_narrow, args))
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _narrow(value: Any) -> Any:
+    return value.to(COMPUTE) if _is_tensor(value) and value.dtype == torch.float32 else value
 
 
 @contextmanager

@@ -51,6 +51,7 @@ from converters.graph.recording.nodes import (
 from converters.graph.recording.own_gradients import own_gradients_noted
 from converters.graph.recording.precision import (
     ExactNumbers,
+    MixedProducts,
     NarrowSeen,
     grouped_products_recorded,
     in_compute_dtype,
@@ -59,6 +60,7 @@ from converters.graph.recording.precision import (
 )
 from converters.graph.recording.reading import read_inputs
 from converters.graph.recording.rows.checked import ROWS, every_row, rows_chosen
+from converters.graph.recording.state import weights_stay
 from converters.graph.recording.ties import Ties
 from converters.slow_paths import slow_paths
 
@@ -152,7 +154,7 @@ def trace(
         wide = _recorded(module, inputs, called, decomposed, as_it_is)
         return replace(wide, same_dtype=same_dtype or _OWN_DTYPE)
     try:
-        with in_compute_dtype(module), ExactNumbers():
+        with in_compute_dtype(module), ExactNumbers(), MixedProducts():
             recorded = _recorded(module, narrowed(inputs), called, decomposed, as_it_is)
     except GraphError as error:
         called.read = ()
@@ -338,9 +340,11 @@ def _probe(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> _Call
     It is run again where it replaces modules the first time (BigBird, by the length that it is given).
     """
     before_run = dict(module.named_modules())
-    called = _probe_once(module, inputs)
-    if before_run != dict(module.named_modules()):
+    with weights_stay(module):
         called = _probe_once(module, inputs)
+    if before_run != dict(module.named_modules()):
+        with weights_stay(module):
+            called = _probe_once(module, inputs)
     return called
 
 

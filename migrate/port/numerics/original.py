@@ -12,7 +12,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from converters.graph.recording.precision import in_compute_dtype, narrowed, saved_floats
+from converters.graph.recording.precision import (
+    MixedProducts,
+    in_compute_dtype,
+    narrowed,
+    saved_floats,
+)
 from migrate.parity.ground.draws import Draws
 from migrate.parity.sides.torch.capture.tree import leaves
 from migrate.parity.sides.torch.draws import Drawn
@@ -101,8 +106,9 @@ def in_bfloat16(module: nn.Module, inputs: Tensors) -> Run:
     """Run the original in bfloat16; buffers that it does not save keep their dtype."""
     products = _Products()
     within = (in_compute_dtype(module), torch.no_grad(), _paths(module, products))
+    modes = (_Attentions(products), MixedProducts(), Drawn(Draws(SEED)))
     with contextlib.ExitStack() as stack:
-        for one in (*within, products, _Attentions(products), Drawn(Draws(SEED))):
+        for one in (*within, products, *modes):
             stack.enter_context(one)
         given = list(leaves(module(**narrowed(inputs))))
     outputs = {path: _array(one) for path, one in given}

@@ -40,6 +40,7 @@ def port_summary(ported: Ported) -> list[RenderableType]:
         ("bound", tuple(one.text for one in port.bounds)),
         ("fixed", port.baked),
         ("size", _sizes(ported)),
+        ("training", (f"evaluation only: {port.refused}",) if port.refused else ()),
         ("note", (*port.notes, *ported.notes)),
         ("written over, with your edits", ported.lost),
     ):

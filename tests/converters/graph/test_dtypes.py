@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from converters.graph import Port, port
-from converters.graph.recording.precision import in_compute_dtype, narrowed
+from converters.graph.recording.precision import MixedProducts, in_compute_dtype, narrowed
 from tests.converters.graph.flax_side import Inputs, variables
 
 
@@ -107,6 +107,22 @@ class Timed(nn.Module):
         return hidden * self.scale, logits.sigmoid()
 
 
+class Angles(nn.Module):
+    """Angles in float32 that meet weights: torch raises outside of autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = nn.Sequential(nn.Linear(8, 6), nn.SiLU(), nn.Linear(6, 6))
+        self.conv = nn.Conv1d(1, 2, 3, padding=1)
+        self.mix = nn.Parameter(torch.randn(8, 6))
+
+    def forward(self, x: torch.Tensor, steps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = _angles(steps, 8, torch.float32)
+        hidden = x + self.time(angles)
+        waves = self.conv(angles[:, None])
+        return torch.einsum("bcw,bh->bch", waves, hidden), hidden * (angles @ self.mix)
+
+
 class Layers(nn.Module):
     """Layers that Flax lacks."""
 
@@ -189,6 +205,7 @@ _SEEN = torch.tensor([[True] * 7, [True] * 4 + [False] * 3, [False] * 7])
 CASES: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
     "tokens": (Tokens, {"ids": ids(11, 3, 7), "seen": _SEEN}),
     "timed": (Timed, {"steps": ids(90, 64)}),
+    "angles": (Angles, {"x": real(16, 6), "steps": ids(90, 16)}),
     "masked": (Masked, {"x": real(3, 7, 8), "seen": _SEEN}),
     "normed": (Normed, {"x": real(64, 6)}),
     "layers": (Layers, {"x": real(4, 9, 5)}),
@@ -218,7 +235,7 @@ def halved(array: Any) -> Any:
 
 
 def of_torch(model: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
-    with in_compute_dtype(model), torch.no_grad():
+    with in_compute_dtype(model), torch.no_grad(), MixedProducts():
         return list(jax.tree.leaves(model(**narrowed(inputs))))
 
 
@@ -281,6 +298,7 @@ def test_its_error_in_bfloat16_is_torch_s_own(
     [
         ("tokens", ["bfloat16×bfloat16"] * 4),
         ("timed", ["bfloat16×bfloat16", "float32×float32"]),
+        ("angles", ["bfloat16×bfloat16"] * 5),
     ],
 )
 def test_products_are_in_the_dtype_of_the_original(
