@@ -154,3 +154,39 @@ def test_loop_on_the_host_stays() -> None:
 def test_loop_with_gradients_stays() -> None:
     text = LOOP.format(callees=RUN, call="run(model, x)").replace("@torch.no_grad()\n", "")
     assert "step():" not in rewritten(text)
+
+
+TILED = """
+import torch
+
+
+@torch.no_grad()
+def tiled(model, image, truth):
+    total, losses = torch.zeros_like(image), []
+    for part in image.split(2):
+        out = model(part)
+        losses.append((out - truth).abs().mean().item())
+        total += out.sum()
+    return total, sum(losses)
+
+
+@torch.no_grad()
+def evaluate(model, measure: torch.nn.Module, loader):
+    model.cuda()
+    for x, y in loader:
+        x, y = x.cuda(), y.cuda()
+        out, loss = tiled(model, x, y)
+        error = measure(out, y)
+        print(loss, error.item())
+"""
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+def test_function_with_steps_of_its_own_is_in_no_block(style: Style) -> None:
+    source = parse(TILED.encode(), Path("tiles.py"))
+    result = rewrite_source(source, options=Options(style=style))
+    text = result.data.decode()
+    assert text.count(".step():") == 2
+    assert ".step():\n            out = model(part)\n            total += out.sum()\n" in text
+    assert ".step():\n            error = measure(out, y)\n        print(" in text
+    assert not {"evaluation-loop", "XLA201", "XLA206"} & {note.rule for note in result.findings}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator, Set
 from functools import lru_cache
 
@@ -10,6 +11,8 @@ from migrate.reading.accelerators.asked import is_module
 from migrate.reading.accelerators.programs import programs_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.callers import Callers, callers_of, reaching
+from migrate.reading.calls.kinds import UNKNOWN
+from migrate.reading.calls.registries import registers
 from migrate.reading.calls.scopes import Function, ModuleScope, Scope
 from migrate.reading.replicas.rank_tests import last_part
 from migrate.reading.values.words import CALLED_MODEL
@@ -65,6 +68,7 @@ def gradient_free(analysis: Analysis) -> frozenset[Scope]:
     found: set[Scope] = {f for f in functions if any(map(_is_free, f.decorators))}
     blocks = {id(call) for top in analysis.scopes.values() for call in _below_blocks(top)}
     callers = callers_of(analysis)
+    callers = {**callers, **_open_callers(functions, callers, analysis)}
     before = -1
     while before < len(found):
         before = len(found)
@@ -77,6 +81,50 @@ def gradient_free(analysis: Analysis) -> frozenset[Scope]:
             if calls and all(id(call) in blocks or scope in found for call, scope in calls):
                 found.add(function)
     return frozenset(found)
+
+
+def _open_callers(functions: list[Function], callers: Callers, analysis: Analysis) -> Callers:
+    """Return the calls that may run the samplers that nothing is seen to run, through a registry.
+
+    That is a method of that name of an object of which nothing is known, and for a function that a decorator
+    registers, whatever is called with tensors and is not known.
+    """
+    samplers = samplers_of(analysis)
+    methods: dict[str, list[Function]] = defaultdict(list)
+    registered = []
+    for function in functions:
+        if function not in samplers or not _is_unused(function, callers, analysis):
+            continue
+        if function.owner is not None:
+            methods[function.name].append(function)
+        elif any(map(registers, function.decorators)):
+            registered.append(function)
+    found: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
+    if not methods and not registered:
+        return dict(found)
+    for call, running in analysis.running.items():
+        func = call.func
+        named = methods.get(func.attr, []) if isinstance(func, ast.Attribute) else registered
+        if not named or running.functions or not call.args:
+            continue
+        if _is_open(func, running.scope, analysis):
+            for function in named:
+                found[function].append((call, running.scope))
+    return dict(found)
+
+
+def _is_open(func: ast.expr, scope: Scope, analysis: Analysis) -> bool:
+    """Whether nothing is known of the object of a method, or of what a function was taken from."""
+    evaluator = analysis.evaluator
+    if isinstance(func, ast.Attribute):
+        return not evaluator.values(func.value, scope) - {UNKNOWN}
+    if isinstance(func, ast.Name):
+        made = [binding.value for binding in evaluator.origins(func, scope)]
+        if not any(isinstance(value, ast.Subscript | ast.Call) for value in made):
+            return False
+    return isinstance(func, ast.Name | ast.Subscript | ast.Call) and not (
+        evaluator.values(func, scope) - {UNKNOWN}
+    )
 
 
 def _is_unused(scope: Scope, callers: Callers, analysis: Analysis) -> bool:

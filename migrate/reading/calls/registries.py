@@ -76,7 +76,7 @@ class Registries:
         self._methods = defaultdict(list)
         for scope in self.analysis.scopes.values():
             for made in scope.classes:
-                by_name = made.name in named or any(_registers(one) for one in made.decorators)
+                by_name = made.name in named or any(registers(one) for one in made.decorators)
                 for name, effect in self._training(made) if by_name else ():
                     self._methods[name].append((made, effect))
 
@@ -239,7 +239,8 @@ def registries_of(analysis: Analysis) -> Registries:
     return Registries(analysis)
 
 
-def _registers(decorator: ast.expr) -> bool:
+def registers(decorator: ast.expr) -> bool:
+    """Whether a decorator puts what it decorates in a registry, by its name."""
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     return REGISTERS.search(_last(called)) is not None
 

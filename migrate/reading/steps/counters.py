@@ -18,9 +18,17 @@ if TYPE_CHECKING:
     from migrate.reading.script import Script
 
 COUNTING = frozenset({"range", "trange"})
-AROUND = frozenset({"reversed", "tqdm", "list", "iter", "sorted"})
-PLAIN = frozenset({"int", "min", "max", "abs", "round"})
-DEEPEST = 4
+ARRAYS = frozenset({"numpy.arange", "numpy.linspace"})
+AROUND = frozenset({"reversed", "tqdm", "list", "iter", "sorted", "tuple", "set"})
+# Methods that leave the numbers of an array numbers.
+KEPT = frozenset({"astype", "round", "tolist", "copy"})
+# What gives tuples with an element of each argument.
+TOGETHER = frozenset({"zip", "product"})
+PLAIN = frozenset({"int", "min", "max", "abs", "round", "slice"})
+DEEPEST = 10
+
+# Where in the elements of an iterable a name stands: `y` in `for i, (y, x) in …` is at (1, 0).
+Path = tuple[int, ...]
 
 
 @lru_cache(maxsize=2)
@@ -41,69 +49,144 @@ class Counters:
         self._script: Script = facts.context
         self._graphs: dict[int, bool] = {}
 
-    def changes(self, node: cst.BaseExpression, depth: int = 0) -> bool:
-        """Whether `node` is a number made of one that changes."""
+    def changes(self, node: cst.BaseExpression, depth: int = 0, graphs: bool = True) -> bool:
+        """Whether `node` is a number made of one that changes, or a slice with such a bound.
+
+        Args:
+            node: the number.
+            depth: how many numbers it is made of were looked at.
+            graphs: whether it has to change from one graph to the next, not only in a loop.
+        """
         if depth > DEEPEST:
             return False
         if isinstance(node, cst.Name):
-            return self._changes_by_loop(node, depth)
+            return self._changes_by_loop(node, depth, graphs)
         if isinstance(node, cst.Attribute):
             return self._is_counted(node)
         if isinstance(node, cst.UnaryOperation):
-            return self.changes(node.expression, depth)
+            return self.changes(node.expression, depth, graphs)
         if isinstance(node, cst.BinaryOperation):
             if isinstance(node.operator, cst.Modulo):
                 return False  # a few values
-            return self.changes(node.left, depth) or self.changes(node.right, depth)
+            sides = (node.left, node.right)
+            return any(self.changes(side, depth, graphs) for side in sides)
         if isinstance(node, cst.Call) and code(node.func) in PLAIN:
-            return any(self.changes(arg.value, depth) for arg in node.args)
+            return any(self.changes(arg.value, depth, graphs) for arg in node.args)
         return False
 
-    def _changes_by_loop(self, name: cst.Name, depth: int) -> bool:
+    def _changes_by_loop(self, name: cst.Name, depth: int, graphs: bool) -> bool:
         """Whether a loop around `name` counts by it, or what the function is given changes."""
         below: cst.CSTNode = name
         for above in self._script.ancestors(name):
             if isinstance(above, cst.For | cst.While) and below is not getattr(above, "iter", None):
-                made = self._made_in(above, name, depth)
+                made = self._made_in(above, name, depth, graphs)
                 if made is not None:
-                    return made and self._runs_graphs(above)
+                    return made and (not graphs or self._runs_graphs(above))
             if isinstance(above, cst.FunctionDef):
                 return self._is_given(name, above, depth)
-            if isinstance(above, cst.ListComp | cst.GeneratorExp | cst.Lambda):
+            if isinstance(above, cst.ListComp | cst.GeneratorExp | cst.SetComp):
+                made = None if graphs else self._made_by(above.for_in, name, depth)
+                if made is not None:
+                    return made
+                if graphs:
+                    return False
+            if isinstance(above, cst.Lambda):
                 return False
             below = above
         return False
 
-    def _made_in(self, loop: Loop, name: cst.Name, depth: int) -> bool | None:
-        """Return whether `loop` counts by `name`; None where it does not bind the name."""
-        if isinstance(loop, cst.For):
-            target: cst.BaseExpression = loop.target
-            over = loop.iter
-            if isinstance(target, cst.Tuple) and _called(over) in (*AROUND, "enumerate"):
-                first = target.elements[0].value
-                if isinstance(first, cst.Name) and first.value == name.value:
-                    return "enumerate" in code(over)
-            if isinstance(target, cst.Name) and target.value == name.value:
-                return self._counts(over)
-        for node in nodes_of(loop.body, cst.AugAssign):
-            if isinstance(node.target, cst.Name) and node.target.value == name.value:
-                return isinstance(node.value, cst.Integer)
-        for assign in nodes_of(loop.body, cst.Assign):
-            if any(code(one.target) == name.value for one in assign.targets):
-                is_made = not any(node is name for node in nodes_of(assign.value, cst.Name))
-                return is_made and self.changes(assign.value, depth + 1)
+    def _made_by(self, part: cst.CompFor | None, name: cst.Name, depth: int) -> bool | None:
+        """Return whether a comprehension counts by `name`; None where it does not bind the name."""
+        while part is not None:
+            path = _path(part.target, name.value)
+            if path is not None:
+                return self._counts(part.iter, path, depth + 1)
+            part = part.inner_for_in
         return None
 
-    def _counts(self, over: cst.BaseExpression, deeper: bool = True) -> bool:
-        """Whether a loop over `over` gives numbers."""
-        if isinstance(over, cst.Name) and deeper:
-            made = [given.value for given in self._facts.bindings.given(over)]
-            return bool(made) and all(v is not None and self._counts(v, deeper=False) for v in made)
+    def _made_in(self, loop: Loop, name: cst.Name, depth: int, graphs: bool) -> bool | None:
+        """Return whether `loop` counts by `name`; None where it does not bind the name."""
+        if isinstance(loop, cst.For):
+            path = _path(loop.target, name.value)
+            if path is not None:
+                return self._counts(loop.iter, path, depth + 1)
+        for node in nodes_of(loop.body, cst.AugAssign):
+            if isinstance(node.target, cst.Name) and node.target.value == name.value:
+                return isinstance(node.value, cst.Integer) or self._advances(name.value, node, loop)
+        for assign in nodes_of(loop.body, cst.Assign):
+            if any(code(one.target) == name.value for one in assign.targets):
+                mentions = [n for n in nodes_of(assign.value, cst.Name) if n.value == name.value]
+                if mentions and self._advances(name.value, assign, loop):
+                    return True
+                is_made = not any(node is name for node in mentions)
+                return is_made and self.changes(assign.value, depth + 1, graphs)
+        return None
+
+    def _advances(self, name: str, step: cst.Assign | cst.AugAssign, loop: Loop) -> bool:
+        """Whether `column += stride` moves a position: it begins at a number, and ends the loop."""
+        target = step.target if isinstance(step, cst.AugAssign) else step.targets[0].target
+        if not isinstance(target, cst.Name) or not isinstance(loop, cst.While):
+            return False
+        ends = [part.test for part in nodes_of(loop.body, cst.If) if any(nodes_of(part, cst.Break))]
+        asked = {one.value for test in (loop.test, *ends) for one in nodes_of(test, cst.Name)}
+        starts = (given.value for given in self._facts.bindings.given(target))
+        return name in asked and any(isinstance(value, cst.Integer) for value in starts)
+
+    def _counts(self, over: cst.BaseExpression, path: Path, depth: int) -> bool:
+        """Whether the elements of `over`, or their parts at `path`, are numbers that change, or slices."""
+        if depth > DEEPEST:
+            return False
+        if isinstance(over, cst.Name):
+            return self._holds(over, path, depth + 1)
+        if isinstance(over, cst.ListComp | cst.GeneratorExp | cst.SetComp):
+            return self._part_changes(over.elt, path, depth)
+        if not isinstance(over, cst.Call):
+            return False
         called = _called(over)
-        if called in COUNTING:
-            return True
-        args = over.args if isinstance(over, cst.Call) else ()
-        return called in AROUND and bool(args) and self._counts(args[0].value, deeper)
+        if called in COUNTING or self._facts.names.of(over.func) in ARRAYS:
+            return not path
+        if called in KEPT and isinstance(over.func, cst.Attribute):
+            return self._counts(over.func.value, path, depth)
+        if called == "enumerate" and path:
+            return path == (0,) or self._first_counts(over, path[1:], depth)
+        if called in TOGETHER and path and path[0] < len(over.args):
+            return self._counts(over.args[path[0]].value, path[1:], depth + 1)
+        if called in AROUND:
+            return self._first_counts(over, path, depth)
+        functions = self._script.called(over)
+        return any(self._yields(function, path, depth + 1) for function in functions)
+
+    def _first_counts(self, call: cst.Call, path: Path, depth: int) -> bool:
+        return bool(call.args) and self._counts(call.args[0].value, path, depth)
+
+    def _holds(self, name: cst.Name, path: Path, depth: int) -> bool:
+        """Whether a list that `name` is bound to, or that is filled one by one, holds such numbers."""
+        bindings = self._facts.bindings
+        made = [given.value for given in bindings.given(name)]
+        put = [put.value for put in bindings.put_into(name)]
+        if put and all(isinstance(value, cst.List) and not value.elements for value in made):
+            return all(
+                value is not None and self._part_changes(value, path, depth) for value in put
+            )
+        return bool(made) and all(v is not None and self._counts(v, path, depth) for v in made)
+
+    def _yields(self, function: cst.FunctionDef, path: Path, depth: int) -> bool:
+        """Whether a generator yields such numbers, or a function returns a list of them."""
+        for made in nodes_of(function.body, cst.Yield):
+            if isinstance(made.value, cst.From):
+                if self._counts(made.value.item, path, depth):
+                    return True
+            elif made.value is not None and self._part_changes(made.value, path, depth):
+                return True
+        returned = (one.value for one in nodes_of(function.body, cst.Return))
+        return any(value is not None and self._counts(value, path, depth) for value in returned)
+
+    def _part_changes(self, value: cst.BaseExpression, path: Path, depth: int) -> bool:
+        for at in path:
+            if not isinstance(value, cst.Tuple | cst.List) or at >= len(value.elements):
+                return False
+            value = value.elements[at].value
+        return self.changes(value, depth + 1, graphs=False)
 
     def _runs_graphs(self, loop: Loop) -> bool:
         """Whether each turn of `loop` runs graphs of its own: it trains, evaluates or samples."""
@@ -155,6 +238,18 @@ class Counters:
             code(made.target) == code(node) and self._facts.steps.inside(made)
             for made in nodes_of(around.body, cst.AugAssign)
         )
+
+
+def _path(target: cst.BaseExpression, name: str) -> Path | None:
+    """Return where `target` binds `name`; None where it does not."""
+    if isinstance(target, cst.Name):
+        return () if target.value == name else None
+    if isinstance(target, cst.Tuple | cst.List):
+        for at, element in enumerate(target.elements):
+            path = _path(element.value, name)
+            if path is not None:
+                return (at, *path)
+    return None
 
 
 def _called(value: cst.BaseExpression) -> str:

@@ -34,13 +34,17 @@ class StepNumber(Hazard):
     step again. Other numbers are not: torch_xla passes `x * alpha`, `x / temperature`, `torch.full(size, t)`,
     `fill_`, `clamp` and the learning rate of an optimizer to the same graph as data. A list of numbers
     is data too: `x[torch.randperm(n).tolist()]`.
+    The positions of a sliding window are such numbers: each is compiled once, and again for images of
+    another size.
+
     A random number that each replica draws for itself makes the replicas' graphs differ as well: the next
     collective hangs. So does a size that the `collate_fn` of the loader draws for its batch, or the data set.
 
     **What to do.** Make the number a tensor on the device, and the position a lookup:
     `t = torch.tensor(i, device="xla")`, then `betas[t]`, `x.index_copy_(1, t.view(1), new)`. For an exponent
     `torch.tensor(float(i), device="xla")`. Numbers that a table can give are read on the host, before the
-    loop: `betas = betas.tolist()`.
+    loop: `betas = betas.tolist()`. A sliding window is `x.index_select(3, left + torch.arange(width,
+    device="xla"))`, where `left` is a tensor on the device.
 
     Source: torch_xla 2.9 (measured, compilations for six numbers: `table[i]`, `x[:i]`, `x[i:i + 2]`,
     `x ** i`, `torch.arange(i)`, `torch.roll(x, i)` six; `x * i`, `x + i`, `x / f`, `torch.full(size, i)`,

@@ -311,9 +311,9 @@ class CudaAvailable(Rule):
         elif isinstance(above, cst.Assign | cst.AnnAssign | cst.Return) or _is_flag(above):
             yield self._test(condition, answer, context)
             return
-        counted = "0" if is_device_count(node, context) else "False"
+        there = "0" if is_device_count(node, context) else "False"
         message = (
-            f"{code(node)} is {counted} on a TPU: the script would silently take the way for the CPU"
+            f"{code(node)} is {there} on a TPU: the script would silently take the way for the CPU"
         )
         yield from self.report(node, message)
 

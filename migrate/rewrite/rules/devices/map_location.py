@@ -24,8 +24,9 @@ class MapLocation(Rule):
     so does a checkpoint of a GPU that is loaded without `map_location`. Every spelling of a GPU becomes
     `'cpu'`: `'cuda:0'`, `f'cuda:{rank}'`, `{'cuda:0': f'cuda:{rank}'}`, `torch.device(…)`,
     `lambda storage, location: storage.cuda(gpu)`, a variable that is used for nothing else, and no
-    `map_location` at all in a script that trains on a GPU. `load_state_dict` copies the values to where
-    the parameters are. The same goes for `torch.hub.load_state_dict_from_url`.
+    `map_location` at all in a script that uses a GPU, or in a file that such a script imports.
+    `load_state_dict` copies the values to where the parameters are. The same goes for
+    `torch.hub.load_state_dict_from_url`.
 
     **Reported.** A `map_location` that cannot be read; a whole module that is loaded, used, and not moved.
 
@@ -156,9 +157,11 @@ class MapLocation(Rule):
                 message = f"{code(node.func)}: see that it is told map_location='cpu'"
                 yield from self.report(node, message)
         elif arg is None:
-            if context.devices.are_used and _loads_by_shims(node, context):
+            # A helper that loads for a script of another file names no device itself.
+            used = context.devices.are_used or context.calls.accelerated
+            if used and _loads_by_shims(node, context):
                 yield self._by_shims(node, context)
-            elif context.devices.are_used:
+            elif used:
                 cpu = keyword_arg("map_location", context.string("cpu"))
                 yield self.edit(
                     node,

@@ -142,6 +142,10 @@ def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arr
     reads = (i for i in range(forward[0] + 1, len(body.statements)) if _reads(body, i, context))
     end = next(reads, len(body.statements))
     first = body.first(forward[0])
+    # A function that reads values, as one with steps of its own, has ended the graph: the block begins below.
+    first = max(
+        (i + 1 for i in range(first, forward[0]) if _reads(body, i, context)), default=first
+    )
     last = max(
         i
         for i, s in enumerate(body.statements[:end])
