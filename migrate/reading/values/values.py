@@ -717,6 +717,9 @@ class Values:
             annotation = code(parameter.annotation.annotation).strip("'\"")
             if "Tensor" in annotation and not annotation.startswith(("Callable", "np.")):
                 return Kind.ON_DEVICE if forward else Kind.TENSOR
+            if v.OPEN_MAPPING.fullmatch(annotation):
+                kinds = self._handed(function, name) | self._given_by_callers(function, name)
+                return joined(kinds) if kinds & PLACED else Kind.HOST
             if v.PLAIN_ANNOTATION.search(annotation):
                 return Kind.HOST
             return Kind.MODEL if annotation.endswith("Module") else Kind.UNKNOWN
@@ -731,12 +734,28 @@ class Values:
             return Kind.HOST
         if forward and parameter.default is None and not v.NUMBER.search(name):
             return Kind.ON_DEVICE
-        kinds = {self.kind(value) for value in self.bindings.passed(function, name)}
-        entry = self._entries.get(self._context.position(function.name).line)
-        kinds.update(entry.kinds(function, name) if entry is not None else ())
+        kinds = self._handed(function, name)
         if kinds & PLACED:
             return joined(kinds)
         return Kind.TENSOR if used & v.ONLY_TENSORS else Kind.UNKNOWN
+
+    def _handed(self, function: cst.FunctionDef, name: str) -> set[Kind]:
+        """Return what the calls of this file, and the steps of others, pass for a parameter."""
+        kinds = {self.kind(value) for value in self.bindings.passed(function, name)}
+        entry = self._entries.get(self._context.position(function.name).line)
+        kinds.update(entry.kinds(function, name) if entry is not None else ())
+        return kinds
+
+    def _given_by_callers(self, function: cst.FunctionDef, name: str) -> set[Kind]:
+        """Return what the calls of this file give, those of an object for its `forward` as well."""
+        names = [parameter.name.value for parameter in function.params.params]
+        is_method = names[:1] == ["self"]
+        kinds: set[Kind] = set()
+        for call, before in self.bindings.callers(function):
+            bound = bind(call, names[is_method + before :])
+            if bound is not None and name in bound:
+                kinds.add(self.kind(bound[name].value))
+        return kinds
 
     def _is_self(self, function: cst.FunctionDef, parameter: cst.Param) -> bool:
         """Whether `parameter` is the object of a method, of a class that is no tensor's."""
