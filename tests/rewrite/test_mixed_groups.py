@@ -139,3 +139,21 @@ def test_another_program_has_nothing_to_do_with_it(tmp_path: Path) -> None:
     assert notes(tmp_path, '"nccl"', HOST[0], "native") == []
     tensor = "import metrics; total(metrics.tensors(model))"
     assert notes(tmp_path, '"nccl"', tensor, "native") == []
+
+
+def test_names_that_follow_from_each_other_many_times(tmp_path: Path) -> None:
+    """Each is followed once, not once for each of the ways that lead to it, and none is forgotten."""
+    turns = "".join(
+        f"""
+    if batches[{i}].ndim:
+        x = torch.add(y, z)
+    else:
+        y = torch.add(x, z)
+        z = torch.add(x, y)"""
+        for i in range(10)
+    )
+    start = "x = {0}\n    y = {0}\n    z = {0}"
+    on_host = start.format("torch.ones(3)") + turns + "\n    total(z)"
+    assert notes(tmp_path, "", on_host, "native") == [("meeting", "collective-inputs")]
+    on_device = start.format("loss") + turns + "\n    total(z)"
+    assert notes(tmp_path, "", on_device, "native") == []

@@ -146,3 +146,34 @@ def test_a_function_that_hands_the_fields_of_a_batch_to_a_mover(
     done = rewrite_folder(tmp_path, processes=1)
     messages = [note.message for _, note in done.left_to_do]
     assert any("does not show where batch" in message for message in messages) is reported
+
+
+TRAINER = """\
+import torch
+
+
+class Trainer:
+    def __init__(self, net):
+        self.net = torch.nn.parallel.DistributedDataParallel(net.cuda())
+        self.opt = torch.optim.AdamW(self.net.parameters())
+
+    def turn(self, data):
+        for key, value in data.items():
+            if isinstance(value, torch.Tensor):
+                data[key] = value.cuda(non_blocking=True)
+        loss = self.net(data)
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+"""
+
+
+def test_a_method_of_another_file_that_moves_and_trains(tmp_path: Path) -> None:
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    (tmp_path / "main.py").write_text(
+        "from trainer import Trainer\n\n\ndef main(net, loader):\n    trainer = Trainer(net)\n"
+        "    for data in loader:\n        trainer.turn(data)\n"
+    )
+    files = rewrite_folder(tmp_path, processes=1).files
+    assert any(b"with torch_xla.step():" in file.after for file in files)
+    assert [note.message for file in files for note in file.findings if note.rule == "step"] == []

@@ -245,3 +245,18 @@ def test_the_look_itself_finds_what_is_left() -> None:
     tree = ast.parse(text)
     found = [n for n in ast.walk(tree) if _is_cuda(n, dict(_imports(tree)), set())]
     assert sorted(ast.unparse(node) for node in found) == ["c.synchronize", "x.cuda()"]
+
+
+@pytest.mark.parametrize(
+    ("question", "is_left"),
+    [
+        ('getattr(torch.cuda.amp, "autocast") is not None', False),
+        ('getattr(torch.cuda.amp, "autocast", None) is None', False),
+        ('hasattr(torch.cuda.amp, "autocast")', False),
+        ('getattr(torch.cuda.amp, "autocast")', True),
+    ],
+)
+def test_what_only_asks_for_a_name_is_nothing_left(question: str, is_left: bool) -> None:
+    text = f"import torch\n\nx = torch.ones(3).cuda()\nhas_amp = {question}\n"
+    done = rewrite_source(parse(text.encode(), Path("script.py")))
+    assert any(note.rule == "unhandled" for note in done.findings) is is_left

@@ -271,6 +271,21 @@ def test_what_seeds_in_a_data_set_is_kept_from_xla(top: str, style: str, tmp_pat
     assert "shims.manual_seed" not in text
 
 
+@pytest.mark.parametrize("seed", ["items = Items()", "reseed(1)"])
+def test_a_function_that_only_a_data_set_calls_is_kept_from_xla(seed: str, tmp_path: Path) -> None:
+    before = "import torch\n\n\ndef reseed(seed):\n    torch.manual_seed(seed)\n"
+    (tmp_path / "seeds.py").write_text(before)
+    items = (
+        "class Items(torch.utils.data.Dataset):\n    def __getitem__(self, index):\n"
+        "        return self.made(index)\n\n"
+        "    def made(self, index):\n        reseed(index)\n        return torch.randn(2)\n"
+    )
+    top = f"from seeds import reseed\n\n\n{items}"
+    (tmp_path / "train.py").write_text(script(top=top, seed=seed))
+    after = texts(rewrite_folder(tmp_path, processes=1)).get("seeds.py", before)
+    assert ("torch_xla.manual_seed" in after) is (seed == "reseed(1)")
+
+
 def test_the_portable_style_leaves_a_missing_seed_to_shims(tmp_path: Path) -> None:
     assert "manual_seed" not in rewritten(tmp_path, script(), "portable")
     before = script("from transformers import set_seed", seed="set_seed(7)")

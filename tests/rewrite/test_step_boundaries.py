@@ -725,6 +725,34 @@ def test_a_wait_below_a_step_starts_no_graph(tmp_path: Path, between: str, expec
     assert "synchronize" not in text
 
 
+@pytest.mark.parametrize(
+    "loop", ["for x, y in loader:", "while (x := next(loader, None)) is not None:"]
+)
+def test_so_does_a_wait_below_the_step_of_an_evaluation(tmp_path: Path, loop: str) -> None:
+    source = f"""
+        import time
+
+        import torch
+
+        @torch.no_grad()
+        def validate(net, loader, meter, timer):
+            net.cuda().eval()
+            end = time.time()
+            {loop}
+                x = x.cuda()
+                value = net(x).mean()
+
+                torch.cuda.synchronize()
+                meter.update(value.item())
+                timer.update(time.time() - end)
+                end = time.time()
+    """
+    text, _ = after(tmp_path, source)
+    assert STEP in text
+    assert "xm.wait_device_ops()\n" in text
+    assert "sync(wait=True)" not in text
+
+
 def test_no_step_goes_around_the_move_of_an_evaluation_alone(tmp_path: Path) -> None:
     source = """
         import torch

@@ -10,7 +10,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.devices import follows_from_index, kind_of
+from migrate.reading.calls.devices import (
+    follows_from_index,
+    kind_of,
+    type_before_colon,
+    type_with_index,
+)
 from migrate.reading.calls.kinds import (
     MODULES,
     MOVES_INPUTS,
@@ -51,7 +56,7 @@ Asked = ast.Name | ast.Attribute | ast.Subscript | ast.Call
 
 
 def devices_of(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr, Kind]]:
-    """Yield the names, attributes, items and calls of a file that are devices, and of which kind."""
+    """Yield the expressions of a file that are devices, and of which kind."""
     evaluator = analysis.evaluator
     seen: set[int] = set()
     for node, scope in _candidates(analysis, top):
@@ -342,6 +347,8 @@ def _candidates(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr
                 last = getattr(function, "attr", None) or getattr(function, "id", "")
                 if last in TAKE:
                     yield from ((arg, scope) for arg in call.args)
+                elif (device := type_before_colon(call)) is not None:
+                    yield device, scope
                 for keyword in call.keywords:
                     if KEYWORDS.search(keyword.arg or ""):
                         yield keyword.value, scope
@@ -367,9 +374,14 @@ def _bound(top: ModuleScope) -> Iterator[tuple[ast.expr, Scope]]:
                         yield one.value, one.scope
 
 
-def _parts(node: ast.expr) -> Iterator[Asked]:
+def _parts(node: ast.expr) -> Iterator[Asked | ast.JoinedStr]:
     """Yield what of an expression may be asked of: itself, both sides of a choice, `x` of `x.type`."""
+    first = type_with_index(node)
+    if first is not None:
+        yield from _parts(first)
     match node:
+        case ast.JoinedStr():
+            yield node
         case ast.IfExp(body=one, orelse=other):
             yield from _parts(one)
             yield from _parts(other)

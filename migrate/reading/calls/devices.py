@@ -61,6 +61,9 @@ CONFIGURATIONS = frozenset(
 COUNTS = names(*torch_cuda.COUNTS)
 # Functions that keep a number within bounds.
 BOUNDS = frozenset({"int", "max", "min"})
+# A text that puts a colon between the two values that it is filled with.
+WITH_INDEX = re.compile(r"(%s:%[sdi]|\{0?\}:\{1?\})")
+PARTS_TEXT = frozenset({"partition", "rpartition", "rsplit", "split"})
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Div, ast.Mod, ast.Pow)
 _KINDS = {kind: frozenset([Device(kind)]) for kind in DEVICES | {Kind.UNKNOWN}}
 
@@ -90,8 +93,14 @@ def spelled(node: ast.BinOp | ast.JoinedStr, scope: Scope, evaluator: Evaluator)
         case ast.JoinedStr(values=[ast.FormattedValue(value=first), *rest]):
             colon = rest and isinstance(rest[0], ast.Constant) and rest[0].value == ":"
             return _devices(evaluator.values(first, scope)) if colon or not rest else NOTHING
-        case ast.BinOp(left=ast.Constant(value=str(head)), op=ast.Mod() | ast.Add()):
-            return _KINDS[Kind.CUDA] if head.startswith("cuda:") else NOTHING
+        case ast.BinOp(left=ast.Constant(value=str(head)), op=ast.Mod() | ast.Add()) if (
+            head.startswith("cuda:")
+        ):
+            return _KINDS[Kind.CUDA]
+        case ast.BinOp(op=ast.Mod() | ast.Add()) if (first := type_with_index(node)) is not None:
+            return _devices(evaluator.values(first, scope))
+        case ast.BinOp(left=ast.Constant(value=str()), op=ast.Mod() | ast.Add()):
+            return NOTHING
         case ast.BinOp(left=left, op=ast.Mod(), right=right):
             if _counts(right, scope, evaluator):
                 return _KINDS[Kind.INDEX]
@@ -99,6 +108,49 @@ def spelled(node: ast.BinOp | ast.JoinedStr, scope: Scope, evaluator: Evaluator)
         case ast.BinOp(op=operator) if isinstance(operator, ARITHMETIC):
             return _of_index(node, scope, evaluator)
     return NOTHING
+
+
+def type_with_index(node: ast.expr) -> ast.expr | None:
+    """Return the type of a device in an expression that joins it and an index by a colon; None for others.
+
+    `kind + ":" + str(rank)`, `"%s:%d" % (kind, rank)`, `"{}:{}".format(kind, rank)`.
+    """
+    match node:
+        case ast.BinOp(left=ast.BinOp(left=first, op=ast.Add(), right=joint), op=ast.Add()):
+            return first if _begins_with_colon(joint) else type_with_index(node.left)
+        case ast.BinOp(left=first, op=ast.Add(), right=joint):
+            return first if _begins_with_colon(joint) else None
+        case ast.BinOp(
+            left=ast.Constant(value=str(text)), op=ast.Mod(), right=ast.Tuple(elts=[first, _])
+        ):
+            return first if WITH_INDEX.fullmatch(text) else None
+        case ast.Call(
+            func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format"), args=[first, _]
+        ):
+            return first if WITH_INDEX.fullmatch(text) else None
+    return None
+
+
+def _begins_with_colon(node: ast.expr) -> bool:
+    match node:
+        case (
+            ast.Constant(value=str(text))
+            | ast.JoinedStr(values=[ast.Constant(value=str(text)), *_])
+        ):
+            return text.startswith(":")
+        case ast.BinOp(left=left):
+            return _begins_with_colon(left)
+    return False
+
+
+def type_before_colon(node: ast.expr) -> ast.expr | None:
+    """Return the device whose type a call takes off its index: `device` of `device.split(":")`."""
+    match node:
+        case ast.Call(
+            func=ast.Attribute(value=device, attr=method), args=[ast.Constant(value=":"), *_]
+        ) if method in PARTS_TEXT:
+            return device
+    return None
 
 
 def _counts(node: ast.expr, scope: Scope, evaluator: Evaluator) -> bool:
@@ -237,6 +289,9 @@ def _of_method(
     if function.attr == "format" and isinstance(function.value, ast.Constant):
         text = function.value.value
         is_cuda = isinstance(text, str) and text.startswith("cuda:")
+        first = type_with_index(call)
+        if first is not None:
+            return _devices(evaluator.values(first, scope))
         return _KINDS[Kind.CUDA] if is_cuda else NOTHING
     if function.attr == "get" and call.args and isinstance(call.args[0], ast.Constant):
         key = call.args[0].value

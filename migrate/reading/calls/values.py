@@ -178,6 +178,10 @@ class Evaluator(Families):
                 return self._result(node, scope)
             case ast.Subscript(value=container, slice=ast.Constant(value=str(key))):
                 return self.at_key(container, key, scope)
+            case ast.Subscript(value=container, slice=ast.Constant(value=0)) if (
+                device := devices.type_before_colon(container)
+            ) is not None:
+                return self.values(device, scope)
             case ast.Subscript(value=container):
                 return self.elements(container, scope)
             case ast.BinOp() | ast.JoinedStr():
@@ -562,6 +566,8 @@ class Evaluator(Families):
         if not isinstance(value, ast.Call):
             return self.elements(value, scope)
         found: set[Value] = set()
+        if index == 0 and (device := devices.type_before_colon(value)) is not None:
+            return self.values(device, scope)
         if getattr(value.func, "attr", "") == "parse_known_args" and index == 0:
             return frozenset([Options(scope.module.path)])
         for called in self.values(value.func, scope):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from enum import StrEnum
@@ -416,15 +417,29 @@ class Randomness:
 
     @cached_property
     def _in_data_sets(self) -> frozenset[Scope]:
-        """The functions that make an item of a data set, or ask which process of a loader they run in."""
-        return frozenset(
+        """The functions that make an item of a data set, or ask which process of a loader they run in.
+
+        With those that nothing else of the project calls: `reseed`, which only `__getitem__` calls.
+        """
+        found: set[Scope] = {
             scope
             for top in self._scopes
             if b"get_worker_info" in top.module.data or b"def __getitem__" in top.module.data
             for _, call, scope in self._calls_of(top)
             if isinstance(scope, Function)
             and (scope.name == "__getitem__" or self._name(call, scope) == WORKER)
-        )
+        }
+        callers: dict[Function, set[Scope]] = defaultdict(set)
+        for ran in self._analysis.running.values() if found else ():
+            for function in ran.functions:
+                callers[function].add(ran.scope)
+        waiting = {function for function in callers if callers[function] & found}
+        while waiting:
+            function = waiting.pop()
+            if function not in found and callers[function] <= found | {function}:
+                found.add(function)
+                waiting |= {other for other in callers if function in callers[other]}
+        return frozenset(found)
 
     def _functions(self, node: ast.expr, scope: Scope) -> Iterator[Function]:
         """Yield the functions that an expression may be, also those that `partial` binds."""

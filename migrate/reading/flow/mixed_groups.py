@@ -42,6 +42,7 @@ OF_DATA = words("tensor as_tensor")  # where their argument is a tensor, they le
 OTHERS = words("group op async_op src dst group_src group_dst input_split_sizes output_split_sizes")
 OF_MODULES = re.compile(r"(named_)?(parameters|buffers)")
 DEEPEST = 12
+ROUNDS = 4
 Site = tuple[Path, int]
 
 
@@ -92,7 +93,7 @@ def given_of(analysis: Analysis) -> Mapping[Path, list[Given]]:
         if scope.module.path not in run:
             continue
         for node in _tensors(call, scope, analysis):
-            where = _where(node, scope, analysis, frozenset())
+            where = _asked(node, scope, analysis)
             if where.host or where.unknown:
                 found.setdefault(scope.module.path, []).append(Given(node, scope.top, where))
     return found
@@ -158,17 +159,57 @@ def _is_mixed_too(group: ast.expr, scope: Scope, analysis: Analysis) -> bool:
     )
 
 
-def _where(node: ast.expr, scope: Scope, analysis: Analysis, seen: frozenset[int]) -> Where:
-    if id(node) in seen:
-        return NOWHERE
-    if len(seen) > DEEPEST:
+@dataclass(frozen=True)
+class Way:
+    """The way that leads to an expression, and what one question has found so far.
+
+    Attributes:
+        nodes: the expressions under way, which this one is a part of the answer for.
+        known: the answers, by expression, scope and number of expressions under way. Without them an
+            expression is followed once for each way that leads to it.
+        before: the answers of the round before, which stand for those of the expressions under way.
+    """
+
+    nodes: frozenset[int]
+    known: dict[tuple[int, int, int], Where]
+    before: Mapping[tuple[int, int], Where]
+
+
+def _asked(node: ast.expr, scope: Scope, analysis: Analysis) -> Where:
+    """Return where a tensor may be: in rounds, until what follows from itself has settled."""
+    before: dict[tuple[int, int], Where] = {}
+    found = NOWHERE
+    for _ in range(ROUNDS):
+        known: dict[tuple[int, int, int], Where] = {}
+        found = _where(node, scope, analysis, Way(frozenset(), known, before))
+        after: dict[tuple[int, int], Where] = {}
+        for (of, at, _), where in known.items():
+            after[of, at] = after.get((of, at), NOWHERE) | where
+        if after == before:
+            break
+        before = after
+    return found
+
+
+def _where(node: ast.expr, scope: Scope, analysis: Analysis, way: Way) -> Where:
+    place = id(node), id(scope)
+    if id(node) in way.nodes:
+        return way.before.get(place, NOWHERE)
+    if len(way.nodes) > DEEPEST:
         return UNKNOWN
-    seen |= {id(node)}
+    asked = *place, len(way.nodes)
+    if asked not in way.known:
+        further = Way(way.nodes | {id(node)}, way.known, way.before)
+        way.known[asked] = _follow(node, scope, analysis, further)
+    return way.known[asked]
+
+
+def _follow(node: ast.expr, scope: Scope, analysis: Analysis, way: Way) -> Where:
     match node:
         case ast.Constant():
             return NOWHERE
         case ast.Name():
-            return _of_name(node, scope, analysis, seen)
+            return _of_name(node, scope, analysis, way)
         case ast.Attribute(value=receiver, attr=name):
             if is_module(receiver, scope, analysis):
                 members = list(analysis.evaluator.members_of(receiver, name, scope))
@@ -176,33 +217,33 @@ def _where(node: ast.expr, scope: Scope, analysis: Analysis, seen: frozenset[int
                 if not made:
                     return DEVICE  # a weight, a buffer, or what the forward pass has kept
                 return _union(
-                    _where(one.value, one.scope, analysis, seen) for one in made if one.value
+                    _where(one.value, one.scope, analysis, way) for one in made if one.value
                 )
             members = list(analysis.evaluator.members_of(receiver, name, scope))
             if members:
                 return _union(
-                    _where(one.value, one.scope, analysis, seen)
+                    _where(one.value, one.scope, analysis, way)
                     if one.kind == "value" and one.value is not None
                     else UNKNOWN
                     for one in members
                 )
             if isinstance(receiver, ast.Name) and receiver.id in ("self", "cls"):
                 return UNKNOWN
-            return _where(receiver, scope, analysis, seen)  # x.data, x.grad, x.T
+            return _where(receiver, scope, analysis, way)  # x.data, x.grad, x.T
         case ast.Subscript(value=container):
-            return _where(container, scope, analysis, seen)
+            return _where(container, scope, analysis, way)
         case ast.IfExp(body=one, orelse=other):
-            return _union(_where(part, scope, analysis, seen) for part in (one, other))
+            return _union(_where(part, scope, analysis, way) for part in (one, other))
         case ast.BinOp(left=one, right=other):
-            return _computed(_where(part, scope, analysis, seen) for part in (one, other))
+            return _computed(_where(part, scope, analysis, way) for part in (one, other))
         case ast.UnaryOp(operand=part) | ast.Starred(value=part) | ast.NamedExpr(value=part):
-            return _where(part, scope, analysis, seen)
+            return _where(part, scope, analysis, way)
         case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Dict(values=parts):
-            return _union(_where(part, scope, analysis, seen) for part in parts)
+            return _union(_where(part, scope, analysis, way) for part in parts)
         case ast.ListComp(elt=part) | ast.GeneratorExp(elt=part) | ast.DictComp(value=part):
-            return _where(part, scope, analysis, seen)
+            return _where(part, scope, analysis, way)
         case ast.Call():
-            return _of_call(node, scope, analysis, seen)
+            return _of_call(node, scope, analysis, way)
     return UNKNOWN
 
 
@@ -219,29 +260,29 @@ def _computed(operands: Iterable[Where]) -> Where:
     return DEVICE if whole.device else whole
 
 
-def _of_name(node: ast.Name, scope: Scope, analysis: Analysis, seen: frozenset[int]) -> Where:
+def _of_name(node: ast.Name, scope: Scope, analysis: Analysis, way: Way) -> Where:
     bindings = _reaching(list(analysis.evaluator.bindings_of(node.id, scope)), node, scope)
     found = NOWHERE if bindings else UNKNOWN
     for binding in bindings:
         if binding.kind == "param" and isinstance(binding.scope, Function):
-            found |= _of_parameter(binding.scope, node.id, analysis, seen)
+            found |= _of_parameter(binding.scope, node.id, analysis, way)
         elif binding.value is not None and binding.kind in ("value", "item", "element"):
-            found |= _element_of(binding.value, binding.kind, binding.scope, analysis, seen)
+            found |= _element_of(binding.value, binding.kind, binding.scope, analysis, way)
         else:
             found |= UNKNOWN
     for kept, at in _kept(analysis).get((id(scope), node.id), ()):
-        found |= _where(kept, at, analysis, seen)
+        found |= _where(kept, at, analysis, way)
     return found
 
 
-def _of_parameter(function: Function, name: str, analysis: Analysis, seen: frozenset[int]) -> Where:
+def _of_parameter(function: Function, name: str, analysis: Analysis, way: Way) -> Where:
     """Return where the calls of a function pass what they pass; nowhere, if nothing calls it."""
     arguments = objects_of(analysis).arguments(function, name)
     default, _ = function.declared.get(name, (None, []))
     passed = [(one.node, one.scope) for one in arguments if one.node is not None]
-    found = _union(_where(node, scope, analysis, seen) for node, scope in passed)
+    found = _union(_where(node, scope, analysis, way) for node, scope in passed)
     if default is not None:
-        found |= _where(default, function.parent or function, analysis, seen)
+        found |= _where(default, function.parent or function, analysis, way)
     elif not passed and function.name in _called_names(analysis):
         found |= UNKNOWN
     return found
@@ -269,15 +310,13 @@ def _reaching(bindings: list[Binding], node: ast.Name, scope: Scope) -> list[Bin
     return again[-1:] or bindings
 
 
-def _element_of(
-    value: ast.expr, kind: str, scope: Scope, analysis: Analysis, seen: frozenset[int]
-) -> Where:
+def _element_of(value: ast.expr, kind: str, scope: Scope, analysis: Analysis, way: Way) -> Where:
     """Return where `value` is, or what a loop or an assignment takes out of it."""
     called = value.func if isinstance(value, ast.Call) else None
     if kind == "element" and isinstance(called, ast.Name) and called.id in ("enumerate", "zip"):
         assert isinstance(value, ast.Call)
-        return _union(_where(part, scope, analysis, seen) for part in value.args)
-    return _where(value, scope, analysis, seen)
+        return _union(_where(part, scope, analysis, way) for part in value.args)
+    return _where(value, scope, analysis, way)
 
 
 @lru_cache(maxsize=2)
@@ -293,7 +332,7 @@ def _kept(analysis: Analysis) -> Mapping[tuple[int, str], list[tuple[ast.expr, S
     return found
 
 
-def _of_call(call: ast.Call, scope: Scope, analysis: Analysis, seen: frozenset[int]) -> Where:
+def _of_call(call: ast.Call, scope: Scope, analysis: Analysis, way: Way) -> Where:
     here = Where(host=frozenset([(scope.module.path, call.lineno)]))
     function = call.func
     ran = analysis.running.get(call)
@@ -307,7 +346,7 @@ def _of_call(call: ast.Call, scope: Scope, analysis: Analysis, seen: frozenset[i
     functions = ran.functions if ran is not None else []
     names, last = analysis.evaluator.externals(function, scope), last_part(function)
     if any(name.startswith("torch.") for name in names) and last in MAKERS:
-        return _of_maker(call, last, scope, analysis, seen) or here
+        return _of_maker(call, last, scope, analysis, way) or here
     if any(name.startswith("torch.nn.") and last[:1].isupper() for name in names):
         return DEVICE  # a parameter or a module, which moves with the model
     if isinstance(function, ast.Attribute) and not names and not functions:
@@ -319,24 +358,24 @@ def _of_call(call: ast.Call, scope: Scope, analysis: Analysis, seen: frozenset[i
             return here if placed is Kind.CPU else DEVICE
         if last.startswith("new_") and "device" in {keyword.arg for keyword in call.keywords}:
             return DEVICE
-        return _where(function.value, scope, analysis, seen)
+        return _where(function.value, scope, analysis, way)
     called = analysis.evaluator.values(function, scope)
     if any(isinstance(value, Class) for value in called) or any("DataLoader" in n for n in names):
         return UNKNOWN
     if functions:
         return _union(
-            _where(value, one, analysis, seen) for one in functions for value in one.returns
+            _where(value, one, analysis, way) for one in functions for value in one.returns
         )
     device = next((one.value for one in call.keywords if one.arg == "device"), None)
     if device is not None:
         return here if _kind(device, scope, analysis) is Kind.CPU else DEVICE
     if any(name.startswith("torch.") for name in names) and call.args:
-        return _computed(_where(arg, scope, analysis, seen) for arg in call.args)
+        return _computed(_where(arg, scope, analysis, way) for arg in call.args)
     return UNKNOWN
 
 
 def _of_maker(
-    call: ast.Call, last: str, scope: Scope, analysis: Analysis, seen: frozenset[int]
+    call: ast.Call, last: str, scope: Scope, analysis: Analysis, way: Way
 ) -> Where | None:
     """Return where a call of torch makes its tensor; None on the CPU."""
     device = next((one.value for one in call.keywords if one.arg == "device"), None)
@@ -345,7 +384,7 @@ def _of_maker(
     if _sets_default(analysis):
         return DEVICE
     if last in OF_DATA and call.args and isinstance(call.args[0], ast.Name | ast.Attribute):
-        data = _where(call.args[0], scope, analysis, seen)
+        data = _where(call.args[0], scope, analysis, way)
         return data if data.device and not data.host else None
     return None
 

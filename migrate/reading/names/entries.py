@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -15,18 +16,37 @@ if TYPE_CHECKING:
 
 DEEPEST = 6
 COPIES = frozenset({"copy", "deepcopy", "dict"})
+Asked = tuple[int, str, int]  # the id of a mapping, a key, and how many names lead to the mapping
 
 
 def entries_of(
     holder: cst.BaseExpression, key: str, facts: Facts, depth: int = 0
-) -> Iterator[cst.BaseExpression]:
-    """Yield the expressions that the script puts under `key` into the mapping `holder`.
+) -> Sequence[cst.BaseExpression]:
+    """Return the expressions that the script puts under `key` into the mapping `holder`, each once.
 
     Followed are names, attributes of `self`, parameters, what functions of the script return, and what they
-    put into a mapping that they are handed.
+    put into a mapping that they are handed. Every further name is one deeper, so that an answer never waits
+    for itself, and each is kept.
     """
     if depth > DEEPEST:
-        return
+        return ()
+    known = _known(facts)
+    asked = id(holder), key, depth
+    if asked not in known:
+        unique = {id(value): value for value in _entries(holder, key, facts, depth)}
+        known[asked] = tuple(unique.values())
+    return known[asked]
+
+
+@lru_cache(maxsize=2)
+def _known(facts: Facts) -> dict[Asked, Sequence[cst.BaseExpression]]:
+    """Return the answers about the mappings of a script, filled as they are found."""
+    return {}
+
+
+def _entries(
+    holder: cst.BaseExpression, key: str, facts: Facts, depth: int
+) -> Iterator[cst.BaseExpression]:
     for value in _values(holder, key, facts, depth):
         match value:
             case cst.Dict():

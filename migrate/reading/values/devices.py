@@ -19,6 +19,7 @@ from migrate.reading.values.values import (
     is_option,
     names_cuda,
     option_names,
+    type_with_index,
 )
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "is_option",
     "names_cuda",
     "option_names",
+    "type_with_index",
 ]
 
 # Calls that restore a checkpoint, and the position of their argument `map_location`.

@@ -21,6 +21,8 @@ from migrate.reading.calls.devices import (
     CUDA,
     CURRENT,
     DEVICE,
+    PARTS_TEXT,
+    WITH_INDEX,
     XLA_DEVICES,
 )
 from migrate.reading.catalogue.entry import names
@@ -90,6 +92,9 @@ class Values:
         self._entries = entries or {}
         self._known: dict[int, Kind] = {}
         self._devices: dict[int, Kind] = {}
+        self._under_way: set[int] = set()
+        self._met: set[int] = set()  # those under way that the one asked now follows from
+        self._provisional: list[int] = []  # what is known only as long as others are under way
         self._pending: set[int] = set()
 
     @cached_property
@@ -136,13 +141,27 @@ class Values:
         if node is None:
             return Kind.UNKNOWN
         key = id(node)
-        if key not in self._devices:
-            self._devices[key] = Kind.UNKNOWN  # where the name is assigned from itself
+        if key in self._under_way:
+            self._met.add(key)  # the name is assigned from itself
+        elif key not in self._devices:
+            self._under_way.add(key)
+            around, self._met = self._met, set()
             found = self._device_of(node)
-            if isinstance(node, ASKED) and found in (Kind.UNKNOWN, Kind.CPU):
+            undecided = found in (Kind.UNKNOWN, Kind.CPU)
+            if isinstance(node, cst.FormattedString) or (isinstance(node, ASKED) and undecided):
                 found = self._in_the_project(node, found)
             self._devices[key] = found if found in DEVICES else Kind.UNKNOWN
-        return self._devices[key]
+            self._under_way.discard(key)
+            self._met = around | (self._met - {key})
+            if self._met and found not in DEVICES:
+                self._provisional.append(key)  # asked by itself, it may be one
+            if not self._under_way:
+                for provisional in self._provisional:
+                    del self._devices[provisional]
+                self._provisional.clear()
+                self._met.clear()
+                return found if found in DEVICES else Kind.UNKNOWN
+        return self._devices.get(key, Kind.UNKNOWN)
 
     def _device_of(self, node: cst.CSTNode) -> Kind:
         if isinstance(node, cst.IfExp):
@@ -153,11 +172,17 @@ class Values:
             return self._of_formatted(node)
         if names_cuda(node):
             return Kind.CUDA
+        first = type_with_index(node)
+        if first is not None and self.device(first) in (Kind.CUDA, Kind.XLA):
+            return Kind.CUDA
         if isinstance(node, cst.Call):
             return self._device_of_call(node) or Kind.UNKNOWN
         if isinstance(node, cst.BinaryOperation):
             return Kind.INDEX if self._is_index(node) else Kind.UNKNOWN
         if isinstance(node, cst.Subscript):
+            index = node.slice[0].slice
+            if isinstance(index, cst.Index) and code(index.value) == "0":
+                return self.device(_type_before_colon(node.value))
             return Kind.INDEX if code(node) in _ENVIRONMENT else Kind.UNKNOWN
         if isinstance(node, cst.Attribute) and node.attr.value in ("device", "type"):
             return self._of_device_part(node)
@@ -579,7 +604,8 @@ class Values:
         if self._ranks.is_rank(node):
             return Kind.INDEX
         values = self.given_to(node)
-        found = joined(self.device(value) for value in values)
+        types = self._types_before_colon(node) if isinstance(node, cst.Name) else []
+        found = joined(self.device(value) for value in (*values, *types))
         if found in DEVICES:
             return found
         if isinstance(node, cst.Name):
@@ -588,6 +614,15 @@ class Values:
                 return joined(passed)
         named = v.INDEX_NAME.fullmatch(last_part(node)) and self._may_be_index(node, values)
         return Kind.INDEX if named else Kind.UNKNOWN
+
+    def _types_before_colon(self, node: cst.Name) -> list[cst.BaseExpression]:
+        """Return `device` where `node` is the first part of `device.split(":")`."""
+        parts = (
+            _type_before_colon(binding.value)
+            for binding in self.bindings.given(node)
+            if binding.how is How.PART and not binding.index
+        )
+        return [part for part in parts if part is not None]
 
     def _may_be_index(
         self, node: cst.Name | cst.Attribute, values: Iterable[cst.BaseExpression]
@@ -682,6 +717,9 @@ class Values:
             annotation = code(parameter.annotation.annotation).strip("'\"")
             if "Tensor" in annotation and not annotation.startswith(("Callable", "np.")):
                 return Kind.ON_DEVICE if forward else Kind.TENSOR
+            if v.OPEN_MAPPING.fullmatch(annotation):
+                kinds = self._handed(function, name) | self._given_by_callers(function, name)
+                return joined(kinds) if kinds & PLACED else Kind.HOST
             if v.PLAIN_ANNOTATION.search(annotation):
                 return Kind.HOST
             return Kind.MODEL if annotation.endswith("Module") else Kind.UNKNOWN
@@ -696,12 +734,28 @@ class Values:
             return Kind.HOST
         if forward and parameter.default is None and not v.NUMBER.search(name):
             return Kind.ON_DEVICE
-        kinds = {self.kind(value) for value in self.bindings.passed(function, name)}
-        entry = self._entries.get(self._context.position(function.name).line)
-        kinds.update(entry.kinds(function, name) if entry is not None else ())
+        kinds = self._handed(function, name)
         if kinds & PLACED:
             return joined(kinds)
         return Kind.TENSOR if used & v.ONLY_TENSORS else Kind.UNKNOWN
+
+    def _handed(self, function: cst.FunctionDef, name: str) -> set[Kind]:
+        """Return what the calls of this file, and the steps of others, pass for a parameter."""
+        kinds = {self.kind(value) for value in self.bindings.passed(function, name)}
+        entry = self._entries.get(self._context.position(function.name).line)
+        kinds.update(entry.kinds(function, name) if entry is not None else ())
+        return kinds
+
+    def _given_by_callers(self, function: cst.FunctionDef, name: str) -> set[Kind]:
+        """Return what the calls of this file give, those of an object for its `forward` as well."""
+        names = [parameter.name.value for parameter in function.params.params]
+        is_method = names[:1] == ["self"]
+        kinds: set[Kind] = set()
+        for call, before in self.bindings.callers(function):
+            bound = bind(call, names[is_method + before :])
+            if bound is not None and name in bound:
+                kinds.add(self.kind(bound[name].value))
+        return kinds
 
     def _is_self(self, function: cst.FunctionDef, parameter: cst.Param) -> bool:
         """Whether `parameter` is the object of a method, of a class that is no tensor's."""
@@ -1060,6 +1114,38 @@ def names_cuda(node: cst.CSTNode | None) -> bool:
         return is_format and (string_value(node.func.value) or "").startswith("cuda:")
     value = string_value(node)
     return value is not None and CUDA.fullmatch(value) is not None
+
+
+def type_with_index(node: cst.CSTNode) -> cst.BaseExpression | None:
+    """Return the type in `kind + ":" + str(rank)` and the like, as the reading of calls has it."""
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
+        if _begins_with_colon(node.right):
+            return node.left
+        return type_with_index(node.left)
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Modulo):
+        filled, text = node.right, string_value(node.left)
+        parts = [one.value for one in filled.elements] if isinstance(filled, cst.Tuple) else []
+    elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        text = string_value(node.func.value) if node.func.attr.value == "format" else None
+        parts = [one.value for one in node.args]
+    else:
+        return None
+    return parts[0] if len(parts) == 2 and WITH_INDEX.fullmatch(text or "") else None
+
+
+def _type_before_colon(node: cst.CSTNode | None) -> cst.BaseExpression | None:
+    """Return `device` of `device.split(":")`, and of what else parts a text."""
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute) or not node.args:
+        return None
+    parts = node.func.attr.value in PARTS_TEXT and string_value(node.args[0].value) == ":"
+    return node.func.value if parts else None
+
+
+def _begins_with_colon(node: cst.BaseExpression) -> bool:
+    if isinstance(node, cst.FormattedString) and node.parts:
+        first = node.parts[0]
+        return isinstance(first, cst.FormattedStringText) and first.value.startswith(":")
+    return (string_value(node) or "").startswith(":")
 
 
 def is_forward(function: cst.CSTNode | None, context: Parsed) -> bool:

@@ -279,6 +279,11 @@ PLAIN_ANNOTATION = re.compile(
     r"List\[int|list\[int|Tuple\[int|tuple\[int|torch\.dtype|torch\.device|torch\.Size|np\.|numpy\.|"
     r"Path|Any\b|argparse)"
 )
+# A mapping of which the annotation does not say what it holds: a batch as well as settings.
+OPEN_MAPPING = re.compile(
+    r"(Optional\[)?(typing\.)?(dict|Dict|Mapping|MutableMapping)(\[str, ?(typing\.)?(Any|object)\])?\]?"
+    r"( ?\| ?None)?"
+)
 # Parameters of a forward that are no tensors, by their names.
 NUMBER = re.compile(
     r"^(self|cls|n|k|h|w|b|c|t|d|i|j|height|width|size|shape|scale|alpha|beta|gamma|eps|ratio|temperature|"

@@ -120,7 +120,25 @@ def _advice_on_name(node: cst.Name | cst.Attribute, context: Workspace) -> str |
         return None  # the rule comm-hooks speaks of the registration
     if isinstance(above, cst.Call) and _is_over_gloo(above, context):
         return None
+    if _is_asked_for(node, context):
+        return None
     return f"{name}: {entry.says(context.portable)}"
+
+
+def _is_asked_for(node: cst.CSTNode, context: Workspace) -> bool:
+    """Whether the script only asks what `node` has: `getattr(torch.cuda.amp, "x") is not None`."""
+    arg = context.parent(node)
+    call = context.parent(arg)
+    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name):
+        return False
+    if call.func.value == "hasattr":
+        return True
+    above = context.parent(call)
+    return (
+        call.func.value == "getattr"
+        and isinstance(above, cst.Comparison)
+        and code(above.comparisons[0].comparator) == "None"
+    )
 
 
 def _never_made(context: Workspace) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
@@ -10,7 +10,9 @@ from migrate.reading.catalogue import torch_cuda
 from migrate.reading.catalogue.entry import names
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
-from migrate.rewrite.rules.step.steps import steps_of
+from migrate.rewrite.rules.step.arrange import Arrangement
+from migrate.rewrite.rules.step.evaluation import evaluation_step
+from migrate.rewrite.rules.step.steps import Step, steps_of
 from migrate.rewrite.workspace import Workspace
 
 WAIT = names(*torch_cuda.WAITS)
@@ -176,7 +178,7 @@ class CudaTiming(Rule):
             message = f"{code(node)} goes: the read above it has waited"
             return self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[node])
         ends = above is not None and any(
-            above is part.body.block.body[part.last] for part in steps_of(context).parts()
+            above is part.body.block.body[part.last] for part in _steps_around(node, context)
         )
         if ends and not context.portable:
             module = context.imports.require("torch_xla.core.xla_model", "xm")
@@ -280,6 +282,16 @@ class CudaTiming(Rule):
         return node.value if plain else None
 
 
+def _steps_around(node: cst.CSTNode, context: Workspace) -> Iterator[Arrangement]:
+    """Yield the steps of the script's training, and that of the evaluation loop around `node`."""
+    yield from steps_of(context).parts()
+    around = (above for above in context.ancestors(node) if isinstance(above, cst.For | cst.While))
+    loop = next(around, None)
+    step = evaluation_step(loop, context) if loop is not None else None
+    if isinstance(step, Step):
+        yield from step.parts
+
+
 def _called_alone(line: cst.CSTNode | None) -> cst.Call | None:
     """Return the call that a statement is; None where it is anything else."""
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
@@ -293,7 +305,7 @@ def _called_alone(line: cst.CSTNode | None) -> cst.Call | None:
 def _line_and_above(
     node: cst.Call, context: Workspace
 ) -> tuple[cst.SimpleStatementLine | None, cst.CSTNode | None]:
-    """Return the statement that a wait is, and the one above it in a training loop.
+    """Return the statement that a wait is, and the one above it in a loop that trains or evaluates.
 
     The statement is None where a test stands around it: `if timed: torch.cuda.synchronize()`.
     """
@@ -309,7 +321,7 @@ def _line_and_above(
         outer, block = test, context.parent(test)
     if not isinstance(block, cst.IndentedBlock):
         return None, None
-    steps = [part for part in steps_of(context).parts() if part.body.block is block]
+    steps = [part for part in _steps_around(node, context) if part.body.block is block]
     at = next((i for i, statement in enumerate(block.body) if statement is outer), 0)
     if at == 0 or not any(part.last < at for part in steps):
         return None, None

@@ -28,7 +28,9 @@ from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.kept_devices import (
     device_for,
+    is_given_as_device,
     is_kept,
+    is_spelled,
     says_a_device,
     to_port,
     unpinned,
@@ -350,6 +352,8 @@ class Device(Rule):
                     yield from self._spelled(value, context)
                 else:
                     yield from self._device(value, context)
+            elif is_spelled(value) and is_given_as_device(target, context):
+                yield from self._device(value, context)
 
     def _device(self, value: cst.BaseExpression, context: Workspace) -> Iterable[Edit]:
         """Yield the edits of an expression that is a device and nothing else."""

@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterator
 import libcst as cst
 
 from migrate.reading.tree.tree import bind, string_value
-from migrate.reading.values.devices import DEVICE, Kind, is_option, names_cuda
+from migrate.reading.values.devices import (
+    DEVICE,
+    Kind,
+    is_option,
+    names_cuda,
+    type_with_index,
+)
 from migrate.reading.values.words import DEVICE_NAME, words
 from migrate.rewrite.workspace import Workspace
 
@@ -34,12 +40,37 @@ def used_as_number(target: cst.Attribute | cst.Name, context: Workspace) -> bool
     """Whether the script calculates with what it keeps under the name of a device."""
     for node in context.mentions(target):
         above = context.parent(node)
-        if isinstance(above, cst.BinaryOperation) and not names_cuda(above):
+        if isinstance(above, cst.BinaryOperation) and not (
+            names_cuda(above) or type_with_index(above)
+        ):
             return True
         if isinstance(above, cst.AugAssign):
             return True
         if isinstance(above, cst.Index | cst.ComparisonTarget | cst.Comparison):
             return context.devices.kind(node) is Kind.INDEX
+    return False
+
+
+def is_spelled(value: cst.BaseExpression) -> bool:
+    """Whether `value` puts a text together that may be a device's: f"cuda:{i}", kind + ":" + str(i)."""
+    if isinstance(value, cst.FormattedString):
+        return len(value.parts) > 1
+    return type_with_index(value) is not None or (
+        not isinstance(value, cst.BaseString) and names_cuda(value)
+    )
+
+
+def is_given_as_device(target: cst.Attribute | cst.Name, context: Workspace) -> bool:
+    """Whether the script gives what it keeps as `target` to a move, or as the device of something else."""
+    for node in context.mentions(target):
+        arg = context.parent(node)
+        call = context.parent(arg) if isinstance(arg, cst.Arg) else None
+        if not isinstance(arg, cst.Arg) or not isinstance(call, cst.Call):
+            continue
+        if arg.keyword is not None and arg.keyword.value == "device":
+            return True
+        if context.qualified_name(call.func) in DEVICE or context.values.is_move(call):
+            return True
     return False
 
 

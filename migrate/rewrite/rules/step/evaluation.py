@@ -52,7 +52,7 @@ TIMED = (
 )
 
 
-def evaluation_step(loop: cst.For, context: Workspace) -> Step | Undecided | None:
+def evaluation_step(loop: Loop, context: Workspace) -> Step | Undecided | None:
     """Return the part of an evaluation loop that is work of the device; None for any other loop.
 
     Only a loop over batches, or one that fetches them to the device, without gradients, whose forward is
@@ -71,9 +71,11 @@ def evaluation_step(loop: cst.For, context: Workspace) -> Step | Undecided | Non
         return None  # around a training loop
     if has_sync(loop, context) or _in_a_model(loop, context) or _in_a_step(loop, context):
         return None
-    if holds_parameters(loop.iter, context) or is_in_optimizer(loop, context):
+    over_parameters = isinstance(loop, cst.For) and holds_parameters(loop.iter, context)
+    if over_parameters or is_in_optimizer(loop, context):
         return None  # an update, a norm, an average of weights: a part of the step
-    inner = (one for one in nodes_of(loop.body, cst.For) if any(_models(one.body, context)))
+    within = nodes_of(loop.body, cst.For | cst.While)  # type: ignore[arg-type]
+    inner = (one for one in within if any(_models(one.body, context)))
     if any(isinstance(evaluation_step(one, context), Step) for one in inner):
         return None  # which has the step
     batch = batch_names(loop, context)
@@ -106,7 +108,7 @@ def evaluation_step(loop: cst.For, context: Workspace) -> Step | Undecided | Non
     return Step(loop, part.body, tuple(batch), (part,)) if uses_batch or moves else None
 
 
-def _made_of(names: set[str], loop: cst.For) -> set[str]:
+def _made_of(names: set[str], loop: Loop) -> set[str]:
     """Return `names`, and the variables that a turn of the loop makes of them, as texts of a class."""
     found = set(names)
     for assign in nodes_of(loop.body, cst.Assign):
@@ -157,6 +159,10 @@ def _part(block: cst.IndentedBlock, batch: list[str], context: Workspace) -> Arr
     handing = (i for i in range(forward[0] + 1, last + 1) if yields(body.statements[i].node))
     last = next(handing, last + 1) - 1  # the block ends above a yield
     part = arrange(body, first, last)
+    above = [i for i in part.obstacles() if i < forward[0]]
+    if above:  # the block begins below it
+        first = above[-1] + 1
+        part = arrange(body, first, last)
     leaving = [i for i in part.checks if leaves_turn(body.statements[i].node)]
     if leaving:  # what comes below the block would be skipped
         last = leaving[0] - 1
@@ -264,7 +270,7 @@ def _takes_batch(call: cst.Call, context: Script) -> bool:
     """
     if not is_unknown_callee(call, context):
         return False
-    loop = next((a for a in context.ancestors(call) if isinstance(a, cst.For)), None)
+    loop = next((a for a in context.ancestors(call) if isinstance(a, cst.For | cst.While)), None)
     if loop is None:
         return False
     moved = {

@@ -36,7 +36,7 @@ class EvaluationLoop(Rule):
     """
 
     name = "evaluation-loop"
-    nodes = (cst.For,)
+    nodes = (cst.For, cst.While)
     examples = (
         rewritten(
             """
@@ -201,7 +201,7 @@ class EvaluationLoop(Rule):
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Wrap | Finding]:
         """Yield the block of one evaluation loop, and what in it cuts the graph."""
-        assert isinstance(node, cst.For)
+        assert isinstance(node, cst.For | cst.While)
         step = evaluation_step(node, context)
         if step is None:
             return

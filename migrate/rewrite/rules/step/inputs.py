@@ -70,6 +70,8 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
         or _comes_moved(loop, context)
     ):
         return f"{listed}: see that the device to which they are moved is {context.vocabulary.device_said}"
+    if any(name in unmoved for name in _given_to_moving_step(block, context)):
+        return []
     if callees := context.effects.callees(block):
         if any(next(moves(callee.body, context), None) for callee in callees):
             return []
@@ -238,6 +240,13 @@ def _given_to_mover(root: cst.CSTNode, context: Workspace) -> Iterator[str]:
     """Yield the names that are given to a function which moves something: `to_device(batch, device)`."""
     for call in nodes_of(root, cst.Call):
         if context.effects.moves(call) and not context.effects.of(call):
+            yield from (name.value for arg in call.args for name in nodes_of(arg, cst.Name))
+
+
+def _given_to_moving_step(block: Iterable[cst.CSTNode], context: Workspace) -> Iterator[str]:
+    """Yield the names given to a function, of any file, that trains and moves something itself."""
+    for call in (call for part in block for call in nodes_of(part, cst.Call)):
+        if context.effects.of(call) and context.effects.moves(call):
             yield from (name.value for arg in call.args for name in nodes_of(arg, cst.Name))
 
 
