@@ -227,7 +227,9 @@ def _torch_gradients(
     import torch
 
     from converters.copied import copied
-    from migrate.port.sizes.instance import flat
+    from migrate.parity.ground.draws import Draws
+    from migrate.parity.sides.torch.draws import Drawn
+    from migrate.port.sizes.instance import SEED, flat
 
     dtype = torch.float64 if wide else torch.float32
     module = copied(model).to(dtype) if wide else copied(model)
@@ -237,7 +239,8 @@ def _torch_gradients(
         tensor = torch.tensor(array)
         given[name] = tensor.to(dtype).requires_grad_() if tensor.is_floating_point() else tensor
     torch.manual_seed(0)
-    outputs = list(flat(_plain(module(**given))))
+    with Drawn(Draws(SEED)):  # what it draws is what the port draws
+        outputs = list(flat(_plain(module(**given))))
     if not cotangents:
         for number, one in enumerate(outputs):
             random = np.random.default_rng([7, number])
@@ -265,8 +268,10 @@ def _flax_gradients(there: Any, cotangents: list[Any]) -> tuple[list[Any], dict[
     import jax
     import jax.numpy as jnp
 
+    from migrate.parity.ground.draws import Draws
+    from migrate.parity.sides.jax.draws import drawn
     from migrate.port.sizes.flax import nested, refused
-    from migrate.port.sizes.instance import flat, quiet
+    from migrate.port.sizes.instance import SEED, flat, quiet
 
     def floating(items: Mapping[str, Any]) -> dict[str, Any]:
         return {name: one for name, one in items.items() if jnp.issubdtype(one.dtype, np.floating)}
@@ -278,7 +283,7 @@ def _flax_gradients(there: Any, cotangents: list[Any]) -> tuple[list[Any], dict[
     def total(changed: dict[str, Any], weights: Any, inputs: Any, seeds: Any) -> Any:
         arrays = {path: changed.get(path, one) for path, one in weights.items()}
         given = {name: changed.get(f"inputs/{name}", one) for name, one in inputs.items()}
-        outputs = list(flat(there.model.apply(nested(arrays), **given)))
+        outputs = list(flat(there.apply(nested(arrays), **given)))
         parts = [
             jnp.sum(one * seed.astype(one.dtype))
             for one, seed in zip(outputs, seeds, strict=True)
@@ -294,7 +299,9 @@ def _flax_gradients(there: Any, cotangents: list[Any]) -> tuple[list[Any], dict[
         # Code of no optimisation is compiled soonest, but a convolution's gradient is a loop in it.
         loops = "nn.Conv" in (there.folder / "modeling.py").read_text()
         options = {} if loops else {"xla_backend_optimization_level": 0}
-        gradients, outputs = function.lower(*given).compile(options)(*given)
+        with drawn(Draws(SEED)):  # as the original is
+            program = function.lower(*given)
+        gradients, outputs = program.compile(options)(*given)
         return [np.asarray(one) for one in outputs], {
             path: np.asarray(one) for path, one in gradients.items()
         }

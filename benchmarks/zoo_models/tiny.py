@@ -135,6 +135,8 @@ NONE_FILL = {
 OVERRIDE = {  # the few that no naming rule can know
     "mamba2": {"num_heads": 8},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
+    # with fewer, all of a key's scores are often 0: a choice among equal ones
+    "mistral_large4_text": {"index_n_heads": 16},
     "esm": {"pad_token_id": 0, "mask_token_id": 100},
     "gemma3_text+bidir": {"use_bidirectional_attention": True},
     "reformer": {

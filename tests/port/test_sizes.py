@@ -516,3 +516,23 @@ def test_a_number_is_tried_again_beside_what_is_followed(tmp_path: Path) -> None
     assert {one.name: one.value for one in found.held} == {"dim": 10}
     model, x = Divided(heads=2), real(3, 4, 10)
     assert_close(outputs(written, tmp_path / "net", model, {"x": x}, heads=2), model(x))
+
+
+class Noisy(nn.Module):
+    def __init__(self, dim: int = 12, latent: int = 5) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(dim, 2 * latent)
+        self.decoder = nn.Linear(latent, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean, spread = self.encoder(x).chunk(2, dim=-1)
+        return self.decoder(mean + torch.randn_like(mean) * torch.exp(0.5 * spread))
+
+
+def test_a_model_that_draws_follows_its_sizes(tmp_path: Path) -> None:
+    """Both sides are given the same draws, so that there is something to compare."""
+    _, sizes = sized(Noisy, {"x": real(3, 12)}, tmp_path)
+    assert {name for name, _, _ in sizes.changed} == {"dim", "latent"}
+    assert not sizes.held
+    assert sizes.distance is not None
+    assert sizes.distance < 1e-5

@@ -292,7 +292,8 @@ def _values_decide(error: BaseException) -> bool:
         return True
     text = f"{type(error).__name__} {error}"
     return any(
-        word in text for word in ("DataDependent", "data-dependent", "unbacked", "rests on values")
+        word in text
+        for word in ("DataDependent", "data-dependent", "unbacked", "rests on values", ".numpy()")
     )
 
 

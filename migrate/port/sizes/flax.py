@@ -14,7 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from migrate.port.sizes.instance import Array, Arrays, flat, quiet
+from converters.graph.expression import DROPOUT, NOISE
+from migrate.parity.ground.draws import Draws
+from migrate.parity.sides.jax.draws import drawn
+from migrate.port.sizes.instance import SEED, Array, Arrays, flat, quiet
 from migrate.port.weights import CONSTANTS, MAPPING, PARAMS
 
 Shape = tuple[int, ...]
@@ -85,7 +88,7 @@ class PortAtSize:
             if any(
                 wanted.get(path, array.shape) != array.shape for path, array in self.arrays.items()
             ):
-                outputs = jax.eval_shape(self.model.apply, nested(self.weights()), **inputs)
+                outputs = jax.eval_shape(self.apply, nested(self.weights()), **inputs)
             return [tuple(leaf.shape) for leaf in flat(outputs)]
 
     def outputs(self, method: tuple[str, Arrays] | None = None) -> list[Array]:
@@ -102,14 +105,23 @@ class PortAtSize:
         with self._refusing():
             self.require_paths()
             variables = nested(self.weights())
-            apply, inputs = self.model.apply, self.inputs
+            apply, inputs = self.apply, self.inputs
             if method is not None:
-                apply = partial(self.model.apply, method=method[0])
+                apply = partial(apply, method=method[0])
                 inputs = {name: _narrow(array) for name, array in method[1].items()}
-            program = jax.jit(apply).lower(variables, **inputs)
+            with drawn(Draws(SEED)):  # as the original is
+                program = jax.jit(apply).lower(variables, **inputs)
             options = {"xla_backend_optimization_level": 0}
             made = program.compile(options)(variables, **inputs)
             return [np.asarray(leaf) for leaf in flat(made)]
+
+    @property
+    def apply(self) -> Any:
+        """The model's `apply`, with keys for what it draws."""
+        import jax
+
+        rngs = {name: jax.random.key(SEED) for name in (NOISE, DROPOUT)}
+        return partial(self.model.apply, rngs=rngs)
 
     def weights(self) -> dict[str, Array]:
         """Path → array, with JAX's 32 bits."""

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from converters.graph.recording.trace import plain
+from migrate.parity.ground.draws import Draws
+from migrate.parity.sides.torch.draws import Drawn
 from migrate.port.sizes.construction import Construction
 from migrate.port.sizes.leaves import Leaf, Value, change
 from migrate.port.weights import stir
@@ -132,12 +134,20 @@ def alive(instance: Instance, stirring: bool = True) -> Instance:
 
 
 def run(module: Any, inputs: Arrays, dtype: Any = None) -> Any:
-    """What a module gives for inputs, as numpy arrays in the recording's order."""
+    """What a module gives for inputs, as numpy arrays in the recording's order.
+
+    A module that draws is given the draws that the port is given too.
+    """
     import torch
 
     tensors = {name: _tensor(array, dtype or torch.float32) for name, array in inputs.items()}
     with torch.no_grad():
-        return [_array(one) for one in flat(plain(module(**tensors)))]
+        before = torch.get_rng_state()
+        outputs = module(**tensors)
+        if not torch.equal(before, torch.get_rng_state()):
+            with Drawn(Draws(SEED)):
+                outputs = module(**tensors)
+        return [_array(one) for one in flat(plain(outputs))]
 
 
 def flat(value: Any) -> Iterator[Any]:

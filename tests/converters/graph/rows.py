@@ -95,6 +95,50 @@ class ByFirst(Mixture):
         return out
 
 
+class BySplit(Mixture):
+    """Rows sorted by expert, split by how many each has."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, indices = self.chosen(x)
+        counts = one_hot(indices, num_classes=len(self.experts)).sum((0, 1)).tolist()
+        order = indices.flatten().argsort(stable=True)
+        rows = order // 2
+        pieces = x[rows].split(counts, dim=0)
+        each = [expert(piece) for expert, piece in zip(self.experts, pieces, strict=True)]
+        y = torch.cat(each, dim=0) * weights.flatten()[order, None]
+        return torch.zeros_like(x).index_add(0, rows, y)
+
+
+class BySlices(Mixture):
+    """The same by slices; experts without a row are skipped."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, indices = self.chosen(x)
+        order = indices.flatten().argsort(stable=True)
+        counts = one_hot(indices, num_classes=len(self.experts)).sum((0, 1)).numpy()
+        sorted_rows, start, outputs = x[order // 2], 0, []
+        for i, count in enumerate(counts):
+            stop = start + count
+            if count == 0:
+                continue
+            outputs.append(self.experts[i](sorted_rows[start:stop]))
+            start = stop
+        y = torch.zeros_like(sorted_rows)
+        y[order] = torch.cat(outputs, dim=0)
+        return (y.view(*indices.shape, -1) * weights.unsqueeze(-1)).sum(1)
+
+
+class Averaged(Mixture):
+    """Pieces that are divided by how many rows they have."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.gate(x).argmax(-1)
+        counts = one_hot(first, num_classes=len(self.experts)).sum(0).tolist()
+        pieces = x[first.argsort(stable=True)].split(counts, dim=0)
+        each = zip(self.experts, pieces, counts, strict=True)
+        return torch.cat([expert(piece) / (count + 1) for expert, piece, count in each], dim=0)
+
+
 class Centred(nn.Module):
     """Chosen rows that look at each other."""
 

@@ -21,7 +21,10 @@ DRAWN = torch.randn(7, 6, generator=torch.Generator().manual_seed(0))
 ALIKE = DRAWN[:1].repeat(7, 1)
 
 
-@pytest.mark.parametrize("kind", [rows.ByMask, rows.ByPlaces, rows.ByRows, rows.ByHits])
+@pytest.mark.parametrize(
+    "kind",
+    [rows.ByMask, rows.ByPlaces, rows.ByRows, rows.ByHits, rows.BySplit, rows.BySlices],
+)
 def test_values_and_gradients_are_those_of_torch(kind: type[rows.Mixture], load: Load) -> None:
     torch.manual_seed(0)
     model = kind().eval()
@@ -50,7 +53,7 @@ def test_values_and_gradients_are_those_of_torch(kind: type[rows.Mixture], load:
         np.testing.assert_allclose(kernel, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [rows.Centred, rows.Shared, rows.Counted])
+@pytest.mark.parametrize("kind", [rows.Centred, rows.Shared, rows.Counted, rows.Averaged])
 def test_rows_that_depend_on_each_other_are_not_in_a_port(kind: type[torch.nn.Module]) -> None:
     assert "refused" in outcome(kind().eval())
 

@@ -56,8 +56,27 @@ def every_row(
         yield
         return
     _require_same(module, inputs)
-    with EveryRow(told=told):
+    with EveryRow(told=told) as mode, _lists_by(mode):
         yield
+
+
+@contextmanager
+def _lists_by(mode: EveryRow) -> Iterator[None]:
+    """The mode is asked for a tensor's `tolist` while a model is recorded, where no mode sees it."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    kind: Any = FakeTensor
+    before = kind.tolist
+
+    def tolist(self: Any) -> Any:
+        counts = mode.counts(self)
+        return before(self) if counts is None else counts
+
+    kind.tolist = tolist
+    try:
+        yield
+    finally:
+        kind.tolist = before
 
 
 def _require_same(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> None:

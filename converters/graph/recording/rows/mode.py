@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from converters.graph.files import tree_of
 from converters.graph.recording.detours import is_known_mask, place
+from converters.graph.recording.rows import segments
 
 _Tensor = torch.Tensor
 _NONZERO = {torch.nonzero, _Tensor.nonzero, torch.argwhere, _Tensor.argwhere}
@@ -21,6 +23,9 @@ _READ = {_Tensor.item, _Tensor.__int__, _Tensor.__index__}
 _COUNTS = {
     getattr(holder, name) for holder in (torch, _Tensor) for name in ("any", "count_nonzero", "sum")
 }
+_LISTED = {_Tensor.tolist, _Tensor.numpy}
+_SPLIT = {torch.split, _Tensor.split, _Tensor.split_with_sizes}
+_JOINED = {torch.cat, torch.concat, torch.concatenate}
 # What gives the places of rows in another form.
 _SAME_ROWS = {
     _Tensor.clone,
@@ -83,6 +88,19 @@ def _is_integer(value: Any) -> bool:
     return whole and not value.is_complex() and value.dim() > 0
 
 
+def _has_counts(sizes: Any) -> bool:
+    listed = isinstance(sizes, tuple | list)
+    return listed and any(isinstance(one, segments.Count) for one in sizes)
+
+
+def _is_segment(value: Any) -> bool:
+    return hasattr(value, "_segment")
+
+
+def _is_constant(value: Any) -> bool:
+    return getattr(value, "constant", None) is not None
+
+
 def _parts(index: Any) -> tuple[Any, ...]:
     return index if isinstance(index, tuple) else (index,)
 
@@ -130,7 +148,11 @@ class EveryRow(TorchFunctionMode):
             and _answer(*place()) is not None
         ):
             return 1
+        made = self._segments(func, args, kwargs)
+        if made is not None:
+            return made
         result = func(*args, **kwargs)
+        segments.follow(result, [one for one in args if isinstance(one, torch.Tensor)])
         mark = (
             getattr(func, "__name__", "").startswith("mark") or func is torch.ops.tpu_migrate.mark
         )
@@ -140,10 +162,35 @@ class EveryRow(TorchFunctionMode):
                     _with(one, *_rows_of(args[0]))
         return result
 
+    def _segments(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Rows between counts, or rows put together of such; None: it is something else."""
+        if func in _LISTED and (counts := self.counts(args[0])) is not None:
+            return np.array(counts, object) if func is _Tensor.numpy else counts
+        rows = not kwargs.get("dim")
+        if func in _SPLIT and rows and not args[2:] and _has_counts(args[1]):
+            parts = segments.parted(args[1], args[0].shape[0], args[0].device)
+            return tuple(self._segment(args[0], chosen) for chosen in parts)
+        if func is _Tensor.__getitem__ and segments.cut(args[1]):
+            chosen = segments.chosen_by(args[1], args[0].shape[0], args[0].device)
+            return self._segment(args[0], chosen)
+        if func in _JOINED and rows and not args[1:] and all(map(_is_segment, args[0])):
+            return segments.joined(args[0], self.poisoned)
+        return None
+
+    def counts(self, numbers: torch.Tensor) -> list[segments.Count] | None:
+        """Numbers that rest on values, as those of rows; None: they are something else."""
+        if not _is_integer(numbers) or numbers.dim() != 1 or _is_constant(numbers):
+            return None
+        self._tell()
+        return segments.counts_of(numbers)
+
+    def _segment(self, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        return segments.with_segment(self._left_out(x.clone(), chosen, 0), chosen)
+
     def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A number of Python: one that does what is only done if there are rows."""
         value = args[0]
-        if getattr(value, "constant", None) is not None:
+        if _is_constant(value):
             if func is _Tensor.__format__:
                 return format(value.constant.item(), *args[1:])
             return func(*args, **kwargs)
