@@ -348,7 +348,7 @@ class _Merge:
                 return mine is theirs and one == other
             return mine.dtype == theirs.dtype and torch.equal(mine, theirs)
         if isinstance(other, Free):
-            return one == other.hint if isinstance(one, int) else one.hint == other.hint
+            return (one.hint if isinstance(one, Free) else one) == other.hint
         return type(one) is type(other) and (one == other or (one != one and other != other))
 
     def _value(self, scope: _Scope, one: Any, other: Any) -> Any:

@@ -114,7 +114,10 @@ def _function(writer: _Writer, item: Apply, scan: Scan | None = None) -> _Functi
         _StepWriter(drafter, writer, item, scan) if scan else _FunctionWriter(drafter, writer, item)
     )
     made = inner.write_function()
-    form = _form(made)
+    # A turn of a loop is given the state first; what other functions are given may come in any order.
+    count = 0 if scan else len(inner.order)
+    places = _by_use(made, count)
+    form = _form(made, places)
     called = f"{item.frame.function}_step" if scan else item.frame.function
     origin = (item.frame.file, called)
     forms = drafter.forms.setdefault(origin, {})
@@ -125,7 +128,8 @@ def _function(writer: _Writer, item: Apply, scan: Scan | None = None) -> _Functi
         while unique in taken:
             number += 1
             unique = f"{name}_{number}"
-        made.name = forms[form] = unique
+        made.name = unique
+        forms[form] = unique, places
         found = names.function_at(item.frame)
         doc = "" if scan else names.first_sentence(found)
         if doc:
@@ -134,12 +138,40 @@ def _function(writer: _Writer, item: Apply, scan: Scan | None = None) -> _Functi
     numbers = tuple(inner.numbers.values())
     dtype = (Hole(dtypes.ComputeDtype()),) if inner.dtype_given else ()
     drawn = tuple((rate, axes, op) for (rate, axes), (_, op) in inner.dropouts.items())
-    order, sizes, keys = tuple(inner.order), tuple(inner.sizes), tuple(inner.keys)
-    return _Function(forms[form], order, sizes, numbers, dtype, keys, drawn)
+    called, first = forms[form]
+    order = list(inner.order)
+    for place, other in zip(first, places, strict=True):
+        order[place] = inner.order[other]
+    sizes, keys = tuple(inner.sizes), tuple(inner.keys)
+    return _Function(called, tuple(order), sizes, numbers, dtype, keys, drawn)
 
 
-def _form(made: ast.FunctionDef) -> str:
-    """What a function does, whatever it calls its values."""
+def _by_use(made: ast.FunctionDef, count: int) -> tuple[int, ...]:
+    """The places of the first arguments of a function, in the order in which its body reads them."""
+    arguments = {one.arg: place for place, one in enumerate(made.args.args[:count])}
+    read: dict[str, None] = {}
+
+    def look(node: ast.AST) -> None:
+        if isinstance(node, ast.Name) and node.id in arguments:
+            read.setdefault(node.id)
+        for child in ast.iter_child_nodes(node):
+            look(child)
+
+    for statement in made.body:
+        look(statement)
+    return tuple(arguments[name] for name in {**read, **dict.fromkeys(arguments)})
+
+
+def _form(made: ast.FunctionDef, places: Sequence[int] = ()) -> str:
+    """What a function does, whatever it calls its values.
+
+    Args:
+        made: the function.
+        places: the order in which its first arguments are looked at.
+    """
+    given = made.args.args
+    made = fill(made, lambda hole: hole)
+    made.args.args = [*(given[place] for place in places), *given[len(places) :]]
     names_of: dict[str, str] = {}
     for node in ast.walk(made.args):
         if isinstance(node, ast.arg):
@@ -172,6 +204,8 @@ class _Writer:
         self.layouts = drafter.layouts
         self.lying: set[int] = set()
         self.sizes: dict[sympy.Expr, str] = {}
+        # Masks of what is padding, for all heads and queries.
+        self.paddings: set[int] = set()
         # What tensors of a loop over data are called.
         self.called: dict[int, str] = {}
         self.prefix = f"{one.path}." if one.path else ""
@@ -303,6 +337,8 @@ class _Writer:
 
     def wanted(self, one: Statement, place: int) -> str:
         """What the original calls one of the tensors that a statement gives; "" if it does not say."""
+        if place < len(one.outs) and one.outs[place] in self.paddings:
+            return "padding_mask"
         if not one.single and (known := self.called.get(one.outs[place])):
             return known
         found = targets(one.frames)
@@ -418,6 +454,7 @@ class _Writer:
         if item.target == SPREAD:
             mask = self._operand(item.arguments[0], item)
             wide = spread(mask, mask.dtype == torch.bool)
+            self.paddings.add(item.outs[0])
             self.statements.append(Statement(item.outs, wide, self._frames(item.frames)))
             return
         made = stays(item, self.layouts, self.facts, self.drafter.constants)

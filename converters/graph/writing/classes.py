@@ -33,6 +33,7 @@ from converters.graph.writing.forms.asserted import asserted
 from converters.graph.writing.forms.branches import Way, together
 from converters.graph.writing.forms.convolutions import as_usual, spelled_out
 from converters.graph.writing.forms.form import Form
+from converters.graph.writing.forms.forwarding import without_forwarding
 from converters.graph.writing.forms.loops import rolled
 from converters.graph.writing.forms.options import tidied
 from converters.graph.writing.forms.repeats import repeated
@@ -126,7 +127,22 @@ class _Classes:
                 cls.methods[name] = replace(method, body=body, result=result)
         for function in self.drafter.functions:
             function.body = tidied(function.body)
+        self._without_forwarding()
         return Model(tuple(self.classes), self._used(), self.sources)
+
+    def _without_forwarding(self) -> None:
+        """Leave out the functions that only call another one."""
+        methods = [one for cls in self.classes for one in cls.methods.values()]
+        blocks: list[ast.AST] = [
+            ast.Module([*one.body, ast.Return(one.result)], []) for one in methods
+        ]
+        self.drafter.functions, blocks = without_forwarding(self.drafter.functions, blocks)
+        for method, block in zip(methods, blocks, strict=True):
+            assert isinstance(block, ast.Module)
+            *method.body, last = block.body
+            assert isinstance(last, ast.Return)
+            assert last.value is not None
+            method.result = last.value
 
     def _written(self, one: Call) -> Iterator[Call]:
         """The calls that have a class of their own, or dissolve; the innermost first."""

@@ -170,7 +170,8 @@ class Drafter:
         self.functions: list[ast.FunctionDef] = []
         # Streams of random numbers that the model draws from.
         self.streams: set[str] = set()
-        self.forms: dict[tuple[str, str], dict[str, str]] = {}
+        # What functions do → what they are called, and their arguments in the order of their use.
+        self.forms: dict[tuple[str, str], dict[str, tuple[str, tuple[int, ...]]]] = {}
         self.recomputed: set[str] = set()
         # Path of a module → modules below it that others call, by attribute.
         self.reached: dict[str, dict[str, str]] = {}
@@ -268,8 +269,7 @@ class Drafter:
         if not made or not module.batch_first or not batched:
             return False
         if isinstance(module, torch.nn.LSTM):
-            usual = module.bias and not module.proj_size and path not in self.training.drawing
-            return usual and all(len(one.given) == 1 for one in made)
+            return module.bias and not module.proj_size and all(len(one.given) == 1 for one in made)
         return all(
             len(one.given) == len(attended(one, module)) == 3
             and [label_path(taken.label) for taken in one.taken] == [(0,)]

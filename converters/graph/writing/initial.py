@@ -301,7 +301,9 @@ class Initial:
         if start is not None and is_drawn(start.law) and key not in self.drafter.volatile:
             try:
                 drawn = self._law(start, start.law, key, module, name, None, path)
-                made = code('{init}(self.make_rng("params"), {shape})', init=drawn, shape=shape)
+                made = code(
+                    '{init}(self.make_rng("params"), {shape}, jnp.float32)', init=drawn, shape=shape
+                )
                 how = (code("lambda: {made}", made=made),)
             except UnknownLawError as error:
                 self.otherwise.setdefault(key, str(error))
@@ -401,7 +403,7 @@ class Initial:
                 return self._formula(law)
             case Sequence() | Formula() if axes is None and _agrees_with(law, start.values):
                 made = self._along(law, code("shape"))
-                return code("lambda key, shape, dtype=jnp.float32: {made}", made=made)
+                return code("lambda key, shape, dtype: {made}", made=made)
             case Computed() | Sequence() | Formula():
                 return self._computed(start, module, name, axes, path)
             case Norm():
@@ -458,7 +460,14 @@ class Initial:
         )
 
     def _truncated(self, law: Draw) -> ast.expr:
-        """A truncated normal: torch's has bounds as they are, others in standard deviations."""
+        """A truncated normal: torch's has bounds as they are, others in standard deviations.
+
+        Bounds that no draw reaches, whatever the settings are, are left out.
+        """
+        std = self._number(law.scale, "std")
+        far = min(-law.first.value, law.second.value) > _FAR
+        if far and not law.shift.value and not getattr(std, "text", ""):
+            return code("nn.initializers.normal({s})", s=std)
         if law.named is not None and law.named[0] == "trunc_normal_":
             given = law.named[1]
             plain = law.scale == given["std"] and law.shift == given["mean"]
@@ -594,7 +603,7 @@ class Initial:
         """Operators on draws: a function of the key."""
         names: dict[int, str] = {}
         inner = self._applied(law, names)
-        return code("lambda key, shape, dtype=jnp.float32: {made}", made=_shared(inner))
+        return code("lambda key, shape, dtype: {made}", made=_shared(inner))
 
     def _along(self, law: Law, shape: ast.expr) -> ast.expr:
         """An array that follows from a sequence along one axis."""

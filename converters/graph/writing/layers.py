@@ -45,7 +45,7 @@ _GIVES: Mapping[str, Any] = {
 }
 # The short source of an LSTM, and what it can be told.
 _PLAIN = "converters.modules.linen.plain.LSTM"
-_PLAIN_LSTM = ("hidden_size", "num_layers", "bidirectional")
+_PLAIN_LSTM = ("hidden_size", "num_layers", "bidirectional", "dropout")
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def layer_of(module: torch.nn.Module, called: bool = True, plain: bool = False) 
         if plain and isinstance(module, torch.nn.LSTM):
             kept = {key: one.settings[key] for key in _PLAIN_LSTM if key in one.settings}
             sizes = {key: one.sizes[key] for key in _PLAIN_LSTM if key in one.sizes}
-            return Layer(module, FlaxCall(_PLAIN, sizes, kept))
+            return Layer(module, FlaxCall(_PLAIN, sizes, kept, options=one.options))
         if several and not one.of.startswith("converters."):
             if plain:
                 return Layer(module, one)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from converters.graph.ops.functions import functions
 from converters.graph.writing.dtypes import ARGUMENT
+from converters.graph.writing.forms.alike import shortened
 from converters.graph.writing.forms.lists import written
 from converters.graph.writing.forms.rounding import rounding_once
 from converters.graph.writing.model import Class, Method, Model
@@ -42,19 +43,24 @@ def modeling(
     """
     parts = [_stub(name, reason) for name, reason in (stubs or {}).items()]
     parts += [_unparsed(one) for one in restored]
-    parts += [_class(cls, config) for cls in model.classes]
+    taken = {*functions(), *(one.name for one in restored), *(stubs or {})}
+    parts += [_class(cls, config, taken) for cls in model.classes]
     if exact:
         parts = [rounding_once(part) for part in parts]
     needed = [functions()[name] for name in _functions(parts)] + list(layers)
     helpers, imports = copied(dict.fromkeys(needed))
     above = [base("\n".join(parts))] if any(cls.typed for cls in model.classes) else []
     text = "\n\n\n".join((*helpers, *above, *map(_unbracketed, parts)))
+    if not any(cls.name == "Array" for cls in model.classes):
+        text = re.sub(r"\bjax\.Array\b", "Array", text)
     doc = textwrap.wrap(f'"""{title}"""', 100, break_long_words=False, break_on_hyphens=False)
     return "\n".join((*doc, "", _imports(text, config, imports), "", "", text, ""))
 
 
 def _unbracketed(text: str) -> str:
-    """Source without the brackets that `ast.unparse` puts around a tuple that is returned or assigned."""
+    """Source without the brackets that `ast.unparse` puts around a tuple that is returned or assigned, and
+    around a negative exponent.
+    """
 
     def line(found: re.Match[str]) -> str:
         whole = ast.parse(found["tuple"], mode="eval").body
@@ -65,6 +71,7 @@ def _unbracketed(text: str) -> str:
         same = isinstance(whole, ast.Tuple) and ast.dump(plain) == ast.dump(whole)
         return f"{found['before']}{found['inner']}" if same else found[0]
 
+    text = re.sub(r"(?<=\*\*) ?\((-[\d.]+)\)", r" \1", text)
     return re.sub(
         r"^(?P<before> *(?:return|[\w, .]+ =) )(?P<tuple>\((?P<inner>.*)\))$",
         line,
@@ -155,6 +162,7 @@ def _imports(text: str, config: str, more: Iterable[str]) -> str:
         "Any": "from typing import Any",
         "DTypeLike": "from jax.typing import DTypeLike",
         "jax": "import jax",
+        "Array": "from jax import Array",
         "jnp": "import jax.numpy as jnp",
         "np": "import numpy as np",
         "partial": "from functools import partial",
@@ -182,7 +190,7 @@ def _functions(parts: Sequence[str]) -> list[str]:
     return [name for name in functions() if name in called]
 
 
-def _class(cls: Class, config: str) -> str:
+def _class(cls: Class, config: str, taken: Set[str]) -> str:
     body: list[ast.stmt] = []
     doc = first_sentence(cls.origin)
     if doc:
@@ -196,7 +204,7 @@ def _class(cls: Class, config: str) -> str:
         whole = [*said, *method.body, commented(ast.Return(method.result), of(method.result))]
         methods.append(_function(name, method, whole, _returns(method), cls.told))
     if cls.setup:
-        setup = [written(one) for one in cls.setup]
+        setup = shortened([written(one) for one in cls.setup], taken)
         body.append(_function("setup", None, setup, "None"))
     body += methods
     above = BASE if cls.typed else "nn.Module"

@@ -24,20 +24,28 @@ class Module(nn.Module, kw_only=True):
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
     precision: jax.lax.PrecisionLike = None
+'''.strip()
+_NUMERICS = """
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype, "precision": self.precision}
+""".rstrip()
+_WITH_DTYPES = """
 
     @property
     def dtypes(self) -> dict[str, Any]:
         return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+""".rstrip()
+_BOTH = """
 
     @property
     def numerics(self) -> dict[str, Any]:
         return {**self.dtypes, "precision": self.precision}
-'''.strip()
+""".rstrip()
 _CAST = '''
 
-    def cast_param(
-        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
-    ) -> jax.Array:
+    def cast_param(self, name: str, init: Any, shape: tuple[int, ...]) -> jax.Array:
         """A weight in the dtype of the computation."""
         return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 '''.rstrip()
@@ -48,7 +56,11 @@ READ = {*NUMERICS, "dtypes", "numerics", PARAM}
 
 def base(text: str) -> str:
     """The class that the classes in a source are derived from, with what they use of it."""
-    return _SOURCE + (_CAST if f"self.{PARAM}(" in text else "")
+    dtypes, numerics = ("self.dtypes" in text, "self.numerics" in text)
+    parts = [_WITH_DTYPES] if dtypes else []
+    parts += [_BOTH if dtypes else _NUMERICS] if numerics else []
+    parts += [_CAST] if f"self.{PARAM}(" in text else []
+    return _SOURCE + "".join(parts)
 
 
 def with_numerics(made: ast.expr, fields: Set[str]) -> ast.expr:

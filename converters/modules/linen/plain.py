@@ -21,6 +21,7 @@ class LSTM(nn.Module):
     hidden_size: int
     num_layers: int = 1
     bidirectional: bool = False
+    dropout: float = 0.0
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
     precision: jax.lax.PrecisionLike = None
@@ -31,10 +32,19 @@ class LSTM(nn.Module):
     hidden_bias_init: nn.initializers.Initializer | None = None
 
     @nn.compact
-    def __call__(self, inputs: Array) -> tuple[Array, tuple[Array, Array]]:
-        """The outputs, and h and c after the last step of each layer and direction."""
+    def __call__(
+        self, inputs: Array, *, deterministic: bool = True
+    ) -> tuple[Array, tuple[Array, Array]]:
+        """The outputs, and h and c after the last step of each layer and direction.
+
+        Args:
+            inputs: (batch, length, features).
+            deterministic: whether there is no dropout between the layers.
+        """
         states = []
         for layer in range(self.num_layers):
+            if layer and self.dropout:
+                inputs = nn.Dropout(self.dropout)(inputs, deterministic=deterministic)
             outputs = []
             for reverse in range(1 + self.bidirectional):
                 suffix = f"_l{layer}" + "_reverse" * reverse
@@ -49,10 +59,10 @@ class LSTM(nn.Module):
     ) -> tuple[Array, tuple[Array, Array]]:
         gates, bound = 4 * self.hidden_size, self.hidden_size**-0.5
 
-        def weight(name: str, init: nn.initializers.Initializer | None, *shape: int) -> Array:
-            def uniform(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-                return jax.random.uniform(key, shape, dtype, minval=-bound, maxval=bound)
+        def uniform(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+            return jax.random.uniform(key, shape, dtype, minval=-bound, maxval=bound)
 
+        def weight(name: str, init: nn.initializers.Initializer | None, *shape: int) -> Array:
             made: Array = self.param(f"{name}{suffix}", init or uniform, shape, self.param_dtype)
             return made
 

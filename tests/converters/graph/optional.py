@@ -117,3 +117,16 @@ class Together(nn.Module):
         if b is not None:
             y = y + b
         return y.tanh()
+
+
+class Averaged(nn.Module):
+    """The mean over the tokens: their number is the mask's sum, or the length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        y = self.head(x)
+        count = y.shape[1] if mask is None else mask.sum()
+        return y.sum(dim=1) / count

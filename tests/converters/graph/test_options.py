@@ -159,3 +159,10 @@ def test_a_row_of_padding_gives_in_bfloat16_what_torch_gives(
         expected = model.bfloat16()(**narrow).float().numpy()
     assert np.isfinite(expected).all()
     np.testing.assert_allclose(found, expected, rtol=0.05, atol=0.05)
+
+
+def test_a_count_that_follows_from_a_size_or_from_the_mask() -> None:
+    """Without the mask the mean is over the length, with it over the tokens: a size against a tensor."""
+    inputs = {"x": real(3, 5, 8)}
+    made = written(optional.Averaged(), inputs | {"mask": TOKENS.bool()})
+    assert [one.name for one in made.inputs] == ["x", "mask"]

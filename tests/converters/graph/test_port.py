@@ -166,7 +166,7 @@ def test_forms_of_a_class_are_one_class_with_fields_and_arguments() -> None:
         "        if self.has_bias:\n            self.table = nn.Embed(20, 1, **self.dtypes)"
         in source
     )
-    assert "key_states: jax.Array | None=None, bias: jax.Array | None=None" in source
+    assert "key_states: Array | None=None, bias: Array | None=None" in source
     assert "        elif bias is None:\n" in source
     assert "    has_cross: bool\n" in source
     assert "BiasedLayer(self.config, has_bias=False, has_cross=True, **self.numerics)" in source
@@ -175,8 +175,8 @@ def test_forms_of_a_class_are_one_class_with_fields_and_arguments() -> None:
 def test_a_loop_over_data_is_a_scan() -> None:
     """What goes on from turn to turn is its state, what is read at the turn's number its parts."""
     source = made("scanned")[2].modeling
-    step = "def selective_scan_step(x: jax.Array, decay: jax.Array, scaled: jax.Array, writes: jax.Array)"
-    assert f"{step} -> tuple[jax.Array, jax.Array]:\n    x = decay * x + scaled\n" in source
+    step = "def selective_scan_step(x: Array, decay: Array, scaled: Array, writes: Array)"
+    assert f"{step} -> tuple[Array, Array]:\n    x = decay * x + scaled\n" in source
     over = "x, (decay.swapaxes(0, 1), scaled.swapaxes(0, 1), writes.swapaxes(0, 1)))"
     assert (
         f"_, y = jax.lax.scan(lambda state, turn: selective_scan_step(state, *turn), {over}"
@@ -222,7 +222,8 @@ def test_a_sequential_is_one_call() -> None:
     assert ".layers[" not in body
     assert all(f"self.{name}(" in body for name in ("stem", "mlp", "head"))
     assert "nn.Dropout(0.1), nn.Sequential([" in setup, "told the mode by the Sequential around it"
-    assert "self.out = [nn.Dense(self.config.dim, **self.numerics), nn.Dropout(0.1)]" in setup
+    assert "dense = partial(nn.Dense, **self.numerics)" in setup
+    assert "self.out = [dense(self.config.dim), nn.Dropout(0.1)]" in setup
     assert setup.count("lambda x: x]") == 1, "the Identity, and nothing else"
 
 
@@ -245,7 +246,7 @@ def test_what_broadcasting_does_is_left_to_it() -> None:
 def test_values_have_the_names_of_the_original() -> None:
     text = made("stack")[2].modeling
     assert "residual = hidden_states" in text
-    assert "def __call__(self, hidden_states: jax.Array, scale: jax.Array)" in text
+    assert "def __call__(self, hidden_states: Array, scale: Array)" in text
 
 
 def test_images_are_turned_at_the_model_s_border_only() -> None:
@@ -424,7 +425,7 @@ def test_statements_that_are_written_again_and_again_are_a_loop() -> None:
     """The first turn goes on from something else; of the last nobody reads the state."""
     source = made("refined")[2].modeling
     assert (
-        "        guesses: list[jax.Array] = []\n"
+        "        guesses: list[Array] = []\n"
         "        for _ in range(4):\n"
         "            guesses.append(jnp.sin(guess) * 2)\n"
         "            state, change = self.update(state, guess)\n"

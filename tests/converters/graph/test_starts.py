@@ -172,7 +172,7 @@ def test_settings_stand_in_the_initialisers(
 ) -> None:
     text = written[1].modeling.replace("\n", "").replace(" ", "")
     assert "nn.initializers.normal(self.config.std/math.sqrt(2*self.config.depth))" in text
-    assert "uniform_within(self.config.dim**(-0.5))" in text
+    assert "uniform_within(self.config.dim**-0.5)" in text
     flax = load(written[1], std=3.0)
     made = jax.jit(flax.init)(jax.random.key(0), ids=jnp.zeros((2, 5), jnp.int32))
     assert np.std(made["params"]["head"]["kernel"]) > 0.5
@@ -290,3 +290,24 @@ def test_what_a_weight_is_computed_from_starts_as_the_weight(load: Callable[...,
     np.testing.assert_array_equal(draws["conv"]["bias"], 0)
     np.testing.assert_array_equal(draws["head"]["kernel_g"], 2)
     np.testing.assert_array_equal(draws["norm"]["scale"], 0.25)
+
+
+class Cut(nn.Module):
+    """Truncated normal draws: with bounds that none reaches, and with one that a setting moves."""
+
+    def __init__(self, std: float = 0.3) -> None:
+        super().__init__()
+        self.far = nn.Parameter(torch.empty(4, 3))
+        self.near = nn.Parameter(torch.empty(3))
+        nn.init.trunc_normal_(self.far, std=0.02)
+        nn.init.trunc_normal_(self.near, std=std)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.far + self.near
+
+
+def test_bounds_that_no_draw_reaches_are_left_out() -> None:
+    model, starts = watched(Cut)
+    text = port(model, {"x": torch.randn(2, 4)}, starts).modeling
+    assert "nn.initializers.normal(0.02)" in text
+    assert "trunc_normal(self.config.std)" in text, "another size may reach its bounds"

@@ -292,3 +292,6 @@ def test_source_is_as_one_would_write_it() -> None:
     classifier = port(trained.Classifier().eval(), CASES["classifier"][1]).modeling
     assert "nn.Dropout(self.config.rate, broadcast_dims=(1, 2))" in classifier
     assert "self.features(jnp.moveaxis(x, 1, -1), deterministic=deterministic)" in classifier
+    recurrent = port(trained.Recurrent().eval(), CASES["recurrent"][1]).modeling
+    assert "self.lstm(x, deterministic=deterministic)" in recurrent
+    assert "class _Stack" not in recurrent, "the short source drops between layers, too"

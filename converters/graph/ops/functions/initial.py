@@ -8,54 +8,36 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from safetensors import safe_open
 
 
-def torch_uniform(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+def torch_uniform(key: Any, shape: Sequence[int], dtype: Any) -> jax.Array:
     """torch's default for the weight of a Linear or a Conv: uniform within 1 / sqrt(fan_in)."""
-    bound = float(np.prod(shape[:-1])) ** -0.5
-    return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+    return nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")(key, shape, dtype)
 
 
 def uniform_between(low: float, high: float) -> nn.initializers.Initializer:
     """Draws between two numbers."""
-
-    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-        return jax.random.uniform(key, tuple(shape), dtype, low, high)
-
-    return init
+    return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, low, high)
 
 
 def uniform_within(bound: float) -> nn.initializers.Initializer:
     """Draws between -bound and bound."""
-
-    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-        return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
-
-    return init
+    return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
 def normal_around(mean: float, std: float) -> nn.initializers.Initializer:
     """Normal draws with a mean."""
-
-    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-        return mean + std * jax.random.normal(key, tuple(shape), dtype)
-
-    return init
+    return lambda key, shape, dtype: mean + std * jax.random.normal(key, shape, dtype)
 
 
 def trunc_normal(
     std: float, mean: float = 0.0, low: float = -2.0, high: float = 2.0
 ) -> nn.initializers.Initializer:
     """torch's trunc_normal_: normal draws between `low` and `high`, whatever `std` is."""
-
-    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-        first, last = (low - mean) / std, (high - mean) / std
-        return mean + std * jax.random.truncated_normal(key, first, last, tuple(shape), dtype)
-
-    return init
+    draw = nn.initializers.truncated_normal(std, None, (low - mean) / std, (high - mean) / std)
+    return lambda key, shape, dtype: mean + draw(key, shape, dtype)
 
 
 def with_slices(
@@ -64,8 +46,8 @@ def with_slices(
 ) -> nn.initializers.Initializer:
     """An initialiser with others for some of the first axis: (start, stop, initialiser)."""
 
-    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-        made = initializer(key, tuple(shape), dtype)
+    def init(key: Any, shape: Sequence[int], dtype: Any) -> jax.Array:
+        made = initializer(key, shape, dtype)
         for number, (start, stop, inner) in enumerate(slices):
             part = inner(jax.random.fold_in(key, number), (stop - start, *shape[1:]), dtype)
             made = made.at[start:stop].set(part)
@@ -76,11 +58,7 @@ def with_slices(
 
 def zero_row(initializer: nn.initializers.Initializer, row: int) -> nn.initializers.Initializer:
     """An initialiser of an embedding, with zeros for the token that pads."""
-
-    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-        return initializer(key, tuple(shape), dtype).at[row].set(0)
-
-    return init
+    return lambda key, shape, dtype: initializer(key, shape, dtype).at[row].set(0)
 
 
 def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> jax.Array:

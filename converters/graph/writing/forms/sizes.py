@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,8 @@ def named(
         if len(texts) == 1
         for text, places in texts.items()
     }
-    often = {text for text, (_, places) in single.items() if len(places) > 1 and len(text) > _LONG}
+    parts = Counter(part for one in written for part in _parts(one))
+    often = {text for text in single if parts[text] > 1 and len(text) > _LONG}
     chosen = often | {text for text in single if any(text in other for other in often - {text})}
     made: list[ast.stmt] = []
     names: dict[str, str] = {}
@@ -42,6 +44,12 @@ def named(
         made.append(ast.Assign([_of_self(name, ast.Store())], value))
         names[text] = name
     return made, [_named(one, names) for one in written]
+
+
+def _parts(value: ast.expr) -> list[str]:
+    """The expressions in one that may have a name."""
+    nodes = (node for node in ast.walk(value) if isinstance(node, ast.BinOp | ast.Call))
+    return [ast.unparse(node) for node in nodes]
 
 
 class _Named(ast.NodeTransformer):

@@ -1,0 +1,228 @@
+"""What a constructor says several times, said once: `dense = partial(nn.Dense, …)`, `init = …`."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
+
+from converters.graph.writing.holes import fill
+from converters.graph.writing.numerics import PARAM
+
+# The longest line of a port, and how deep the statements of `setup` stand in it.
+_WIDTH, _DEPTH = 100, 8
+
+
+def shortened(setup: Sequence[ast.stmt], taken: Collection[str] = ()) -> list[ast.stmt]:
+    """The statements of a constructor, what several of its layers are told alike said once.
+
+    Only where the source gets shorter by it.
+
+    Args:
+        setup: the statements.
+        taken: names that stand for something else in the port.
+    """
+    made = list(setup)
+    groups: dict[str, list[ast.Call]] = defaultdict(list)
+    for call in _layers(made):
+        groups[_text(call.func)].append(call)
+    for function, calls in groups.items():
+        name = _named(function, made, taken)
+        common = _best(made, calls, name)
+        if common:
+            made = _with_partial(made, function, common, name)
+    return _with_initialisers(made, taken)
+
+
+def _with_initialisers(setup: list[ast.stmt], taken: Collection[str]) -> list[ast.stmt]:
+    """The statements with names for the initialisers that are too long for the lines of their layers.
+
+    One that only one layer has gets a name where no other has.
+    """
+    made = setup
+    uses = Counter(map(_text, _initialisers(setup)))
+    for text, count in uses.most_common():
+        if count == 1 and made is not setup:
+            break
+        first = next((at for at, one in enumerate(made) if _starts(one, text)), len(made))
+        if first == len(made) or isinstance(made[first], ast.If):
+            continue
+        name = _free("init", made, taken)
+        value = ast.parse(text, mode="eval").body
+        named = ast.Assign([ast.Name(name, ast.Store())], value)
+        change = _Renamed(text, name)
+        rest = [change.visit(fill(one, lambda hole: hole)) for one in made[first:]]
+        shorter = [*made[:first], named, *rest]
+        if sum(map(_lines, shorter)) < sum(map(_lines, made)):
+            made = shorter
+    return made
+
+
+def _initialisers(statements: Sequence[ast.AST]) -> Iterator[ast.expr]:
+    """The expressions that make an initialiser: of a layer, or of a parameter."""
+    for statement in statements:
+        for node in ast.walk(statement):
+            if not isinstance(node, ast.Call):
+                continue
+            found = [one.value for one in node.keywords if (one.arg or "").endswith("_init")]
+            if isinstance(node.func, ast.Attribute) and node.func.attr in ("param", PARAM):
+                found += node.args[1:2]
+            yield from (one for one in found if isinstance(one, ast.Call))
+
+
+def _starts(statement: ast.stmt, text: str) -> bool:
+    return any(_text(one) == text for one in _initialisers([statement]))
+
+
+class _Renamed(ast.NodeTransformer):
+    """An expression becomes a name, wherever it stands."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self.text, self.name = text, name
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        if _text(node) == self.text:
+            return ast.Name(self.name, ast.Load())
+        self.generic_visit(node)
+        return node
+
+
+def _layers(statements: Sequence[ast.AST]) -> Iterator[ast.Call]:
+    """The calls that make a layer: `nn.Dense(…)`, and of classes of the port's own."""
+    for statement in statements:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and node.keywords and _is_class(node.func):
+                yield node
+
+
+def _is_class(function: ast.expr) -> bool:
+    match function:
+        case ast.Attribute(value=ast.Name(id="nn"), attr=name) | ast.Name(id=name):
+            return name[:1].isupper()
+    return False
+
+
+def _key(keyword: ast.keyword) -> str:
+    return f"{keyword.arg}={_text(keyword.value)}"
+
+
+def _best(setup: Sequence[ast.stmt], calls: Sequence[ast.Call], name: str) -> list[ast.keyword]:
+    """The options to say once: those that shorten the source most; [] if none does."""
+    kept = [{_key(one): one for one in call.keywords} for call in calls]
+    shared = {
+        frozenset(one.keys() & other.keys()) for one, other in itertools.combinations(kept, 2)
+    }
+    before = sum(map(_lines, setup))
+    best, fewest = [], before
+    function = _text(calls[0].func)
+    for options in sorted(shared - {frozenset()}, key=sorted):
+        source = next(one for one in kept if options <= one.keys())
+        common = [value for key, value in source.items() if key in options]
+        made = _with_partial(setup, function, common, name)
+        lines = sum(map(_lines, made))
+        if lines < fewest:
+            best, fewest = common, lines
+    return best
+
+
+def _with_partial(
+    setup: Sequence[ast.stmt], function: str, common: Sequence[ast.keyword], name: str
+) -> list[ast.stmt]:
+    """The statements with a partial call of these options, before the first that uses it.
+
+    A layer that only stands under a condition is left alone, unless one without a condition comes first:
+    what an option is computed of may only hold there.
+    """
+    shared = {_key(one) for one in common}
+    first = next((at for at, one in enumerate(setup) if _uses(one, function, shared)), len(setup))
+    if first == len(setup) or isinstance(setup[first], ast.If):
+        return list(setup)
+    value = ast.Call(
+        ast.Name("partial", ast.Load()), [ast.parse(function, mode="eval").body], list(common)
+    )
+    made: ast.stmt = ast.Assign([ast.Name(name, ast.Store())], value)
+    change = _Called(function, name, shared)
+    rest = [change.visit(fill(one, lambda hole: hole)) for one in setup[first:]]
+    return [*setup[:first], made, *rest]
+
+
+def _uses(statement: ast.stmt, function: str, shared: set[str]) -> bool:
+    return any(
+        _text(call.func) == function and shared <= {_key(one) for one in call.keywords}
+        for call in _layers([statement])
+    )
+
+
+def _named(function: str, setup: Sequence[ast.stmt], taken: Collection[str]) -> str:
+    """What the partial call is called: `dense` of `nn.Dense`, `norm` of `nn.LayerNorm`."""
+    words = [one.lower() for one in re.findall(r"[A-Z][a-z]+", function)] or ["layer"]
+    return _free(words[-1] if words[-1] == "norm" else "_".join(words), setup, taken)
+
+
+def _free(name: str, setup: Sequence[ast.stmt], taken: Collection[str]) -> str:
+    """A name that stands for nothing else."""
+    used = {node.id for one in setup for node in ast.walk(one) if isinstance(node, ast.Name)}
+    number, free = 1, name
+    while free in used or free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    return free
+
+
+class _Called(ast.NodeTransformer):
+    """Calls of a class with these options become calls of the partial one."""
+
+    def __init__(self, function: str, name: str, shared: set[str]) -> None:
+        self.function, self.name, self.shared = function, name, shared
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        self.generic_visit(node)
+        keys = [_key(one) for one in node.keywords]
+        if _text(node.func) != self.function or not self.shared <= set(keys):
+            return node
+        rest = [one for one, key in zip(node.keywords, keys, strict=True) if key not in self.shared]
+        return ast.Call(ast.Name(self.name, ast.Load()), node.args, rest)
+
+
+def _text(tree: ast.AST) -> str:
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _lines(statement: ast.stmt) -> int:
+    """About how many lines a statement takes, formatted."""
+    return _height(statement, _DEPTH)
+
+
+def _height(node: ast.AST, depth: int, before: int = 0, after: int = 0) -> int:
+    if isinstance(node, ast.If):
+        inner = sum(_height(one, depth + 4) for one in (*node.body, *node.orelse))
+        return 1 + inner + bool(node.orelse)
+    text = _text(node)
+    if depth + before + len(text) + after <= _WIDTH:
+        return 1
+    match node:
+        case ast.Assign(value=value):
+            return _height(value, depth, before + len(text) - len(_text(value)))
+        case ast.Expr(value=value):
+            return _height(value, depth)
+        case ast.Call(args=given, keywords=keywords):
+            parts: list[ast.AST] = [*given, *keywords]
+            return _bracketed(parts, depth)
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return _bracketed(items, depth)
+        case ast.ListComp(elt=inner_value):
+            return 3 + _height(inner_value, depth + 4)
+        case ast.keyword(arg=name, value=value):
+            return _height(value, depth, before + len(name or "**") + 1, after)
+        case ast.BinOp(left=left, right=right):
+            return _height(left, depth) + _height(right, depth, 2)
+    return 1
+
+
+def _bracketed(parts: Sequence[ast.AST], depth: int) -> int:
+    whole = ", ".join(map(_text, parts))
+    if depth + 4 + len(whole) <= _WIDTH:
+        return 3
+    return 2 + sum(_height(one, depth + 4, 0, 1) for one in parts)
