@@ -114,10 +114,12 @@ class _Group:
     def _placeholders(self) -> None:
         program = self.trace.program
         nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+        # By their order: torch.export writes names in lower case.
+        names = iter([name for name in self.trace.inputs if name not in self.trace.fixed])
         for spec in program.graph_signature.input_specs:
             node = nodes[spec.arg.name]
             if spec.kind is InputKind.USER_INPUT:
-                self.inputs.append((spec.arg.name, self._new(node)))
+                self.inputs.append((next(names), self._new(node)))
             else:
                 key = str(spec.target).removeprefix("model.")
                 key = self.first.get(key, key)

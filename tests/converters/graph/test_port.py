@@ -447,3 +447,24 @@ def test_experts_are_counted_and_chosen_without_functions_of_ours() -> None:
         "jnp.put_along_axis(jnp.zeros_like(scores), chosen_1, 1, axis=-1, inplace=False)" in source
     )
     assert not re.findall("^def ", source, re.M)
+
+
+class Shouted(torch.nn.Module):
+    """Arguments that differ in their case alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.W_q = torch.nn.Linear(4, 3)
+
+    def forward(self, Z: torch.Tensor, z: torch.Tensor, z_H: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        return self.W_q(z) * z_H - Z
+
+
+def test_inputs_keep_the_case_of_their_names(load: Callable[..., Any]) -> None:
+    model = Shouted().eval()
+    inputs = {"z": torch.randn(2, 4), "z_H": torch.randn(2, 3), "Z": torch.randn(2, 3)}
+    written = port(model, inputs)
+    assert [one.name for one in written.inputs] == list(inputs)
+    given = {name: one.numpy() for name, one in inputs.items()}
+    outputs = load(written).apply(variables(model, written, inputs), **given)
+    np.testing.assert_allclose(outputs, model(**inputs).detach(), atol=1e-6)
