@@ -97,8 +97,8 @@ def spelled(node: ast.BinOp | ast.JoinedStr, scope: Scope, evaluator: Evaluator)
             head.startswith("cuda:")
         ):
             return _KINDS[Kind.CUDA]
-        case ast.BinOp(op=ast.Mod() | ast.Add()) if (of_type := type_with_index(node)) is not None:
-            return _devices(evaluator.values(of_type, scope))
+        case ast.BinOp(op=ast.Mod() | ast.Add()) if (kind := type_with_index(node)) is not None:
+            return _devices(evaluator.values(kind, scope))
         case ast.BinOp(left=ast.Constant(value=str()), op=ast.Mod() | ast.Add()):
             return NOTHING
         case ast.BinOp(left=left, op=ast.Mod(), right=right):
