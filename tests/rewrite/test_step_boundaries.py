@@ -774,3 +774,42 @@ def test_no_step_goes_around_the_move_of_an_evaluation_alone(tmp_path: Path) -> 
     text, left = after(tmp_path, source)
     assert "torch_xla.step()" not in text
     assert any("a value is read in the block of the forward" in message for message in left)
+
+
+LEARNER = """
+    import torch
+
+
+    class Learner:
+        def __init__(self, model, optimizer):
+            self.model, self.optimizer, self.turn = model.cuda(), optimizer, 0
+
+        def update(self, loss):
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            {rest}
+
+        def learn(self, x, y):
+            out = self.model(x.cuda())
+            loss = torch.nn.functional.mse_loss(out, y.cuda())
+            self.update(loss)
+
+        def train(self, loader):
+            for x, y in loader:
+                self.learn(x, y)
+"""
+
+
+@pytest.mark.parametrize(
+    "rest", ["torch.save(self.model.state_dict(), 'last.pt')", "print(loss.item())"]
+)
+def test_forward_that_stays_above_the_block_is_reported(tmp_path: Path, rest: str) -> None:
+    _, left = after(tmp_path, LEARNER.format(rest=rest))
+    assert any("`self.update(loss)` does more than train" in message for message in left)
+
+
+def test_function_that_only_trains_is_in_the_block_with_the_forward(tmp_path: Path) -> None:
+    text, left = after(tmp_path, LEARNER.format(rest="self.turn += 1"))
+    assert "self.learn(x, y)" in block(text)
+    assert not left

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.reading.flow.dataflow import overlap
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import BOTH, Effect
 from migrate.reading.steps.leaving import yields
@@ -34,6 +35,10 @@ YIELDED = (
 HOLDS_STEPS = (
     "a function that this runs has steps of its own, by another loop: put what else the turn trains in "
     "`with torch_xla.step():` by hand"
+)
+FORWARD_ABOVE = (
+    "`{}` does more than train: the step goes into it, and the forward above it stays outside, as a graph of "
+    "its own in each step, whose activations are all kept: let it only train, and save, log and read below it"
 )
 ON_CPU = (
     "`# migrate: cpu` says that this loop runs on the CPU, but line {} moves something to the "
@@ -186,6 +191,10 @@ class Steps:
             at = trained.indices[0]
             inner = _inner(trained, at, trained.accumulates) or _apart(trained, at)
             for part in inner:
+                in_function = isinstance(self._context.parent(part[0]), cst.FunctionDef)
+                if in_function and _is_given_forward(trained, at):
+                    node = trained.body.statements[at].node
+                    self._undecided(loop, node, FORWARD_ABOVE.format(head(node)))
                 self._block(loop, *part)
             if inner:
                 return
@@ -271,6 +280,21 @@ def _forward_above(trained: Trained, index: int) -> bool:
         for statement in body.statements[body.first(index) : index]
         for call in nodes_of(statement.node, cst.Call)
     )
+
+
+def _is_given_forward(trained: Trained, index: int) -> bool:
+    """Whether the statement at `index` calls a function with what a model above it has computed."""
+    if not _forward_above(trained, index):
+        return False
+    body = trained.body
+    computed: set[str] = set()
+    for statement in body.statements[body.first(index) : index]:
+        calls = nodes_of(statement.node, cst.Call)
+        runs = any(body.values.is_state(call) for call in calls)
+        if runs or overlap(statement.flow.used, computed):
+            computed |= set(statement.flow.assigned)
+    args = (arg for call in nodes_of(body.statements[index].node, cst.Call) for arg in call.args)
+    return any(isinstance(arg.value, cst.Name) and arg.value.value in computed for arg in args)
 
 
 def _apart(trained: Trained, index: int) -> list[Inner]:

@@ -60,6 +60,25 @@ class Load(Hazard):
         ),
         example(
             """
+            import torch
+
+
+            def fetch(path):
+                return torch.load(path)  # XLA817 info
+
+
+            def rows(path):
+                return torch.load(path)
+
+
+            def restore(network, path):
+                content = fetch(path)
+                network.load_state_dict(content["a"])
+                return rows(path)
+            """
+        ),
+        example(
+            """
             import json
 
             import torch
@@ -108,8 +127,10 @@ def _is_to_device(call: cst.Call, facts: Facts) -> bool:
     return facts.context.place(call) in facts.context.calls.loading_to_device
 
 
-def _is_restored(statement: cst.CSTNode, facts: Facts) -> bool:
-    """Whether what a statement assigns is given to `load_state_dict`, whatever its name."""
+def _is_restored(statement: cst.CSTNode, facts: Facts, depth: int = 3) -> bool:
+    """Whether what a statement assigns or returns is given to `load_state_dict`, whatever its name."""
+    if depth and any(nodes_of(statement, cst.Return)) and _is_returned(statement, facts, depth):
+        return True
     names = {
         target.value
         for assign in nodes_of(statement, cst.Assign)
@@ -121,6 +142,21 @@ def _is_restored(statement: cst.CSTNode, facts: Facts) -> bool:
         and any(n.value in names for arg in call.args for n in nodes_of(arg.value, cst.Name))
         for call in facts.calls
     )
+
+
+def _is_returned(statement: cst.CSTNode, facts: Facts, depth: int) -> bool:
+    """Whether a function of the script returns what is restored where the script calls it."""
+    function = facts.context.function_around(statement)
+    for call in facts.calls:
+        if any(one is function for one in facts.context.called(call)):
+            above = facts.context.statement_around(call)
+            given = any(
+                isinstance(one, cst.Call) and last_part(one.func) == "load_state_dict"
+                for one in facts.context.ancestors(call)
+            )
+            if given or _is_restored(above, facts, depth - 1):
+                return True
+    return False
 
 
 def _is_device(value: cst.BaseExpression, facts: Facts) -> bool:
