@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from converters.copied import copied
-from converters.graph.recording.nodes import frames_of
+from converters.graph.recording.nodes import frames_of, needed
 from converters.graph.recording.rows.mode import Emptied, EveryRow
 from converters.graph.recording.rows.segments import MixedRowsError
 
@@ -30,8 +30,9 @@ def rows_chosen(graph: torch.fx.Graph) -> str:
     """The first line of the model that gives as many rows as values say; "" where none does."""
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+    wanted = needed(graph)
     for node in graph.nodes:
-        value = node.meta.get("val")
+        value = node.meta.get("val") if node in wanted else None
         if isinstance(value, torch.Tensor) and free_unbacked_symbols(value.shape):
             frames = frames_of(node)
             return f"{frames[-1] if frames else node}: a size rests on values"
