@@ -18,6 +18,7 @@ from copy import copy
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils import _pytree as pytree
@@ -177,6 +178,12 @@ def _recorded(
     hopeless: set[_Way] = set()
     recorded: Trace | None = None  # with sizes that rest on values, which JAX does not have
     ways = _ways(module)
+    if module in _BY_ROWS:
+        way, failed = _BY_ROWS[module]
+        ways = [way, *(one for one in ways if one != way)]
+        failures.append(failed)
+        by_value.append(failed[1])
+        called.read = read_inputs(module, inputs) if way.fixed else ()
     for note, free in _TRIES:
         for way in ways:
             if way in hopeless or (way.for_values and not by_value):
@@ -237,6 +244,8 @@ def _recorded(
                 own_gradients=tuple(called.own_gradients),
             )
             if not (chosen := rows_chosen(program.graph)):
+                if way.rows:
+                    _BY_ROWS[module] = way, failures[0]
                 return made
             if recorded is None:
                 recorded, called.read = made, read_inputs(module, inputs)
@@ -266,6 +275,10 @@ class _Way:
     def for_values(self) -> bool:
         """Whether it is for models in which values decide."""
         return self.batched or self.fixed or self.checks or self.rows
+
+
+# The way that recorded a model whose masks choose rows, and why another did not: others are tried after it.
+_BY_ROWS: WeakKeyDictionary[torch.nn.Module, tuple[_Way, tuple[_Way, str]]] = WeakKeyDictionary()
 
 
 def _ways(module: torch.nn.Module) -> list[_Way]:

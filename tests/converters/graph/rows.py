@@ -169,3 +169,14 @@ class Counted(nn.Module):
             factor = 2
             out[mask] = torch.sin(x[mask])
         return out * factor
+
+
+class Many(nn.Module):
+    """Asks for more than any."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = x.sum(-1) > 0
+        out = x.clone()
+        if mask.sum() > 4:
+            out[mask] = torch.sin(x[mask])
+        return out

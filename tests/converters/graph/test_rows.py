@@ -53,7 +53,9 @@ def test_values_and_gradients_are_those_of_torch(kind: type[rows.Mixture], load:
         np.testing.assert_allclose(kernel, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [rows.Centred, rows.Shared, rows.Counted, rows.Averaged])
+@pytest.mark.parametrize(
+    "kind", [rows.Centred, rows.Shared, rows.Counted, rows.Averaged, rows.Many]
+)
 def test_rows_that_depend_on_each_other_are_not_in_a_port(kind: type[torch.nn.Module]) -> None:
     assert "refused" in outcome(kind().eval())
 

@@ -17,8 +17,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from converters.copied import copied
-from converters.graph.recording.nodes import frames_of
-from converters.graph.recording.rows.mode import Emptied, EveryRow, MixedRowsError
+from converters.graph.recording.nodes import frames_of, needed
+from converters.graph.recording.rows.mode import Emptied, EveryRow
+from converters.graph.recording.rows.segments import MixedRowsError
 
 # Relative L2 of the outputs, above which they are others: float32, and 16 bits.
 _LIMIT, _NARROW_LIMIT = 1e-4, 5e-2
@@ -29,8 +30,9 @@ def rows_chosen(graph: torch.fx.Graph) -> str:
     """The first line of the model that gives as many rows as values say; "" where none does."""
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+    wanted = needed(graph)
     for node in graph.nodes:
-        value = node.meta.get("val")
+        value = node.meta.get("val") if node in wanted else None
         if isinstance(value, torch.Tensor) and free_unbacked_symbols(value.shape):
             frames = frames_of(node)
             return f"{frames[-1] if frames else node}: a size rests on values"
@@ -55,9 +57,10 @@ def every_row(
     if not wanted:
         yield
         return
-    _require_same(module, inputs)
-    with EveryRow(told=told) as mode, _lists_by(mode):
+    mode = EveryRow(verified=_verified(module, inputs))
+    with mode, _lists_by(mode):
         yield
+    told |= mode.told
 
 
 @contextmanager
@@ -79,19 +82,41 @@ def _lists_by(mode: EveryRow) -> Iterator[None]:
         kind.tolist = before
 
 
-def _require_same(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> None:
-    """Compare runs with all rows to runs of the original: as it is, and where masks choose nothing."""
-    expected, found = (_outputs(module, inputs, mode) for mode in (None, EveryRow(poisoned=True)))
-    if found is None or expected is None or not _alike(expected, found):
+def _verified(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> set[str]:
+    """Compare runs with all rows to runs of the original.
+
+    As it is, with inputs whose rows are all alike, so that some masks choose nothing, and with masks that are
+    emptied.
+
+    Returns:
+        The lines that ask whether there are rows, and do what changes nothing if there are none.
+
+    Raises:
+        MixedRowsError: an output is another one.
+    """
+    expected = _outputs(module, inputs, None)
+    runs = [EveryRow(poisoned=True, number=number) for number in (1, 1009)]
+    if not all(_agree(expected, _outputs(module, inputs, mode)) for mode in runs):
         raise MixedRowsError("rows chosen by a mask depend on each other, or on their number")
-    expected = _outputs(module, inputs, Emptied())
-    if expected is None:
-        return  # the original, too, needs some
-    found = _outputs(module, inputs, EveryRow(poisoned=True, emptied=True))
-    if found is None or not _alike(expected, found):
-        raise MixedRowsError(
-            "what is done where a mask chooses no row is more than to leave it out"
-        )
+    alike = {name: _alike(one) for name, one in inputs.items()}
+    for given, original, how in (
+        (alike, None, EveryRow(poisoned=True)),
+        (inputs, Emptied(), EveryRow(poisoned=True, emptied=True)),
+    ):
+        expected = _outputs(module, given, original)
+        if expected is None:
+            continue  # the original, too, needs some
+        if not _agree(expected, _outputs(module, given, how)):
+            raise MixedRowsError("where a mask chooses no row, something else is done")
+        runs.append(how)
+    return set().union(*(one.none for one in runs))
+
+
+def _alike(x: torch.Tensor) -> torch.Tensor:
+    """The same row everywhere; the same number, of whole ones."""
+    if x.is_floating_point():
+        return x[(0,) * (x.dim() - 1)].expand_as(x) if x.dim() > 1 else x
+    return x.flatten()[:1].expand_as(x) if x.numel() else x
 
 
 def _outputs(
@@ -110,8 +135,10 @@ def _outputs(
     return [one for one in leaves if isinstance(one, torch.Tensor)]
 
 
-def _alike(expected: list[torch.Tensor], found: list[torch.Tensor]) -> bool:
-    return len(expected) == len(found) and all(map(_is_alike, expected, found))
+def _agree(expected: list[torch.Tensor] | None, found: list[torch.Tensor] | None) -> bool:
+    if expected is None or found is None or len(expected) != len(found):
+        return False
+    return all(map(_is_alike, expected, found))
 
 
 def _is_alike(expected: torch.Tensor, found: torch.Tensor) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import ast
+import operator
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from converters.graph.files import tree_of
 from converters.graph.recording.detours import is_known_mask, place
 from converters.graph.recording.rows import segments
+from converters.graph.recording.rows.segments import MixedRowsError
 
 _Tensor = torch.Tensor
 _NONZERO = {torch.nonzero, _Tensor.nonzero, torch.argwhere, _Tensor.argwhere}
@@ -23,6 +24,11 @@ _READ = {_Tensor.item, _Tensor.__int__, _Tensor.__index__}
 _COUNTS = {
     getattr(holder, name) for holder in (torch, _Tensor) for name in ("any", "count_nonzero", "sum")
 }
+_COMPARED: dict[str, Callable[[Any, Any], Any]] = {
+    name: getattr(operator, name) for name in ("eq", "ge", "gt", "le", "lt", "ne")
+}
+# A number of rows that no line compares with.
+_MANY = 1009
 _LISTED = {_Tensor.tolist, _Tensor.numpy}
 _SPLIT = {torch.split, _Tensor.split, _Tensor.split_with_sizes}
 _JOINED = {torch.cat, torch.concat, torch.concatenate}
@@ -44,10 +50,6 @@ _SAME_ROWS = {
         for name in ("flatten", "reshape", "squeeze", "unbind", "unsqueeze")
     ),
 }
-
-
-class MixedRowsError(RuntimeError):
-    """Rows chosen by a mask depend on each other, or on how many there are."""
 
 
 class Emptied(TorchFunctionMode):
@@ -112,11 +114,27 @@ class EveryRow(TorchFunctionMode):
     """
 
     def __init__(
-        self, *, poisoned: bool = False, emptied: bool = False, told: dict[str, None] | None = None
+        self,
+        *,
+        poisoned: bool = False,
+        emptied: bool = False,
+        number: int = 1,
+        verified: Collection[str] | None = None,
     ) -> None:
+        """Prepare one run.
+
+        Args:
+            poisoned: whether rows that are not chosen are NaN.
+            emptied: whether masks choose nothing from where they are asked for some.
+            number: what Python is told where it asks how many rows there are.
+            verified: lines that may ask whether there are rows; None: any, as values are real.
+        """
         super().__init__()
         self.poisoned, self.emptied = poisoned, emptied
-        self.told: dict[str, None] = {} if told is None else told
+        self.number, self.verified = number, verified
+        # Lines that choose rows, and those that have asked for some where there are none.
+        self.told: dict[str, None] = {}
+        self.none: set[str] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -142,16 +160,14 @@ class EveryRow(TorchFunctionMode):
             return None
         if func in _ADDED and hasattr(args[2], "_chosen"):
             return self._added(_ADDED[func], *args, **kwargs)
-        if (
-            func is _Tensor.__len__
-            and hasattr(args[0], "_chosen")
-            and _answer(*place()) is not None
-        ):
-            return 1
+        if func is _Tensor.__len__ and hasattr(args[0], "_chosen"):
+            chosen = args[0]._chosen
+            return self.number if self.asked(lambda: not chosen.any()) else func(*args)
         made = self._segments(func, args, kwargs)
         if made is not None:
             return made
         result = func(*args, **kwargs)
+        self._about_rows(func, args, result)
         segments.follow(result, [one for one in args if isinstance(one, torch.Tensor)])
         mark = (
             getattr(func, "__name__", "").startswith("mark") or func is torch.ops.tpu_migrate.mark
@@ -182,25 +198,54 @@ class EveryRow(TorchFunctionMode):
         if not _is_integer(numbers) or numbers.dim() != 1 or _is_constant(numbers):
             return None
         self._tell()
-        return segments.counts_of(numbers)
+        return segments.counts_of(numbers, self.number, self.asked)
 
     def _segment(self, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         return segments.with_segment(self._left_out(x.clone(), chosen, 0), chosen)
 
     def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A number of Python: one that does what is only done if there are rows."""
+        """A number of Python: the one that there is if there are rows."""
         value = args[0]
-        if _is_constant(value):
-            if func is _Tensor.__format__:
-                return format(value.constant.item(), *args[1:])
+        if func is _Tensor.__format__ and _is_constant(value):
+            return format(value.constant.item(), *args[1:])
+        answer = getattr(value, "_if_rows", None)
+        count = hasattr(value, "_of_rows")
+        if func is _Tensor.__format__ or _is_constant(value) or (answer is None and not count):
             return func(*args, **kwargs)
-        if func is _Tensor.__format__:
+        some = True if answer is None else answer
+        if not self.asked(lambda: bool(value) != some):
             return func(*args, **kwargs)
-        answer = _answer(*place())
-        if answer is None:
-            return func(*args, **kwargs)
-        self._tell()
-        return answer if func in _ANSWERS else 1
+        return some if func in _ANSWERS else self.number
+
+    def asked(self, is_none: Callable[[], bool]) -> bool:
+        """Whether a line that asks if there are rows may be told so; notes where there are none."""
+        file, line = place()
+        said = f"{file.rpartition('/')[2]}:{line}"
+        if self.verified is not None:
+            self.told.setdefault(said)
+            return said in self.verified
+        with torch._C.DisableTorchFunction():
+            if is_none():
+                self.none.add(said)
+        return True
+
+    def _about_rows(self, func: Any, args: Any, result: Any) -> None:
+        """Say of a number what it is if there are rows."""
+        if not isinstance(result, torch.Tensor) or result.dim() or not args:
+            return
+        first = args[0]
+        name = getattr(func, "__name__", "").strip("_")
+        if func in _COUNTS and (_is_mask(first) or _is_integer(first)):
+            if name == "any":
+                result._if_rows = True
+            else:
+                result._of_rows = True
+        elif hasattr(first, "_of_rows") and name in _COMPARED and type(args[1]) in (int, float):
+            none, one, many = (bool(_COMPARED[name](count, args[1])) for count in (0, 1, _MANY))
+            if one == many != none:
+                result._if_rows = one
+        elif hasattr(first, "_if_rows") and name in ("logical_not", "bitwise_not", "invert"):
+            result._if_rows = not first._if_rows
 
     def _tell(self) -> None:
         file, line = place()
@@ -344,25 +389,3 @@ def _along(chosen: torch.Tensor, rows: torch.Tensor, axis: int) -> torch.Tensor:
     """Which rows are chosen, in a shape that goes with an axis of them."""
     behind = rows.dim() - axis % rows.dim() - 1
     return chosen[(..., *(None for _ in range(behind)))]
-
-
-def _answer(file: str, line: int) -> bool | None:
-    """What a question must be answered for that to be done which is done if there are rows.
-
-    None: the line does not ask by `if` alone, or does something else where there are none.
-    """
-    for node in ast.walk(tree_of(file)):
-        if not isinstance(node, ast.If) or node.orelse:
-            continue
-        if not node.test.lineno <= line <= (node.test.end_lineno or 0):
-            continue
-        test, inverted = node.test, False
-        while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            test, inverted = test.operand, not inverted
-        if isinstance(test, ast.BoolOp | ast.IfExp):
-            return None
-        first = node.body[0]
-        if isinstance(first, ast.Break | ast.Return | ast.Raise):
-            return None
-        return isinstance(first, ast.Continue) == inverted
-    return None

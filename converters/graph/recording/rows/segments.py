@@ -6,42 +6,88 @@ its own piece.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 
+class MixedRowsError(RuntimeError):
+    """Rows chosen by a mask depend on each other, or on how many there are."""
+
+
 class Count(int):
-    """A number of rows that rests on values: 1 for Python, which may ask whether there are any.
+    """A number of rows that rests on values; Python may ask whether there are any.
 
     Attributes:
         tensor: the number.
+        asked: whether it may be asked; given what tells if there are none.
     """
 
     tensor: torch.Tensor
+    asked: Callable[[Callable[[], bool]], bool]
 
-    def __new__(cls, tensor: torch.Tensor) -> Count:
-        """Make one of a tensor of no axes."""
-        made = super().__new__(cls, 1)
-        made.tensor = tensor
+    def __new__(cls, tensor: torch.Tensor, number: int, asked: Any) -> Count:
+        """Make one of a tensor of no axes, which is `number` for Python."""
+        made = super().__new__(cls, number)
+        made.tensor, made.asked = tensor, asked
         return made
 
+    def _with(self, tensor: torch.Tensor) -> Count:
+        return Count(tensor, int.__int__(self), self.asked)
+
     def __add__(self, other: Any) -> Count:
-        return Count(self.tensor + _plain(other))
+        return self._with(self.tensor + _plain(other))
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Count:
-        return Count(self.tensor - _plain(other))
+        return self._with(self.tensor - _plain(other))
 
     def __rsub__(self, other: Any) -> Count:
-        return Count(_plain(other) - self.tensor)
+        return self._with(_plain(other) - self.tensor)
+
+    def _compared(self, compare: Callable[[Any, Any], Any], other: Any) -> bool:
+        if not isinstance(other, Count):
+            none, one, many = (bool(compare(count, other)) for count in (0, 1, 1009))
+            if one == many != none and self.asked(lambda: bool(self.tensor == 0)):
+                return one
+        raise MixedRowsError("something rests on how many rows there are")
+
+    def __eq__(self, other: object) -> bool:
+        return self._compared(operator.eq, other)
+
+    def __ne__(self, other: object) -> bool:
+        return self._compared(operator.ne, other)
+
+    def __lt__(self, other: Any) -> bool:
+        return self._compared(operator.lt, other)
+
+    def __le__(self, other: Any) -> bool:
+        return self._compared(operator.le, other)
+
+    def __gt__(self, other: Any) -> bool:
+        return self._compared(operator.gt, other)
+
+    def __ge__(self, other: Any) -> bool:
+        return self._compared(operator.ge, other)
+
+    def __bool__(self) -> bool:
+        return self._compared(operator.ne, 0)
+
+    __hash__ = int.__hash__
+
+    def _none(self, *_: Any) -> Any:
+        raise MixedRowsError("something is computed of how many rows there are")
+
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = _none
+    __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __float__ = _none
 
 
-def counts_of(tensor: torch.Tensor) -> list[Count]:
+def counts_of(tensor: torch.Tensor, number: int, asked: Any) -> list[Count]:
     """The numbers of a tensor of one axis."""
-    return [Count(one) for one in tensor.unbind(0)]
+    return [Count(one, number, asked) for one in tensor.unbind(0)]
 
 
 def cut(index: Any) -> bool:
