@@ -33,10 +33,10 @@ from converters.graph.writing.forms.asserted import asserted
 from converters.graph.writing.forms.branches import Way, together
 from converters.graph.writing.forms.convolutions import as_usual, spelled_out
 from converters.graph.writing.forms.form import Form
-from converters.graph.writing.forms.forwarding import without_forwarding
 from converters.graph.writing.forms.loops import rolled
 from converters.graph.writing.forms.options import tidied
 from converters.graph.writing.forms.repeats import repeated
+from converters.graph.writing.forms.steps import stepped
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import weight_of
 from converters.graph.writing.model import Class, Method, Model
@@ -49,6 +49,7 @@ from converters.graph.writing.numerics import (
     with_numerics,
 )
 from converters.graph.writing.original.constants import computed
+from converters.graph.writing.original.forwarding import without_forwarding
 from converters.graph.writing.original.names import aliases, documented
 from converters.graph.writing.training import dropout_made
 from converters.mapping.paths import has_layers
@@ -611,6 +612,7 @@ def _roll(one: _Instance) -> None:
         body, over = rolled(method.body, lengths, aliases(forward))
         # Who calls a module takes its results apart one by one; the model's may be a list's.
         body, result = repeated(body, method.result, forward, not one.path)
+        body, result = stepped(body, result, forward)
         one.methods[name] = replace(method, body=body, result=result)
         one.over |= over
 

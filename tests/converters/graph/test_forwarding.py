@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from converters.graph import port
-from converters.graph.writing.forms.forwarding import without_forwarding
+from converters.graph.writing.original.forwarding import without_forwarding
 
 
 def written(functions: str, method: str) -> str:
