@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
 
 from converters.graph.ir import Frame
+from converters.graph.ops.registry import lowerings
 
+# Operators that torch makes of others.
+_OF_OTHERS = torch._C.DispatchKey.CompositeImplicitAutograd
+# Those that it makes of how tensors lie in memory.
+_STRIDED = {"aten.stft.default", "aten.stft.center", "aten.istft.default"}
 # What gives a number of Python for a tensor's value.
 _READ = {"aten.item.default", "aten._local_scalar_dense.default"}
 _CHECK = re.compile(r"aten\._assert|aten\.sym_constrain|aten\._functional_sym_constrain")
@@ -29,6 +35,29 @@ def frames_of(node: fx.Node) -> tuple[Frame, ...]:
     """The lines of the original that were running, the outermost first."""
     found = _FRAME.findall(node.meta.get("stack_trace") or "")
     return tuple(Frame(file, int(line), function) for file, line, function in found)
+
+
+def made_of_others(graph: fx.Graph) -> dict[Any, Callable[..., Any]]:
+    """Operators that nothing here writes and torch makes of others: each with how.
+
+    Most are second names (`torch.multiply`, `torch.greater_equal`) or several steps (`torch.tensordot`).
+    """
+    known = lowerings()
+    targets = {node.target for node in graph.nodes if node.op == "call_function"}
+    return {
+        target: partial(target._op_dk, _OF_OTHERS)
+        for target in targets
+        if isinstance(target, torch._ops.OpOverload)
+        and str(target) not in known
+        and str(target) not in _STRIDED
+        and not _draws(target)
+        and target.has_kernel_for_dispatch_key(_OF_OTHERS)
+    }
+
+
+def _draws(target: torch._ops.OpOverload) -> bool:
+    """Whether an operator draws random numbers: these are known as what they are."""
+    return torch.Tag.nondeterministic_seeded in target.tags or "dropout" in str(target)
 
 
 def needed(graph: fx.Graph) -> set[fx.Node]:

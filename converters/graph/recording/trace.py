@@ -45,6 +45,7 @@ from converters.graph.recording.guards import Bound, bounds
 from converters.graph.recording.nodes import (
     drawn_anew,
     frames_of,
+    made_of_others,
     numbers_read,
     without_changes,
     without_checks,
@@ -468,9 +469,20 @@ def _functional(
     """
     without_checks(program.graph)
     without_changes(program.graph)
-    if decomposed or any(_changes(node.target) for node in program.graph.nodes):
-        return program.run_decompositions({}), True
-    return program, False
+    parts = made_of_others(program.graph)
+    if (
+        not decomposed
+        and not parts
+        and not any(_changes(one.target) for one in program.graph.nodes)
+    ):
+        return program, False
+    program = program.run_decompositions(parts)
+    while more := {
+        one: how for one, how in made_of_others(program.graph).items() if one not in parts
+    }:
+        parts |= more
+        program = program.run_decompositions(more)
+    return program, True
 
 
 def _changes(target: Any) -> bool:

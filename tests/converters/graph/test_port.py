@@ -468,3 +468,29 @@ def test_inputs_keep_the_case_of_their_names(load: Callable[..., Any]) -> None:
     given = {name: one.numpy() for name, one in inputs.items()}
     outputs = load(written).apply(variables(model, written, inputs), **given)
     np.testing.assert_allclose(outputs, model(**inputs).detach(), atol=1e-6)
+
+
+class Renamed(torch.nn.Module):
+    """Operators under their second names, and those that are several steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.multiply(self.lin(x), torch.divide(x, 2.0))
+        y = torch.where(torch.greater_equal(y, x), torch.absolute(y), torch.negative(x))
+        first, second = torch.hsplit(y, 2)
+        loss = torch.nn.functional.triplet_margin_loss(y, x, x.flip(0))
+        return torch.tensordot(y, x, dims=([1], [1])), torch.subtract(first, second), loss
+
+
+def test_operators_that_torch_makes_of_others(load: Callable[..., Any]) -> None:
+    model = Renamed().eval()
+    inputs = {"x": real(3, 4)}
+    written = port(model, inputs)
+    assert not written.missing
+    assert written.inputs[0].shape == ("batch", 4)
+    outputs = load(written).apply(variables(model, written, inputs), x=inputs["x"].numpy())
+    for found, expected in zip(outputs, model(**inputs), strict=True):
+        np.testing.assert_allclose(found, expected.detach(), atol=1e-5)

@@ -7,7 +7,7 @@ from typing import Any
 
 from converters.graph.expression import call, code, method
 from converters.graph.ops.parts import demand
-from converters.graph.ops.registry import integers, op, positive, real, sample, within
+from converters.graph.ops.registry import integers, op, positive, real, sample, values, within
 
 _REDUCED = (None, "mean", "sum")
 
@@ -79,6 +79,28 @@ def bce_with_logits(
         yes = code("{w} * {yes}", w=pos_weight, yes=yes)
     made = code("-({yes} + (1 - {y}) * jax.nn.log_sigmoid(-{x}))", x=x, y=target, yes=yes)
     return _reduced(made if weight is None else code("{w} * {m}", w=weight, m=made), reduction)
+
+
+@op(
+    "aten.binary_cross_entropy.default",
+    samples=(
+        sample(within(0.1, 0.9, 2, 3), within(0, 1, 2, 3)),
+        sample(within(0.1, 0.9, 2, 3), within(0, 1, 2, 3), positive(3), 0),
+        sample(values([0.0, 1.0]), values([1.0, 0.0]), gradient=False, why="infinite slopes"),
+    ),
+)
+def bce(x: Any, target: Any, weight: Any = None, reduction: int = 1) -> ast.expr:
+    """The cross entropy of truths, of probabilities; their logarithms are at least -100."""
+    yes = code("{y} * jnp.maximum(jnp.log({x}), -100)", x=x, y=target)
+    no = code("(1 - {y}) * jnp.maximum(jnp.log(1 - {x}), -100)", x=x, y=target)
+    made = code("-({yes} + {no})", yes=yes, no=no)
+    return _reduced(made if weight is None else code("{w} * {m}", w=weight, m=made), reduction)
+
+
+@op("aten.soft_margin_loss.default", samples=_cases(real(2, 3), values([1.0, -1.0, 1.0])))
+def soft_margin_loss(x: Any, target: Any, reduction: int = 1) -> ast.expr:
+    """How far the sign is from that of the target, softly."""
+    return _reduced(code("jax.nn.softplus(-{y} * {x})", x=x, y=target), reduction)
 
 
 @op("aten.kl_div.default", samples=_cases(real(2, 3), positive(2, 3)))
