@@ -176,7 +176,7 @@ class _Group:
             self._mark(node, at, arguments)
             return
         alias = same_as(name, arguments, named, self._fact_of, node.meta.get("val"))
-        if alias is not None:
+        if alias is not None and not _writes_part(node):
             self.values[node] = alias
             return
         # The same once more, in one call of a function: what another one computes it computes itself.
@@ -465,3 +465,9 @@ def _ends(node: fx.Node) -> Iterator[fx.Node]:
             yield from _ends(user)
         else:
             yield user
+
+
+def _writes_part(node: fx.Node) -> bool:
+    """Whether a node writes a slice of a tensor: its shape says which."""
+    target = name_of(node.target) == "aten.copy.default" and node.args[0]
+    return isinstance(target, fx.Node) and name_of(target.target) == "aten.slice.Tensor"
