@@ -3,44 +3,39 @@
 from __future__ import annotations
 
 import random
-import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from converters.graph.recording.trace import plain
+from converters.single_draws import Decisions, DrawError, draws_compared
 from converters.slow_paths import slow_paths
 
 # Layers that have running statistics: in training they normalise with the batch's.
 _BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm
 
 
-class DrawError(RuntimeError):
-    """A branch of Python that rests on a random number."""
-
-
 def trains_otherwise(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> bool:
     """Whether a model computes something else in training than in evaluation.
 
-    Both are run once, eagerly, and the operators that ran and the outputs are compared.
+    Both are run once, eagerly, and the operators that ran and the outputs are compared. Layers that are left
+    out by chance are another computation.
 
     Raises:
         DrawError: a branch of Python rests on a random number, or one is drawn by Python or numpy.
     """
     with preserved(module):
         module.train()
-        trained, outputs = _ran(module, inputs)
+        trained, outputs, decides = _ran(module, inputs)
         module.eval()
-        evaluated, expected = _ran(module, inputs)
-        return trained != evaluated or not all(map(_equal, outputs, expected))
+        evaluated, expected, _ = _ran(module, inputs)
+        return decides or trained != evaluated or not all(map(_equal, outputs, expected))
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -51,21 +46,21 @@ def _equal(one: Any, other: Any) -> bool:
 
 def _ran(
     module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]
-) -> tuple[list[str], list[Any]]:
-    """The operators that a model runs, and its outputs."""
+) -> tuple[list[str], list[Any], bool]:
+    """The operators that a model runs, its outputs, and whether it leaves out layers by chance."""
     before = random.getstate(), _numpy_state()
     with (
         slow_paths(),
         torch.no_grad(),
         warnings.catch_warnings(),
-        draws_compared(),
+        draws_compared() as decisions,
         _Listed() as seen,
     ):
         warnings.simplefilter("ignore")
         outputs = pytree.tree_leaves(plain(module(**inputs)))
     if (random.getstate(), _numpy_state()) != before:
         raise DrawError("it draws random numbers by Python or numpy, which no recording has")
-    return seen.names, outputs
+    return seen.names, outputs, bool(decisions.rates)
 
 
 def _numpy_state() -> Any:
@@ -107,10 +102,17 @@ def preserved(module: torch.nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def training(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Iterator[set[str]]:
+def training(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], decisions: Decisions
+) -> Iterator[set[str]]:
     """A model in training, its batch normalisations as they are in evaluation; gives the paths of these.
 
     What such a layer does in training is known; recorded it would change its statistics in place.
+
+    Args:
+        module: the model.
+        inputs: what it is called with.
+        decisions: which layers are left out by chance; afterwards those of the last forward pass.
     """
     with preserved(module):
         module.train()
@@ -118,7 +120,9 @@ def training(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Ite
         with ExitStack() as stack:
             for path in statistics:
                 stack.enter_context(_in_evaluation(module.get_submodule(path)))
-            stack.enter_context(draws_compared())
+            begin = module.register_forward_pre_hook(lambda *_: decisions.restart())
+            stack.callback(begin.remove)
+            stack.enter_context(draws_compared(decisions))
             yield statistics
 
 
@@ -157,64 +161,3 @@ def _in_evaluation(layer: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         hook.remove()
-
-
-class _Draw(float):
-    """A number between 0 and 1 that was drawn: what holds for all of them is known, all else not."""
-
-    def _known(self, other: Any, below: bool) -> bool:
-        if not isinstance(other, _Draw) and other <= 0:
-            return not below
-        if not isinstance(other, _Draw) and other >= 1:
-            return below
-        raise DrawError(f"a branch of Python rests on a random number{_line()}")
-
-    def __lt__(self, other: Any) -> bool:
-        return self._known(other, below=True)
-
-    __le__ = __lt__
-
-    def __gt__(self, other: Any) -> bool:
-        return self._known(other, below=False)
-
-    __ge__ = __gt__
-    __hash__ = float.__hash__
-
-
-def _line() -> str:
-    """The line of the original that is running: " (net.py:12)"."""
-    inside = (f"{torch.__path__[0]}/", __file__)
-    for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.startswith(inside):
-            return f" ({Path(frame.filename).name}:{frame.lineno})"
-    return ""
-
-
-class _Scalars(TorchFunctionMode):
-    """`torch.rand([])`, which decides whether a layer is left out, as a number of Python."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.rand and (args == ([],) or args == ((),)):
-            return _Draw(0.5)
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def draws_compared() -> Iterator[None]:
-    """Let single random numbers be compared with a rate of 0 or 1: no layer is left out, or each."""
-    uniform, drawn = random.uniform, random.random
-    numpy_uniform, numpy_rand = np.random.uniform, np.random.rand
-
-    def one(first: Any, *between: Any) -> Any:
-        return lambda *args, **named: (
-            _Draw(0.5) if args in between and not named else first(*args, **named)
-        )
-
-    random.uniform, random.random = one(uniform, (0, 1)), one(drawn, ())
-    np.random.uniform, np.random.rand = one(numpy_uniform, (0, 1), ()), one(numpy_rand, ())
-    try:
-        with _Scalars():
-            yield
-    finally:
-        random.uniform, random.random = uniform, drawn
-        np.random.uniform, np.random.rand = numpy_uniform, numpy_rand
