@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ _RARELY = 1e-7
 _ERRORS = 6.0
 # How far a constant may be off, relative to the largest of the array.
 _ROUNDING = 1e-6
+# How rarely two draws of one element are the same number: torch draws one of 2 ** 24.
+_SAME = 2.0**-24
 
 
 def compared(
@@ -140,12 +143,31 @@ def difference(theirs: Sequence[Array], ours: Sequence[Array]) -> str:
     fixed = (left == left[0]).all(axis=0) if len(left) > 1 else np.zeros(left.shape[1], bool)
     if len(left) == 1 and bool((left == left.flat[0]).all()):
         fixed[:] = True
+    alike = fixed & (right != right[0]).any(axis=0)
+    if alike.sum() <= _coincidences(left.shape):
+        fixed &= ~alike  # the same number was drawn twice
     scale = np.abs(left[:, fixed]).max(initial=0.0)
     off = np.abs(right[:, fixed] - left[0, fixed]).max(initial=0.0)
     if off > _ROUNDING * scale:
         return f"a constant is off by {off:.3g}"
     x, y = (_some(one[:, ~fixed].reshape(-1)) for one in (left, right))
     return _samples(x, y) if x.size else ""
+
+
+def _coincidences(shape: tuple[int, ...]) -> int:
+    """How many elements are alike in all of some arrays by chance: more are so less than `_RARELY`."""
+    arrays, elements = shape
+    if arrays < 2:
+        return 0
+    expected = elements * _SAME ** (arrays - 1)
+    if expected > 30:
+        return int(expected + _ERRORS * expected**0.5)
+    count, exactly, more = 0, math.exp(-expected), -math.expm1(-expected)
+    while more > _RARELY:
+        count += 1
+        exactly *= expected / count
+        more -= exactly
+    return count
 
 
 def _some(values: Array) -> Array:

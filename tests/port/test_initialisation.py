@@ -51,3 +51,27 @@ def test_samples_of_one_law_are_equal(draw: Draw) -> None:
 )
 def test_samples_of_two_laws_are_told_apart(theirs: Draw, ours: Draw, said: str) -> None:
     assert said in difference(_drawn(theirs, 0), _drawn(ours, 1))
+
+
+def _twice(count: int, size: int = 300_000) -> list[np.ndarray[Any, Any]]:
+    """Two arrays of draws, in which this many elements are the same."""
+    one, other = _drawn(lambda rng: _uniform(rng, size=size), 5, 2)
+    other[:count] = one[:count]
+    return [one, other]
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, ""), (1, ""), (2, ""), (64, "constant")])
+def test_a_number_that_is_drawn_twice_is_no_constant(count: int, said: str) -> None:
+    ours = _drawn(lambda rng: _uniform(rng, size=300_000), 6, 2)
+    found = difference(_twice(count), ours)
+    assert found.startswith("a constant") if said else found == ""
+
+
+def test_a_single_constant_of_a_small_array_is_found() -> None:
+    def bias(rng: np.random.Generator) -> np.ndarray[Any, Any]:
+        made = _uniform(rng, size=64)
+        made[7] = 0
+        return made
+
+    ours = _drawn(lambda rng: _uniform(rng, size=64), 1, 8)
+    assert "constant" in difference(_drawn(bias, 0, 8), ours)

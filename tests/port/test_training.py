@@ -56,6 +56,7 @@ def test_what_differs_is_found(port: tuple[Draw, ...], name: str) -> None:
         ("Classifier", ["x=float32[4,3,9,8]"]),
         ("Labelled", ["ids=int64[2,5]<11", "labels=int64[2,5]<11"]),
         ("Frozen", ["x=float32[2,3,9,8]"]),
+        ("Stacks", ["x=float32[2,4]"]),
     ],
 )
 def test_training_is_part_of_the_proof(
@@ -73,3 +74,12 @@ def test_training_is_part_of_the_proof(
     folder = tmp_path / "ported" / model.lower()
     assert "deterministic=False" in (folder / "README.md").read_text()
     assert ("def trainable(" in (folder / "__init__.py").read_text()) == (model == "Frozen")
+
+
+def test_layers_that_are_left_out_are_compared_by_their_rates() -> None:
+    """A layer is one number, whose share says nothing: it is kept or dropped."""
+    originals = (Draw(0.01, 1), Draw(0.01, 1))
+    dropped, kept = Draw(0.01, 1, 0.0, 0.0, 0.0), Draw(0.01, 1, 1.0, 1 / 0.99, 0.0)
+    assert all(check.passed for check in _dropouts(originals, (dropped, kept)))
+    lacking = [check.name for check in _dropouts(originals, (kept,)) if not check.passed]
+    assert lacking == ["dropouts that differ"]

@@ -14,12 +14,14 @@ import torch
 from converters.graph.draws import ATTENTION, Modes, is_dropout, is_recurrent
 from converters.graph.ir import Call, Free, Graph, Held, Op, Ref, calls
 from converters.graph.merging.dropouts import with_dropouts
+from converters.graph.merging.left_out import LeftOutError, with_layers_left_out
 from converters.graph.recording.detours import CHECK, FINITE
 from converters.graph.recording.group import group
 from converters.graph.recording.masks import broadcast_masks
-from converters.graph.recording.modes import DrawError, compare_modes, training
+from converters.graph.recording.modes import compare_modes, training
 from converters.graph.recording.trace import GraphError, Trace, trace
 from converters.graph.writing.patterns import pruned
+from converters.single_draws import Decisions, DrawError
 
 # Operators that draw random numbers.
 _DRAWS = (
@@ -73,7 +75,8 @@ def both_modes(
         if not modes.otherwise:
             return Both(recorded, graph)
         same = recorded.same_dtype
-        with training(module, inputs) as statistics, broadcast_masks():
+        decisions = Decisions()
+        with training(module, inputs, decisions) as statistics, broadcast_masks():
             trained = trace(module, inputs, as_it_is=True, masks=masks, same_dtype=same)
         if trained.decomposed and not recorded.decomposed:
             with broadcast_masks():
@@ -82,7 +85,16 @@ def both_modes(
         modules = dict(module.named_modules(remove_duplicate=False))
         found = with_dropouts(group(trained), modules)
         _demand_same(_without_dropouts(found), graph)
-    except (DrawError, _ApartError, GraphError) as error:
+        if decisions.rates:
+
+            def without(turn: int) -> Graph:
+                how: dict[str, Any] = {"decomposed": trained.decomposed, "same_dtype": same}
+                with training(module, inputs, Decisions(turn)), broadcast_masks():
+                    lacking = trace(module, inputs, as_it_is=True, masks=masks, **how)
+                return _bare(with_dropouts(group(lacking), modules))
+
+            found = with_layers_left_out(_bare(found), decisions.rates, without)
+    except (DrawError, LeftOutError, _ApartError, GraphError) as error:
         what = error.what if isinstance(error, GraphError) else str(error)
         return Both(recorded, graph, Modes(refused=what))
     except Exception as error:  # whatever the original raises in training
@@ -91,6 +103,11 @@ def both_modes(
     more = [note for note in trained.notes if note.startswith((CHECK, FINITE))]
     trained = replace(trained, notes=tuple(dict.fromkeys((*recorded.notes, *more))))
     return Both(trained, found, Modes(frozenset(statistics)), (recorded, graph))
+
+
+def _bare(graph: Graph) -> Graph:
+    """The graph without what nothing reads."""
+    return replace(graph, root=pruned(graph.root, graph.outputs))
 
 
 def _without_dropouts(graph: Graph) -> Graph:

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from converters.graph.recording.state import State, line_of_original
+from converters.graph.recording.state import State
 from converters.graph.recording.trace import plain
+from converters.single_draws import Decisions, DrawError, draws_compared
 from converters.slow_paths import slow_paths
 
 # Layers that have running statistics: in training they normalise with the batch's.
@@ -24,10 +24,6 @@ _BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm
 # What is said of buffers, weights and attributes that a call in evaluation changes.
 STATE = "each call changes it in the original, here it stays as the weights have it"
 _FEW = 3
-
-
-class DrawError(RuntimeError):
-    """A branch of Python that rests on a random number."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +49,9 @@ def compare_modes(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -
     """
     with preserved(module):
         module.train()
-        trained, outputs, kept = _ran_from(module, inputs)
+        trained, outputs, decides, kept = _ran_from(module, inputs)
         module.eval()
-        evaluated, expected, always = _ran_from(module, inputs)
+        evaluated, expected, _, always = _ran_from(module, inputs)
     statistics = {
         f"{path}.{name}" if path else name
         for path, layer in module.named_modules()
@@ -65,7 +61,7 @@ def compare_modes(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -
     paths = [path for path in kept if path not in always and path not in statistics]
     notes = (f"{', '.join(_shown(always))}: {STATE}",) if always else ()
     return Comparison(
-        trained != evaluated or not all(map(_equal, outputs, expected)),
+        decides or trained != evaluated or not all(map(_equal, outputs, expected)),
         ", ".join(_shown({path: kept[path] for path in paths})),
         notes,
     )
@@ -80,24 +76,25 @@ def _shown(changes: Mapping[str, str]) -> list[str]:
 
 def _ran_from(
     module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]
-) -> tuple[list[str], list[Any], dict[str, str]]:
-    """The operators of a call, its outputs, and what it changed in the module, each with its line.
+) -> tuple[list[str], list[Any], bool, dict[str, str]]:
+    """The operators of a call, its outputs, whether layers are left out by chance, and what it changed.
 
-    Attributes count where the next call gives something else for them; the module is as it was afterwards.
+    What it changed has its line each. Attributes count where the next call gives something else for them; the
+    module is as it was afterwards.
     """
     state = State(module)
     drawn = torch.get_rng_state()
     with state:
-        operators, outputs = _ran(module, inputs)
+        operators, outputs, decides = _ran(module, inputs)
     changed = state.changed()
     if others := () if changed else state.attributes():
         torch.set_rng_state(drawn)
         with state:
-            _, later = _ran(module, inputs)
+            _, later, _ = _ran(module, inputs)
         if not all(map(_equal, outputs, later)):
             changed = others
     state.put_back()
-    return operators, outputs, {path: state.lines.get(path, "") for path in changed}
+    return operators, outputs, decides, {path: state.lines.get(path, "") for path in changed}
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -108,21 +105,21 @@ def _equal(one: Any, other: Any) -> bool:
 
 def _ran(
     module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]
-) -> tuple[list[str], list[Any]]:
-    """The operators that a model runs, and its outputs."""
+) -> tuple[list[str], list[Any], bool]:
+    """The operators that a model runs, its outputs, and whether it leaves out layers by chance."""
     before = random.getstate(), _numpy_state()
     with (
         slow_paths(),
         torch.no_grad(),
         warnings.catch_warnings(),
-        draws_compared(),
+        draws_compared() as decisions,
         _Listed() as seen,
     ):
         warnings.simplefilter("ignore")
         outputs = pytree.tree_leaves(plain(module(**inputs)))
     if (random.getstate(), _numpy_state()) != before:
         raise DrawError("it draws random numbers by Python or numpy, which no recording has")
-    return seen.names, outputs
+    return seen.names, outputs, bool(decisions.rates)
 
 
 def _numpy_state() -> Any:
@@ -162,10 +159,17 @@ def preserved(module: torch.nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def training(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Iterator[set[str]]:
+def training(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], decisions: Decisions
+) -> Iterator[set[str]]:
     """A model in training, its batch normalisations as they are in evaluation; gives the paths of these.
 
     What such a layer does in training is known; recorded it would change its statistics in place.
+
+    Args:
+        module: the model.
+        inputs: what it is called with.
+        decisions: which layers are left out by chance; afterwards those of the last forward pass.
     """
     with preserved(module):
         module.train()
@@ -173,7 +177,9 @@ def training(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Ite
         with ExitStack() as stack:
             for path in statistics:
                 stack.enter_context(_in_evaluation(module.get_submodule(path)))
-            stack.enter_context(draws_compared())
+            begin = module.register_forward_pre_hook(lambda *_: decisions.restart())
+            stack.callback(begin.remove)
+            stack.enter_context(draws_compared(decisions))
             yield statistics
 
 
@@ -214,57 +220,3 @@ def _in_evaluation(layer: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         hook.remove()
-
-
-class _Draw(float):
-    """A number between 0 and 1 that was drawn: what holds for all of them is known, all else not."""
-
-    def _known(self, other: Any, below: bool) -> bool:
-        if not isinstance(other, _Draw) and other <= 0:
-            return not below
-        if not isinstance(other, _Draw) and other >= 1:
-            return below
-        line = line_of_original()
-        where = f" ({line})" if line else ""
-        raise DrawError(f"a branch of Python rests on a random number{where}")
-
-    def __lt__(self, other: Any) -> bool:
-        return self._known(other, below=True)
-
-    __le__ = __lt__
-
-    def __gt__(self, other: Any) -> bool:
-        return self._known(other, below=False)
-
-    __ge__ = __gt__
-    __hash__ = float.__hash__
-
-
-class _Scalars(TorchFunctionMode):
-    """`torch.rand([])`, which decides whether a layer is left out, as a number of Python."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.rand and (args == ([],) or args == ((),)):
-            return _Draw(0.5)
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def draws_compared() -> Iterator[None]:
-    """Let single random numbers be compared with a rate of 0 or 1: no layer is left out, or each."""
-    uniform, drawn = random.uniform, random.random
-    numpy_uniform, numpy_rand = np.random.uniform, np.random.rand
-
-    def one(first: Any, *between: Any) -> Any:
-        return lambda *args, **named: (
-            _Draw(0.5) if args in between and not named else first(*args, **named)
-        )
-
-    random.uniform, random.random = one(uniform, (0, 1)), one(drawn, ())
-    np.random.uniform, np.random.rand = one(numpy_uniform, (0, 1), ()), one(numpy_rand, ())
-    try:
-        with _Scalars():
-            yield
-    finally:
-        random.uniform, random.random = uniform, drawn
-        np.random.uniform, np.random.rand = numpy_uniform, numpy_rand

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +11,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from converters.single_draws import line_of_original
+
 # Attributes that torch itself keeps in every module.
 _OF_TORCH = frozenset(vars(torch.nn.Module()))
+# The recording, whose frames are not the original's.
+_HERE = str(Path(__file__).parent)
 _PLAIN = (torch.Tensor, bool, int, float, str, type(None))
 
 
@@ -61,7 +64,7 @@ class State(TorchDispatchMode):
         path = self._storages.get(written.untyped_storage().data_ptr())
         if path is None:
             return
-        self.lines.setdefault(path, line_of_original())
+        self.lines.setdefault(path, line_of_original(_HERE))
         weight = self._weights.get(path)
         if weight is not None and path not in self._written:
             self._written[path] = weight, weight.detach().clone()
@@ -117,15 +120,6 @@ def weights_stay(module: torch.nn.Module) -> Iterator[State]:
             yield state
     finally:
         state.put_back(attributes=False)
-
-
-def line_of_original() -> str:
-    """The line of the original that is running: "net.py:12"; "" where none is."""
-    ours = (f"{torch.__path__[0]}/", str(Path(__file__).parent))
-    for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.startswith(ours):
-            return f"{Path(frame.filename).name}:{frame.lineno}"
-    return ""
 
 
 def _copied(tensor: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor] | None:

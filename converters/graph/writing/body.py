@@ -548,6 +548,8 @@ class _Writer:
         if found is None:
             found = self.drafter.settings.of_number(rate, self.module, frames)
         usual = "attn_dropout" if not is_dropout(item) else "drop_path" if axes else "dropout"
+        if is_dropout(item) and not self.facts[item.outs[0]].shape:
+            usual = "layer_drop"  # one number for a whole layer
         held = self.made.dropouts
         taken = {*vars(self.module), *self.module._modules, *self.module._parameters}
         taken |= set(self.module._buffers)

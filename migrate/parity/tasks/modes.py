@@ -161,7 +161,7 @@ def _dropouts(originals: Sequence[Draw], port: Sequence[Draw]) -> Iterator[Check
         abs(one.kept - (1 - one.rate))
         / math.sqrt(max(one.rate * (1 - one.rate), 1e-12) / one.count)
         for one in measured
-        if 0 < one.rate < 1
+        if 0 < one.rate < 1 and one.count > 1  # a single number has no share
     ]
     scales = [abs(one.scale * (1 - one.rate) - 1) for one in measured if one.scale and one.rate < 1]
     alike = [one.alike for one in measured]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from converters.errors import ConversionError
 from converters.graph import port
 from converters.modules.linen.modes import BatchNorm
+from converters.single_draws import draws_compared
 from tests.converters.graph import trained
 from tests.converters.graph.flax_side import Inputs, variables
 
@@ -41,6 +43,10 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], Inputs]] = {
     "labelled": (trained.Labelled, {"ids": ids(11, 2, 5), "labels": ids(11, 2, 5)}),
     "clamped": (trained.Clamped, {"x": real(2, 4)}),
     "replaced": (trained.Replaced, {"x": real(2, 4)}),
+    "layers left out": (lambda: trained.LayerDrop(0.3), {"x": real(2, 4)}),
+    "layers left out by Python": (lambda: trained.LayerDrop(0.3, True), {"x": real(2, 4)}),
+    "layers left out of two stacks": (trained.Stacks, {"x": real(2, 4)}),
+    "the only layer that reads": (trained.Crossed, {"x": real(2, 4)}),
     "layers kept": (lambda: trained.LayerDrop(0.0), {"x": real(2, 4)}),
     "layers kept by Python": (lambda: trained.LayerDrop(0.0, True), {"x": real(2, 4)}),
 }
@@ -95,7 +101,7 @@ def trained_by_torch(model: torch.nn.Module, inputs: Inputs) -> float:
         if isinstance(one, torch.nn.RNNBase | torch.nn.MultiheadAttention):
             one.dropout = 0.0
     model.zero_grad()
-    with _Kept():
+    with _Kept(), draws_compared():
         value = scalar(model(**inputs))
         value.backward()
     return float(value.detach())
@@ -165,8 +171,13 @@ def scalar_of(flax: Any, weights: Any, inputs: Inputs, **modes: Any) -> tuple[An
 
 
 REFUSED: dict[str, tuple[Callable[[], torch.nn.Module], Inputs, str]] = {
-    "layers left out": (lambda: trained.LayerDrop(0.3), {"x": real(2, 4)}, "trained.py:"),
-    "by Python": (lambda: trained.LayerDrop(0.3, True), {"x": real(2, 4)}, "random number"),
+    "two numbers": (trained.TwoNumbers, {"x": real(2, 4)}, "random number"),
+    "another layer instead": (lambda: trained.Other(True), {"x": real(2, 4)}, "something else"),
+    "layers that are kept below a rate": (
+        lambda: trained.Other(False),
+        {"x": real(2, 4)},
+        "otherwise",
+    ),
     "noise": (trained.Noisy, {"x": real(2, 4)}, "trained.py:"),
     "other weights": (trained.Averaged, {"x": real(2, 4)}, "differ"),
     "a norm of its own": (
@@ -195,6 +206,47 @@ def test_training_that_is_not_in_a_port_is_refused(name: str, load: Callable[...
         close(flax.apply(weights, **arrays(inputs)), model(**inputs), scale=1.0)
     with pytest.raises(NotImplementedError, match="training is not in this port"):
         flax.apply(weights, **arrays(inputs), deterministic=False)
+
+
+def test_a_layer_that_is_left_out_gives_what_it_was_given(load: Callable[..., Any]) -> None:
+    model = trained.Stacks(0.9).eval()
+    inputs = {"x": real(2, 4)}
+    written = port(model, inputs)
+    assert "self.layer_drop = nn.Dropout(0.9)" in written.modeling
+    flax, weights = load(written), variables(model, written, inputs)
+    model.train()
+    wanted = {}
+    for kept in itertools.product([False, True], repeat=4):
+        draws = iter(kept)
+        with torch.no_grad(), _Chosen(draws):
+            wanted[kept] = {name: one.numpy() for name, one in model(**inputs).items()}
+    seen = set()
+    for seed in range(12):
+        rngs = {"dropout": jax.random.key(seed)}
+        found = flax.apply(weights, **arrays(inputs), deterministic=False, rngs=rngs)
+        seen |= {
+            kept
+            for kept, outputs in wanted.items()
+            if all(np.allclose(found[name], one, atol=1e-6) for name, one in outputs.items())
+        }
+        assert any(
+            all(np.allclose(found[name], one, atol=1e-6) for name, one in outputs.items())
+            for outputs in wanted.values()
+        )
+    assert len(seen) > 2  # each is drawn by itself
+
+
+class _Chosen(TorchFunctionMode):
+    """Single random numbers that keep or drop, in this order."""
+
+    def __init__(self, kept: Iterator[bool]) -> None:
+        super().__init__()
+        self.kept = kept
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.rand and args == ([],):
+            return float(next(self.kept))
+        return func(*args, **(kwargs or {}))
 
 
 def test_what_is_done_with_infinite_values_is_named() -> None:

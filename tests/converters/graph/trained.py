@@ -258,6 +258,95 @@ class LayerDrop(nn.Module):
         return x
 
 
+class Stacks(nn.Module):
+    """Two stacks of layers with several results, some left out by a comparison the other way round."""
+
+    def __init__(self, layerdrop: float = 0.2) -> None:
+        super().__init__()
+        self.layerdrop = layerdrop
+        self.down = nn.ModuleList(Pair() for _ in range(2))
+        self.up = nn.ModuleList(Pair() for _ in range(3))
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        total = torch.zeros_like(x)
+        for number, layer in enumerate(self.down):
+            if number == 0 or not self.training or torch.rand([]) > self.layerdrop:
+                x, total = layer(x, total)
+        x = self.norm(x)
+        for layer in self.up:
+            skips = torch.rand([]) < self.layerdrop
+            if self.training and skips:
+                continue
+            x, total = layer(x, total)
+        return {"x": x, "total": total}
+
+
+class Crossed(nn.Module):
+    """A decoder that reads what an encoder gives only in a layer that may be left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = Stack(False), Stack(True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decoder(x.sin(), self.encoder(x, x))
+
+
+class Stack(nn.Module):
+    """One layer, which may be left out."""
+
+    def __init__(self, crosses: bool) -> None:
+        super().__init__()
+        self.crosses, self.layerdrop = crosses, 0.1
+        self.fc, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        scale = memory.abs().mean() if self.crosses else 1.0
+        if not self.training or torch.rand([]) >= self.layerdrop:
+            x = x + self.fc(x) * scale
+        return self.norm(x)
+
+
+class Pair(nn.Module):
+    """A layer of two results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.tanh(self.fc(x))
+        return x + y, total + y.sin()
+
+
+class TwoNumbers(nn.Module):
+    """Two random numbers that are compared with each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and torch.rand([]) < torch.rand([]):
+            return x
+        return self.fc(x)
+
+
+class Other(nn.Module):
+    """One layer or another, by chance."""
+
+    def __init__(self, below: bool) -> None:
+        super().__init__()
+        self.below = below
+        self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and (torch.rand([]) < 0.3) == self.below:
+            return self.other(x).relu()
+        return self.one(x).tanh()
+
+
 class Noisy(nn.Module):
     """Noise in training that is no dropout."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from converters.single_draws import draws_compared
 from migrate.parity.ground.requests import Draw, Trained
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet
@@ -38,13 +39,13 @@ def in_training(
     listed = _Listed()
     with torch.no_grad(), torch_variant.running(where, settings):
         given = torch_call.tensors(inputs[0], where, settings)
-        with listed:
+        with listed, draws_compared() as decisions:
             torch_call.call(model, model, given, runner.shown)
     training.without_chance(model)
     _restore(model, before)
     for number in range(inputs.count):
         model.zero_grad(set_to_none=True)
-        with torch_variant.running(where, settings), training.NoDropout():
+        with torch_variant.running(where, settings), training.NoDropout(), draws_compared():
             given = torch_call.tensors(inputs[number], where, settings)
             floating = {n: t.requires_grad_() for n, t in given.items() if t.is_floating_point()}
             outputs = dict(torch_call.call(model, model, given, runner.shown))
@@ -58,7 +59,7 @@ def in_training(
         found |= {f"outputs/{path}": one.detach() for path, one in outputs.items()}
         training.write(found, into / f"{number:03d}.safetensors")
     _restore(model, before)
-    with torch.no_grad(), training.NoDropout():
+    with torch.no_grad(), training.NoDropout(), draws_compared():
         for number in range(batches if before else 0):
             with torch_variant.running(where, settings):
                 given = torch_call.tensors(inputs[number % inputs.count], where, settings)
@@ -69,7 +70,8 @@ def in_training(
         if _is_statistic(model, name, not torch.equal(one, before[name]))
     }
     training.write(changed, into / "statistics.safetensors")
-    return Trained(tuple(listed.draws))
+    # A layer that is left out by chance is one number.
+    return Trained((*listed.draws, *(Draw(rate, 1) for rate in decisions.rates)))
 
 
 def _is_statistic(model: torch.nn.Module, name: str, changed: bool) -> bool:

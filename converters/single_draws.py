@@ -1,0 +1,144 @@
+"""Single random numbers that decide whether a layer runs, as in `if torch.rand([]) < self.layerdrop`."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+_KEPT, _DROPPED = 1.0, 0.0
+
+
+class DrawError(RuntimeError):
+    """A branch of Python that rests on a random number."""
+
+
+class Decisions:
+    """The decisions of one forward pass, in their order.
+
+    A number counts as 1 where layers are kept, and as 0 where they are dropped.
+
+    Args:
+        turn: which decisions drop: each second one, from 0 or from 1; None: none.
+
+    Attributes:
+        rates: the number that each draw was compared with, which is between 0 and 1.
+    """
+
+    def __init__(self, turn: int | None = None) -> None:
+        self.turn = turn
+        self.rates: list[float] = []
+
+    def restart(self) -> None:
+        """Begin another forward pass."""
+        self.rates.clear()
+
+    def decide(self, rate: float) -> tuple[int, float]:
+        """The number of a new decision, and what is drawn for it."""
+        number = len(self.rates)
+        self.rates.append(rate)
+        drops = self.turn is not None and number % 2 == self.turn
+        return number, _DROPPED if drops else _KEPT
+
+
+class _Draw(float):
+    """A number between 0 and 1 that was drawn."""
+
+    decisions: Decisions
+    decision: tuple[int, float] | None = None
+
+    def _value(self, other: Any) -> float:
+        """What was drawn, for a comparison with another number."""
+        if isinstance(other, _Draw) or not isinstance(other, int | float):
+            raise DrawError(f"a branch of Python rests on a random number{_line()}")
+        if not 0 < other < 1:
+            return 0.5  # whatever was drawn
+        if self.decision is None:
+            self.decision = self.decisions.decide(float(other))
+        number, value = self.decision
+        if self.decisions.rates[number : number + 1] != [float(other)]:
+            raise DrawError(f"a random number is compared with several numbers{_line()}")
+        return value
+
+    def __lt__(self, other: Any) -> bool:
+        return self._value(other) < other
+
+    def __le__(self, other: Any) -> bool:
+        return self._value(other) <= other
+
+    def __gt__(self, other: Any) -> bool:
+        return self._value(other) > other
+
+    def __ge__(self, other: Any) -> bool:
+        return self._value(other) >= other
+
+    __hash__ = float.__hash__
+
+
+def _line() -> str:
+    line = line_of_original()
+    return f" ({line})" if line else ""
+
+
+def line_of_original(*ours: str) -> str:
+    """The line of the original that is running: "net.py:12"; "" where none is.
+
+    Args:
+        ours: the beginnings of the paths of files, beside torch's, that are not the original's.
+    """
+    inside = (f"{torch.__path__[0]}/", __file__, *ours)
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith(inside):
+            return f"{Path(frame.filename).name}:{frame.lineno}"
+    return ""
+
+
+class _Scalars(TorchFunctionMode):
+    """`torch.rand([])` as a number of Python."""
+
+    def __init__(self, decisions: Decisions) -> None:
+        super().__init__()
+        self.decisions = decisions
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.rand and (args == ([],) or args == ((),)):
+            return _drawn(self.decisions)
+        return func(*args, **(kwargs or {}))
+
+
+def _drawn(decisions: Decisions) -> _Draw:
+    made = _Draw(0.5)
+    made.decisions = decisions
+    return made
+
+
+@contextmanager
+def draws_compared(decisions: Decisions | None = None) -> Iterator[Decisions]:
+    """Decide what single random numbers decide; with none that are given, all layers are kept.
+
+    What is compared with a rate of 0 or 1, or beyond, is no decision.
+    """
+    decisions = decisions or Decisions()
+    uniform, drawn = random.uniform, random.random
+    numpy_uniform, numpy_rand = np.random.uniform, np.random.rand
+
+    def one(first: Any, *between: Any) -> Any:
+        return lambda *args, **named: (
+            _drawn(decisions) if args in between and not named else first(*args, **named)
+        )
+
+    random.uniform, random.random = one(uniform, (0, 1)), one(drawn, ())
+    np.random.uniform, np.random.rand = one(numpy_uniform, (0, 1), ()), one(numpy_rand, ())
+    try:
+        with _Scalars(decisions):
+            yield decisions
+    finally:
+        random.uniform, random.random = uniform, drawn
+        np.random.uniform, np.random.rand = numpy_uniform, numpy_rand
