@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from converters.graph import Port, port
+from converters.graph.writing.forms.options import paddings_named
 from tests.converters.graph import optional
 from tests.converters.graph.flax_side import Inputs, variables
 
@@ -84,6 +86,19 @@ def test_a_mask_is_passed_through_the_layers_and_asked_for_where_it_is_used() ->
     assert "ids: jax.Array, mask: jax.Array | None=None" in made.modeling
     assert "layer(x_2, mask)" in made.modeling
     assert made.modeling.count("mask is") == 2
+
+
+def test_a_mask_of_padding_is_called_that() -> None:
+    body = ast.parse(
+        "output = None if mask is None else mask.astype(bool)[:, None, None]\n"
+        "y = layer(x, output)\nresult = other if output is None else other & output"
+    ).body
+    made, result = paddings_named(body, ast.parse("head(y, result)", mode="eval").body, ["mask"])
+    text = ast.unparse(ast.Module(made, []))
+    assert "padding_mask = None if mask is None else" in text
+    assert "y = layer(x, padding_mask)" in text
+    assert "result = other if padding_mask is None else other & padding_mask" in text
+    assert ast.unparse(result) == "head(y, result)"
 
 
 def test_positions_are_counted_only_where_they_are_not_given() -> None:
