@@ -83,7 +83,7 @@ def test_a_port_equals_torch_with_any_of_its_optional_inputs(
 
 def test_a_mask_is_passed_through_the_layers_and_asked_for_where_it_is_used() -> None:
     made = written(optional.Encoder().eval(), {"ids": ids(3, 5), "mask": TOKENS})
-    assert "ids: jax.Array, mask: jax.Array | None=None" in made.modeling
+    assert "ids: Array, mask: Array | None=None" in made.modeling
     assert "layer(x_2, mask)" in made.modeling
     assert made.modeling.count("mask is") == 2
 
@@ -134,7 +134,7 @@ def test_inputs_that_one_source_does_not_serve_stay_as_they_were_given() -> None
     made = written(optional.Together().eval(), inputs)
     assert not any(one.optional for one in made.inputs)
     assert set(made.left) == {"a", "b"}
-    assert "a: jax.Array | None" not in made.modeling
+    assert "a: Array | None" not in made.modeling
 
 
 def test_an_input_without_a_default_of_none_is_no_option() -> None:
