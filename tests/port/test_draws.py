@@ -258,7 +258,7 @@ def test_keys_come_from_the_caller(load: Callable[..., Any]) -> None:
 
 def test_a_function_that_draws_is_given_a_key() -> None:
     _, _, made = ported("variational")
-    assert "def reparameterize(mu: jax.Array, log_var: jax.Array, key: jax.Array)" in made.modeling
+    assert "def reparameterize(mu: Array, log_var: Array, key: Array)" in made.modeling
     assert "reparameterize(mu, log_var, self.make_rng('noise'))" in made.modeling
 
 

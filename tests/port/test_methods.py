@@ -118,8 +118,8 @@ def test_inputs_of_a_method_may_be_a_file(ported: Port, tmp_path: Path) -> None:
     assert re.search(
         r"method score uses weights that the forward does not \(params/scorer/bias", page
     )
-    assert "    def decode(self, z: jax.Array) -> jax.Array:" in source
-    assert "    def score(self, x: jax.Array) -> jax.Array:" in source
+    assert "    def decode(self, z: Array) -> Array:" in source
+    assert "    def score(self, x: Array) -> Array:" in source
     assert load_file(folder / "test_inputs_decode.safetensors")["z"].shape == (3, 4)
     assert '("decode", "test_inputs_decode.safetensors")' in (folder / "test_parity.py").read_text()
     assert "test_inputs_decode.safetensors" in page

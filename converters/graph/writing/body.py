@@ -204,8 +204,6 @@ class _Writer:
         self.layouts = drafter.layouts
         self.lying: set[int] = set()
         self.sizes: dict[sympy.Expr, str] = {}
-        # Masks of what is padding, for all heads and queries.
-        self.paddings: set[int] = set()
         # What tensors of a loop over data are called.
         self.called: dict[int, str] = {}
         self.prefix = f"{one.path}." if one.path else ""
@@ -337,8 +335,6 @@ class _Writer:
 
     def wanted(self, one: Statement, place: int) -> str:
         """What the original calls one of the tensors that a statement gives; "" if it does not say."""
-        if place < len(one.outs) and one.outs[place] in self.paddings:
-            return "padding_mask"
         if not one.single and (known := self.called.get(one.outs[place])):
             return known
         found = targets(one.frames)
@@ -454,7 +450,6 @@ class _Writer:
         if item.target == SPREAD:
             mask = self._operand(item.arguments[0], item)
             wide = spread(mask, mask.dtype == torch.bool)
-            self.paddings.add(item.outs[0])
             self.statements.append(Statement(item.outs, wide, self._frames(item.frames)))
             return
         made = stays(item, self.layouts, self.facts, self.drafter.constants)

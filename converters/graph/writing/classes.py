@@ -34,7 +34,7 @@ from converters.graph.writing.forms.branches import Way, together
 from converters.graph.writing.forms.convolutions import as_usual, spelled_out
 from converters.graph.writing.forms.form import Form
 from converters.graph.writing.forms.loops import rolled
-from converters.graph.writing.forms.options import tidied
+from converters.graph.writing.forms.options import paddings_named, tidied
 from converters.graph.writing.forms.repeats import repeated
 from converters.graph.writing.forms.steps import stepped
 from converters.graph.writing.holes import fill
@@ -124,7 +124,7 @@ class _Classes:
             for name, method in cls.methods.items():
                 body, result = calls.tidied(method.body, method.result)
                 body, _ = asserted(body, (method.optional | method.maybe) - method.nullable)
-                body = tidied(body)
+                body, result = paddings_named(tidied(body), result, method.arguments)
                 cls.methods[name] = replace(method, body=body, result=result)
         for function in self.drafter.functions:
             function.body = tidied(function.body)

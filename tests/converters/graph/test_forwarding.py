@@ -101,3 +101,14 @@ def test_arguments_in_another_order_are_the_same_function() -> None:
     source = port(Net(), {"x": torch.randn(2, 3, 4)}).modeling
     assert source.count("jnp.tanh") == 1
     assert "mixed_2" not in source
+
+
+def test_a_function_that_only_others_call_has_the_name_of_what_it_does() -> None:
+    text = written(
+        "def both(a, b):\n    return a & b\ndef either(a, b):\n    return a | b\n"
+        "def both_2(a, b):\n    return either(a, b)\n"
+        "def mask(a, b):\n    c = both_2(a, b)\n    return c + both(a, b)\n",
+        "m = mask(p, q)",
+    )
+    assert "c = either(a, b)" in text
+    assert "both_2" not in text

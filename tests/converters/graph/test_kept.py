@@ -85,7 +85,7 @@ def test_sizes_are_those_of_what_is_shaped() -> None:
     """So that a call with another context is a call of the same class."""
     text = source("latents")
     assert text.count("class Cross") == 1
-    assert "def folded(x: jax.Array) -> jax.Array:" in text
+    assert "def folded(x: Array) -> Array:" in text
     assert "q = folded(q)" in text
 
 

@@ -55,7 +55,7 @@ def test_it_computes_what_torch_does(name: str, load: Any) -> None:
 @pytest.mark.parametrize("way", ["two", "map", "list", "nested"])
 def test_calls_of_a_function_on_one_line_are_calls_of_it(way: str) -> None:
     source = made(f"calls {way}")[1].modeling
-    assert "def turned(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:" in source
+    assert "def turned(x: Array, cos: Array, sin: Array) -> Array:" in source
     assert source.count("turned(") == 3  # its definition and two calls
     assert re.search(r"    even = x\[:, ::2\].*\n    odd = x\[:, 1::2\]", source)
 

@@ -129,16 +129,16 @@ def test_the_forward_stays_as_it_is(load: Any) -> None:
 
 def test_what_is_written_reads_as_the_original() -> None:
     coder, lm = made("coder")[2].modeling, made("lm")[2].modeling
-    assert "    def encode(self, x: jax.Array, deterministic: bool=True) -> jax.Array:" in coder
+    assert "    def encode(self, x: Array, deterministic: bool=True) -> Array:" in coder
     assert '"""Give the code of images."""' in coder
     assert coder.index("def __call__", coder.index("class Coder")) < coder.index("def encode")
-    assert "def embed(self, ids: jax.Array, mask: jax.Array) -> jax.Array:" in lm
+    assert "def embed(self, ids: Array, mask: Array) -> Array:" in lm
     assert coder.count("class Coder(") == lm.count("class Lm(") == lm.count("class Block(") == 1
 
 
 def test_a_method_of_a_part_is_a_method_of_its_class() -> None:
     flow = made("flow")[2].modeling
-    assert flow.count("    def inverse(self, y: jax.Array) -> jax.Array:") == 2
+    assert flow.count("    def inverse(self, y: Array) -> Array:") == 2
     assert flow.count("for flow in reversed(self.flows):\n            y = flow.inverse(y)") == 2
     assert "self.flows[" not in flow
 

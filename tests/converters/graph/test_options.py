@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from converters.graph import Port, port
+from converters.graph.writing.forms.options import paddings_named
 from tests.converters.graph import optional
 from tests.converters.graph.flax_side import Inputs, variables
 
@@ -81,9 +83,22 @@ def test_a_port_equals_torch_with_any_of_its_optional_inputs(
 
 def test_a_mask_is_passed_through_the_layers_and_asked_for_where_it_is_used() -> None:
     made = written(optional.Encoder().eval(), {"ids": ids(3, 5), "mask": TOKENS})
-    assert "ids: jax.Array, mask: jax.Array | None=None" in made.modeling
+    assert "ids: Array, mask: Array | None=None" in made.modeling
     assert "layer(x_2, mask)" in made.modeling
     assert made.modeling.count("mask is") == 2
+
+
+def test_a_mask_of_padding_is_called_that() -> None:
+    body = ast.parse(
+        "output = None if mask is None else mask.astype(bool)[:, None, None]\n"
+        "y = layer(x, output)\nresult = other if output is None else other & output"
+    ).body
+    made, result = paddings_named(body, ast.parse("head(y, result)", mode="eval").body, ["mask"])
+    text = ast.unparse(ast.Module(made, []))
+    assert "padding_mask = None if mask is None else" in text
+    assert "y = layer(x, padding_mask)" in text
+    assert "result = other if padding_mask is None else other & padding_mask" in text
+    assert ast.unparse(result) == "head(y, result)"
 
 
 def test_positions_are_counted_only_where_they_are_not_given() -> None:
@@ -119,7 +134,7 @@ def test_inputs_that_one_source_does_not_serve_stay_as_they_were_given() -> None
     made = written(optional.Together().eval(), inputs)
     assert not any(one.optional for one in made.inputs)
     assert set(made.left) == {"a", "b"}
-    assert "a: jax.Array | None" not in made.modeling
+    assert "a: Array | None" not in made.modeling
 
 
 def test_an_input_without_a_default_of_none_is_no_option() -> None:

@@ -136,3 +136,46 @@ def _as_branch(one: ast.stmt) -> ast.stmt:
             made.of_option = True  # type: ignore[attr-defined]
             return commented(made, of(one))
     return one
+
+
+def paddings_named(
+    body: Sequence[ast.stmt], result: ast.expr, arguments: Iterable[str]
+) -> tuple[list[ast.stmt], ast.expr]:
+    """Statements and a result in which the masks of padding for all heads and queries are called that.
+
+    Their line in the original is one of many that only hand them on.
+    """
+    stored: dict[str, int] = {}
+    taken = {*arguments}
+    for tree in (*body, result):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                taken.add(node.id)
+                stored[node.id] = stored.get(node.id, 0) + isinstance(node.ctx, ast.Store)
+    names: dict[str, str] = {}
+    for statement in body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.IfExp(orelse=value)) if (
+                stored[name] == 1 and name not in arguments and _is_spread(value)
+            ):
+                number, wanted = 1, "padding_mask"
+                while wanted in taken:
+                    number += 1
+                    wanted = f"padding_mask_{number}"
+                names[name] = wanted
+                taken.add(wanted)
+    change = _Renamed(names)
+    return [change.visit(one) for one in body], change.visit(result)
+
+
+def _is_spread(value: ast.expr) -> bool:
+    return isinstance(value, ast.Subscript) and ast.unparse(value).endswith("[:, None, None]")
+
+
+class _Renamed(ast.NodeTransformer):
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        node.id = self.names.get(node.id, node.id)
+        return node

@@ -14,14 +14,14 @@ def without_forwarding(
 ) -> tuple[list[ast.FunctionDef], list[ast.AST]]:
     """The functions without those that only call another, and the trees that call them.
 
-    Where nothing else calls the other one, it has the name of the one that called it: that is the name
-    which the model's own code uses.
+    Where nothing else calls the other one, and the callers' own code uses the name of the first, that
+    name stays.
     """
     made, trees = list(functions), list(callers)
     while pair := _pair(made, [*made, *trees]):
         outer, inner, order = pair
         made.remove(outer)
-        if not any(_calls([*made, *trees], inner.name)):
+        if any(_calls(trees, outer.name)) and not any(_calls([*made, *trees], inner.name)):
             made[made.index(inner)] = _renamed(inner, outer, order)
             continue
         change = _Replaced(outer.name, inner.name, order)
