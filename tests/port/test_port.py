@@ -93,7 +93,8 @@ def _converts(folder: Path, scratch: Path) -> None:
     assert refused.returncode == 2
     assert "Net has no place for params/blocks_2/down/bias, " in refused.stderr.splitlines()[-1]
     assert not (scratch / "other.safetensors").exists()
-    command += ["--size", "depth=3"]
+    (scratch / "other.safetensors").write_text("of an earlier run")
+    command += ["--size", "depth=3", "--force"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True, env=environment)
     code = (
         "import net, sys; from pathlib import Path; file = Path(sys.argv[1]); "
