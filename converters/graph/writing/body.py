@@ -42,7 +42,6 @@ from converters.graph.ops.functions import functions
 from converters.graph.ops.networks.matmul import is_usual
 from converters.graph.ops.registry import Result, Size, Tensor
 from converters.graph.recording.trace import GraphError
-from converters.graph.writing import dtypes
 from converters.graph.writing.draft import Draft, Drafter, Missing, attended
 from converters.graph.writing.forms.options import choice, guard, spread
 from converters.graph.writing.forms.sequences import Part, sequence
@@ -60,6 +59,7 @@ from converters.graph.writing.original.functions import (
     with_functions,
     within,
 )
+from converters.graph.writing.precision import dtypes
 from converters.graph.writing.statements import (
     Statement,
     inlined,

@@ -40,7 +40,10 @@ from converters.graph.writing.forms.steps import stepped
 from converters.graph.writing.holes import fill
 from converters.graph.writing.layers import weight_of
 from converters.graph.writing.model import Class, Method, Model
-from converters.graph.writing.numerics import (
+from converters.graph.writing.original.constants import computed
+from converters.graph.writing.original.forwarding import without_forwarding
+from converters.graph.writing.original.names import aliases, documented
+from converters.graph.writing.precision.numerics import (
     BASE,
     NUMERICS,
     PARAM,
@@ -48,9 +51,6 @@ from converters.graph.writing.numerics import (
     reads_numerics,
     with_numerics,
 )
-from converters.graph.writing.original.constants import computed
-from converters.graph.writing.original.forwarding import without_forwarding
-from converters.graph.writing.original.names import aliases, documented
 from converters.graph.writing.training import dropout_made
 from converters.mapping.paths import has_layers
 

@@ -22,7 +22,6 @@ from converters.graph.ir import (
 )
 from converters.graph.recording.shared import first_names, with_shared
 from converters.graph.starts.watch import Starts
-from converters.graph.writing.dtypes import cast_only
 from converters.graph.writing.initial import Initial
 from converters.graph.writing.layers import Layer, layer_of
 from converters.graph.writing.layout import (
@@ -32,6 +31,7 @@ from converters.graph.writing.original.functions import own_frames, within
 from converters.graph.writing.original.names import argument_name, label_path
 from converters.graph.writing.original.settings import Settings
 from converters.graph.writing.place import buffer_path
+from converters.graph.writing.precision.dtypes import cast_only
 from converters.graph.writing.training import Training
 from converters.mapping.flatten import flattened_inputs
 from converters.modules.linen.modes import Sequential

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from converters.graph.expression import as_code, call, code
-from converters.graph.writing.numerics import with_numerics
 from converters.graph.writing.original.settings import Settings
+from converters.graph.writing.precision.numerics import with_numerics
 from converters.layers.flax_call import Call, FlaxCall, Maker, Name, Variable
 from converters.layers.join import ALONE
 from converters.layers.layout import UNCHANGED, Permute

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from converters.graph.ops.functions import functions
-from converters.graph.writing.dtypes import ARGUMENT
 from converters.graph.writing.forms.alike import shortened
 from converters.graph.writing.forms.lists import written
-from converters.graph.writing.forms.rounding import rounding_once
 from converters.graph.writing.model import Class, Method, Model
-from converters.graph.writing.numerics import BASE, base
 from converters.graph.writing.original.comments import commented, of, placed
 from converters.graph.writing.original.names import first_sentence
+from converters.graph.writing.precision.dtypes import ARGUMENT
+from converters.graph.writing.precision.numerics import BASE, base
+from converters.graph.writing.precision.rounding import rounding_once
 from converters.graph.writing.sources import copied
 from converters.graph.writing.training import MODE
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from converters.graph import Port, port
-from converters.graph.writing.forms.rounding import rounding_once
+from converters.graph.writing.precision.rounding import rounding_once
 from tests.converters.graph.flax_side import variables
 from tests.converters.graph.test_dtypes import apart, arrays, halved, of_torch, real, rounded
 

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
 from converters.graph.writing.holes import fill
-from converters.graph.writing.numerics import PARAM
+from converters.graph.writing.precision.numerics import PARAM
 
 # The longest line of a port, and how deep the statements of `setup` stand in it.
 _WIDTH, _DEPTH = 100, 8

@@ -9,8 +9,8 @@ import torch
 
 from converters.graph.expression import Hole, code
 from converters.graph.ir import COMPUTE, Call, Fact, Free, Ref
-from converters.graph.writing.dtypes import ComputeDtype, needs
 from converters.graph.writing.holes import fill, filled, holes, refs
+from converters.graph.writing.precision.dtypes import ComputeDtype, needs
 from converters.graph.writing.statements import Statement
 from converters.graph.writing.training import MODE
 
