@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_xla._internal import pjrt
 
 from shims import activate, placement
-from shims._shared import gloo_threads
+from shims._shared import gloo_threads, root_broadcast
 from shims._shared import world as _world
 from shims.api_errors import LaunchError, MemoryUnknownError, NotOnDeviceError, UnsupportedError
 from shims.backends import processes
@@ -37,6 +37,7 @@ class XlaBackend(Backend):
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
+        root_broadcast.install()
         # A seed given before the runtime runs: to set it would start the runtime, too early.
         self._seed: int | None = None
         self._is_seeded = False
@@ -245,20 +246,6 @@ class XlaBackend(Backend):
             return
         self.check("barrier", (), group, whole_world=True)
         xm.rendezvous("shims.barrier")
-
-    def broadcast(self, tensor: torch.Tensor, src: int, group: Any, async_op: bool) -> Any:
-        """Clear what the receivers hold first.
-
-        torch_xla multiplies it by 0 and sums: a NaN or an infinity in a receiver's memory would
-        reach every rank.
-        """
-        if dist.get_backend(group) == "xla":
-            # A value of the device, not a constant: the graphs of all ranks must be the same.
-            here = torch.tensor([self.rank() == src]).to(tensor.device)
-            with torch.no_grad():
-                kept = torch.where(here, tensor, torch.zeros_like(tensor))
-                tensor.copy_(kept.reshape(tensor.shape))
-        return dist.broadcast(tensor, src, group, async_op)
 
     def new_group(
         self, ranks: list[int] | None, timeout: timedelta | None, group_backend: str | None

@@ -13,6 +13,8 @@ import pytest
 from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.reading.tree.source import parse
+from migrate.rewrite.options import Options, Style
+from migrate.rewrite.story import rewrite_source
 
 ON_CPU = [
     "F.unfold(x, 3)",
@@ -27,6 +29,10 @@ ON_CPU = [
     "F.interpolate(x[None], (4, 4, 4), mode='trilinear')",
     "F.interpolate(x[None], (4, 4, 4))",
     "F.adaptive_avg_pool2d(x, 3)",
+    "F.adaptive_max_pool2d(x, 3)",
+    "F.interpolate(x, size=(3, 3), mode='area')",
+    "F.interpolate(x, scale_factor=2, mode='area')",
+    "F.interpolate(y[None], 5, mode='area')",
     "torch.cdist(y, y + 1)",
     "torch.searchsorted(y, y)",
     "y.median()",
@@ -40,6 +46,7 @@ ON_CPU = [
 ]
 ON_DEVICE = [
     "F.adaptive_avg_pool2d(x, 1)",
+    "F.interpolate(x, 1, mode='area')",
     "F.smooth_l1_loss(y, y.detach())",
     "F.pixel_shuffle(x, 2)",
     "F.gelu(y)",
@@ -94,3 +101,67 @@ def test_what_falls_back_is_what_is_reported() -> None:
 @pytest.mark.parametrize("spelled", ON_CPU + ON_DEVICE)
 def test_the_hazard_reports_it(spelled: str) -> None:
     assert reported(spelled) == (spelled in ON_CPU)
+
+
+SIZED = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+SIZE = 3
+OUT = (3, 3)
+
+
+class Net(nn.Module):
+    def __init__(self, size=SIZE, mode="area"):
+        super().__init__()
+        self.size, self.mode = size, mode
+        self.conv = nn.Conv2d(3, 3, 3)
+        {made}
+
+    def forward(self, x):
+        x = self.conv(x)
+        return {run}
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "run", "severities"),
+    [
+        ("pass", "F.interpolate(x, size=OUT, mode=self.mode)", ["info"]),
+        ("pass", "F.interpolate(x, size=x.shape[-1] // 3, mode='area')", ["info"]),
+        ("pass", "F.interpolate(x, scale_factor=(0.5, 0.25), mode='area')", ["info"]),
+        ("pass", "F.interpolate(x, scale_factor=0.3, mode='area')", ["warning"]),
+        ("self.up = nn.Upsample(scale_factor=2, mode='area')", "self.up(x)", ["warning"]),
+        ("self.up = nn.Upsample(size=OUT, mode='area')", "self.up(x)", ["info"]),
+        ("self.pool = nn.AdaptiveAvgPool2d(size)", "self.pool(x)", ["info"]),
+        ("self.pool = nn.AdaptiveMaxPool2d(OUT)", "self.pool(x)", ["info"]),
+        ("self.net = nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(3))", "self.net(x)", ["info"]),
+        ("self.pool = nn.AdaptiveAvgPool2d((1, 1))", "self.pool(x)", []),
+        ("self.net = nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(1))", "self.net(x)", []),
+        ("pass", "F.interpolate(x, size=(1, 1), mode='area')", []),
+    ],
+)
+def test_poolings_to_a_size(made: str, run: str, severities: list[str]) -> None:
+    source = parse(SIZED.format(made=made, run=run).encode(), Path("script.py"))
+    found = check_source(source, Config(select=("XLA111",)))
+    assert [hit.severity.value for hit in found] == severities
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+def test_the_rewrite_mentions_a_pooling_to_a_size(style: Style) -> None:
+    script = """
+import torch
+import torch.nn.functional as F
+
+model = torch.nn.Conv2d(3, 8, 3, padding=1).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    h = model(torch.ones(2, 3, 32, 32, device="cuda"))
+    F.interpolate(h, size=(3, 3), mode="area").mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    done = rewrite_source(parse(script.encode(), Path("train.py")), options=Options(style=style))
+    (note,) = [note for note in done.findings if note.rule == "XLA111"]
+    assert (note.line, note.mention) == (9, True)

@@ -40,6 +40,7 @@ from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.calls.ties import FileTies, ties_of
 from migrate.reading.draws.drawing import drawing_of, drawn_attributes
 from migrate.reading.draws.randomness import NO_SEEDING, Seeding, randomness_of
+from migrate.reading.flow.broadcasts import NAMES_INFINITE, broadcast_parts
 from migrate.reading.flow.drawn_weights import drawn_weights
 from migrate.reading.flow.extensions import extensions_of
 from migrate.reading.flow.kept_states import kept_states
@@ -197,6 +198,8 @@ class ModuleCalls:
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
             that could not be read.
         replicated: whether any file of the project has to do with several processes.
+        broadcast: what the project broadcasts of a model: parameters, buffers, those of the state dict. Empty
+            where the file names no infinity.
         launches: whether running the file calls a function, of whatever file, that starts the replicas.
         accelerated: whether the file, or a file that imports it, names an accelerator.
     """
@@ -243,6 +246,7 @@ class ModuleCalls:
     unread: bool = False
     unread_imports: tuple[Path, ...] = ()
     replicated: bool = False
+    broadcast: frozenset[str] = frozenset()
     accelerated: bool = False
     imports_ranks: bool = False
     rivals: tuple[Rival, ...] = ()
@@ -392,6 +396,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         gradient_free=frozenset(f.line for f in scope.functions if f in gradient_free(analysis)),
         unread_imports=tuple(analysis.project.unread_imports) if alone else (),
         replicated=_is_replicated(analysis),
+        broadcast=_broadcast(analysis, scope.module),
         accelerated=programs_of(analysis).is_accelerated(scope.module.path),
         loading_parts=dict(_loading_parts(analysis, scope)),
         divided_saves=dict(_divided_saves(analysis, scope)),
@@ -651,6 +656,10 @@ def _is_replicated(analysis: Analysis) -> bool:
     """Whether any file of a project names torch.distributed, DDP or torch_xla's replicas."""
     words = (b"torch.distributed", b"DistributedDataParallel", b"xla_model", b"torch_xla.launch")
     return any(word in s.module.data for s in analysis.scopes.values() for word in words)
+
+
+def _broadcast(analysis: Analysis, module: Module) -> frozenset[str]:
+    return broadcast_parts(analysis) if NAMES_INFINITE.search(module.data) else frozenset()
 
 
 @lru_cache(maxsize=2)

@@ -33,7 +33,9 @@ from migrate.rewrite.results import Note
 from migrate.rewrite.workspace import Workspace
 
 # Hazards that are information and that a rewrite mentions all the same.
-MENTIONED = frozenset({"XLA108", "XLA109", "XLA208", "XLA210", "XLA212", "XLA213", "XLA607"})
+MENTIONED = frozenset(
+    {"XLA108", "XLA109", "XLA111", "XLA208", "XLA210", "XLA212", "XLA213", "XLA607"}
+)
 # Reads of the device; a rewrite mentions those of every step.
 READS = frozenset({"XLA110", "XLA201", "XLA202", "XLA203", "XLA204", "XLA205"})
 # Line, column, rule and message of what the rewrite reports.

@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
-from shims._shared import gloo_threads, wide
+from shims._shared import gloo_threads, root_broadcast, wide
 from shims.patches import calls, parameters
 from shims.patches.cuda import refusal
 from shims.patches.devices import Devices
@@ -96,6 +96,7 @@ def _making(groups: _Groups, devices: Devices) -> dict[str, Callable[..., Any]]:
             import torch_xla.distributed.xla_backend  # noqa: F401 - registers the backend
             import torch_xla.runtime as xr
 
+            root_broadcast.install()
             timeout = {"timeout": given["timeout"]} if given.get("timeout") else {}
             # torch_xla's rendezvous is at MASTER_ADDR.
             with rendezvous.here({"world_size": xr.world_size()}, devices.count):

@@ -14,8 +14,13 @@ from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import bind, code, keyword, string_value
 from migrate.reading.values.kind import Kind
 
-ADAPTIVE = frozenset(f"AdaptiveAvgPool{rank}d" for rank in (1, 2, 3))
-POOLS = frozenset(f"adaptive_avg_pool{rank}d" for rank in (1, 2, 3))
+# Adaptive poolings, by the kind; that of the maximum in 3-D always runs on the CPU.
+ADAPTIVE = {f"AdaptiveAvgPool{rank}d": "average" for rank in (1, 2, 3)}
+ADAPTIVE |= {f"AdaptiveMaxPool{rank}d": "max" for rank in (1, 2)}
+POOLS = {f"adaptive_avg_pool{rank}d": "average" for rank in (1, 2, 3)}
+POOLS |= {f"adaptive_max_pool{rank}d": "max" for rank in (1, 2)}
+POOLING = ("adaptive average", "adaptive max", "area interpolation to")
+NO_MULTIPLE = "runs on the CPU where a size of the input is no multiple of the output's"
 MODULE_PACKAGES = ("torch.nn", "torch.nn.modules")
 VISION = "torchvision.ops"
 SEQUENTIAL = ("torch.nn.Sequential", "torch.nn.ModuleList")
@@ -33,8 +38,8 @@ class CpuFallback(Hazard):
     `torchvision.ops`, … It cuts the graph, fetches the inputs,
     computes on the CPU and sends the result back, in the backward pass once more. Of `glu` and `cdist` only
     the gradient runs there. `interpolate` has a lowering of 2-D `nearest` and `bilinear` only (without
-    `antialias=True`), an adaptive average pooling only where the output divides the input, and `one_hot`
-    without `num_classes` reads the greatest class.
+    `antialias=True`), an adaptive pooling, and `interpolate(mode="area")`, which is one, only where the
+    output divides the input, and `one_hot` without `num_classes` reads the greatest class.
 
     **What to do.** `one_hot`: pass `num_classes`. `interpolate`: `mode="bilinear"`; 3-D `nearest` by a whole
     factor: `repeat_interleave` of each axis by a number. `multinomial` of one sample: add Gumbel noise to
@@ -65,7 +70,9 @@ class CpuFallback(Hazard):
             "interpolate",
             "Upsample",
             "adaptive_avg_pool",
+            "adaptive_max_pool",
             "AdaptiveAvgPool",
+            "AdaptiveMaxPool",
         }
         | {"fft", "one_hot"}
     )
@@ -171,6 +178,10 @@ class CpuFallback(Hazard):
                     u = F.interpolate(self.flat(x), scale_factor=2)
                     u = F.adaptive_avg_pool2d(u, 1) + F.adaptive_avg_pool2d(u, (1, None))
                     u = F.adaptive_avg_pool2d(u, 3)  # XLA111 info
+                    u = F.interpolate(u, size=(3, 1), mode="area")  # XLA111 info
+                    u = F.interpolate(u, scale_factor=1 / 2, mode="area")  # XLA111 info
+                    u = F.interpolate(u, None, 2, "area")  # XLA111
+                    u = F.interpolate(u, size=1, mode="area")
                     return self.gates(self.normed(u)).nanmedian() + x.unfold(1, 2, 2).sum()  # XLA111 # XLA111
             """
         ),
@@ -237,7 +248,9 @@ class CpuFallback(Hazard):
         assert isinstance(node, cst.Call)
         if not facts.steps.inside(node):
             operator = _layer(node, facts)
-            if operator:
+            if operator.startswith(POOLING):
+                yield self.hit(node, f"{operator} {NO_MULTIPLE}", Severity.INFO)
+            elif operator:
                 message = (
                     f"{operator} runs on the CPU: at every call of this layer the graph is cut"
                 )
@@ -256,8 +269,8 @@ class CpuFallback(Hazard):
         severity = None
         if operator == "one_hot":
             message = "one_hot without num_classes reads the greatest class: the graph is cut; num_classes=…"
-        elif operator.startswith("adaptive average"):
-            message = f"{operator} runs on the CPU where a size of the input is no multiple of the output's"
+        elif operator.startswith(POOLING):
+            message = f"{operator} {NO_MULTIPLE}"
             severity = Severity.INFO
         elif operator in cpu.ONLY_BACKWARD:
             message = f"the gradient of {operator} runs on the CPU: the backward pass is cut there"
@@ -289,7 +302,7 @@ def _function(name: str, call: cst.Call, facts: Facts) -> str:
         if last in ("interpolate", "upsample"):
             return _interpolation(call, cpu.INTERPOLATE, call, facts)
         if last in POOLS:
-            return _pooling(call, 1, facts)
+            return _pooling(call, 1, POOLS[last], facts)
         return last if last in cpu.FUNCTIONAL else ""
     if package == "torch.linalg" and last in cpu.LINALG:
         return name
@@ -330,7 +343,7 @@ def _module(made: cst.Call, call: cst.Call | None, facts: Facts) -> str:
     if kind == "Upsample":
         return _interpolation(made, cpu.UPSAMPLE, call, facts)
     if kind in ADAPTIVE:
-        return _pooling(made, 0, facts)
+        return _pooling(made, 0, ADAPTIVE[kind], facts)
     return cpu.MODULES.get(kind, "")
 
 
@@ -344,8 +357,6 @@ def _layer(node: cst.Call, facts: Facts) -> str:
     if not isinstance(holder, cst.Call) or facts.names.of(holder.func) not in SEQUENTIAL:
         return ""
     operator = _module(node, None, facts)
-    if operator.startswith("adaptive average"):
-        return ""
     return operator if operator and _runs_in_step(node, facts) else ""
 
 
@@ -372,6 +383,8 @@ def _interpolation(
         return f"{outside[0]} interpolation"
     if smooth is not None and code(smooth.value) != "False":
         return "interpolation with antialias=True"
+    if "area" in modes:
+        return _area(bound.get("size"), bound.get("scale_factor"), facts)
     if "nearest" not in modes:
         return ""
     sizes = [bound[name].value for name in ("size", "scale_factor") if name in bound]
@@ -419,18 +432,47 @@ def _rank(node: cst.BaseExpression, facts: Facts, depth: int = 4) -> set[int]:
     }
 
 
-def _pooling(node: cst.Call, position: int, facts: Facts) -> str:
-    """Return the adaptive average pooling that `node` runs or makes, unless it is to one element."""
+def _area(size: cst.Arg | None, factor: cst.Arg | None, facts: Facts) -> str:
+    """Return an interpolation of mode area, which is an adaptive average pooling, unless to one element."""
+    if size is not None and code(size.value) != "None":
+        numbers = _elements(size.value, facts)
+        return "" if numbers <= {"1", "None"} else f"area interpolation to {code(size.value)}"
+    if factor is None:
+        return ""
+    divides = all(_divides(number) for number in _elements(factor.value, facts))
+    scale = f"by {code(factor.value)}"
+    return f"area interpolation to a size {scale}" if divides else f"area interpolation {scale}"
+
+
+def _divides(factor: str) -> bool:
+    """Whether a scale of `factor`, as it is written, may give sizes that divide those of the input."""
+    whole, _, part = factor.replace(" ", "").partition("/")
+    try:
+        scale = float(whole) / float(part or 1)
+    except (ValueError, ZeroDivisionError):
+        return True
+    return scale > 0 and abs(1 / scale - round(1 / scale)) < 1e-6 and scale <= 1
+
+
+def _elements(node: cst.BaseExpression, facts: Facts, depth: int = 4) -> set[str]:
+    """Return the numbers of the size `node`, as they are written; a name's are what it is given."""
+    parts: list[cst.BaseExpression] = []
+    if isinstance(node, cst.Tuple | cst.List):
+        parts = [element.value for element in node.elements]
+    elif isinstance(node, cst.Name | cst.Attribute) and depth:
+        parts = facts.values.given_to(node)
+    numbers = {number for part in parts for number in _elements(part, facts, depth - 1)}
+    return numbers or {code(node)}
+
+
+def _pooling(node: cst.Call, position: int, kind: str, facts: Facts) -> str:
+    """Return the adaptive pooling that `node` runs or makes, unless it is to one element."""
     arg = keyword(node, "output_size")
     plain = [arg for arg in node.args if arg.keyword is None]
     arg = arg or (plain[position] if len(plain) > position else None)
     if arg is None:
         return ""
-    value = arg.value
-    parts = (
-        [e.value for e in value.elements] if isinstance(value, cst.Tuple | cst.List) else [value]
-    )
-    numbers = [code(part) for part in parts]
+    numbers = _elements(arg.value, facts)
     if all(number in ("1", "None") or not number.isdecimal() for number in numbers):
         return ""
-    return f"adaptive average pooling to {code(value)}"
+    return f"adaptive {kind} pooling to {code(arg.value)}"

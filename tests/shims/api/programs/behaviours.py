@@ -92,6 +92,27 @@ def check_reductions(rank, n):
     refused(ValueError, lambda: shims.all_reduce(whole, "average"), "'average'")
 
 
+def check_infinities(rank, n):
+    device = shims.device()
+    infinite = torch.full((2, 2), float("-inf"))
+    for name, broadcast in (("shims", shims.broadcast), ("dist", dist.broadcast)):
+        value = (
+            infinite.to(device) if rank == 1 else torch.full((2, 2), float("nan"), device=device)
+        )
+        broadcast(value, 1)
+        same(f"infinite, {name}", value, infinite)
+    scalar = torch.tensor(float("inf"), device=device)
+    dist.broadcast(scalar, 0)
+    same("infinite scalar", scalar, float("inf"))
+    net = nn.BatchNorm1d(2)
+    net.register_buffer("mask", infinite.triu(1), persistent=False)
+    wrapped = shims.ddp(shims.to_device(net))
+    for _ in range(2):  # DDP broadcasts the buffers again before the second
+        with shims.step():
+            wrapped(torch.ones(2, 2, device=device)).sum().backward()
+    same("mask under DDP", net.mask, infinite.triu(1))
+
+
 def check_movements(rank, n):
     device = shims.device()
     on_host = [torch.arange(3.0) + 10 * r for r in range(n)]
@@ -394,6 +415,7 @@ def main(rank, folder):
     record = {"world": n}
     check_ranks(rank, n)
     check_reductions(rank, n)
+    check_infinities(rank, n)
     check_movements(rank, n)
     check_objects_and_groups(rank, n)
     check_barrier(rank, folder)

@@ -10,23 +10,46 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.flow.loaded import is_loaded
 from migrate.reading.names.bindings import How
-from migrate.reading.tree.tree import code
+from migrate.reading.tree.tree import code, is_attribute_of_self
 
 SAVE = "torch_xla.core.xla_model.save"
 RESTORE = "random.setstate"
 ENUMS = frozenset({"enum.Enum", "enum.IntEnum", "enum.StrEnum", "enum.Flag"})
 DEEPEST = 4
+TUPLE = "named tuple"
+NAMED_TUPLES = frozenset({"collections.namedtuple", "typing.NamedTuple"})
+# Classes whose objects are such containers, and more.
+CONTAINERS = {
+    "addict.Dict": "dict",
+    "box.Box": "dict",
+    "collections.Counter": "dict",
+    "collections.defaultdict": "dict",
+    "easydict.EasyDict": "dict",
+    "munch.Munch": "dict",
+    "yacs.config.CfgNode": "dict",
+}
+# Plain themselves; their subclasses are not.
+BASES = {
+    "collections.OrderedDict": "dict",
+    "typing.Dict": "dict",
+    "typing.List": "list",
+    "typing.OrderedDict": "dict",
+    "typing.Set": "set",
+}
 
 
 class SavedCopies(Hazard):
-    """xm.save copies what it saves: tuples become lists, and a class raises.
+    """xm.save copies what it saves: containers become plain ones, and a class raises.
 
     **Why.** `xm.save` rebuilds the object with its tensors on the CPU. A tuple, also a named one, becomes a
-    list: `random.setstate(checkpoint["random"])` raises "state vector must be a tuple" on resuming. A class
+    list: `random.setstate(checkpoint["random"])` raises "state vector must be a tuple" on resuming. A dict
+    of a class of its own (`class Config(dict)`, yacs' `CfgNode`, a `defaultdict`) becomes a plain dict, and
+    `checkpoint["config"].depth` raises AttributeError; so do such lists and sets. A class
     or a member of an Enum in what is saved (`{"norm": nn.LayerNorm}`, or an attribute of a configuration)
     raises "'mappingproxy' object does not support item assignment" when it is saved.
 
-    **What to do.** `version, numbers, gauss = checkpoint["random"]`, then
+    **What to do.** Save `dict(config)`, and make the object again when it is loaded:
+    `Config(checkpoint["config"])`. `version, numbers, gauss = checkpoint["random"]`, then
     `random.setstate((version, tuple(numbers), gauss))`. Save the name of a class or of a member:
     `nn.LayerNorm.__name__`, `mode.value`.
 
@@ -56,7 +79,12 @@ class SavedCopies(Hazard):
                 pass
 
 
+            class Config(dict):
+                __getattr__ = dict.__getitem__
+
+
             def save(model, path):
+                xm.save({"model": model.state_dict(), "config": Config(depth=2)}, path)  # XLA831
                 xm.save({"model": model.state_dict(), "norm": nn.LayerNorm}, path)  # XLA831
                 xm.save(dict(model=model.state_dict(), kind=Encoder), path)  # XLA831
                 state = {"model": model.state_dict(), "run": {"mode": Mode.FAST}}
@@ -88,7 +116,13 @@ class SavedCopies(Hazard):
                 FAST = "fast"
 
 
+            class Config(dict):
+                __getattr__ = dict.__getitem__
+
+
             def save(model, path, loss=nn.CrossEntropyLoss()):
+                config = Config(depth=2)
+                xm.save({"config": dict(config), "depth": config.depth, "all": vars(config)}, path)
                 state = {"model": model.state_dict(), "mode": Mode.FAST.value, "eps": nn.Parameter}
                 state = {"model": model.state_dict(), "norm": nn.LayerNorm.__name__, "loss": loss}
                 xm.save(state, path)
@@ -151,6 +185,10 @@ class SavedCopies(Hazard):
                     "\"'mappingproxy' object does not support item assignment\"; save its name"
                 )
                 yield self.hit(node, message)
+                return
+            lost = next(_plain_again(node.args[0].value, facts), None)
+            if lost is not None:
+                yield self.hit(node, _says(*lost))
         elif (
             name == RESTORE and _is_written_here(facts) and _is_restored(node.args[0].value, facts)
         ):
@@ -159,6 +197,15 @@ class SavedCopies(Hazard):
                 f"gauss = {code(node.args[0].value)}; random.setstate((version, tuple(numbers), gauss))"
             )
             yield self.hit(node, message)
+
+
+def _says(value: cst.BaseExpression, kind: str) -> str:
+    plain = "list" if kind == TUPLE else kind
+    saved = f"{kind}({code(value)})" if kind != TUPLE else f"{code(value)}._asdict()"
+    return (
+        f"xm.save writes `{code(value)}`, a {kind} of its own class, as a plain {plain}: what the class adds "
+        f"is gone after torch.load; save {saved}, and make the object again"
+    )
 
 
 def _is_written_here(facts: Facts) -> bool:
@@ -176,6 +223,75 @@ def _is_restored(value: cst.BaseExpression, facts: Facts) -> bool:
     if isinstance(holder, cst.Name):
         return facts.bindings.nearest(holder) is None or is_loaded(holder, facts)
     return isinstance(holder, cst.Subscript) and _is_restored(holder, facts)
+
+
+def _plain_again(
+    value: cst.BaseExpression | None, facts: Facts, depth: int = 0
+) -> Iterator[tuple[cst.BaseExpression, str]]:
+    """Yield what is saved and comes back as a plain container, each with the kind of container."""
+    if value is None or depth > DEEPEST:
+        return
+    if isinstance(value, cst.Dict | cst.List | cst.Tuple | cst.Set):
+        for element in value.elements:
+            yield from _plain_again(element.value, facts, depth + 1)
+    elif isinstance(value, cst.Call):
+        func = value.func
+        kind = _container(func, facts)
+        if kind:
+            yield value, kind
+        elif code(func) == "dict":
+            for arg in value.args:
+                if arg.keyword is not None or isinstance(arg.value, cst.Dict):
+                    yield from _plain_again(arg.value, facts, depth + 1)
+        elif isinstance(func, cst.Attribute) and func.attr.value == "clone":
+            yield from ((value, kind) for _, kind in _plain_again(func.value, facts, depth + 1))
+        else:
+            for function in facts.context.called(value):
+                for returned in facts.bindings.returns[id(function)]:
+                    for _, kind in _plain_again(returned, facts, depth + 1):
+                        yield value, kind
+    elif isinstance(value, cst.Name | cst.Attribute):
+        for given in _given(value, facts):
+            holder = isinstance(given, cst.Dict | cst.List | cst.Tuple | cst.Set)
+            for part, kind in _plain_again(given, facts, depth + 1):
+                yield (part if holder else value), kind
+
+
+def _given(node: cst.Name | cst.Attribute, facts: Facts) -> list[cst.BaseExpression]:
+    """Return what the name or attribute `node` is given, by callers of the function too."""
+    if not isinstance(node, cst.Name):
+        return facts.values.given_to(node) if is_attribute_of_self(node) else []
+    found = facts.bindings.parameter(node)
+    if found is not None:
+        function, parameter = found
+        default = [] if parameter.default is None else [parameter.default]
+        return [*facts.bindings.passed(function, node.value), *default]
+    reaching = [given for given in facts.bindings.reaching(node) if given.how is How.VALUE]
+    values = [given.value for given in reaching if isinstance(given.value, cst.BaseExpression)]
+    put = [one.value for one in facts.bindings.put_into(node)]
+    return [*(values or facts.values.given_to(node)), *put]
+
+
+def _container(func: cst.BaseExpression, facts: Facts, depth: int = 0) -> str:
+    """Return which container an object of the class `func` is: dict, list, set or a named tuple."""
+    name = facts.names.of(func) or ""
+    if name in CONTAINERS or (name in BASES and depth):
+        return CONTAINERS.get(name) or BASES[name]
+    if depth > DEEPEST or not isinstance(func, cst.Name):
+        return ""
+    if func.value in ("dict", "list", "set"):
+        return func.value if depth else ""
+    definition = facts.bindings.classes.get(func.value)
+    if definition is not None and _means(func, facts):
+        bases = [base.value for base in definition.bases]
+        if any(facts.names.of(base) in NAMED_TUPLES for base in bases):
+            return TUPLE
+        bases = [base.value if isinstance(base, cst.Subscript) else base for base in bases]
+        return next(filter(None, (_container(b, facts, depth + 1) for b in bases)), "")
+    for given in facts.values.given_to(func):
+        if isinstance(given, cst.Call) and facts.names.of(given.func) in NAMED_TUPLES:
+            return TUPLE
+    return ""
 
 
 def _classes(
