@@ -167,6 +167,7 @@ class ModuleCalls:
         nesting: the calls that run such functions, so that no block of a step goes around them.
         feeding: the lines of its functions that run within training steps only, for their loss.
         drawing: the calls that run a function that returns a random number of the host.
+        host_saves: the saves of a parameter for which all calls pass parts of checkpoints on the CPU.
         host_transforms: the calls of transforms of libraries that draw on the host, with what makes these.
         drawn_attributes: the classes of it, by name, and their attributes that are set to such numbers.
         of_libraries: the calls of parameters and attributes for which all callers give a function of torch,
@@ -288,6 +289,7 @@ class ModuleCalls:
     mixed_groups: Mapping[End, str] = field(default_factory=dict)
     held_by_some: frozenset[End] = frozenset()
     kept_states: Mapping[End, str] = field(default_factory=dict)
+    host_saves: frozenset[End] = frozenset()
     kept_imports: frozenset[str] = frozenset()
     reexported: Mapping[str, str] = field(default_factory=dict)
 
@@ -468,6 +470,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         held_by_some=frozenset(
             _end(node, scope.module)
             for node in (held_by_some(analysis, scope) if _is_replicated(analysis) else ())
+        ),
+        host_saves=frozenset(
+            _end(call, scope.module) for call in saves_of(analysis).of_host(scope)
         ),
         kept_imports=reexports_of(analysis).kept_imports(scope),
         reexported=reexports_of(analysis).of_file(scope),
