@@ -113,7 +113,7 @@ def hits(
     """Yield what `hazards` find, each place once; only at the nodes `within`, by their ids, if given."""
     by_type: dict[type[cst.CSTNode], list[Hazard]] = defaultdict(list)
     elsewhere: dict[type[cst.CSTNode], list[Hazard]] = defaultdict(list)
-    for hazard in concerned(facts.context.source.text, hazards):
+    for hazard in concerned(facts.context.spelled, hazards):
         for kind in hazard.nodes:
             by_type[kind].append(hazard)
             if not (hazard.of_names and kind in NAMES):

@@ -9,7 +9,7 @@ from migrate.check.config import Config
 from migrate.check.finding import UNREADABLE, Finding
 from migrate.check.hazard import Severity
 from migrate.check.notebook import check_notebook
-from migrate.check.prescan import may_hold_hazards
+from migrate.check.prescan import is_handed_hazards, may_hold_hazards
 from migrate.errors import MigrateError
 from migrate.reading.notebook.text import (
     SUFFIX,
@@ -38,7 +38,7 @@ def check_file(path: Path, config: Config, known: Known | None = None) -> tuple[
     """
     known = known or Known()
     data = _content(path)
-    if not known.entries and not may_hold_hazards(data):
+    if not known.entries and not may_hold_hazards(data) and not is_handed_hazards(known.calls):
         return ()
     if path.suffix == SUFFIX:
         return _check_notebook(data, path, config, known)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
 from migrate.check.check import Known
+from migrate.check.prescan import is_handed_hazards
 from migrate.errors import MigrateError
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.facts import ModuleCalls, calls_of_file
@@ -67,7 +68,7 @@ class Followed:
         self._calls: dict[Path, ModuleCalls] = {}
         self._entries: dict[Path, dict[int, Entry]] = {}
         self._unread: dict[Path, None] = {}
-        concerned = set(files)
+        concerned = {*files, *(path for path in named if path.is_file())}
         for root, members in _by_root(named).items():
             if not concerned.isdisjoint(members):
                 self._follow(
@@ -91,12 +92,23 @@ class Followed:
             here = path.resolve()
             jobs.append(Job(path, Known(self._calls.get(here), self._entries.get(here, {}))))
         done = {path.resolve() for path in self._files}
+        for here in self._handed_names():
+            if here not in done and wanted(path := self._named[here]):
+                done.add(here)
+                known = Known(self._calls[here], self._entries.get(here, {}))
+                jobs.append(Job(path, known))
         for here, entries in self._entries.items():
             path = self._named.get(here, _shown(here))
             if entries and here not in done and wanted(path):
                 whole = here in self._named
                 jobs.append(Job(path, Known(self._calls.get(here), entries, whole)))
         return sorted(jobs, key=lambda job: not job.known.whole)
+
+    def _handed_names(self) -> Iterator[Path]:
+        """Yield the files that reach names with hazards through other files: `comm.barrier()`."""
+        for here, calls in self._calls.items():
+            if here in self._named and is_handed_hazards(calls):
+                yield here
 
     def unread(self, wanted: Callable[[Path], bool]) -> list[Path]:
         """Return the files that others import, that could not be read, that are `wanted` and not checked."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from migrate.reading.calls.facts import ModuleCalls
 from migrate.reading.catalogue import catalogue
 from migrate.reading.tree.prescan import seen_by
 
@@ -18,3 +19,11 @@ def may_hold_hazards(data: bytes) -> bool:
     """Whether a file with the bytes `data` has to be looked at."""
     utf16 = data[:2] in (b"\xff\xfe", b"\xfe\xff")
     return utf16 or WORDS.search(data) is not None
+
+
+def is_handed_hazards(calls: ModuleCalls | None) -> bool:
+    """Whether a file reaches names that may have hazards through other files: `comm.barrier()`."""
+    if calls is None:
+        return False
+    names = "\n".join((*calls.reexported.values(), *calls.stars.values()))
+    return may_hold_hazards(names.encode())

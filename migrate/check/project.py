@@ -64,7 +64,7 @@ def check_paths(paths: Sequence[Path], config: Config, progress: Tell = silent) 
     worth = [file for file in files if _worth_parsing(file)]
     # Of what the user names, nothing is said that was not read.
     others = [file for file in files if file in named and file not in worth]
-    if not worth:
+    if not worth and not others:
         return _apart(len(files), _unreadable(others, config), paths)
 
     def wanted(path: Path) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import libcst as cst
 
@@ -33,6 +33,7 @@ def apply(
     above: Callable[[cst.CSTNode], Iterable[cst.CSTNode]],
     *,
     gives_all: bool = False,
+    kept_imports: Collection[str] = (),
 ) -> cst.Module:
     """Return `module` with `edits` made, imports and definitions added and imports now unused removed.
 
@@ -42,6 +43,7 @@ def apply(
         imports, definitions: what the edits need.
         above: gives the nodes above a node of `module`.
         gives_all: whether another file takes all of its names, imported ones too, so that none may go.
+        kept_imports: the names of imports that stay, used or not.
 
     Raises:
         RuleConflictError: two edits of one node, or an edit inside a subtree that another consumes.
@@ -51,7 +53,9 @@ def apply(
     edited = cst.ensure_type(module.visit(applying), cst.Module)
     added = definitions.added()
     if not gives_all:
-        edited = remove_imports(edited, no_longer_used(module, edited, *added))
+        unused = no_longer_used(module, edited, *added)
+        gone = {name for name in unused if name.partition(".")[0] not in kept_imports}
+        edited = remove_imports(edited, frozenset(gone))
     return add_definitions(add_imports(edited, imports.added(edited, *added)), added)
 
 

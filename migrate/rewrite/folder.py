@@ -12,6 +12,7 @@ from migrate.reading.accelerators.asked import spelled_devices
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.facts import ModuleCalls, calls_of_file
 from migrate.reading.facts import facts_of
+from migrate.reading.names.reexports import reexports_of
 from migrate.reading.notebook.cells import join
 from migrate.reading.notebook.text import SUFFIX, parse_notebook
 from migrate.reading.processes.led import led_of
@@ -140,12 +141,23 @@ def _with_unread(
 
 
 def _is_concerned(path: Path, analysis: Analysis) -> bool:
-    """Whether a file that holds no word of a rule trains, starts training, or holds the device of a move."""
+    """Whether a file without a word of a rule trains, starts training, or is handed such a word."""
     return (
         path.resolve() in spelled_devices(analysis)
+        or _is_handed_names(path, analysis)
         or _starts_training(path, analysis)
         or _holds_step_loop(path, analysis)
     )
+
+
+def _is_handed_names(path: Path, analysis: Analysis) -> bool:
+    """Whether a file reaches names of rules through other files: `comm.barrier()`."""
+    top = analysis.scopes.get(path.resolve())
+    if top is None:
+        return False
+    names = [*reexports_of(analysis).of_file(top).values()]
+    names += dict(analysis.evaluator.from_outside(top)).values() if top.stars else ()
+    return concerns_rules("\n".join(names).encode())
 
 
 def _holds_step_loop(path: Path, analysis: Analysis) -> bool:

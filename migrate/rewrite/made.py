@@ -46,6 +46,7 @@ def applied(found: Plan) -> tuple[bytes, tuple[Note, ...]]:
         script.definitions,
         script.ancestors,
         gives_all=script.calls.gives_all,
+        kept_imports=script.calls.kept_imports,
     )
     return script.source.render(module), tuple(_lost_comments(script, module))
 

@@ -32,7 +32,7 @@ def plan(context: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Pla
     """Return the edits and the findings of `rules`, and, unless `rest` is false, what none speaks of."""
     by_type: dict[type[cst.CSTNode], list[Rule]] = defaultdict(list)
     elsewhere: dict[type[cst.CSTNode], list[Rule]] = defaultdict(list)
-    for rule in concerned(context.source.text, rules):
+    for rule in concerned(context.spelled, rules):
         for kind in rule.nodes:
             by_type[kind].append(rule)
             if not (rule.of_names and kind in NAMES):

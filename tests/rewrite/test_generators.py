@@ -87,3 +87,26 @@ def test_check_names_each_of_them(tmp_path: Path) -> None:
     done = check_paths([tmp_path], Config())
     reported = {(f.path.name, f.line) for f in done.findings if f.code == "XLA814"}
     assert reported == {("streams.py", 13), ("main.py", 3)}
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+@pytest.mark.parametrize(
+    ("fill", "reported"),
+    [
+        ("torch.empty_like(x).exponential_(generator=rng)", True),
+        ("x.new_empty(3).cauchy_(0, 1, generator=rng)", True),
+        ("x.clone().geometric_(0.5, generator=rng)", True),
+        ("torch.zeros(3, device='cuda').log_normal_(generator=rng)", True),
+        ("torch.empty_like(x).exponential_(generator=None)", False),
+        ("torch.empty_like(x).normal_(generator=rng)", False),
+        ("torch.empty(3).exponential_(generator=rng).cuda()", False),
+    ],
+)
+def test_fills_that_xla_does_not_make_with_a_generator(
+    tmp_path: Path, style: Style, fill: str, reported: bool
+) -> None:
+    head = "import torch\n\nrng = torch.Generator(device='cuda')\nx = torch.ones(3).cuda()\n"
+    (tmp_path / "draw.py").write_text(f"{head}y = {fill}\n")
+    done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
+    lines = [n.line for file in done.files for n in file.findings if n.rule == "XLA814"]
+    assert lines == ([5] if reported else [])

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from migrate.reading.tree.source import parse
-from migrate.rewrite.options import Options
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.options import Options, Style
 from migrate.rewrite.story import rewrite_source
 
 SCRIPT = """\
@@ -108,3 +109,48 @@ def test_what_callers_pass_from_a_checkpoint_on_the_host_may_go_into_a_buffer(
     done = rewrite_source(parse(script, Path("script.py")))
     assert bool([one for one in done.findings if one.rule == "save"]) is reported
     assert b"torch.save(checkpoint, buffer)" in done.data
+
+
+@pytest.mark.parametrize("style", ["native", "portable"])
+@pytest.mark.parametrize(
+    ("saved", "reported"),
+    [
+        ('{"ema": checkpoint}', False),
+        ('{"ema": checkpoint["ema"], "epoch": 3, "best": None}', False),
+        ("[checkpoint, checkpoint]", False),
+        ('{"ema": checkpoint, "model": ema.state_dict()}', True),
+        ('{"ema": checkpoint, **others}', True),
+    ],
+)
+def test_what_is_put_around_a_checkpoint_on_the_host(
+    style: Style, saved: str, reported: bool
+) -> None:
+    script = BUFFER.replace("PLACE", '"cpu"').replace("save(checkpoint,", f"save({saved},").encode()
+    done = rewrite_source(parse(script, Path("script.py")), options=Options(style=style))
+    assert bool([one for one in done.findings if one.rule == "save"]) is reported
+
+
+@pytest.mark.parametrize(
+    ("load", "reported"),
+    [
+        ('torch.load("model.pt", map_location="cpu")', False),
+        ('torch.load("model.pt", "cpu")["ema"]', False),
+        ('torch.hub.load_state_dict_from_url(URL, map_location="cpu")', False),
+        ('torch.load("model.pt")', True),
+        ("model.state_dict()", True),
+    ],
+)
+def test_what_another_file_loads_on_the_host_may_go_into_a_buffer(
+    tmp_path: Path, load: str, reported: bool
+) -> None:
+    (tmp_path / "helpers.py").write_text(
+        "import io\n\nimport torch\n\n\ndef load_ema(ema, checkpoint):\n    buffer = io.BytesIO()\n"
+        '    torch.save({"ema": checkpoint}, buffer)\n    ema.load(buffer)\n'
+    )
+    (tmp_path / "main.py").write_text(
+        "import helpers\nimport torch\n\nmodel = torch.nn.Linear(2, 2).cuda()\n"
+        f"state = {load}\nhelpers.load_ema(model, state)\n"
+    )
+    done = rewrite_folder(tmp_path, processes=1)
+    saves = [one for file in done.files for one in file.findings if one.rule == "save"]
+    assert bool(saves) is reported

@@ -48,6 +48,7 @@ from migrate.reading.flow.mixed_groups import given_of, mixed_groups, run_with
 from migrate.reading.flow.prepared import unprepared_batches
 from migrate.reading.flow.prepared_models import loads_to_accelerator, unwrapped_modules
 from migrate.reading.flow.shares import Share, divided_saves
+from migrate.reading.names.reexports import reexports_of
 from migrate.reading.processes.led import led_of
 from migrate.reading.processes.one_by_one import starting_replicas
 from migrate.reading.processes.rivals import Rival, rivals_of
@@ -117,6 +118,10 @@ class ModuleCalls:
         stars: what the names stand for that `from module import *` brings from outside of the project, also
             by way of its files.
         gives_all: whether a file of the project imports `*` from this one.
+        kept_imports: the names of its imports that stay, used or not: other files of the project take them
+            (`from comm import dist`, `comm.dist`), or the import runs statements of a module of the project.
+        reexported: the names of the project's modules, as the file imports them, that are names from outside:
+            `comm.dist`, where comm.py has `import torch.distributed as dist`.
         on_accelerator: whether each loop that trains or may evaluate, by its line, runs on an accelerator;
             None where the source does not decide it.
         on_cpu: the lines of the loops of which a comment `# migrate: cpu` says so, each with the line of
@@ -163,6 +168,7 @@ class ModuleCalls:
         nesting: the calls that run such functions, so that no block of a step goes around them.
         feeding: the lines of its functions that run within training steps only, for their loss.
         drawing: the calls that run a function that returns a random number of the host.
+        host_saves: the saves of a parameter for which all calls pass parts of checkpoints on the CPU.
         host_transforms: the calls of transforms of libraries that draw on the host, with what makes these.
         drawn_attributes: the classes of it, by name, and their attributes that are set to such numbers.
         of_libraries: the calls of parameters and attributes for which all callers give a function of torch,
@@ -287,11 +293,21 @@ class ModuleCalls:
     mixed_groups: Mapping[End, str] = field(default_factory=dict)
     held_by_some: frozenset[End] = frozenset()
     kept_states: Mapping[End, str] = field(default_factory=dict)
+    host_saves: frozenset[End] = frozenset()
+    kept_imports: frozenset[str] = frozenset()
+    reexported: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def run_on_accelerator(self) -> bool:
         """Whether a loop of the file runs on an accelerator, whatever file moves there what it uses."""
         return bool(self.marked) or any(self.on_accelerator.values())
+
+    def outside(self, name: str) -> str:
+        """Return the imported `name`; what it is outside, where a module of the project hands that on."""
+        head = name if self.reexported else ""
+        while head and head not in self.reexported:
+            head = head.rpartition(".")[0]
+        return self.reexported[head] + name[len(head) :] if head else name
 
     def is_local(self, name: str) -> bool:
         """Whether the dotted `name`, as imported, is a module of the user's project, or a part of one."""
@@ -354,7 +370,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         frozenset(_early_seeds(analysis, scope)) if alone else frozenset(),
         {_end(node, scope.module): kind for node, kind in devices_of(analysis, scope)},
         spelled_devices(analysis).get(scope.module.path, frozenset()),
-        dict(analysis.evaluator.from_outside(scope)) if scope.stars else {},
+        {**reexports_of(analysis).starred(scope), **dict(analysis.evaluator.from_outside(scope))}
+        if scope.stars
+        else {},
         scope.module.path in _give_all(analysis),
         dict(_on_accelerator(analysis, scope)),
         dict(_saves(analysis, scope, alone)),
@@ -458,6 +476,11 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
             _end(node, scope.module)
             for node in (held_by_some(analysis, scope) if _is_replicated(analysis) else ())
         ),
+        host_saves=frozenset(
+            _end(call, scope.module) for call in saves_of(analysis).of_host(scope)
+        ),
+        kept_imports=reexports_of(analysis).kept_imports(scope),
+        reexported=reexports_of(analysis).of_file(scope),
     )
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 SAVES = TORCH_SAVES | SAFETENSORS_SAVES | {"shims.save"}
 PARAMETERS = frozenset({"obj", "f", "_use_new_zipfile_serialization"})
 DEEPEST = 6
+OF_HUB = frozenset({"load_state_dict_from_url", "load_url"})
 OPENS = frozenset({"open", "BytesIO", "NamedTemporaryFile", "BlobFile"})
 
 
@@ -136,6 +137,54 @@ class Saves:
             and binding.value is not None
             and self._is_passed_state(binding.value, binding.scope, depth + 1)
             for binding in bindings
+        )
+
+    def of_host(self, top: ModuleScope) -> Iterator[ast.Call]:
+        """Yield the saves in functions of a file of what all calls pass from checkpoints on the CPU.
+
+        `torch.save({"ema": checkpoint}, buffer)` in utils.py, and main.py loads with `map_location="cpu"`.
+        """
+        for function in top.functions:
+            for save in self._own.get(function, ()):
+                if save.args and self._is_passed_loaded(save.args[0], function):
+                    yield save
+
+    def _is_passed_loaded(self, saved: ast.expr, scope: Scope, depth: int = 0) -> bool:
+        if depth > DEEPEST:
+            return False
+        match saved:
+            case ast.Constant():
+                return True
+            case ast.Dict(keys=keys, values=parts):
+                return None not in keys and all(
+                    self._is_passed_loaded(part, scope, depth + 1) for part in parts
+                )
+            case ast.Subscript(value=whole):
+                return self._is_passed_loaded(whole, scope, depth + 1)
+            case ast.Call():
+                return _loads_on_host(saved)
+            case ast.Name(id=name):
+                return not _is_filled(name, scope) and self._is_loaded_name(name, scope, depth)
+        return False
+
+    def _is_loaded_name(self, name: str, scope: Scope, depth: int) -> bool:
+        bindings = [*self._analysis.evaluator.bindings_of(name, scope)]
+        position = _position(name, scope) if isinstance(scope, Function) else None
+        passed: list[tuple[ast.expr | None, Scope]] = []
+        if isinstance(scope, Function) and position is not None:
+            bindings = [binding for binding in bindings if binding.kind != "param"]
+            passed = [
+                (_argument(call, name, position - scope.is_bound), at)
+                for call, at in callers_of(self._analysis).get(scope, ())
+            ]
+        given = [*passed, *((binding.value, binding.scope) for binding in bindings)]
+        return (
+            bool(given)
+            and all(binding.kind == "value" for binding in bindings)
+            and all(
+                value is not None and self._is_passed_loaded(value, at, depth + 1)
+                for value, at in given
+            )
         )
 
     def _reached_by(self, call: ast.Call, function: Function) -> tuple[ast.Call, Function] | None:
@@ -235,6 +284,11 @@ def _is_loaded_on_host(name: str, scope: Scope) -> bool:
     bindings = scope.bindings.get(name, ())
     if not bindings or not all(_loads_on_host(one.value) for one in bindings):
         return False
+    return not _is_filled(name, scope)
+
+
+def _is_filled(name: str, scope: Scope) -> bool:
+    """Whether the file puts other values into `name`: `checkpoint["model"] = model.state_dict()`."""
     for node in scope.module.nodes:
         put: list[ast.expr] = []
         if isinstance(node, ast.Assign) and any(_is_item(one, name) for one in node.targets):
@@ -243,15 +297,20 @@ def _is_loaded_on_host(name: str, scope: Scope) -> bool:
             of = node.func.value if isinstance(node.func, ast.Attribute) else None
             put = [*node.args, *(k.value for k in node.keywords)] if _root(of) == name else []
         if any(isinstance(n, ast.Name) and n.id != name for value in put for n in ast.walk(value)):
-            return False
-    return True
+            return True
+    return False
 
 
 def _loads_on_host(value: ast.expr | None) -> bool:
     """Whether `value` is `torch.load(path, map_location='cpu')`, or what a project makes of it."""
-    if not isinstance(value, ast.Call) or LOADS.search(last_part(value.func)) is None:
+    if not isinstance(value, ast.Call):
+        return False
+    called = last_part(value.func)
+    if LOADS.search(called) is None and called not in OF_HUB:
         return False
     place = next((k.value for k in value.keywords if k.arg == "map_location"), None)
+    if place is None and ast.unparse(value.func) == "torch.load" and len(value.args) > 1:
+        place = value.args[1]
     if isinstance(place, ast.Call) and last_part(place.func) == "device" and place.args:
         place = place.args[0]
     return isinstance(place, ast.Constant) and place.value == "cpu"

@@ -267,7 +267,7 @@ class _Walk:
         self._loop_lines: set[int] = set()
         self._waiting: list[tuple[ast.AST, Scope, Region]] = []
         for statement in module.tree.body:
-            guarded = isinstance(statement, ast.If) and _is_main_guard(statement.test)
+            guarded = isinstance(statement, ast.If) and is_main_guard(statement.test)
             self._waiting.append(
                 (statement, self.top, self.top.guard if guarded else self.top.region)
             )
@@ -477,7 +477,8 @@ def _marks(module: Module, mark: re.Pattern[str]) -> set[int]:
     return {number for number, line in enumerate(module.lines, 1) if mark.search(line)}
 
 
-def _is_main_guard(test: ast.expr) -> bool:
+def is_main_guard(test: ast.expr) -> bool:
+    """Whether `test` asks whether the module is the script: `__name__ == "__main__"`."""
     names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
     return "__name__" in names and "__main__" in ast.unparse(test)
 

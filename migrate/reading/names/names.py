@@ -32,7 +32,7 @@ class Names:
                 above = context.parent(use)
                 if not isinstance(
                     above, cst.Attribute | cst.ImportAlias | cst.ImportFrom | cst.AsName
-                ):
+                ) and not _is_defined(use, above):
                     self._names[id(use)] = imported
 
     def of(self, node: cst.CSTNode | None) -> str | None:
@@ -51,6 +51,11 @@ class Names:
 def names_of(context: Parsed) -> Names:
     """Return the imported names of a script."""
     return Names(context)
+
+
+def _is_defined(use: cst.CSTNode, above: cst.CSTNode | None) -> bool:
+    """Whether `use` is the name of a function or class, as one that stands in for a failing import."""
+    return isinstance(above, cst.FunctionDef | cst.ClassDef) and above.name is use
 
 
 def _root(node: cst.CSTNode) -> str:

@@ -62,7 +62,8 @@ class Parsed:
         """Return the imported dotted name that `node` stands for, aliases resolved.
 
         `dist.barrier` is `torch.distributed.barrier` after `import torch.distributed as dist`, and None
-        where `dist` is a local variable or module of the user's, and for a method of a result.
+        where `dist` is a local variable, and for a method of a result. A name of a module of the project is
+        what that module imports under it: `comm.dist` is `torch.distributed`.
         """
         return self._names.get(id(node))
 
@@ -82,17 +83,23 @@ class Parsed:
         """The imported name of each expression that stands for one, by its id."""
         imports = self.all_of(cst.Import, cst.ImportFrom)
         names = ImportedNames(self.module, self._uses, imports, self._stars)
+        outside = self.calls.outside if names.roots else str
         found: dict[int, str] = {}
         for root in names.roots:
             node: cst.CSTNode | None = root
             while node is not None:
                 name = names.of(node)
                 if name is not None:
-                    found[id(node)] = name
+                    found[id(node)] = outside(name)
                 above = self.parent(node)
                 in_full = isinstance(above, cst.Attribute) and above.value is node
                 node = above if in_full else None
         return found
+
+    @cached_property
+    def spelled(self) -> str:
+        """The text, and the names that modules of the project hand on to it, which are spelled there."""
+        return "\n".join((self.source.text, *self.calls.reexported.values()))
 
     def run_by(self, call: cst.Call) -> tuple[Definition, ...]:
         """Return the functions and methods that `call` runs, also those of other files of the project.
@@ -254,6 +261,36 @@ class Parsed:
             return True
         call = self.parent(above) if isinstance(above, cst.Arg) else None
         return isinstance(call, cst.Call) and code(call.func) in ("isinstance", "issubclass")
+
+    def is_only_tested(self, node: cst.CSTNode) -> bool:
+        """Whether the script only asks whether `node`, a name of torch.distributed, is there: `if dist:`.
+
+        A name of another module may be a value, as `torch.version.cuda` is.
+        """
+        is_of_module = (self.qualified_name(node) or "").startswith("torch.distributed")
+        return is_of_module and self._is_tested(node)
+
+    def _is_tested(self, node: cst.CSTNode) -> bool:
+        """Whether `node` is compared with None, or tested for its truth."""
+        above = self.parent(node)
+        match above:
+            case cst.ComparisonTarget():
+                whole = self.parent(above)
+                return isinstance(whole, cst.Comparison) and code(whole.left) == "None"
+            case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(comparator=other)]):
+                return left is node and code(other) == "None"
+            case cst.If() | cst.IfExp() | cst.While() | cst.Assert():
+                return above.test is node
+            case cst.UnaryOperation(operator=cst.Not()):
+                return True
+            case cst.BooleanOperation(left=left, operator=operator):
+                # `x or dist` gives the module itself, unless all of it is only tested.
+                is_test = left is node and isinstance(operator, cst.And)
+                return is_test or self._is_tested(above)
+            case cst.Arg():
+                call = self.parent(above)
+                return isinstance(call, cst.Call) and code(call.func) == "bool"
+        return False
 
     def class_around(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """Return the innermost class whose body holds `node`, or None."""

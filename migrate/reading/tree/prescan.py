@@ -65,7 +65,12 @@ STAR = re.compile(r"import\s*\(?\s*\*")
 
 
 def concerned(text: str, candidates: Iterable[Asked]) -> Sequence[Asked]:
-    """Return those of `candidates` of whose words the script `text` holds one."""
+    """Return those of `candidates` of whose words a script holds one.
+
+    Args:
+        text: the script, and the names that other files of its project hand on to it.
+        candidates: rules or hazards.
+    """
     if STAR.search(text):
         return list(candidates)
     return [one for one in candidates if not one.words or _compiled(one.words).search(text)]

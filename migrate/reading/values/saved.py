@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.names.bindings import passed_for
-from migrate.reading.tree.tree import bind, keyword, last_part, string_value
+from migrate.reading.tree.tree import bind, is_none, keyword, last_part, string_value
 from migrate.reading.values.host import is_on_the_cpu, items_put
 from migrate.reading.values.words import READ_METHODS, SAFETENSORS_SAVES
 
@@ -48,9 +48,19 @@ def arguments(call: cst.Call, context: Parsed) -> dict[str, cst.Arg] | None:
 def is_of_host(call: cst.Call, context: Script) -> bool:
     """Whether what `call` saves is plainly in the memory of the host: `x.cpu()`, an array, a number."""
     saved = (arguments(call, context) or {}).get("obj")
-    value = saved.value if saved is not None else None
-    if value is None or isinstance(value, cst.BaseNumber | cst.SimpleString | cst.FormattedString):
-        return value is not None
+    if saved is None:
+        return False
+    return context.place(call) in context.calls.host_saves or _is_host_value(saved.value, context)
+
+
+def _is_host_value(value: cst.BaseExpression, context: Script) -> bool:
+    if isinstance(value, cst.BaseNumber | cst.SimpleString | cst.FormattedString):
+        return True
+    if isinstance(value, cst.Dict):
+        parts = [part.value for part in value.elements if isinstance(part, cst.DictElement)]
+        return len(parts) == len(value.elements) and all(_is_part(p, context) for p in parts)
+    if isinstance(value, cst.Tuple | cst.List):
+        return all(_is_part(element.value, context) for element in value.elements)
     if isinstance(value, cst.Name):
         made = context.bound_to(value)[1]
         value = made if isinstance(made, cst.DictComp) else value
@@ -60,6 +70,19 @@ def is_of_host(call: cst.Call, context: Script) -> bool:
             return True  # also of what holds tensors: `model.cpu().state_dict()`
         inner = inner.func.value
     return is_on_the_cpu(value, context) or _is_passed_loaded(value, context)
+
+
+def _is_part(value: cst.BaseExpression, context: Script) -> bool:
+    """Whether a part of what is saved is plainly in the memory of the host."""
+    whole = value
+    while isinstance(whole, cst.Subscript):
+        whole = whole.value
+    return (
+        is_none(value)
+        or _is_host_value(value, context)
+        or _is_loaded(value, context)
+        or _is_passed_loaded(whole, context)
+    )
 
 
 def _is_passed_loaded(value: cst.BaseExpression, context: Script) -> bool:

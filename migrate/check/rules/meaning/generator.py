@@ -9,15 +9,19 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
-from migrate.reading.tree.tree import keyword, last_part
+from migrate.reading.tree.tree import is_none, keyword, last_part
 from migrate.reading.values.devices import (
     device_of_generator,
     is_accelerator,
     makes_generator,
 )
+from migrate.reading.values.host import is_on_the_cpu
+from migrate.reading.values.kind import Kind
 
 # Methods that a construction is followed by: they return the generator.
 CHAINED = frozenset({"manual_seed"})
+# Fills of a tensor of XLA that take no generator: any raises an AssertionError without a text.
+WITHOUT_GENERATOR = frozenset({"cauchy_", "exponential_", "geometric_", "log_normal_"})
 OF_CUDA = frozenset({"graphsafe_get_state", "graphsafe_set_state"})
 
 
@@ -27,11 +31,13 @@ class Generator(Hazard):
     **Why.** XLA has one state of random numbers for each device and no generators. Only those of CUDA have
     `graphsafe_get_state` and `graphsafe_set_state`. A generator of the CPU that is given to a draw on the
     device is drawn from on the host: the values are right, but the graph ends there, and the tensor is copied
-    to the host and back at every draw.
+    to the host and back at every draw. `exponential_`, `cauchy_`, `geometric_` and `log_normal_` of a tensor
+    on the device take no generator at all: they raise an AssertionError without a text.
 
     **What to do.** A generator of the CPU for data and masks, drawn from on the host and moved to the device:
     `torch.randn(4, generator=generator).to("xla")`; `torch_xla.manual_seed` for the rest. `get_state` and
-    `set_state` instead of the two: the former returns a copy.
+    `set_state` instead of the two: the former returns a copy. For the four fills: a tensor of the CPU, moved
+    afterwards, `torch.empty(4).exponential_(generator=generator).to("xla")`.
 
     Source: torch_xla 2.9, measured.
     """
@@ -109,6 +115,23 @@ class Generator(Hazard):
                     optimizer.step()
             """
         ),
+        example(
+            """
+            import torch
+
+            logits = torch.zeros(2, 3, device="xla")
+            generator = torch.Generator().manual_seed(0)
+            gumbel = -torch.empty_like(logits).exponential_(generator=generator).log()  # XLA814
+            plain = -torch.empty_like(logits).exponential_().log()
+            host = torch.empty(2, 3).exponential_(generator=generator).to("xla")
+            copied = logits.cpu().geometric_(0.5, generator=generator)
+            uniform = torch.empty_like(logits).uniform_(generator=generator)
+
+
+            def noise(like, generator=None):
+                return torch.empty_like(like).log_normal_(generator=generator)  # XLA814 warning
+            """
+        ),
     )
     mended = example(
         """
@@ -128,12 +151,36 @@ class Generator(Hazard):
                 node, f"{called} raises for a generator of the CPU: {plain}, which copies"
             )
             return
+        if called in WITHOUT_GENERATOR:
+            yield from self._fill(node, called, facts)
+            return
         if not makes_generator(node, facts.context):
             yield from self._draw(node, facts)
             return
         device = device_of_generator(node, facts.context)
         if device is not None and is_accelerator(device.value, facts.context):
             yield self.hit(node, "a generator on the device raises on XLA: one of the CPU")
+
+    def _fill(self, call: cst.Call, called: str, facts: Facts) -> Iterable[Hit]:
+        """Yield a fill that XLA does not make with a generator, of a tensor that may be on the device."""
+        generator = keyword(call, "generator")
+        filled = call.func.value if isinstance(call.func, cst.Attribute) else None
+        if generator is None or filled is None or is_none(generator.value):
+            return
+        if is_on_the_cpu(filled, facts.context) or facts.values.kind(filled) is Kind.HOST:
+            return
+        on_device = facts.values.on_device(filled)
+        if not on_device and not facts.context.calls.accelerated:
+            return
+        where = (
+            "of a tensor on the device" if on_device else "of a tensor, where it is on the device,"
+        )
+        yield self.hit(
+            call,
+            f"{called} {where} raises with a generator: draw on the CPU, "
+            f"`torch.empty(shape).{called}(generator=generator)`, and move the result",
+            None if on_device else Severity.WARNING,
+        )
 
     def _draw(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield a draw on the device, in a step, from a generator of the host."""

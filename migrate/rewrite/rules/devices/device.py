@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
@@ -28,9 +28,11 @@ from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.kept_devices import (
     device_for,
+    is_device_of,
     is_given_as_device,
     is_kept,
     is_spelled,
+    is_text,
     says_a_device,
     to_port,
     unpinned,
@@ -282,8 +284,11 @@ class Device(Rule):
         elif isinstance(node, cst.Return) and node.value is not None:
             around = context.function_around(node)
             if around is not None and re.search("dev", around.name.value):
-                found = self._device if says_a_device(around.name.value) else self._spelled
-                yield from found(node.value, context)
+                if says_a_device(around.name.value):
+                    given = any(is_device_of(call, context) for call in _calls_of(around, context))
+                    yield from self._named(node.value, context, given=given)
+                else:
+                    yield from self._spelled(node.value, context)
         elif isinstance(node, cst.SimpleString):
             if context.devices.is_moved_to(node) and names_cuda(node):
                 xla = context.vocabulary.device_type(like=node)
@@ -351,9 +356,26 @@ class Device(Rule):
                 if not says_a_device(last) or used_as_number(target, context):
                     yield from self._spelled(value, context)
                 else:
-                    yield from self._device(value, context)
+                    given = is_given_as_device(target, context)
+                    yield from self._named(value, context, given=given)
             elif is_spelled(value) and is_given_as_device(target, context):
                 yield from self._device(value, context)
+
+    def _named(
+        self, value: cst.BaseExpression, context: Workspace, *, given: bool
+    ) -> Iterable[Edit]:
+        """Yield the edits of what has the name of a device; a text of an index alone is none to torch.
+
+        Args:
+            value: the expression.
+            context: the script.
+            given: whether something is given it as its device.
+        """
+        if isinstance(value, cst.IfExp):
+            yield from self._named(value.body, context, given=given)
+            yield from self._named(value.orelse, context, given=given)
+        elif given or not (is_text(value) and context.devices.kind(value) is Kind.INDEX):
+            yield from self._device(value, context)
 
     def _device(self, value: cst.BaseExpression, context: Workspace) -> Iterable[Edit]:
         """Yield the edits of an expression that is a device and nothing else."""
@@ -464,6 +486,13 @@ def _default_of(value: cst.BaseExpression) -> cst.BaseExpression | None:
     else:
         return None
     return value.args[-1].value if len(value.args) == size else None
+
+
+def _calls_of(function: cst.FunctionDef, context: Workspace) -> Iterator[cst.Call]:
+    """Yield the calls of the script that run `function`."""
+    for call in context.all_of(cst.Call):
+        if any(one is function for one in context.called(call)):
+            yield call
 
 
 def _is_kept_as_device(number: cst.Integer, context: Workspace) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import libcst as cst
 
-from migrate.reading.tree.tree import bind, string_value
+from migrate.reading.tree.tree import bind, last_part, string_value
 from migrate.reading.values.devices import (
     DEVICE,
     Kind,
@@ -62,16 +62,27 @@ def is_spelled(value: cst.BaseExpression) -> bool:
 
 def is_given_as_device(target: cst.Attribute | cst.Name, context: Workspace) -> bool:
     """Whether the script gives what it keeps as `target` to a move, or as the device of something else."""
-    for node in context.mentions(target):
-        arg = context.parent(node)
-        call = context.parent(arg) if isinstance(arg, cst.Arg) else None
-        if not isinstance(arg, cst.Arg) or not isinstance(call, cst.Call):
-            continue
-        if arg.keyword is not None and arg.keyword.value == "device":
-            return True
-        if context.qualified_name(call.func) in DEVICE or context.values.is_move(call):
-            return True
-    return False
+    return any(is_device_of(node, context) for node in context.mentions(target))
+
+
+def is_device_of(node: cst.CSTNode, context: Workspace) -> bool:
+    """Whether `node` is given to a move, or as the device of something else."""
+    arg = context.parent(node)
+    call = context.parent(arg)
+    if not isinstance(arg, cst.Arg) or not isinstance(call, cst.Call):
+        return False
+    if arg.keyword is not None and arg.keyword.value == "device":
+        return True
+    return context.qualified_name(call.func) in DEVICE or context.values.is_move(call)
+
+
+def is_text(value: cst.BaseExpression) -> bool:
+    """Whether `value` makes a text of something: `str(x)`, f"{x}", "%d" % x."""
+    if isinstance(value, cst.Call):
+        return last_part(value.func) in ("str", "repr", "format", "join")
+    if isinstance(value, cst.BinaryOperation):
+        return isinstance(value.left, cst.BaseString)
+    return isinstance(value, cst.FormattedString)
 
 
 def used_as_string(target: cst.CSTNode, context: Workspace) -> bool:
