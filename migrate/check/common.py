@@ -168,9 +168,11 @@ def varying(
 ) -> Iterator[Hit]:
     """Yield a hit at `node` for what gives `value` a shape that depends on values.
 
-    It compiles in an evaluation as it does in training: for every batch, before its step and after it.
+    It compiles in an evaluation as it does in training: for every batch, before its step and after it, and in
+    a metric that is computed at every step.
     """
     every = facts.guards.around(node) is None and in_evaluation(node, facts)
+    every = every or facts.steps.beside.every_step(node)
     if every and facts.values.on_device(value):
         yield hazard.hit(node, message)
     else:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.errors import MigrateError
 from migrate.reading.tree.tree import nodes
-from migrate.rewrite.edits.alignment import Alignment
+from migrate.rewrite.edits.alignment import Alignment, as_around
 from migrate.rewrite.edits.definitions import Definitions, add_definitions
 from migrate.rewrite.edits.imports import Imports, add_imports, no_longer_used, remove_imports
 from migrate.rewrite.edits.nodes import with_parentheses
@@ -56,7 +56,8 @@ def apply(
         unused = no_longer_used(module, edited, *added)
         gone = {name for name in unused if name.partition(".")[0] not in kept_imports}
         edited = remove_imports(edited, frozenset(gone))
-    return add_definitions(add_imports(edited, imports.added(edited, *added)), added)
+    edited = add_definitions(add_imports(edited, imports.added(edited, *added)), added)
+    return as_around(module, edited)
 
 
 def conflicts(edits: Sequence[Edit | Wrap]) -> Iterator[tuple[Edit | Wrap, Edit | Wrap]]:

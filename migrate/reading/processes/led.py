@@ -10,10 +10,12 @@ from pathlib import Path
 
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.kinds import External
-from migrate.reading.calls.scopes import ModuleScope
+from migrate.reading.calls.scopes import Class, ModuleScope
 from migrate.reading.catalogue.libraries import LED_CLASSES, RUNNERS
 
 SIGNS = re.compile(rb"accelerate|lightning")
+# Names of what runs a Lightning training, also in an annotation of what a configuration makes.
+RUNNER_NAMES = re.compile(rb"\b(Trainer|LightningCLI|Fabric)\b")
 TEST = re.compile(r"(^|/)(tests?/|test_\w*\.py$|conftest\.py$|\w+_test\.py$)")
 
 
@@ -26,6 +28,7 @@ def led_of(analysis: Analysis) -> Mapping[Path, str]:
         does so itself.
     """
     own = {path for path, top in analysis.scopes.items() if _calls_one(analysis, top)}
+    own |= _with_classes(analysis, bool(own))
     if not own:
         return {}
     importers: dict[Path, set[Path]] = defaultdict(set)
@@ -70,8 +73,57 @@ def _name(path: Path, analysis: Analysis) -> str:
     return path.relative_to(root).as_posix()
 
 
+def _with_classes(analysis: Analysis, is_run: bool) -> set[Path]:
+    """Return the files with a class that a framework trains.
+
+    Where nothing in the project runs the framework, a loop of the project's own that imports the class trains
+    it: the class is used as a module of torch.
+
+    Args:
+        analysis: the project.
+        is_run: whether a file is known to make what runs the training.
+    """
+    files = {path for path, top in analysis.scopes.items() if _led_classes(analysis, top)}
+    data = [top.module.data for top in analysis.scopes.values()] if files else []
+    if is_run or any(SIGNS.search(one) and RUNNER_NAMES.search(one) for one in data):
+        return files
+    return {path for path in files if not _is_trained_by_hand(path, analysis)}
+
+
+def _is_trained_by_hand(path: Path, analysis: Analysis) -> bool:
+    """Whether a training loop stands in a file that imports `path`, or in it, outside of such a class."""
+    for loop_file, top in analysis.scopes.items():
+        led = set(_led_classes(analysis, top))
+        roots = [*top.roots, *(f.region for f in top.functions if f.owner not in led)]
+        loops = (region for root in roots for region in analysis.regions(root))
+        trains = any(region in analysis.step_loops for region in loops)
+        if trains and path in _imported(loop_file, analysis):
+            return True
+    return False
+
+
+def _imported(start: Path, analysis: Analysis) -> set[Path]:
+    """Return `start` and the files of the project that it imports, itself or through others."""
+    seen: set[Path] = set()
+    waiting = [start]
+    while waiting:
+        path = waiting.pop()
+        module = analysis.project.modules.get(path)
+        if path not in seen and module is not None:
+            waiting += analysis.project.imports(module)
+        seen.add(path)
+    return seen
+
+
+def _led_classes(analysis: Analysis, top: ModuleScope) -> list[Class]:
+    if SIGNS.search(top.module.data) is None:
+        return []
+    bases = analysis.evaluator.external_bases
+    return [made for made in top.classes if not LED_CLASSES.isdisjoint(bases(made))]
+
+
 def _calls_one(analysis: Analysis, top: ModuleScope) -> bool:
-    """Whether a file makes what runs the training, or a class that it trains."""
+    """Whether a file makes what runs the training."""
     if SIGNS.search(top.module.data) is None:
         return False
     evaluator = analysis.evaluator
@@ -81,4 +133,4 @@ def _calls_one(analysis: Analysis, top: ModuleScope) -> bool:
                 values = evaluator.values(call.func, scope)
                 if any(isinstance(v, External) and v.name in RUNNERS for v in values):
                     return True
-    return any(not LED_CLASSES.isdisjoint(evaluator.external_bases(made)) for made in top.classes)
+    return False

@@ -38,6 +38,7 @@ class Entry:
         calls: what different calls pass.
         marked: whether it runs within `with torch_xla.step():`, all of it.
         trains: whether a step that runs it trains.
+        beside: whether it runs at every step, but not inside of one: a metric.
     """
 
     line: int
@@ -45,6 +46,7 @@ class Entry:
     calls: tuple[Given, ...] = ()
     marked: bool = False
     trains: bool = True
+    beside: bool = False
 
     def kinds(self, function: cst.FunctionDef, name: str) -> Iterator[Kind]:
         """Yield what the calls pass for the parameter `name` of `function`."""

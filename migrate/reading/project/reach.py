@@ -39,14 +39,17 @@ def leaving(
         origin_of: gives the line that is told for a line of the script.
     """
     here = facts.context.file
-    for call, origin in facts.steps.calls:
+    inside = {id(call) for call, _ in facts.steps.calls}
+    calls = [(call, origin, False) for call, origin in facts.steps.calls]
+    calls += [(call, at, True) for call, at in facts.steps.beside.calls if id(call) not in inside]
+    for call, origin, beside in calls:
         ran = [one for one in facts.context.run_by(call) if one.path != here]
         later = [one for one in facts.context.run_later(call) if one.path != here]
         if not ran and not later:
             continue
         where = origin or f"{name}:{origin_of(facts.context.position(call).line)}"
         marked, trains = facts.steps.in_mark(call), facts.steps.in_training(call)
-        for definition in later:  # they are given gradients
+        for definition in () if beside else later:  # they are given gradients
             yield definition, Entry(definition.line, where, marked=marked)
         for definition in ran:
             positional = [Kind.UNKNOWN] * definition.given
@@ -77,7 +80,7 @@ def leaving(
                 frozenset(drawn),
                 frozenset(_numbers(call, definition.given, facts)),
             )
-            yield definition, Entry(definition.line, where, (given,), marked, trains)
+            yield definition, Entry(definition.line, where, (given,), marked, trains, beside)
 
 
 def _numbers(call: cst.Call, before: int, facts: Facts) -> Iterator[int | str]:
@@ -122,9 +125,18 @@ def _note(known: dict[int, Entry], entry: Entry) -> bool:
     if len(before.calls) >= MOST_CALLS:
         new = ()
     marked, trains = before.marked or entry.marked, before.trains or entry.trains
-    if not new and (marked, trains) == (before.marked, before.trains):
+    beside = before.beside and entry.beside
+    if not new and (marked, trains, beside) == (before.marked, before.trains, before.beside):
         return False
-    known[entry.line] = replace(before, calls=before.calls + new, marked=marked, trains=trains)
+    origin = entry.origin if before.beside and not beside else before.origin
+    known[entry.line] = replace(
+        before,
+        origin=origin,
+        calls=before.calls + new,
+        marked=marked,
+        trains=trains,
+        beside=beside,
+    )
     return True
 
 

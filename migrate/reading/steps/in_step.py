@@ -10,6 +10,7 @@ import libcst as cst
 
 from migrate.reading.project.entries import Entry
 from migrate.reading.script import Script
+from migrate.reading.steps.beside import Beside, unconditional
 from migrate.reading.steps.effects import BOTH
 from migrate.reading.steps.loops import Loop, batch_names
 from migrate.reading.steps.outside import Outside
@@ -53,6 +54,8 @@ class Steps:
             set()
         )  # of what runs inside of a step, and of the calls: in training
         self._edges: list[tuple[cst.Call, cst.FunctionDef]] = []  # the calls, and what they run
+        # The functions that training loops of other files call at every step, with where.
+        self._called_beside: list[tuple[cst.FunctionDef, str]] = []
         self._entered: list[cst.FunctionDef] = []  # the functions that steps of other files call
         self._followed = 0
         self._asks_training = bool(context.references("training"))
@@ -83,7 +86,9 @@ class Steps:
         self.knows_more = False
         for entry in (entries or {}).values():
             entered = context.function_at(entry.line)
-            if entered is not None:
+            if entered is not None and entry.beside:
+                self._called_beside.append((entered, entry.origin))
+            elif entered is not None:
                 self.knows_more |= id(entered.body) in self._inside
                 self._entered.append(entered)
                 self._enter(entered, entry.origin, entry.marked, entry.trains)
@@ -142,7 +147,8 @@ class Steps:
         """
         found: set[int] = set()
         for node in self._context.all_of(cst.FunctionDef):
-            if self.origin(node.body) or (self.knows_more and self.inside(node.body)):
+            beside = self.beside.functions.get(id(node.body))
+            if beside or self.origin(node.body) or (self.knows_more and self.inside(node.body)):
                 found.update(id(below) for below in nodes(node))
                 found.update(id(above) for above in self._context.ancestors(node))
         return frozenset(found)
@@ -152,7 +158,38 @@ class Steps:
         for above in (node, *self._context.ancestors(node)):
             if id(above) in self._inside or id(above) in self._bodies:
                 return self._inside.get(id(above)) or self._bodies.get(id(above), "")
-        return ""
+        return self.beside.origin(node)
+
+    @cached_property
+    def beside(self) -> Beside:
+        """The functions that run at every step, but not inside of it: metrics, and what logs them."""
+        found = Beside(self._context)
+        for body in list(self._bodies):
+            for call in self._beside_calls(body):
+                found.take(call, self._bodies[body])
+        for function, origin in self._called_beside:
+            found.enter(function, origin)
+        return found
+
+    def _beside_calls(self, body: int) -> Iterator[cst.Call]:
+        """Yield the calls of a training loop that are no part of its step and that every turn makes."""
+        for call in self._calls_by_body.get(body, ()):
+            if not self.inside(call) and unconditional(call, body, self._context):
+                yield call
+
+    @cached_property
+    def _calls_by_body(self) -> Mapping[int, Sequence[cst.Call]]:
+        """The calls of the training loops that run functions of the project, by the id of the body."""
+        found: dict[int, list[cst.Call]] = {}
+        for call in self._context.all_of(cst.Call) if self._bodies else ():
+            for above in self._context.ancestors(call):
+                if id(above) in self._bodies:
+                    if self._context.run_by(call):
+                        found.setdefault(id(above), []).append(call)
+                    break
+                if isinstance(above, cst.FunctionDef | cst.ClassDef | cst.Lambda):
+                    break
+        return found
 
     def calls_it(self, function: cst.CSTNode | None) -> bool:
         """Whether steps of this file or of another one call a function: not a forward that nothing calls."""

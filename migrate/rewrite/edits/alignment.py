@@ -1,12 +1,15 @@
-"""Arguments that stand below one another stay so when the name of the function gets another length."""
+"""Alignment of arguments below one another, and indentation of new blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import cached_property
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+
+from migrate.reading.tree.tree import code, nodes_of
 
 
 class Alignment:
@@ -69,3 +72,79 @@ class _Moving(cst.CSTTransformer):
             return updated_node
         width = max(len(indent) + self._by, 0)
         return updated_node.with_changes(last_line=cst.SimpleWhitespace(" " * width))
+
+
+def as_around(before: cst.Module, after: cst.Module) -> cst.Module:
+    """Return `after` with the blocks that edits added indented as the block around them.
+
+    A new block has the indentation of the first block in the script. Where the script writes other blocks
+    with another one, and none of them in one another, that of the block around is meant; at module level,
+    that of most blocks.
+
+    Args:
+        before: the script before the edits.
+        after: the script with them.
+    """
+    written = [block.indent for block in nodes_of(before, cst.IndentedBlock)]
+    if not any(indent is not None for indent in written) or _is_mixed(before):
+        return after
+    common = Counter(written).most_common(1)[0][0]
+    known = {_header(statement) for statement in before.body if _block_of(statement)}
+    body = list(after.body)
+    for index, statement in enumerate(body):
+        block = _block_of(statement)
+        if block is not None and _header(statement) not in known:
+            body[index] = statement.with_changes(body=block.with_changes(indent=common))
+    after = after.with_changes(body=body)
+    return cst.ensure_type(after.visit(_Indenting(lambda outer, own: own or outer)), cst.Module)
+
+
+def _block_of(statement: cst.CSTNode) -> cst.IndentedBlock | None:
+    """Return the block of a function or a test, where it has the indentation of the script."""
+    block = statement.body if isinstance(statement, cst.FunctionDef | cst.If) else None
+    return block if isinstance(block, cst.IndentedBlock) and block.indent is None else None
+
+
+def _header(statement: cst.CSTNode) -> str:
+    """Return what tells a function or a test from the others at module level."""
+    if isinstance(statement, cst.FunctionDef):
+        return statement.name.value
+    return code(statement.test) if isinstance(statement, cst.If) else ""
+
+
+def _is_mixed(module: cst.Module) -> bool:
+    """Whether a block of the first indentation stands in one of another."""
+    seen: list[bool] = []
+
+    def note(outer: str | None, own: str | None) -> str | None:
+        seen.append(outer is not None and own is None)
+        return own
+
+    module.visit(_Indenting(note))
+    return any(seen)
+
+
+class _Indenting(cst.CSTTransformer):
+    """Gives each block an indentation.
+
+    Args:
+        choose: gives it for the indentations of the block around and of the block itself; None: the script's.
+    """
+
+    def __init__(self, choose: Callable[[str | None, str | None], str | None]) -> None:
+        super().__init__()
+        self._choose = choose
+        self._around: list[str | None] = [None]
+
+    def visit_IndentedBlock(self, node: cst.IndentedBlock) -> None:
+        """Note the indentation for the blocks below."""
+        self._around.append(self._choose(self._around[-1], node.indent))
+
+    def leave_IndentedBlock(
+        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
+    ) -> cst.IndentedBlock:
+        """Return the block with the indentation chosen."""
+        indent = self._around.pop()
+        if indent == original_node.indent:
+            return updated_node
+        return updated_node.with_changes(indent=indent)

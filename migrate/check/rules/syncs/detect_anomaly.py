@@ -135,7 +135,7 @@ def _asked(call: cst.Call, facts: Facts) -> list[cst.BaseExpression] | None:
     """Return the expressions that must be true for `call` to search for NaN; None for another call."""
     name = facts.names.of(call.func) or ""
     if name in SWITCHES:
-        parameters = ("mode", "check_nan")
+        parameters: tuple[str, ...] = ("mode", "check_nan")
     elif name in BLOCKS:
         parameters = ("check_nan",)
     elif name.startswith(LIGHTNING) and name.rpartition(".")[2] == TRAINER:

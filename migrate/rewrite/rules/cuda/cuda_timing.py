@@ -27,7 +27,8 @@ class CudaTiming(Rule):
     recorded so far and waits for it. Directly below a step, which has ended its graph, it becomes
     `xm.wait_device_ops()`; below a read (`loss.item()`), which has waited, it goes. A pair of CUDA events
     becomes two readings of `time.perf_counter()`, each after such a wait, and `start.elapsed_time(end)` their
-    difference in milliseconds; another wait right beside such a reading goes.
+    difference in milliseconds; another wait right beside such a reading goes. A wait computes what is still
+    held by a name, and nothing else: the rule `timed-results` keeps the result of a call that is timed.
 
     **Reported.** Events that are used otherwise: kept in lists, passed on, asked whether they are done,
     recorded in another function than the one that makes them.
@@ -49,11 +50,11 @@ class CudaTiming(Rule):
                 start = torch.cuda.Event(enable_timing=True)
                 end = Event(enable_timing=True)
                 start.record()
-                model(x)
+                y = model(x)
                 # done
                 end.record()
                 torch.cuda.synchronize()
-                return start.elapsed_time(end)
+                return y, start.elapsed_time(end)
             """,
             """
             import time
@@ -66,11 +67,11 @@ class CudaTiming(Rule):
                 x = torch.relu(x)
                 torch_xla.sync(wait=True)
                 start = time.perf_counter()
-                model(x)
+                y = model(x)
                 # done
                 torch_xla.sync(wait=True)
                 end = time.perf_counter()
-                return (end - start) * 1000
+                return y, (end - start) * 1000
             """,
         ),
         rewritten(
@@ -178,7 +179,7 @@ class CudaTiming(Rule):
             message = f"{code(node)} goes: the read above it has waited"
             return self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[node])
         ends = above is not None and any(
-            above is part.body.block.body[part.last] for part in _steps_around(node, context)
+            above is part.body.block.body[part.last] for part in steps_around(node, context)
         )
         if ends and not context.portable:
             module = context.imports.require("torch_xla.core.xla_model", "xm")
@@ -282,7 +283,7 @@ class CudaTiming(Rule):
         return node.value if plain else None
 
 
-def _steps_around(node: cst.CSTNode, context: Workspace) -> Iterator[Arrangement]:
+def steps_around(node: cst.CSTNode, context: Workspace) -> Iterator[Arrangement]:
     """Yield the steps of the script's training, and that of the evaluation loop around `node`."""
     yield from steps_of(context).parts()
     around = (above for above in context.ancestors(node) if isinstance(above, cst.For | cst.While))
@@ -321,7 +322,7 @@ def _line_and_above(
         outer, block = test, context.parent(test)
     if not isinstance(block, cst.IndentedBlock):
         return None, None
-    steps = [part for part in _steps_around(node, context) if part.body.block is block]
+    steps = [part for part in steps_around(node, context) if part.body.block is block]
     at = next((i for i, statement in enumerate(block.body) if statement is outer), 0)
     if at == 0 or not any(part.last < at for part in steps):
         return None, None
@@ -372,6 +373,21 @@ def _is_plain(mention: cst.CSTNode, made: cst.FunctionDef | None, context: Works
     if above.attr.value == "record":
         return context.function_around(mention) is made
     return above.attr.value == "synchronize"
+
+
+def is_wait(call: cst.Call, context: Workspace) -> bool:
+    """Whether `call` waits for the device, or records an event: what has been computed must be there."""
+    if context.qualified_name(call.func) in WAIT or _waits_for_stream(call, context):
+        return True
+    func = call.func
+    if not isinstance(func, cst.Attribute) or func.attr.value not in ("record", "synchronize"):
+        return False
+    event = func.value
+    values = context.bound_values(event) if isinstance(event, cst.Name) else []
+    return any(
+        isinstance(value, cst.Call) and context.qualified_name(value.func) in EVENT
+        for value in values
+    )
 
 
 def _waits_for_stream(call: cst.Call, context: Workspace) -> bool:

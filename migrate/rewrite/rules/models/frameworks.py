@@ -8,9 +8,11 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from migrate.reading.catalogue import catalogue
+from migrate.reading.catalogue.libraries import LED_CLASSES
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 
+LIGHTNING = frozenset(name.split(".")[0] for name in LED_CLASSES)
 # Last parts of names that stand for one even where only a part of the name is imported.
 _LAST_WORDS = frozenset(
     name.rpartition(".")[2]
@@ -27,7 +29,8 @@ class Frameworks(Rule):
     is best left alone; some have no TPU backend.
 
     **Reported.** Each framework once in a script, at its first import, and the scaler and autocast of
-    libraries that hide CUDA's in theirs.
+    libraries that hide CUDA's in theirs. A `LightningModule` that a loop of the project itself trains, where
+    nothing makes a Trainer, is a module of torch: its file is rewritten as any other.
 
     Source: the frameworks' documentation.
     """
@@ -75,11 +78,23 @@ class Frameworks(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
         """Yield a finding at the first import of each framework."""
         seen: set[str] = set()
+        by_hand = _is_trained_by_hand(context)
         for name, place in _imported(context):
+            if by_hand and name.split(".")[0] in LIGHTNING:
+                continue  # its module is one of torch
             entry = catalogue.of_import(name)
             if entry is not None and entry.rule == self.name and entry.says() not in seen:
                 seen.add(entry.says())
                 yield from self.report(place, entry.says())
+
+
+def _is_trained_by_hand(context: Workspace) -> bool:
+    """Whether a loop of the project trains a module of Lightning that the script defines."""
+    return context.calls.led is None and any(
+        context.qualified_name(base.value) in LED_CLASSES
+        for made in context.all_of(cst.ClassDef)
+        for base in made.bases
+    )
 
 
 def _imported(context: Workspace) -> Iterator[tuple[str, cst.CSTNode]]:

@@ -133,6 +133,39 @@ class LoadedValues(Hazard):
                 net.load_state_dict(state, assign=True)
                 net.head.weight.data = state["head"]
                 return net.to("xla")
+
+
+            def made(path):
+                net = torch.nn.Linear(8, 8)
+                net.weight.data = torch.load(path, map_location="cpu")
+                return net
+
+
+            class Words(torch.nn.Module):
+                def __init__(self, path):
+                    super().__init__()
+                    words = torch.load(path, map_location="cpu")
+                    self.words = torch.nn.Embedding(*words.shape)
+                    self.words.weight.data = words
+                    self.fill(path)
+
+                def fill(self, path):
+                    self.words.weight = torch.nn.Parameter(torch.load(path, map_location="cpu"))
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            class Words(torch.nn.Module):
+                def __init__(self, path):
+                    super().__init__()
+                    self.words = torch.nn.Embedding(8, 8).to("xla")
+                    self.words.weight.data = torch.load(path, map_location="cpu")  # XLA830
+
+                def renew(self, path):
+                    self.words.weight.data = torch.load(path, map_location="cpu")  # XLA830
             """
         ),
     )
@@ -311,8 +344,77 @@ def _elements(value: cst.BaseExpression) -> list[cst.BaseExpression]:
     return []
 
 
+def _is_not_moved_yet(node: cst.CSTNode, target: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `target` is a part of a module that is still being made on the host, and moves as a whole.
+
+    It is so in the `__init__` of a module, and in a function that makes a module and returns it: unless the
+    part has been moved above.
+    """
+    function = facts.context.function_around(node)
+    if function is None:
+        return False
+    names = (base_name(target) or "").split(".")
+    if names[0] == "self":
+        holder = ".".join(names[:2])
+        makes = _runs_in_init(function, facts) and (
+            holder == "self" or _is_made(holder, facts.context.class_around(node))
+        )
+    else:
+        holder = names[0]
+        returned = (one.value for one in nodes_of(function.body, cst.Return))
+        makes = _is_made(holder, function) and any(
+            value is not None and code(value) == holder for value in returned
+        )
+    return makes and not _is_moved_above(node, holder, function, facts)
+
+
+def _runs_in_init(function: cst.FunctionDef, facts: Facts) -> bool:
+    """Whether a method is the `__init__` of a module, or only called there."""
+    owner = facts.context.class_around(function)
+    if owner is None or facts.context.function_around(function) is not None:
+        return False
+    methods = [one for one in owner.body.body if isinstance(one, cst.FunctionDef)]
+    is_module = any(code(base.value).endswith("Module") for base in owner.bases)
+    if not is_module and all(method.name.value != "forward" for method in methods):
+        return False
+    if function.name.value == "__init__":
+        return True
+    here = f"self.{function.name.value}"
+    callers = [m for m in methods if any(code(a) == here for a in nodes_of(m, cst.Attribute))]
+    return bool(callers) and all(method.name.value == "__init__" for method in callers)
+
+
+def _is_made(holder: str, around: cst.CSTNode | None) -> bool:
+    """Whether each value that `holder` is given in `around` is what a call makes."""
+    assigned = nodes_of(around, cst.Assign) if around is not None else ()
+    values = [one.value for one in assigned if any(code(t.target) == holder for t in one.targets)]
+    return bool(values) and all(isinstance(value, cst.Call) for value in values)
+
+
+def _is_moved_above(
+    node: cst.CSTNode, holder: str, function: cst.FunctionDef, facts: Facts
+) -> bool:
+    """Whether a statement of the function above `node` moves `holder`, or what it is a part of."""
+    line = facts.context.position(node).line
+    wholes = {holder, holder.partition(".")[0]}
+    for call in nodes_of(function.body, cst.Call):
+        if facts.context.position(call).line >= line or not is_move(call, facts.context):
+            continue
+        statement = facts.context.statement_around(call)
+        moved = {code(call.func).rpartition(".")[0]}
+        if isinstance(statement, cst.SimpleStatementLine):
+            moved |= {
+                code(t.target) for one in nodes_of(statement, cst.Assign) for t in one.targets
+            }
+        if any(name in wholes or name.startswith(f"{holder}.") for name in moved):
+            return True
+    return False
+
+
 def _moves_later(node: cst.CSTNode, target: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether the model that `target` is a part of is moved below `node` in its function."""
+    """Whether the model that `target` is a part of is moved below `node`: in its function, or as a whole."""
+    if _is_not_moved_yet(node, target, facts):
+        return True
     root = (base_name(target) or "").partition(".")[0]
     around = facts.context.function_around(node) or facts.context.module
     line = facts.context.position(node).line

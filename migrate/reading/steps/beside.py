@@ -1,0 +1,70 @@
+"""Functions that a training loop calls at every step, but not inside of it: metrics, and what logs them."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from migrate.reading.script import Script
+from migrate.reading.tree.tree import code, nodes_of
+
+
+class Beside:
+    """The functions that run at every step, outside of the step.
+
+    Args:
+        script: the script.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.functions: dict[int, str] = {}  # where another file calls each, by the id of its body
+        self.calls: list[tuple[cst.Call, str]] = []  # those that run functions of the project
+
+    def take(self, call: cst.Call, origin: str) -> None:
+        """Note a call that every step makes, and what it runs of this file."""
+        ran = self._script.run_by(call)
+        if not ran:
+            return
+        self.calls.append((call, origin))
+        for function in self._script.here(ran):
+            self.enter(function, origin)
+
+    def enter(self, function: cst.FunctionDef, origin: str) -> None:
+        """Note a function that every step runs, and what it calls in every case."""
+        if id(function.body) in self.functions:
+            return
+        self.functions[id(function.body)] = origin
+        for call in nodes_of(function.body, cst.Call):
+            if unconditional(call, id(function.body), self._script):
+                self.take(call, origin)
+
+    def every_step(self, node: cst.CSTNode) -> bool:
+        """Whether `node` stands in one of the functions, and runs whenever the function does."""
+        for above in self._script.ancestors(node):
+            if isinstance(above, cst.FunctionDef):
+                body = id(above.body)
+                return body in self.functions and unconditional(node, body, self._script)
+        return False
+
+    def origin(self, node: cst.CSTNode) -> str:
+        """Return where another file calls the function around `node`; nothing where none does."""
+        for above in (node, *self._script.ancestors(node)):
+            if id(above) in self.functions:
+                return self.functions[id(above)]
+        return ""
+
+
+def unconditional(node: cst.CSTNode, body: int, script: Script) -> bool:
+    """Whether `node` runs whenever the block with the id `body` does, on all replicas or some of them."""
+    below = node
+    for above in script.ancestors(node):
+        if id(above) == body:
+            return True
+        if isinstance(above, cst.FunctionDef | cst.ClassDef | cst.Lambda | cst.ExceptHandler):
+            return False
+        if isinstance(above, cst.If | cst.IfExp) and below is not above.test:
+            always = code(above.test) in ("True", "1") and below is above.body
+            if not always and not script.guards.asks(above.test):
+                return False
+        below = above
+    return False
