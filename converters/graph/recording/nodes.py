@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from converters.graph.ir import Frame
 from converters.graph.ops.registry import lowerings
@@ -40,10 +41,15 @@ def frames_of(node: fx.Node) -> tuple[Frame, ...]:
 def made_of_others(graph: fx.Graph) -> dict[Any, Callable[..., Any]]:
     """Operators that nothing here writes and torch makes of others: each with how.
 
-    Most are second names (`torch.multiply`, `torch.greater_equal`) or several steps (`torch.tensordot`).
+    Most are second names (`torch.multiply`, `torch.greater_equal`) or several steps (`torch.tensordot`). What
+    gives a size that rests on values stays what it is called, which the refusal names.
     """
     known = lowerings()
-    targets = {node.target for node in graph.nodes if node.op == "call_function"}
+    targets = {
+        node.target
+        for node in graph.nodes
+        if node.op == "call_function" and not free_unbacked_symbols(node.meta.get("val"))
+    }
     return {
         target: partial(target._op_dk, _OF_OTHERS)
         for target in targets
