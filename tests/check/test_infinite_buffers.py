@@ -113,6 +113,8 @@ def test_finite_values_and_plain_attributes(held: str) -> None:
     [
         (WITHOUT_BUFFERS, 0, 0, 1),
         (SENDS, 1, 0, 1),
+        ("wrapper = DDP\n    net = wrapper(net)", 1, 1, 1),
+        ("print(isinstance(net, (DDP, nn.Module)), type(net) is DDP)", 0, 0, 0),
         ("[dist.broadcast(b, 0) for b in net.buffers()]", 1, 1, 0),
         (
             "both = list(net.parameters())\n    for p in both:\n        dist.broadcast(p.data, 0)",
