@@ -80,6 +80,9 @@ INFINITE = [
     "self.best = nn.Parameter(torch.tensor(math.inf), requires_grad=False)",
     "nn.init.constant_(self.lin.bias, -torch.inf)",
     'self.register_buffer("mask", torch.zeros(n)); self.mask.data[0] = LOWEST',
+    'self.register_buffer("mask", torch.zeros(n)); self.mask = self.mask.masked_fill(keep, LOWEST)',
+    "self.best = nn.Buffer(torch.zeros(n)); self.best.copy_(torch.tensor(math.inf))",
+    "self.best = nn.Buffer(torch.tensor(math.inf))",
 ]
 FINITE = [
     "self.mask = torch.full((n, n), LOWEST).triu(1)",
