@@ -80,6 +80,9 @@ INFINITE = [
     "self.best = nn.Parameter(torch.tensor(math.inf), requires_grad=False)",
     "nn.init.constant_(self.lin.bias, -torch.inf)",
     'self.register_buffer("mask", torch.zeros(n)); self.mask.data[0] = LOWEST',
+    'self.register_buffer("mask", torch.zeros(n)); self.mask = self.mask.masked_fill(keep, LOWEST)',
+    "self.best = nn.Buffer(torch.zeros(n)); self.best.copy_(torch.tensor(math.inf))",
+    "self.best = nn.Buffer(torch.tensor(math.inf))",
 ]
 FINITE = [
     "self.mask = torch.full((n, n), LOWEST).triu(1)",
@@ -113,6 +116,8 @@ def test_finite_values_and_plain_attributes(held: str) -> None:
     [
         (WITHOUT_BUFFERS, 0, 0, 1),
         (SENDS, 1, 0, 1),
+        ("wrapper = DDP\n    net = wrapper(net)", 1, 1, 1),
+        ("print(isinstance(net, (DDP, nn.Module)), type(net) is DDP)", 0, 0, 0),
         ("[dist.broadcast(b, 0) for b in net.buffers()]", 1, 1, 0),
         (
             "both = list(net.parameters())\n    for p in both:\n        dist.broadcast(p.data, 0)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,8 @@ def _of_module(module: Module, modules: Sequence[Module]) -> Iterator[str]:
         for alias in node.names
         if alias.name == WRAPPER
     } | {WRAPPER}
+    if has_wrapper and _hands_on(module, aliases):
+        yield from {PARAMETERS, WRAPPED}
     above: dict[ast.AST, ast.AST] = {}
     for node in module.nodes:
         if not isinstance(node, ast.Call):
@@ -70,6 +72,29 @@ def _of_module(module: Module, modules: Sequence[Module]) -> Iterator[str]:
         elif name in BROADCASTS:
             above = above or parents(module)
             yield from _Loops(modules, above).sends(node)
+
+
+def _hands_on(module: Module, aliases: Set[str]) -> bool:
+    """Whether the class that wraps is given another name, or to a function: `partial(DDP, …)`."""
+    apart: list[ast.AST] = []
+    for node in module.nodes:
+        if isinstance(node, ast.Call):
+            apart.append(node.func)
+            if last_part(node.func) in ("isinstance", "issubclass", "hasattr"):
+                apart += [part for arg in node.args for part in ast.walk(arg)]
+        elif isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
+            apart += ast.walk(node.annotation)
+        elif isinstance(node, ast.FunctionDef) and node.returns is not None:
+            apart += ast.walk(node.returns)
+        elif isinstance(node, ast.Compare):  # type(net) is DDP
+            apart += ast.walk(node)
+    ids = {id(node) for node in apart}
+    return any(
+        isinstance(node, ast.Name | ast.Attribute)
+        and last_part(node) in aliases
+        and id(node) not in ids
+        for node in module.nodes
+    )
 
 
 def _without_buffers(call: ast.Call) -> bool:

@@ -175,7 +175,7 @@ class Infinite:
     def written_to(
         self, node: cst.CSTNode
     ) -> tuple[cst.Attribute | None, cst.BaseExpression | None]:
-        """Return the attribute of `self` that `node` writes into, in place, and what it writes."""
+        """Return the attribute of `self` that `node` sets or writes into, and what it writes."""
         if isinstance(node, cst.Call):
             func = node.func
             if (
@@ -185,8 +185,8 @@ class Infinite:
             ):
                 return None, None
             target, value = func.value, node.args[-1].value
-        elif isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Subscript):
-            target, value = node.targets[0].target.value, node.value
+        elif isinstance(node, cst.Assign):
+            target, value = node.targets[0].target, node.value
         else:
             return None, None
         while isinstance(target, cst.Subscript) or (

@@ -192,19 +192,24 @@ def _held(
                 name = string_value(bound["name"].value) or code(bound["name"].value)
                 return f"the buffer `{name}`", bound["tensor"].value, sent_as
     target, value = infinite.written_to(node)
-    if target is not None and _is_buffer(target, facts):
+    makes = isinstance(value, cst.Call) and facts.names.of(value.func) in HELD  # a call of its own
+    if target is not None and not makes and _is_buffer(target, facts):
         return f"the buffer `{code(target)}`", value, OF_BUFFERS
     return "", None, frozenset()
 
 
 def _is_buffer(attribute: cst.Attribute, facts: Facts) -> bool:
-    """Whether the class around `attribute` of `self` registers a buffer by this name."""
+    """Whether the class around `attribute` of `self` makes a buffer by this name."""
     around = facts.context.class_around(attribute)
     calls = nodes_of(around, cst.Call) if around is not None else ()
-    return any(
+    registered = any(
         isinstance(call.func, cst.Attribute)
         and call.func.attr.value == "register_buffer"
-        and bool(call.args)
-        and string_value(call.args[0].value) == attribute.attr.value
+        and (name := (bind(call, REGISTER) or {}).get("name")) is not None
+        and string_value(name.value) == attribute.attr.value
         for call in calls
+    )
+    return registered or any(
+        isinstance(value, cst.Call) and HELD.get(facts.names.of(value.func) or "") == BUFFERS
+        for value in facts.values.given_to(attribute)
     )
