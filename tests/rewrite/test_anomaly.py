@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.reading.tree.source import parse
-from migrate.rewrite.options import Options
+from migrate.rewrite.options import Options, Style
 from migrate.rewrite.story import rewrite_source
 
 SCRIPT = """\
@@ -46,7 +46,7 @@ main()
         ("torch.autograd.set_detect_anomaly(False)", None),
     ],
 )
-def test_the_search_for_nan_is_reported(style: str, setting: str, mention: bool | None) -> None:
+def test_the_search_for_nan_is_reported(style: Style, setting: str, mention: bool | None) -> None:
     source = parse(SCRIPT.format(setting=setting).encode(), Path("train.py"))
     notes = rewrite_source(source, options=Options(style=style)).findings
     mentions = [note.mention for note in notes if note.rule == "XLA213"]

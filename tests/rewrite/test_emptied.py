@@ -170,7 +170,7 @@ def test_one_wait_stands_before_each_reading_of_the_clock(waits: str) -> None:
     assert done.splitlines() == [
         "torch_xla.sync(wait=True)",
         "start = time.perf_counter()",
-        "model(first)",
+        "output = model(first)",
         "torch_xla.sync(wait=True)",
         "end = time.perf_counter()",
         "print((end - start) * 1000)",

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from migrate.rewrite.file import rewrite
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import Options, Style
+from migrate.rewrite.story import rewrite
 
 NET = """\
 import pytorch_lightning as pl
