@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from migrate.reading.accelerators.collating import GIVEN_AS
 from migrate.reading.calls.kinds import Instance
-from migrate.reading.calls.scopes import Function
+from migrate.reading.calls.scopes import Function, ModuleScope
+from migrate.reading.replicas.rank_tests import last_part, parents
 from migrate.reading.values.words import TEXT_METHODS
 
 if TYPE_CHECKING:
@@ -122,19 +123,73 @@ class _Texts:
             case ast.Call(func=called):
                 return bool(self._evaluator.externals(called, scope) & NAMES_OF_FILES)
             case ast.Name() | ast.Attribute():
-                bindings = self._bindings(node, scope)
-                return bool(bindings) and all(self._gives_texts(b, depth + 1) for b in bindings)
+                bindings = [b for b in self._bindings(node, scope) if not _is_empty(b.value)]
+                put = [*self._put_into(node, scope)]
+                return bool(bindings or put) and (
+                    all(self._gives_texts(b, depth + 1) for b in bindings)
+                    and all(self.is_text(value, at, depth + 1) for value, at in put)
+                )
         return False
+
+    def _put_into(
+        self, holder: ast.Name | ast.Attribute, scope: Scope
+    ) -> Iterator[tuple[ast.expr, Scope]]:
+        """Yield what the file puts into `holder`: `self.captions[name] = x`, `self.names.append(x)`."""
+        text = ast.unparse(holder)
+        for node in scope.module.nodes:
+            match node:
+                case ast.Assign(targets=[ast.Subscript(value=whole)], value=value):
+                    pass
+                case ast.Call(func=ast.Attribute(value=whole, attr="append"), args=[value]):
+                    pass
+                case _:
+                    continue
+            if isinstance(whole, ast.Name | ast.Attribute) and ast.unparse(whole) == text:
+                yield value, _scope_of(node, scope.top)
 
     def _gives_texts(self, binding: Binding, depth: int) -> bool:
         if binding.kind == "value":
             return self._holds_texts(binding.value, binding.scope, depth)
-        match binding.value:
-            case ast.Call(func=called) if binding.kind == "element":
-                return bool(self._evaluator.externals(called, binding.scope) & ROWS)
-        return False
+        return binding.kind == "element" and self._holds_rows(binding.value, binding.scope, depth)
+
+    def _holds_rows(self, node: ast.expr | None, scope: Scope, depth: int) -> bool:
+        """Whether `node` gives the rows of a table of texts: `csv.reader(file)`, also by a name."""
+        if isinstance(node, ast.Name) and depth <= DEEPEST:
+            bindings = self._bindings(node, scope)
+            return bool(bindings) and all(
+                b.kind == "value" and self._holds_rows(b.value, b.scope, depth + 1)
+                for b in bindings
+            )
+        if isinstance(node, ast.Call) and last_part(node.func) == "enumerate" and node.args:
+            return self._holds_rows(node.args[0], scope, depth + 1)  # a number has no items
+        externals = (
+            self._evaluator.externals(node.func, scope) if isinstance(node, ast.Call) else ()
+        )
+        return bool(ROWS.intersection(externals))
 
     def _bindings(self, node: ast.Name | ast.Attribute, scope: Scope) -> list[Binding]:
         if isinstance(node, ast.Name):
             return [*self._evaluator.bindings_of(node.id, scope)]
         return [*self._evaluator.members_of(node.value, node.attr, scope)]
+
+
+def _is_empty(value: ast.expr | None) -> bool:
+    """Whether `value` is a container that is filled later: `{}`, `[]`, `dict()`."""
+    match value:
+        case ast.Dict(values=[]) | ast.List(elts=[]):
+            return True
+        case ast.Call(func=ast.Name(id="dict" | "list"), args=[], keywords=[]):
+            return True
+    return False
+
+
+def _scope_of(node: ast.AST, top: ModuleScope) -> Scope:
+    """Return the function whose body holds `node`; the module where none does."""
+    above = parents(top.module)
+    around = above.get(node)
+    while around is not None:
+        if isinstance(around, ast.FunctionDef):
+            name, line = around.name, around.lineno
+            return next((f for f in top.functions if (f.name, f.line) == (name, line)), top)
+        around = above.get(around)
+    return top
