@@ -28,6 +28,7 @@ from migrate.reading.accelerators.loading import loaded_parts_of, loading_of
 from migrate.reading.accelerators.nested import nested_of
 from migrate.reading.accelerators.optimizers import FileOptimizers, optimizers_of
 from migrate.reading.accelerators.programs import may_evaluate, programs_of
+from migrate.reading.accelerators.sample_texts import text_parts
 from migrate.reading.accelerators.sampling import forwards_of, gradient_free, samplers_of
 from migrate.reading.accelerators.unfollowed import is_of_known_package, unfollowed_of
 from migrate.reading.calls.analysis import Analysis
@@ -174,6 +175,7 @@ class ModuleCalls:
         of_libraries: the calls of parameters and attributes for which all callers give a function of torch,
             numpy or Python.
         collating: the lines of its functions that make batches, as a `collate_fn`.
+        text_parts: which parts of the samples, by the line of such a function, are texts, by position or key.
         gathering: the lines of these, and of the functions that they run.
         unvalidated: whether the project switches off the checks of torch.distributions.
         unprepared: the calls of models that Accelerate prepared, with a batch of a loader that it did not
@@ -293,6 +295,7 @@ class ModuleCalls:
     mixed_groups: Mapping[End, str] = field(default_factory=dict)
     held_by_some: frozenset[End] = frozenset()
     kept_states: Mapping[End, str] = field(default_factory=dict)
+    text_parts: Mapping[int, frozenset[int | str]] = field(default_factory=dict)
     host_saves: frozenset[End] = frozenset()
     kept_imports: frozenset[str] = frozenset()
     reexported: Mapping[str, str] = field(default_factory=dict)
@@ -476,6 +479,11 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
             _end(node, scope.module)
             for node in (held_by_some(analysis, scope) if _is_replicated(analysis) else ())
         ),
+        text_parts={
+            function.line: parts
+            for function, parts in text_parts(analysis).items()
+            if function.module is scope.module and parts
+        },
         host_saves=frozenset(
             _end(call, scope.module) for call in saves_of(analysis).of_host(scope)
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -35,10 +35,12 @@ def lists_of_parts(result: cst.Return, facts: Facts) -> Iterator[cst.BaseExpress
         or any(True for _ in facts.bindings.callers(function))
     ):
         return  # what another function gets may be padded there
+    line = facts.context.position(function.name).line
+    texts = facts.context.calls.text_parts.get(line, frozenset())
     samples = {p.name.value for p in function.params.params} - {"self", "cls"}
     seen: set[int] = set()
     for part in _handed_out(result.value, facts):
-        made = _list_of(part, samples, facts)
+        made = _list_of(part, samples, texts, facts)
         if made is not None and id(made) not in seen:
             seen.add(id(made))
             yield made
@@ -66,19 +68,20 @@ def _handed_out(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExp
 
 
 def _list_of(
-    value: cst.BaseExpression, samples: set[str], facts: Facts
+    value: cst.BaseExpression, samples: set[str], texts: Set[int | str], facts: Facts
 ) -> cst.BaseExpression | None:
-    """Return what makes `value`, where that is a list with a part of each of `samples`."""
+    """Return what makes `value`, where that is a list with a part of each of `samples` that is no text."""
     if (
         isinstance(value, cst.Call)
         and code(value.func) in ("list", "tuple")
         and len(value.args) == 1
     ):
-        return _list_of(value.args[0].value, samples, facts)
+        return _list_of(value.args[0].value, samples, texts, facts)
     if isinstance(value, cst.ListComp | cst.GeneratorExp):
         plain = isinstance(value.for_in.iter, cst.Name) and value.for_in.inner_for_in is None
         of_samples = plain and code(value.for_in.iter) in samples
-        return value if of_samples and _is_part(value.elt, value.for_in.target) else None
+        is_part = of_samples and _is_part(value.elt, value.for_in.target, texts)
+        return value if is_part else None
     if isinstance(value, cst.Subscript) and isinstance(value.value, cst.Name):
         whole = [_zip_of(g.value, samples) for g in facts.bindings.reaching(value.value)]
         return next((zipped for zipped in whole if zipped is not None), None)
@@ -87,14 +90,18 @@ def _list_of(
     for one in facts.bindings.reaching(value):
         zipped = _zip_of(one.value, samples)
         if zipped is not None and one.how is not How.VALUE:
-            return zipped
+            return zipped if one.index not in texts else None
         if one.how is How.VALUE and one.value is not None and not isinstance(one.value, cst.Name):
-            made = _list_of(one.value, samples, facts)
+            made = _list_of(one.value, samples, texts, facts)
             if made is not None:
                 return made
     for put in facts.bindings.put_into(value):
         loop = next((a for a in facts.context.ancestors(put.value) if isinstance(a, cst.For)), None)
-        if loop is not None and code(loop.iter) in samples and _is_part(put.value, loop.target):
+        if (
+            loop is not None
+            and code(loop.iter) in samples
+            and _is_part(put.value, loop.target, texts)
+        ):
             return put.value
     return None
 
@@ -109,18 +116,25 @@ def _zip_of(value: cst.BaseExpression | None, samples: set[str]) -> cst.Call | N
     return value if star.star == "*" and code(star.value) in samples else None
 
 
-def _is_part(part: cst.BaseExpression, target: cst.BaseAssignTargetExpression) -> bool:
-    """Whether `part` is a part of a sample, or a tensor made of it: `x[1]`, `x["boxes"].float()`."""
+def _is_part(
+    part: cst.BaseExpression, target: cst.BaseAssignTargetExpression, texts: Set[int | str]
+) -> bool:
+    """Whether `part` is a part of a sample and no text, or a tensor of it: `x[1]`, `x["boxes"].float()`."""
     if isinstance(part, cst.Call):
         if last_part(part.func) in TENSORS and part.args:
-            return _is_part(part.args[0].value, target)
+            return _is_part(part.args[0].value, target, texts)
         same = isinstance(part.func, cst.Attribute) and part.func.attr.value in SAME_LENGTH
-        return same and _is_part(cst.ensure_type(part.func, cst.Attribute).value, target)
+        return same and _is_part(cst.ensure_type(part.func, cst.Attribute).value, target, texts)
     if isinstance(part, cst.Subscript) and len(part.slice) == 1:
         index = part.slice[0].slice
         key = string_value(index.value) if isinstance(index, cst.Index) else None
         whole = isinstance(index, cst.Index) and code(index.value) not in ("None", "np.newaxis")
-        return whole and not (key and NO_TENSORS.search(key)) and _is_part(part.value, target)
+        if code(part.value) == code(target) and isinstance(index, cst.Index):
+            position = int(code(index.value)) if isinstance(index.value, cst.Integer) else None
+            if key in texts or position in texts:
+                return False
+        named = bool(key and NO_TENSORS.search(key))
+        return whole and not named and _is_part(part.value, target, texts)
     if isinstance(part, cst.Attribute):
         return isinstance(part.value, cst.Name) and not NO_TENSORS.search(part.attr.value)
     if not isinstance(part, cst.Name) or NO_TENSORS.search(part.value):
@@ -130,4 +144,4 @@ def _is_part(part: cst.BaseExpression, target: cst.BaseAssignTargetExpression) -
         if isinstance(target, cst.Tuple | cst.List)
         else [code(target)]
     )
-    return part.value in names
+    return part.value in names and (len(names) == 1 or names.index(part.value) not in texts)
