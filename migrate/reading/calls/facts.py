@@ -336,6 +336,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
     scope = analysis.scopes.get(path.resolve())
     if scope is None:
         return ModuleCalls(unread=True)
+    several = len(analysis.scopes) > 1
     loops = [region for region in _regions(analysis, scope) if region in analysis.step_loops]
     effects: dict[End, Effect] = {}
     definitions: dict[End, tuple[Definition, ...]] = {}
@@ -481,14 +482,14 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         ),
         text_parts={
             function.line: parts
-            for function, parts in text_parts(analysis).items()
+            for function, parts in (text_parts(analysis) if collating_of(analysis) else {}).items()
             if function.module is scope.module and parts
         },
         host_saves=frozenset(
             _end(call, scope.module) for call in saves_of(analysis).of_host(scope)
         ),
-        kept_imports=reexports_of(analysis).kept_imports(scope),
-        reexported=reexports_of(analysis).of_file(scope),
+        kept_imports=reexports_of(analysis).kept_imports(scope) if several else frozenset(),
+        reexported=reexports_of(analysis).of_file(scope) if several else {},
     )
 
 
