@@ -85,3 +85,17 @@ def test_what_leaves_its_result_somewhere_stays(call: str) -> None:
         f"start = time.time()\n{call}\ntorch.cuda.synchronize()\nprint(time.time() - start)"
     )
     assert f"    {call}\n" in after
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "weights = net.state_dict()\nweights.update(torch.load('a.pt'))",
+        "kept = {'x': x}\nkept.setdefault('a', a)",
+        "parts = [a]\nparts.extend([a, b])",
+    ],
+)
+def test_what_fills_a_container_stays(lines: str) -> None:
+    after = _after(f"{lines}\nstart = time.time()\nnet(x)\nwait()\nprint(time.time() - start)")
+    assert f"    {lines.splitlines()[-1].partition('(')[0]}(" in after
+    assert after.count("output =") == 1

@@ -189,8 +189,10 @@ def _computes(call: cst.Call, context: Workspace) -> bool:
             for function in ran
             for one in nodes_of(function.body, cst.Return)
         ) and not any(bool(context.effects.of(function.body)) for function in ran)
-    if context.values.calls_model(call) or context.values.kind(call) is Kind.ON_DEVICE:
+    if context.values.calls_model(call):
         return True
+    if name.startswith("torch.") and context.values.kind(call) is Kind.ON_DEVICE:
+        return True  # a method of a value may be `weights.update(others)`, which gives nothing
     return _is_given(func, context) and _reads_clock(call, context)
 
 
