@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
+from jax import Array
 from jax.typing import DTypeLike
 
 from .config import AutoencoderKLConfig
 
 
-def torch_uniform(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+def torch_uniform(key: Any, shape: Sequence[int], dtype: Any) -> Array:
     """torch's default for the weight of a Linear or a Conv: uniform within 1 / sqrt(fan_in)."""
-    bound = float(np.prod(shape[:-1])) ** -0.5
-    return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+    return nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")(key, shape, dtype)
 
 
 def uniform_within(bound: float) -> nn.initializers.Initializer:
     """Draws between -bound and bound."""
-
-    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-        return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
-
-    return init
+    return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
 def demand_size(holds: bool, what: str) -> None:
@@ -68,39 +64,29 @@ class ResnetBlock2D(Module):
     use_in_shortcut: bool
 
     def setup(self) -> None:
-        self.norm1 = nn.GroupNorm(
-            num_groups=self.groups, epsilon=1e-06, use_fast_variance=False, **self.dtypes
+        norm = partial(nn.GroupNorm, epsilon=1e-06, use_fast_variance=False, **self.dtypes)
+        self.norm1 = norm(num_groups=self.groups)
+        conv = partial(nn.Conv, kernel_init=torch_uniform, **self.numerics)
+        init = uniform_within((self.in_channels * 9) ** -0.5)
+        self.conv1 = conv(
+            self.out_channels, kernel_size=(3, 3), padding=((1, 1), (1, 1)), bias_init=init
         )
-        self.conv1 = nn.Conv(
-            self.out_channels,
-            kernel_size=(3, 3),
-            padding=((1, 1), (1, 1)),
-            kernel_init=torch_uniform,
-            bias_init=uniform_within((self.in_channels * 9) ** (-0.5)),
-            **self.numerics,
-        )
-        self.norm2 = nn.GroupNorm(
-            num_groups=self.num_groups, epsilon=1e-06, use_fast_variance=False, **self.dtypes
-        )
-        self.conv2 = nn.Conv(
+        self.norm2 = norm(num_groups=self.num_groups)
+        self.conv2 = conv(
             self.conv_2d_out_channels,
             kernel_size=(3, 3),
             padding=((1, 1), (1, 1)),
-            kernel_init=torch_uniform,
-            bias_init=uniform_within((self.out_channels * 9) ** (-0.5)),
-            **self.numerics,
+            bias_init=uniform_within((self.out_channels * 9) ** -0.5),
         )
         if self.use_in_shortcut:
-            self.conv_shortcut = nn.Conv(
+            self.conv_shortcut = conv(
                 self.conv_2d_out_channels,
                 kernel_size=(1, 1),
                 padding="VALID",
-                kernel_init=torch_uniform,
-                bias_init=uniform_within(self.in_channels ** (-0.5)),
-                **self.numerics,
+                bias_init=uniform_within(self.in_channels**-0.5),
             )
 
-    def __call__(self, input_tensor: jax.Array) -> jax.Array:
+    def __call__(self, input_tensor: Array) -> Array:
         hidden_states = self.norm1(input_tensor)
         hidden_states = jax.nn.silu(hidden_states)
         hidden_states = self.conv1(hidden_states)
@@ -124,11 +110,11 @@ class Downsample2D(Module):
             strides=(2, 2),
             padding="VALID",
             kernel_init=torch_uniform,
-            bias_init=uniform_within((self.config.encoder_channels * 9) ** (-0.5)),
+            bias_init=uniform_within((self.config.encoder_channels * 9) ** -0.5),
             **self.numerics,
         )
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         hidden_states = jnp.pad(
             jnp.moveaxis(hidden_states, -1, 1), ((0, 0), (0, 0), (0, 1), (0, 1))
         )
@@ -150,34 +136,21 @@ class Attention(Module):
             use_fast_variance=False,
             **self.dtypes,
         )
-        self.to_q = nn.Dense(
-            self.inner_kv_dim,
-            kernel_init=torch_uniform,
-            bias_init=uniform_within(self.config.block_out_channels[-1] ** (-0.5)),
-            **self.numerics,
-        )
-        self.to_k = nn.Dense(
-            self.inner_kv_dim,
-            kernel_init=torch_uniform,
-            bias_init=uniform_within(self.config.block_out_channels[-1] ** (-0.5)),
-            **self.numerics,
-        )
-        self.to_v = nn.Dense(
-            self.inner_kv_dim,
-            kernel_init=torch_uniform,
-            bias_init=uniform_within(self.config.block_out_channels[-1] ** (-0.5)),
-            **self.numerics,
-        )
+        init = uniform_within(self.config.block_out_channels[-1] ** -0.5)
+        dense = partial(nn.Dense, kernel_init=torch_uniform, bias_init=init, **self.numerics)
+        self.to_q = dense(self.inner_kv_dim)
+        self.to_k = dense(self.inner_kv_dim)
+        self.to_v = dense(self.inner_kv_dim)
         self.to_out = [
             nn.Dense(
                 self.config.block_out_channels[-1],
                 kernel_init=torch_uniform,
-                bias_init=uniform_within(self.inner_kv_dim ** (-0.5)),
+                bias_init=uniform_within(self.inner_kv_dim**-0.5),
                 **self.numerics,
             )
         ]
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         hidden_states_2 = hidden_states.reshape(hidden_states.shape[0], -1, hidden_states.shape[-1])
         hidden_states_2 = self.group_norm(hidden_states_2)
         query = self.to_q(hidden_states_2)
@@ -206,30 +179,21 @@ class ResnetBlock2D2(Module):
     num_groups: int
 
     def setup(self) -> None:
-        self.norm1 = nn.GroupNorm(
-            num_groups=self.groups, epsilon=1e-06, use_fast_variance=False, **self.dtypes
-        )
-        self.conv1 = nn.Conv(
-            self.in_channels,
+        norm = partial(nn.GroupNorm, epsilon=1e-06, use_fast_variance=False, **self.dtypes)
+        self.norm1 = norm(num_groups=self.groups)
+        conv = partial(
+            nn.Conv,
             kernel_size=(3, 3),
             padding=((1, 1), (1, 1)),
             kernel_init=torch_uniform,
-            bias_init=uniform_within((self.in_channels * 9) ** (-0.5)),
+            bias_init=uniform_within((self.in_channels * 9) ** -0.5),
             **self.numerics,
         )
-        self.norm2 = nn.GroupNorm(
-            num_groups=self.num_groups, epsilon=1e-06, use_fast_variance=False, **self.dtypes
-        )
-        self.conv2 = nn.Conv(
-            self.in_channels,
-            kernel_size=(3, 3),
-            padding=((1, 1), (1, 1)),
-            kernel_init=torch_uniform,
-            bias_init=uniform_within((self.in_channels * 9) ** (-0.5)),
-            **self.numerics,
-        )
+        self.conv1 = conv(self.in_channels)
+        self.norm2 = norm(num_groups=self.num_groups)
+        self.conv2 = conv(self.in_channels)
 
-    def __call__(self, input_tensor: jax.Array) -> jax.Array:
+    def __call__(self, input_tensor: Array) -> Array:
         hidden_states = self.norm1(jnp.moveaxis(input_tensor, 1, -1))
         hidden_states = jax.nn.silu(hidden_states)
         hidden_states = self.conv1(hidden_states)
@@ -250,11 +214,11 @@ class Upsample2D(Module):
             kernel_size=(3, 3),
             padding=((1, 1), (1, 1)),
             kernel_init=torch_uniform,
-            bias_init=uniform_within((self.config.decoder_channels * 9) ** (-0.5)),
+            bias_init=uniform_within((self.config.decoder_channels * 9) ** -0.5),
             **self.numerics,
         )
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         hidden_states = jnp.repeat(jnp.repeat(hidden_states, 2, axis=-2), 2, axis=-1)
         return self.conv(jnp.moveaxis(hidden_states, 1, -1))
 
@@ -300,7 +264,7 @@ class DownEncoderBlock2D(Module):
                 ),
             ]
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         for resnet in self.resnets:
             hidden_states = resnet(hidden_states)
         if self.has_downsamplers:
@@ -335,7 +299,7 @@ class UNetMidBlock2D(Module):
             ),
         ]
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         hidden_states = self.resnets[0](hidden_states)
         for attention in self.attentions:
             hidden_states = attention(hidden_states)
@@ -353,7 +317,7 @@ class UpDecoderBlock2D(Module):
         ]
         self.upsamplers = [Upsample2D(self.config, **self.numerics)]
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         for resnet in self.resnets:
             hidden_states = resnet(hidden_states)
         for upsampler in self.upsamplers:
@@ -363,37 +327,21 @@ class UpDecoderBlock2D(Module):
 
 class UpDecoderBlock2D2(Module):
     def setup(self) -> None:
+        resnet_block = partial(
+            ResnetBlock2D,
+            groups=8,
+            num_groups=8,
+            out_channels=16,
+            conv_2d_out_channels=16,
+            **self.numerics,
+        )
         self.resnets = [
-            ResnetBlock2D(
-                groups=8,
-                in_channels=32,
-                num_groups=8,
-                out_channels=16,
-                conv_2d_out_channels=16,
-                use_in_shortcut=True,
-                **self.numerics,
-            ),
-            ResnetBlock2D(
-                groups=8,
-                in_channels=16,
-                num_groups=8,
-                out_channels=16,
-                conv_2d_out_channels=16,
-                use_in_shortcut=False,
-                **self.numerics,
-            ),
-            ResnetBlock2D(
-                groups=8,
-                in_channels=16,
-                num_groups=8,
-                out_channels=16,
-                conv_2d_out_channels=16,
-                use_in_shortcut=False,
-                **self.numerics,
-            ),
+            resnet_block(in_channels=32, use_in_shortcut=True),
+            resnet_block(in_channels=16, use_in_shortcut=False),
+            resnet_block(in_channels=16, use_in_shortcut=False),
         ]
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         for resnet in self.resnets:
             hidden_states = resnet(hidden_states)
         return hidden_states
@@ -406,14 +354,15 @@ class Encoder(Module):
     config: AutoencoderKLConfig
 
     def setup(self) -> None:
-        self.conv_in = nn.Conv(
-            self.config.block_out_channels[0],
+        conv = partial(
+            nn.Conv,
             kernel_size=(3, 3),
             padding=((1, 1), (1, 1)),
             kernel_init=torch_uniform,
-            bias_init=uniform_within((self.config.in_channels * 9) ** (-0.5)),
             **self.numerics,
         )
+        init = uniform_within((self.config.in_channels * 9) ** -0.5)
+        self.conv_in = conv(self.config.block_out_channels[0], bias_init=init)
         self.down_blocks = [
             DownEncoderBlock2D(self.config, has_downsamplers=True, **self.numerics),
             DownEncoderBlock2D(self.config, has_downsamplers=False, **self.numerics),
@@ -425,16 +374,12 @@ class Encoder(Module):
             use_fast_variance=False,
             **self.dtypes,
         )
-        self.conv_out = nn.Conv(
+        self.conv_out = conv(
             2 * self.config.latent_channels,
-            kernel_size=(3, 3),
-            padding=((1, 1), (1, 1)),
-            kernel_init=torch_uniform,
-            bias_init=uniform_within((self.config.block_out_channels[-1] * 9) ** (-0.5)),
-            **self.numerics,
+            bias_init=uniform_within((self.config.block_out_channels[-1] * 9) ** -0.5),
         )
 
-    def __call__(self, sample: jax.Array) -> jax.Array:
+    def __call__(self, sample: Array) -> Array:
         sample = self.conv_in(jnp.moveaxis(sample, 1, -1))
         for down_block in self.down_blocks:
             sample = down_block(sample)
@@ -452,14 +397,15 @@ class Decoder(Module):
     config: AutoencoderKLConfig
 
     def setup(self) -> None:
-        self.conv_in = nn.Conv(
-            self.config.block_out_channels[-1],
+        conv = partial(
+            nn.Conv,
             kernel_size=(3, 3),
             padding=((1, 1), (1, 1)),
             kernel_init=torch_uniform,
-            bias_init=uniform_within((self.config.latent_channels * 9) ** (-0.5)),
             **self.numerics,
         )
+        init = uniform_within((self.config.latent_channels * 9) ** -0.5)
+        self.conv_in = conv(self.config.block_out_channels[-1], bias_init=init)
         self.up_blocks = [
             UpDecoderBlock2D(self.config, **self.numerics),
             UpDecoderBlock2D2(**self.numerics),
@@ -471,16 +417,11 @@ class Decoder(Module):
             use_fast_variance=False,
             **self.dtypes,
         )
-        self.conv_out = nn.Conv(
-            3,
-            kernel_size=(3, 3),
-            padding=((1, 1), (1, 1)),
-            kernel_init=torch_uniform,
-            bias_init=uniform_within((self.config.block_out_channels[0] * 9) ** (-0.5)),
-            **self.numerics,
+        self.conv_out = conv(
+            3, bias_init=uniform_within((self.config.block_out_channels[0] * 9) ** -0.5)
         )
 
-    def __call__(self, sample: jax.Array) -> jax.Array:
+    def __call__(self, sample: Array) -> Array:
         sample = self.conv_in(sample)
         # middle
         sample = self.mid_block(sample)
@@ -500,24 +441,16 @@ class AutoencoderKL(Module):
     def setup(self) -> None:
         self.encoder = Encoder(self.config, **self.numerics)
         self.decoder = Decoder(self.config, **self.numerics)
-        self.quant_conv = nn.Conv(
-            2 * self.config.latent_channels,
-            kernel_size=(1, 1),
-            padding="VALID",
-            kernel_init=torch_uniform,
-            bias_init=uniform_within((2 * self.config.latent_channels) ** (-0.5)),
-            **self.numerics,
+        conv = partial(
+            nn.Conv, kernel_size=(1, 1), padding="VALID", kernel_init=torch_uniform, **self.numerics
         )
-        self.post_quant_conv = nn.Conv(
-            self.config.latent_channels,
-            kernel_size=(1, 1),
-            padding="VALID",
-            kernel_init=torch_uniform,
-            bias_init=uniform_within(self.config.latent_channels ** (-0.5)),
-            **self.numerics,
+        init = uniform_within((2 * self.config.latent_channels) ** -0.5)
+        self.quant_conv = conv(2 * self.config.latent_channels, bias_init=init)
+        self.post_quant_conv = conv(
+            self.config.latent_channels, bias_init=uniform_within(self.config.latent_channels**-0.5)
         )
 
-    def __call__(self, sample: jax.Array) -> dict[str, jax.Array]:
+    def __call__(self, sample: Array) -> dict[str, Array]:
         demand_size(sample.shape[0] <= 63, "sample axis 0: up to 63")
         enc = self.encoder(sample)
         enc = self.quant_conv(enc)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import Array
 from jax.typing import DTypeLike
 
 from .config import CLIPTextModelWithProjectionConfig
 
 
 def masked_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, **options: Any
-) -> jax.Array:
+    query: Array, key: Array, value: Array, mask: Array | None, **options: Any
+) -> Array:
     """Attention with a mask of truths, if there is one; a query that may see no key gets 0."""
     if mask is None:
         return jax.nn.dot_product_attention(query, key, value, **options)
@@ -55,8 +57,8 @@ class Module(nn.Module, kw_only=True):
 
 
 def sdpa_attention_forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, attention_mask: jax.Array | None
-) -> jax.Array:
+    query: Array, key: Array, value: Array, attention_mask: Array | None
+) -> Array:
     return masked_attention(
         query.swapaxes(1, 2),
         key.swapaxes(1, 2),
@@ -71,20 +73,14 @@ class CLIPTextEmbeddings(Module):
 
     def setup(self) -> None:
         self.position_ids = jnp.arange(self.config.max_position_embeddings, dtype=jnp.int32)[None]
-        self.token_embedding = nn.Embed(
-            self.config.vocab_size,
-            self.config.hidden_size,
-            embedding_init=nn.initializers.normal(self.config.initializer_factor * 0.02),
-            **self.dtypes,
-        )
-        self.position_embedding = nn.Embed(
-            self.config.max_position_embeddings,
-            self.config.hidden_size,
-            embedding_init=nn.initializers.normal(self.config.initializer_factor * 0.02),
-            **self.dtypes,
+        init = nn.initializers.normal(self.config.initializer_factor * 0.02)
+        embed = partial(nn.Embed, embedding_init=init, **self.dtypes)
+        self.token_embedding = embed(self.config.vocab_size, self.config.hidden_size)
+        self.position_embedding = embed(
+            self.config.max_position_embeddings, self.config.hidden_size
         )
 
-    def __call__(self, input_ids: jax.Array, position_ids: jax.Array | None) -> jax.Array:
+    def __call__(self, input_ids: Array, position_ids: Array | None) -> Array:
         inputs_embeds = self.token_embedding(input_ids)
         if position_ids is None:
             position_ids = self.position_ids[:, : input_ids.shape[1]]
@@ -99,42 +95,24 @@ class CLIPAttention(Module):
 
     def setup(self) -> None:
         self.head_dim = self.config.hidden_size // self.config.num_attention_heads
-        self.k_proj = nn.Dense(
-            self.config.hidden_size,
-            kernel_init=nn.initializers.normal(
-                self.config.hidden_size ** (-0.5)
-                * (2 * self.config.num_hidden_layers) ** (-0.5)
-                * self.config.initializer_factor
-            ),
-            **self.numerics,
+        init = nn.initializers.normal(
+            self.config.hidden_size**-0.5
+            * (2 * self.config.num_hidden_layers) ** -0.5
+            * self.config.initializer_factor
         )
-        self.v_proj = nn.Dense(
-            self.config.hidden_size,
-            kernel_init=nn.initializers.normal(
-                self.config.hidden_size ** (-0.5)
-                * (2 * self.config.num_hidden_layers) ** (-0.5)
-                * self.config.initializer_factor
-            ),
-            **self.numerics,
-        )
-        self.q_proj = nn.Dense(
-            self.config.hidden_size,
-            kernel_init=nn.initializers.normal(
-                self.config.hidden_size ** (-0.5)
-                * (2 * self.config.num_hidden_layers) ** (-0.5)
-                * self.config.initializer_factor
-            ),
-            **self.numerics,
-        )
+        dense = partial(nn.Dense, kernel_init=init, **self.numerics)
+        self.k_proj = dense(self.config.hidden_size)
+        self.v_proj = dense(self.config.hidden_size)
+        self.q_proj = dense(self.config.hidden_size)
         self.out_proj = nn.Dense(
             self.config.hidden_size,
             kernel_init=nn.initializers.normal(
-                self.config.hidden_size ** (-0.5) * self.config.initializer_factor
+                self.config.hidden_size**-0.5 * self.config.initializer_factor
             ),
             **self.numerics,
         )
 
-    def __call__(self, hidden_states: jax.Array, attention_mask: jax.Array | None) -> jax.Array:
+    def __call__(self, hidden_states: Array, attention_mask: Array | None) -> Array:
         queries = self.q_proj(hidden_states)
         keys = self.k_proj(hidden_states)
         values = self.v_proj(hidden_states)
@@ -151,24 +129,21 @@ class CLIPMLP(Module):
     config: CLIPTextModelWithProjectionConfig
 
     def setup(self) -> None:
-        self.fc1 = nn.Dense(
-            self.config.intermediate_size,
-            kernel_init=nn.initializers.normal(
-                (2 * self.config.hidden_size) ** (-0.5) * self.config.initializer_factor
-            ),
-            **self.numerics,
+        dense = partial(nn.Dense, **self.numerics)
+        init = nn.initializers.normal(
+            (2 * self.config.hidden_size) ** -0.5 * self.config.initializer_factor
         )
-        self.fc2 = nn.Dense(
+        self.fc1 = dense(self.config.intermediate_size, kernel_init=init)
+        self.fc2 = dense(
             self.config.hidden_size,
             kernel_init=nn.initializers.normal(
-                self.config.hidden_size ** (-0.5)
-                * (2 * self.config.num_hidden_layers) ** (-0.5)
+                self.config.hidden_size**-0.5
+                * (2 * self.config.num_hidden_layers) ** -0.5
                 * self.config.initializer_factor
             ),
-            **self.numerics,
         )
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         hidden_states = self.fc1(hidden_states)
         hidden_states = hidden_states * jax.nn.sigmoid(hidden_states * 1.702)
         return self.fc2(hidden_states)
@@ -179,15 +154,14 @@ class CLIPEncoderLayer(Module):
 
     def setup(self) -> None:
         self.self_attn = CLIPAttention(self.config, **self.numerics)
-        self.layer_norm1 = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        norm = partial(
+            nn.LayerNorm, epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
+        self.layer_norm1 = norm()
         self.mlp = CLIPMLP(self.config, **self.numerics)
-        self.layer_norm2 = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
-        )
+        self.layer_norm2 = norm()
 
-    def __call__(self, hidden_states: jax.Array, attention_mask: jax.Array | None) -> jax.Array:
+    def __call__(self, hidden_states: Array, attention_mask: Array | None) -> Array:
         residual = hidden_states
         hidden_states = self.layer_norm1(hidden_states)
         hidden_states = self.self_attn(hidden_states, attention_mask)
@@ -209,7 +183,7 @@ class CLIPEncoder(Module):
             for _ in range(self.config.num_hidden_layers)
         ]
 
-    def __call__(self, inputs_embeds: jax.Array, attention_mask: jax.Array | None) -> jax.Array:
+    def __call__(self, inputs_embeds: Array, attention_mask: Array | None) -> Array:
         hidden_states = inputs_embeds
         for layer in self.layers:
             hidden_states = layer(hidden_states, attention_mask)
@@ -229,11 +203,13 @@ class CLIPTextModel(Module):
         )
 
     def __call__(
-        self, input_ids: jax.Array, attention_mask: jax.Array | None, position_ids: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
+        self, input_ids: Array, attention_mask: Array | None, position_ids: Array | None
+    ) -> tuple[Array, Array]:
         hidden_states = self.embeddings(input_ids, position_ids)
-        output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
-        encoder_outputs = self.encoder(hidden_states, output)
+        padding_mask = (
+            None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        )
+        encoder_outputs = self.encoder(hidden_states, padding_mask)
         last_hidden_state = self.final_layer_norm(encoder_outputs)
         # The config gets updated `eos_token_id` from PR #24773 (so the use of extra new tokens
         # is possible)
@@ -253,21 +229,19 @@ class CLIPTextModelWithProjection(Module):
 
     def setup(self) -> None:
         self.text_model = CLIPTextModel(self.config, **self.numerics)
+        init = nn.initializers.normal(
+            self.config.hidden_size**-0.5 * self.config.initializer_factor
+        )
         self.text_projection = nn.Dense(
-            self.config.projection_dim,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(
-                self.config.hidden_size ** (-0.5) * self.config.initializer_factor
-            ),
-            **self.numerics,
+            self.config.projection_dim, use_bias=False, kernel_init=init, **self.numerics
         )
 
     def __call__(
         self,
-        input_ids: jax.Array,
-        attention_mask: jax.Array | None = None,
-        position_ids: jax.Array | None = None,
-    ) -> dict[str, jax.Array]:
+        input_ids: Array,
+        attention_mask: Array | None = None,
+        position_ids: Array | None = None,
+    ) -> dict[str, Array]:
         demand_size(input_ids.shape[1] <= 20, "input_ids axis 1: up to 20")
         text_outputs_0, text_outputs_1 = self.text_model(input_ids, attention_mask, position_ids)
         text_embeds = self.text_projection(text_outputs_1)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import Array
 from jax.typing import DTypeLike
 
 from .config import CLIPVisionModelWithProjectionConfig
@@ -33,14 +35,12 @@ class Module(nn.Module, kw_only=True):
     def numerics(self) -> dict[str, Any]:
         return {**self.dtypes, "precision": self.precision}
 
-    def cast_param(
-        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
-    ) -> jax.Array:
+    def cast_param(self, name: str, init: Any, shape: tuple[int, ...]) -> Array:
         """A weight in the dtype of the computation."""
         return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
-def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+def sdpa_attention_forward(query: Array, key: Array, value: Array) -> Array:
     return jax.nn.dot_product_attention(
         query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2)
     )
@@ -53,33 +53,27 @@ class CLIPVisionEmbeddings(Module):
         self.num_positions = (self.config.image_size // self.config.patch_size) ** 2 + 1
         self.class_embedding = self.cast_param(
             "class_embedding",
-            nn.initializers.normal(
-                self.config.hidden_size ** (-0.5) * self.config.initializer_factor
-            ),
+            nn.initializers.normal(self.config.hidden_size**-0.5 * self.config.initializer_factor),
             (self.config.hidden_size,),
         )
         self.position_ids = jnp.arange(self.num_positions, dtype=jnp.int32)[None]
+        init = nn.initializers.normal(
+            self.config.initializer_range * self.config.initializer_factor
+        )
         self.patch_embedding = nn.Conv(
             self.config.hidden_size,
             kernel_size=(self.config.patch_size, self.config.patch_size),
             strides=(self.config.patch_size, self.config.patch_size),
             padding="VALID",
             use_bias=False,
-            kernel_init=nn.initializers.normal(
-                self.config.initializer_range * self.config.initializer_factor
-            ),
+            kernel_init=init,
             **self.numerics,
         )
         self.position_embedding = nn.Embed(
-            self.num_positions,
-            self.config.hidden_size,
-            embedding_init=nn.initializers.normal(
-                self.config.initializer_range * self.config.initializer_factor
-            ),
-            **self.dtypes,
+            self.num_positions, self.config.hidden_size, embedding_init=init, **self.dtypes
         )
 
-    def __call__(self, pixel_values: jax.Array) -> jax.Array:
+    def __call__(self, pixel_values: Array) -> Array:
         patch_embeds = self.patch_embedding(jnp.moveaxis(pixel_values, 1, -1))
         patch_embeds = patch_embeds.reshape(patch_embeds.shape[0], -1, patch_embeds.shape[-1])
         class_embeds = jnp.broadcast_to(
@@ -96,42 +90,24 @@ class CLIPAttention(Module):
 
     def setup(self) -> None:
         self.head_dim = self.config.hidden_size // self.config.num_attention_heads
-        self.k_proj = nn.Dense(
-            self.config.hidden_size,
-            kernel_init=nn.initializers.normal(
-                self.config.hidden_size ** (-0.5)
-                * (2 * self.config.num_hidden_layers) ** (-0.5)
-                * self.config.initializer_factor
-            ),
-            **self.numerics,
+        init = nn.initializers.normal(
+            self.config.hidden_size**-0.5
+            * (2 * self.config.num_hidden_layers) ** -0.5
+            * self.config.initializer_factor
         )
-        self.v_proj = nn.Dense(
-            self.config.hidden_size,
-            kernel_init=nn.initializers.normal(
-                self.config.hidden_size ** (-0.5)
-                * (2 * self.config.num_hidden_layers) ** (-0.5)
-                * self.config.initializer_factor
-            ),
-            **self.numerics,
-        )
-        self.q_proj = nn.Dense(
-            self.config.hidden_size,
-            kernel_init=nn.initializers.normal(
-                self.config.hidden_size ** (-0.5)
-                * (2 * self.config.num_hidden_layers) ** (-0.5)
-                * self.config.initializer_factor
-            ),
-            **self.numerics,
-        )
+        dense = partial(nn.Dense, kernel_init=init, **self.numerics)
+        self.k_proj = dense(self.config.hidden_size)
+        self.v_proj = dense(self.config.hidden_size)
+        self.q_proj = dense(self.config.hidden_size)
         self.out_proj = nn.Dense(
             self.config.hidden_size,
             kernel_init=nn.initializers.normal(
-                self.config.hidden_size ** (-0.5) * self.config.initializer_factor
+                self.config.hidden_size**-0.5 * self.config.initializer_factor
             ),
             **self.numerics,
         )
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         queries = self.q_proj(hidden_states)
         keys = self.k_proj(hidden_states)
         values = self.v_proj(hidden_states)
@@ -148,24 +124,21 @@ class CLIPMLP(Module):
     config: CLIPVisionModelWithProjectionConfig
 
     def setup(self) -> None:
-        self.fc1 = nn.Dense(
-            self.config.intermediate_size,
-            kernel_init=nn.initializers.normal(
-                (2 * self.config.hidden_size) ** (-0.5) * self.config.initializer_factor
-            ),
-            **self.numerics,
+        dense = partial(nn.Dense, **self.numerics)
+        init = nn.initializers.normal(
+            (2 * self.config.hidden_size) ** -0.5 * self.config.initializer_factor
         )
-        self.fc2 = nn.Dense(
+        self.fc1 = dense(self.config.intermediate_size, kernel_init=init)
+        self.fc2 = dense(
             self.config.hidden_size,
             kernel_init=nn.initializers.normal(
-                self.config.hidden_size ** (-0.5)
-                * (2 * self.config.num_hidden_layers) ** (-0.5)
+                self.config.hidden_size**-0.5
+                * (2 * self.config.num_hidden_layers) ** -0.5
                 * self.config.initializer_factor
             ),
-            **self.numerics,
         )
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         hidden_states = self.fc1(hidden_states)
         hidden_states = hidden_states * jax.nn.sigmoid(hidden_states * 1.702)
         return self.fc2(hidden_states)
@@ -176,15 +149,14 @@ class CLIPEncoderLayer(Module):
 
     def setup(self) -> None:
         self.self_attn = CLIPAttention(self.config, **self.numerics)
-        self.layer_norm1 = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        norm = partial(
+            nn.LayerNorm, epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
+        self.layer_norm1 = norm()
         self.mlp = CLIPMLP(self.config, **self.numerics)
-        self.layer_norm2 = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
-        )
+        self.layer_norm2 = norm()
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         residual = hidden_states
         hidden_states = self.layer_norm1(hidden_states)
         hidden_states = self.self_attn(hidden_states)
@@ -206,7 +178,7 @@ class CLIPEncoder(Module):
             for _ in range(self.config.num_hidden_layers)
         ]
 
-    def __call__(self, inputs_embeds: jax.Array) -> jax.Array:
+    def __call__(self, inputs_embeds: Array) -> Array:
         hidden_states = inputs_embeds
         for layer in self.layers:
             hidden_states = layer(hidden_states)
@@ -220,15 +192,14 @@ class CLIPVisionModel(Module):
 
     def setup(self) -> None:
         self.embeddings = CLIPVisionEmbeddings(self.config, **self.numerics)
-        self.pre_layrnorm = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        norm = partial(
+            nn.LayerNorm, epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
+        self.pre_layrnorm = norm()
         self.encoder = CLIPEncoder(self.config, **self.numerics)
-        self.post_layernorm = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
-        )
+        self.post_layernorm = norm()
 
-    def __call__(self, pixel_values: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, pixel_values: Array) -> tuple[Array, Array]:
         hidden_states = self.embeddings(pixel_values)
         hidden_states = self.pre_layrnorm(hidden_states)
         encoder_outputs = self.encoder(hidden_states)
@@ -245,16 +216,14 @@ class CLIPVisionModelWithProjection(Module):
 
     def setup(self) -> None:
         self.vision_model = CLIPVisionModel(self.config, **self.numerics)
+        init = nn.initializers.normal(
+            self.config.hidden_size**-0.5 * self.config.initializer_factor
+        )
         self.visual_projection = nn.Dense(
-            self.config.projection_dim,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(
-                self.config.hidden_size ** (-0.5) * self.config.initializer_factor
-            ),
-            **self.numerics,
+            self.config.projection_dim, use_bias=False, kernel_init=init, **self.numerics
         )
 
-    def __call__(self, pixel_values: jax.Array) -> dict[str, jax.Array]:
+    def __call__(self, pixel_values: Array) -> dict[str, Array]:
         vision_outputs_0, vision_outputs_1 = self.vision_model(pixel_values)
         image_embeds = self.visual_projection(vision_outputs_1)
         return {"image_embeds": image_embeds, "last_hidden_state": vision_outputs_0}

@@ -3,23 +3,25 @@ transformers.models.convnext.modeling_convnext."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import Array
 from jax.typing import DTypeLike
 
 from .config import ConvNextForImageClassificationConfig
 
 
 def layer_norm(
-    x: jax.Array,
-    weight: jax.Array | None = None,
-    bias: jax.Array | None = None,
+    x: Array,
+    weight: Array | None = None,
+    bias: Array | None = None,
     eps: float = 1e-5,
     axes: int = 1,
-) -> jax.Array:
+) -> Array:
     """The mean of the last axes to 0 and their variance to 1, then weight and bias."""
     last = tuple(range(-axes, 0))
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
@@ -54,9 +56,7 @@ class Module(nn.Module, kw_only=True):
     def numerics(self) -> dict[str, Any]:
         return {**self.dtypes, "precision": self.precision}
 
-    def cast_param(
-        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
-    ) -> jax.Array:
+    def cast_param(self, name: str, init: Any, shape: tuple[int, ...]) -> Array:
         """A weight in the dtype of the computation."""
         return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
@@ -70,7 +70,7 @@ class ConvNextLayerNorm(Module):
         self.scale = self.cast_param("scale", nn.initializers.ones, (self.features,))
         self.bias = self.cast_param("bias", nn.initializers.zeros, (self.features,))
 
-    def __call__(self, features: jax.Array) -> jax.Array:
+    def __call__(self, features: Array) -> Array:
         return layer_norm(features, weight=self.scale, bias=self.bias, eps=1e-06)
 
 
@@ -91,7 +91,7 @@ class ConvNextEmbeddings(Module):
         )
         self.layernorm = ConvNextLayerNorm(features=8, **self.numerics)
 
-    def __call__(self, pixel_values: jax.Array) -> jax.Array:
+    def __call__(self, pixel_values: Array) -> Array:
         embeddings = self.patch_embeddings(jnp.moveaxis(pixel_values, 1, -1))
         return self.layernorm(embeddings)
 
@@ -109,27 +109,21 @@ class ConvNextLayer(Module):
             nn.initializers.constant(self.config.layer_scale_init_value),
             (self.dim,),
         )
+        init = nn.initializers.normal(self.config.initializer_range)
         self.dwconv = nn.Conv(
             self.dim,
             kernel_size=(7, 7),
             padding=((3, 3), (3, 3)),
             feature_group_count=self.dim,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            kernel_init=init,
             **self.numerics,
         )
         self.layernorm = ConvNextLayerNorm(features=self.dim, **self.numerics)
-        self.pwconv1 = nn.Dense(
-            self.features,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.pwconv2 = nn.Dense(
-            self.dim,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
+        dense = partial(nn.Dense, kernel_init=init, **self.numerics)
+        self.pwconv1 = dense(self.features)
+        self.pwconv2 = dense(self.dim)
 
-    def __call__(self, features: jax.Array) -> jax.Array:
+    def __call__(self, features: Array) -> Array:
         residual = features
         features = self.dwconv(features)
         features = self.layernorm(features)
@@ -150,7 +144,7 @@ class ConvNextStage(Module):
             ConvNextLayer(self.config, dim=8, features=32, **self.numerics) for _ in range(2)
         ]
 
-    def __call__(self, features: jax.Array) -> jax.Array:
+    def __call__(self, features: Array) -> Array:
         for layer in self.layers:
             features = layer(features)
         return features
@@ -184,7 +178,7 @@ class ConvNextStage2(Module):
             for _ in range(self.depth)
         ]
 
-    def __call__(self, features: jax.Array) -> jax.Array:
+    def __call__(self, features: Array) -> Array:
         for downsampling_layer in self.downsampling_layer:
             features = downsampling_layer(features)
         for layer in self.layers:
@@ -196,20 +190,15 @@ class ConvNextEncoder(Module):
     config: ConvNextForImageClassificationConfig
 
     def setup(self) -> None:
+        conv_next_stage = partial(ConvNextStage2, **self.numerics)
         self.stages = [
             ConvNextStage(self.config, **self.numerics),
-            ConvNextStage2(
-                self.config, features=8, out_channels=12, features_2=48, depth=2, **self.numerics
-            ),
-            ConvNextStage2(
-                self.config, features=12, out_channels=16, features_2=64, depth=3, **self.numerics
-            ),
-            ConvNextStage2(
-                self.config, features=16, out_channels=20, features_2=80, depth=2, **self.numerics
-            ),
+            conv_next_stage(self.config, features=8, out_channels=12, features_2=48, depth=2),
+            conv_next_stage(self.config, features=12, out_channels=16, features_2=64, depth=3),
+            conv_next_stage(self.config, features=16, out_channels=20, features_2=80, depth=2),
         ]
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         for stage in self.stages:
             hidden_states = stage(hidden_states)
         return hidden_states
@@ -227,7 +216,7 @@ class ConvNextModel(Module):
             epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
 
-    def __call__(self, pixel_values: jax.Array) -> jax.Array:
+    def __call__(self, pixel_values: Array) -> Array:
         embedding_output = self.embeddings(pixel_values)
         encoder_outputs = self.encoder(embedding_output)
         return self.layernorm(encoder_outputs.mean(axis=(1, 2)))
@@ -241,13 +230,10 @@ class ConvNextForImageClassification(Module):
 
     def setup(self) -> None:
         self.convnext = ConvNextModel(self.config, **self.numerics)
-        self.classifier = nn.Dense(
-            self.config.num_labels,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
+        init = nn.initializers.normal(self.config.initializer_range)
+        self.classifier = nn.Dense(self.config.num_labels, kernel_init=init, **self.numerics)
 
-    def __call__(self, pixel_values: jax.Array) -> dict[str, jax.Array]:
+    def __call__(self, pixel_values: Array) -> dict[str, Array]:
         outputs = self.convnext(pixel_values)
         logits = self.classifier(outputs)
         return {"logits": logits}

@@ -3,24 +3,26 @@ transformers.models.deepseek_v3.modeling_deepseek_v3."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import Array
 from jax.typing import DTypeLike
 
 from .config import DeepseekV3ForCausalLMConfig
 
 
 def general_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: jax.Array | None = None,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
     is_causal: bool = False,
     scale: float | None = None,
-) -> jax.Array:
+) -> Array:
     """Attention of (…, length, width), whatever the other axes and the width of the values are."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
     scores = jnp.matmul(query, key.mT, preferred_element_type=wide)
@@ -56,16 +58,14 @@ class Module(nn.Module, kw_only=True):
     def numerics(self) -> dict[str, Any]:
         return {**self.dtypes, "precision": self.precision}
 
-    def cast_param(
-        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
-    ) -> jax.Array:
+    def cast_param(self, name: str, init: Any, shape: tuple[int, ...]) -> Array:
         """A weight in the dtype of the computation."""
         return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
 def apply_rotary_pos_emb_interleave(
-    q: jax.Array, k: jax.Array, cos: jax.Array, sin: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+    q: Array, k: Array, cos: Array, sin: Array
+) -> tuple[Array, Array]:
     """Applies interleaved Rotary Position Embedding to the query and key tensors."""
     # `cos`/`sin` are `cat(freqs, freqs)`; the first half holds the per-pair angle.
     cos = cos[..., : cos.shape[-1] // 2][:, None]
@@ -80,15 +80,13 @@ def apply_rotary_pos_emb_interleave(
 
 
 def sdpa_attention_forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, attention_mask: jax.Array | None
-) -> jax.Array:
+    query: Array, key: Array, value: Array, attention_mask: Array | None
+) -> Array:
     attn_output = general_attention(query, key, value, is_causal=True, mask=attention_mask)
     return attn_output.swapaxes(1, 2)
 
 
-def grouped_linear(
-    gate_up_proj: jax.Array, selected_hidden_states_g: jax.Array, offsets: jax.Array
-) -> jax.Array:
+def grouped_linear(gate_up_proj: Array, selected_hidden_states_g: Array, offsets: Array) -> Array:
     """Grouped linear layer supporting optional bias and transposed weights."""
     return jax.lax.ragged_dot(
         selected_hidden_states_g, gate_up_proj.swapaxes(-2, -1), jnp.diff(offsets, prepend=0)
@@ -103,7 +101,7 @@ class DeepseekV3RotaryEmbedding(nn.Module):
             jnp.arange(0, self.config.head_dim, 2) / self.config.head_dim
         )
 
-    def __call__(self, position_ids: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, position_ids: Array, dtype: DTypeLike) -> tuple[Array, Array]:
         freqs = position_ids[..., None].astype(jnp.float32) * self.inv_freq
         emb = jnp.concatenate([freqs, freqs], axis=-1)
         cos = jnp.cos(emb)
@@ -118,7 +116,7 @@ class DeepseekV3RMSNorm(Module):
     def setup(self) -> None:
         self.weight = self.cast_param("weight", nn.initializers.ones, (self.hidden_size,))
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         input_dtype = hidden_states.dtype
         hidden_states = hidden_states.astype(jnp.float32)
         variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
@@ -143,7 +141,7 @@ class DeepseekV3TopkRouter(Module):
             self.dtype,
         )
 
-    def __call__(self, hidden_states: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, hidden_states: Array) -> tuple[Array, Array]:
         hidden_states = hidden_states.reshape(-1, self.config.hidden_size)
         router_logits = hidden_states.astype(jnp.float32) @ self.weight.astype(jnp.float32).T
         scores = jax.nn.sigmoid(router_logits)
@@ -192,9 +190,7 @@ class DeepseekV3Experts(Module):
             ),
         )
 
-    def __call__(
-        self, hidden_states: jax.Array, top_k_index: jax.Array, top_k_weights: jax.Array
-    ) -> jax.Array:
+    def __call__(self, hidden_states: Array, top_k_index: Array, top_k_weights: Array) -> Array:
         # S is the number of selected tokens-experts pairs (S = num_tokens * num_top_k)
         # (S,)
         sample_weights = top_k_weights.reshape(-1)
@@ -234,58 +230,26 @@ class DeepseekV3Attention(Module):
     config: DeepseekV3ForCausalLMConfig
 
     def setup(self) -> None:
-        self.q_a_proj = nn.Dense(
-            self.config.q_lora_rank,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.q_a_layernorm = DeepseekV3RMSNorm(
-            hidden_size=self.config.q_lora_rank, variance_epsilon=1e-06, **self.numerics
-        )
-        self.q_b_proj = nn.Dense(
+        self.qk_head_dim = self.config.qk_nope_head_dim + self.config.qk_rope_head_dim
+        init = nn.initializers.normal(self.config.initializer_range)
+        dense = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
+        self.q_a_proj = dense(self.config.q_lora_rank)
+        norm = partial(DeepseekV3RMSNorm, variance_epsilon=1e-06, **self.numerics)
+        self.q_a_layernorm = norm(hidden_size=self.config.q_lora_rank)
+        self.q_b_proj = dense(self.config.num_attention_heads * self.qk_head_dim)
+        self.kv_a_proj_with_mqa = dense(self.config.kv_lora_rank + self.config.qk_rope_head_dim)
+        self.kv_a_layernorm = norm(hidden_size=self.config.kv_lora_rank)
+        self.kv_b_proj = dense(
             self.config.num_attention_heads
-            * (self.config.qk_nope_head_dim + self.config.qk_rope_head_dim),
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
+            * (self.config.qk_nope_head_dim + self.config.v_head_dim)
         )
-        self.kv_a_proj_with_mqa = nn.Dense(
-            self.config.kv_lora_rank + self.config.qk_rope_head_dim,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.kv_a_layernorm = DeepseekV3RMSNorm(
-            hidden_size=self.config.kv_lora_rank, variance_epsilon=1e-06, **self.numerics
-        )
-        self.kv_b_proj = nn.Dense(
-            self.config.num_attention_heads
-            * (self.config.qk_nope_head_dim + self.config.v_head_dim),
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.o_proj = nn.Dense(
-            self.config.hidden_size,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
+        self.o_proj = dense(self.config.hidden_size)
 
     def __call__(
-        self,
-        hidden_states: jax.Array,
-        cos: jax.Array,
-        sin: jax.Array,
-        attention_mask: jax.Array | None,
-    ) -> jax.Array:
+        self, hidden_states: Array, cos: Array, sin: Array, attention_mask: Array | None
+    ) -> Array:
         q_states = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(hidden_states)))
-        query_shape = (
-            *q_states.shape[:2],
-            -1,
-            self.config.qk_nope_head_dim + self.config.qk_rope_head_dim,
-        )
+        query_shape = (*q_states.shape[:2], -1, self.qk_head_dim)
         q_states = q_states.reshape(query_shape).swapaxes(1, 2)
         q_pass, q_rot = jnp.split(q_states, [self.config.qk_nope_head_dim], axis=-1)
         compressed_kv = self.kv_a_proj_with_mqa(hidden_states)
@@ -329,26 +293,13 @@ class DeepseekV3MLP(Module):
     intermediate_size: int
 
     def setup(self) -> None:
-        self.gate_proj = nn.Dense(
-            self.intermediate_size,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.up_proj = nn.Dense(
-            self.intermediate_size,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.down_proj = nn.Dense(
-            self.config.hidden_size,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
+        init = nn.initializers.normal(self.config.initializer_range)
+        dense = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
+        self.gate_proj = dense(self.intermediate_size)
+        self.up_proj = dense(self.intermediate_size)
+        self.down_proj = dense(self.config.hidden_size)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -366,7 +317,7 @@ class DeepseekV3MoE(Module):
             **self.numerics,
         )
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         hidden, topk_weights = self.gate(hidden_states)
         residuals = hidden_states
         hidden_states = hidden_states.reshape(-1, hidden_states.shape[2])
@@ -388,24 +339,18 @@ class DeepseekV3DecoderLayer(Module):
             self.mlp = DeepseekV3MLP(
                 self.config, intermediate_size=self.config.intermediate_size, **self.numerics
             )
-        self.input_layernorm = DeepseekV3RMSNorm(
+        norm = partial(
+            DeepseekV3RMSNorm,
             hidden_size=self.config.hidden_size,
             variance_epsilon=self.config.rms_norm_eps,
             **self.numerics,
         )
-        self.post_attention_layernorm = DeepseekV3RMSNorm(
-            hidden_size=self.config.hidden_size,
-            variance_epsilon=self.config.rms_norm_eps,
-            **self.numerics,
-        )
+        self.input_layernorm = norm()
+        self.post_attention_layernorm = norm()
 
     def __call__(
-        self,
-        hidden_states: jax.Array,
-        attention_mask: jax.Array | None,
-        cos: jax.Array,
-        sin: jax.Array,
-    ) -> jax.Array:
+        self, hidden_states: Array, attention_mask: Array | None, cos: Array, sin: Array
+    ) -> Array:
         residual = hidden_states
         hidden_states = self.input_layernorm(hidden_states)
         # Self Attention
@@ -424,11 +369,9 @@ class DeepseekV3Model(Module):
     config: DeepseekV3ForCausalLMConfig
 
     def setup(self) -> None:
+        init = nn.initializers.normal(self.config.initializer_range)
         self.embed_tokens = nn.Embed(
-            self.config.vocab_size,
-            self.config.hidden_size,
-            embedding_init=nn.initializers.normal(self.config.initializer_range),
-            **self.dtypes,
+            self.config.vocab_size, self.config.hidden_size, embedding_init=init, **self.dtypes
         )
         self.layers = [
             DeepseekV3DecoderLayer(self.config, with_moe=False, **self.numerics),
@@ -443,17 +386,19 @@ class DeepseekV3Model(Module):
         self.rotary_emb = DeepseekV3RotaryEmbedding(self.config)
 
     def __call__(
-        self, input_ids: jax.Array, attention_mask: jax.Array | None, position_ids: jax.Array | None
-    ) -> jax.Array:
+        self, input_ids: Array, attention_mask: Array | None, position_ids: Array | None
+    ) -> Array:
         inputs_embeds = self.embed_tokens(input_ids)
-        output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        padding_mask = (
+            None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        )
         if position_ids is None:
             position_ids = jnp.arange(input_ids.shape[1])[None]
         # create position embeddings to be shared across the decoder layers
         cos, sin = self.rotary_emb(position_ids, inputs_embeds.dtype)
         hidden_states = inputs_embeds
         for layer in self.layers:
-            hidden_states = layer(hidden_states, output, cos, sin)
+            hidden_states = layer(hidden_states, padding_mask, cos, sin)
         return self.norm(hidden_states)
 
 
@@ -464,19 +409,17 @@ class DeepseekV3ForCausalLM(Module):
 
     def setup(self) -> None:
         self.model = DeepseekV3Model(self.config, **self.numerics)
+        init = nn.initializers.normal(self.config.initializer_range)
         self.lm_head = nn.Dense(
-            self.config.vocab_size,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
+            self.config.vocab_size, use_bias=False, kernel_init=init, **self.numerics
         )
 
     def __call__(
         self,
-        input_ids: jax.Array,
-        attention_mask: jax.Array | None = None,
-        position_ids: jax.Array | None = None,
-    ) -> dict[str, jax.Array]:
+        input_ids: Array,
+        attention_mask: Array | None = None,
+        position_ids: Array | None = None,
+    ) -> dict[str, Array]:
         outputs = self.model(input_ids, attention_mask, position_ids)
         logits = self.lm_head(outputs)
         return {"logits": logits}

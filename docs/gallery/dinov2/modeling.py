@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import Array
 from jax.typing import DTypeLike
 
 from .config import Dinov2Config
@@ -17,12 +18,8 @@ def trunc_normal(
     std: float, mean: float = 0.0, low: float = -2.0, high: float = 2.0
 ) -> nn.initializers.Initializer:
     """torch's trunc_normal_: normal draws between `low` and `high`, whatever `std` is."""
-
-    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-        first, last = (low - mean) / std, (high - mean) / std
-        return mean + std * jax.random.truncated_normal(key, first, last, tuple(shape), dtype)
-
-    return init
+    draw = nn.initializers.truncated_normal(std, None, (low - mean) / std, (high - mean) / std)
+    return lambda key, shape, dtype: mean + draw(key, shape, dtype)
 
 
 class Module(nn.Module, kw_only=True):
@@ -46,14 +43,12 @@ class Module(nn.Module, kw_only=True):
     def numerics(self) -> dict[str, Any]:
         return {**self.dtypes, "precision": self.precision}
 
-    def cast_param(
-        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
-    ) -> jax.Array:
+    def cast_param(self, name: str, init: Any, shape: tuple[int, ...]) -> Array:
         """A weight in the dtype of the computation."""
         return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
-def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+def sdpa_attention_forward(query: Array, key: Array, value: Array) -> Array:
     return jax.nn.dot_product_attention(
         query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2)
     )
@@ -65,7 +60,7 @@ class Dinov2LayerScale(Module):
     def setup(self) -> None:
         self.lambda1 = self.cast_param("lambda1", nn.initializers.ones, (self.config.hidden_size,))
 
-    def __call__(self, hidden_state: jax.Array) -> jax.Array:
+    def __call__(self, hidden_state: Array) -> Array:
         return hidden_state * self.lambda1
 
 
@@ -86,7 +81,7 @@ class Dinov2PatchEmbeddings(Module):
             **self.numerics,
         )
 
-    def __call__(self, pixel_values: jax.Array) -> jax.Array:
+    def __call__(self, pixel_values: Array) -> Array:
         hidden = self.projection(jnp.moveaxis(pixel_values, 1, -1))
         return hidden.reshape(hidden.shape[0], -1, hidden.shape[-1])
 
@@ -95,36 +90,16 @@ class Dinov2Attention(Module):
     config: Dinov2Config
 
     def setup(self) -> None:
-        self.q_proj = nn.Dense(
-            self.config.num_attention_heads
-            * (self.config.hidden_size // self.config.num_attention_heads),
-            kernel_init=trunc_normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.k_proj = nn.Dense(
-            self.config.num_attention_heads
-            * (self.config.hidden_size // self.config.num_attention_heads),
-            kernel_init=trunc_normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.v_proj = nn.Dense(
-            self.config.num_attention_heads
-            * (self.config.hidden_size // self.config.num_attention_heads),
-            kernel_init=trunc_normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.o_proj = nn.Dense(
-            self.config.hidden_size,
-            kernel_init=trunc_normal(self.config.initializer_range),
-            **self.numerics,
-        )
+        self.head_dim = self.config.hidden_size // self.config.num_attention_heads
+        init = trunc_normal(self.config.initializer_range)
+        dense = partial(nn.Dense, kernel_init=init, **self.numerics)
+        self.q_proj = dense(self.config.num_attention_heads * self.head_dim)
+        self.k_proj = dense(self.config.num_attention_heads * self.head_dim)
+        self.v_proj = dense(self.config.num_attention_heads * self.head_dim)
+        self.o_proj = dense(self.config.hidden_size)
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
-        hidden_shape = (
-            *hidden_states.shape[:2],
-            -1,
-            self.config.hidden_size // self.config.num_attention_heads,
-        )
+    def __call__(self, hidden_states: Array) -> Array:
+        hidden_shape = (*hidden_states.shape[:2], -1, self.head_dim)
         query_states = self.q_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         key_states = self.k_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         value_states = self.v_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
@@ -137,18 +112,12 @@ class Dinov2MLP(Module):
     config: Dinov2Config
 
     def setup(self) -> None:
-        self.fc1 = nn.Dense(
-            self.config.hidden_size * self.config.mlp_ratio,
-            kernel_init=trunc_normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.fc2 = nn.Dense(
-            self.config.hidden_size,
-            kernel_init=trunc_normal(self.config.initializer_range),
-            **self.numerics,
-        )
+        init = trunc_normal(self.config.initializer_range)
+        dense = partial(nn.Dense, kernel_init=init, **self.numerics)
+        self.fc1 = dense(self.config.hidden_size * self.config.mlp_ratio)
+        self.fc2 = dense(self.config.hidden_size)
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         hidden_states = self.fc1(hidden_states)
         hidden_states = jax.nn.gelu(hidden_states, approximate=False)
         return self.fc2(hidden_states)
@@ -160,14 +129,11 @@ class Dinov2Embeddings(Module):
     config: Dinov2Config
 
     def setup(self) -> None:
-        self.cls_token = self.cast_param(
-            "cls_token",
-            trunc_normal(self.config.initializer_range),
-            (1, 1, self.config.hidden_size),
-        )
+        init = trunc_normal(self.config.initializer_range)
+        self.cls_token = self.cast_param("cls_token", init, (1, 1, self.config.hidden_size))
         self.position_embeddings = self.cast_param(
             "position_embeddings",
-            trunc_normal(self.config.initializer_range),
+            init,
             (
                 1,
                 self.config.image_size
@@ -179,7 +145,7 @@ class Dinov2Embeddings(Module):
         )
         self.patch_embeddings = Dinov2PatchEmbeddings(self.config, **self.numerics)
 
-    def __call__(self, pixel_values: jax.Array) -> jax.Array:
+    def __call__(self, pixel_values: Array) -> Array:
         embeddings = self.patch_embeddings(pixel_values)
         cls_tokens = jnp.broadcast_to(
             self.cls_token, (pixel_values.shape[0], 1, self.cls_token.shape[2])
@@ -194,18 +160,17 @@ class Dinov2Layer(Module):
     config: Dinov2Config
 
     def setup(self) -> None:
-        self.norm1 = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        norm = partial(
+            nn.LayerNorm, epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
+        self.norm1 = norm()
         self.attention = Dinov2Attention(self.config, **self.numerics)
         self.layer_scale1 = Dinov2LayerScale(self.config, **self.numerics)
-        self.norm2 = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
-        )
+        self.norm2 = norm()
         self.mlp = Dinov2MLP(self.config, **self.numerics)
         self.layer_scale2 = Dinov2LayerScale(self.config, **self.numerics)
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         residual = hidden_states
         hidden_states = self.norm1(hidden_states)
         hidden_states = self.attention(hidden_states)
@@ -226,7 +191,7 @@ class Dinov2Encoder(Module):
             Dinov2Layer(self.config, **self.numerics) for _ in range(self.config.num_hidden_layers)
         ]
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         for layer in self.layer:
             hidden_states = layer(hidden_states)
         return hidden_states
@@ -244,7 +209,7 @@ class Dinov2Model(Module):
             epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
 
-    def __call__(self, pixel_values: jax.Array) -> dict[str, jax.Array]:
+    def __call__(self, pixel_values: Array) -> dict[str, Array]:
         embedding_output = self.embeddings(pixel_values)
         encoder_outputs = self.encoder(embedding_output)
         sequence_output = self.layernorm(encoder_outputs)

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
+from jax import Array
 from jax.typing import DTypeLike
 from safetensors import safe_open
 
 from .config import DiTTransformer2DConfig
 
 
-def torch_uniform(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+def torch_uniform(key: Any, shape: Sequence[int], dtype: Any) -> Array:
     """torch's default for the weight of a Linear or a Conv: uniform within 1 / sqrt(fan_in)."""
-    bound = float(np.prod(shape[:-1])) ** -0.5
-    return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+    return nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")(key, shape, dtype)
 
 
 def uniform_within(bound: float) -> nn.initializers.Initializer:
     """Draws between -bound and bound."""
-
-    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-        return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
-
-    return init
+    return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
-def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> jax.Array:
+def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> Array:
     """An array that the original computes when it is made; initial.safetensors has it for this size."""
     with safe_open(Path(__file__).with_name("initial.safetensors"), framework="numpy") as file:
         keys = set(file.keys())
@@ -71,7 +67,7 @@ class Module(nn.Module, kw_only=True):
         return {**self.dtypes, "precision": self.precision}
 
 
-def get_timestep_embedding(timesteps: jax.Array) -> jax.Array:
+def get_timestep_embedding(timesteps: Array) -> Array:
     """This matches the implementation in Denoising Diffusion Probabilistic Models: Create
     sinusoidal timestep embeddings."""
     exponent = jnp.arange(128, dtype=jnp.float32) * -9.210340371976184
@@ -84,7 +80,7 @@ def get_timestep_embedding(timesteps: jax.Array) -> jax.Array:
 
 
 class Timesteps(nn.Module):
-    def __call__(self, timesteps: jax.Array) -> jax.Array:
+    def __call__(self, timesteps: Array) -> Array:
         return get_timestep_embedding(timesteps)
 
 
@@ -103,11 +99,11 @@ class PatchEmbed(Module):
             strides=(2, 2),
             padding="VALID",
             kernel_init=torch_uniform,
-            bias_init=uniform_within((4 * 4) ** (-0.5)),
+            bias_init=uniform_within((4 * 4) ** -0.5),
             **self.numerics,
         )
 
-    def __call__(self, latent: jax.Array) -> jax.Array:
+    def __call__(self, latent: Array) -> Array:
         dtype = latent.dtype
         latent = self.proj(jnp.moveaxis(latent, 1, -1))
         # BCHW -> BNC
@@ -119,20 +115,12 @@ class TimestepEmbedding(Module):
     config: DiTTransformer2DConfig
 
     def setup(self) -> None:
-        self.linear_1 = nn.Dense(
-            self.config.inner_dim,
-            kernel_init=torch_uniform,
-            bias_init=uniform_within(256 ** (-0.5)),
-            **self.numerics,
-        )
-        self.linear_2 = nn.Dense(
-            self.config.inner_dim,
-            kernel_init=torch_uniform,
-            bias_init=uniform_within(self.config.inner_dim ** (-0.5)),
-            **self.numerics,
-        )
+        dense = partial(nn.Dense, kernel_init=torch_uniform, **self.numerics)
+        self.linear_1 = dense(self.config.inner_dim, bias_init=uniform_within(256**-0.5))
+        init = uniform_within(self.config.inner_dim**-0.5)
+        self.linear_2 = dense(self.config.inner_dim, bias_init=init)
 
-    def __call__(self, sample: jax.Array) -> jax.Array:
+    def __call__(self, sample: Array) -> Array:
         sample = self.linear_1(sample)
         sample = jax.nn.silu(sample)
         return self.linear_2(sample)
@@ -148,7 +136,7 @@ class LabelEmbedding(Module):
             21, self.config.inner_dim, embedding_init=nn.initializers.normal(1.0), **self.dtypes
         )
 
-    def __call__(self, labels: jax.Array) -> jax.Array:
+    def __call__(self, labels: Array) -> Array:
         return self.embedding_table(labels)
 
 
@@ -158,34 +146,14 @@ class Attention(Module):
     config: DiTTransformer2DConfig
 
     def setup(self) -> None:
-        self.to_q = nn.Dense(
-            self.config.inner_dim,
-            kernel_init=torch_uniform,
-            bias_init=uniform_within(self.config.inner_dim ** (-0.5)),
-            **self.numerics,
-        )
-        self.to_k = nn.Dense(
-            self.config.inner_dim,
-            kernel_init=torch_uniform,
-            bias_init=uniform_within(self.config.inner_dim ** (-0.5)),
-            **self.numerics,
-        )
-        self.to_v = nn.Dense(
-            self.config.inner_dim,
-            kernel_init=torch_uniform,
-            bias_init=uniform_within(self.config.inner_dim ** (-0.5)),
-            **self.numerics,
-        )
-        self.to_out = [
-            nn.Dense(
-                self.config.inner_dim,
-                kernel_init=torch_uniform,
-                bias_init=uniform_within(self.config.inner_dim ** (-0.5)),
-                **self.numerics,
-            )
-        ]
+        init = uniform_within(self.config.inner_dim**-0.5)
+        dense = partial(nn.Dense, kernel_init=torch_uniform, bias_init=init, **self.numerics)
+        self.to_q = dense(self.config.inner_dim)
+        self.to_k = dense(self.config.inner_dim)
+        self.to_v = dense(self.config.inner_dim)
+        self.to_out = [dense(self.config.inner_dim)]
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         query = self.to_q(hidden_states)
         key = self.to_k(hidden_states)
         value = self.to_v(hidden_states)
@@ -206,14 +174,12 @@ class GELU(Module):
     config: DiTTransformer2DConfig
 
     def setup(self) -> None:
+        init = uniform_within(self.config.inner_dim**-0.5)
         self.proj = nn.Dense(
-            self.config.inner_dim * 4,
-            kernel_init=torch_uniform,
-            bias_init=uniform_within(self.config.inner_dim ** (-0.5)),
-            **self.numerics,
+            self.config.inner_dim * 4, kernel_init=torch_uniform, bias_init=init, **self.numerics
         )
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         hidden_states = self.proj(hidden_states)
         return jax.nn.gelu(hidden_states, approximate=True)
 
@@ -226,7 +192,7 @@ class CombinedTimestepLabelEmbeddings(Module):
         self.timestep_embedder = TimestepEmbedding(self.config, **self.numerics)
         self.class_embedder = LabelEmbedding(self.config, **self.numerics)
 
-    def __call__(self, timestep: jax.Array, class_labels: jax.Array, dtype: DTypeLike) -> jax.Array:
+    def __call__(self, timestep: Array, class_labels: Array, dtype: DTypeLike) -> Array:
         timesteps_proj = self.time_proj(timestep)
         # (N, D)
         timesteps_emb = self.timestep_embedder(timesteps_proj.astype(dtype))
@@ -242,18 +208,16 @@ class FeedForward(Module):
     config: DiTTransformer2DConfig
 
     def setup(self) -> None:
+        init = uniform_within((self.config.inner_dim * 4) ** -0.5)
         self.net = [
             GELU(self.config, **self.numerics),
             nn.Dropout(0.0, deterministic=True),
             nn.Dense(
-                self.config.inner_dim,
-                kernel_init=torch_uniform,
-                bias_init=uniform_within((self.config.inner_dim * 4) ** (-0.5)),
-                **self.numerics,
+                self.config.inner_dim, kernel_init=torch_uniform, bias_init=init, **self.numerics
             ),
         ]
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         hidden_states = self.net[0](hidden_states)
         hidden_states = self.net[2](hidden_states)
         return hidden_states
@@ -266,19 +230,17 @@ class AdaLayerNormZero(Module):
 
     def setup(self) -> None:
         self.emb = CombinedTimestepLabelEmbeddings(self.config, **self.numerics)
+        init = uniform_within(self.config.inner_dim**-0.5)
         self.linear = nn.Dense(
-            6 * self.config.inner_dim,
-            kernel_init=torch_uniform,
-            bias_init=uniform_within(self.config.inner_dim ** (-0.5)),
-            **self.numerics,
+            6 * self.config.inner_dim, kernel_init=torch_uniform, bias_init=init, **self.numerics
         )
         self.norm = nn.LayerNorm(
             use_scale=False, use_bias=False, epsilon=1e-06, use_fast_variance=False, **self.dtypes
         )
 
     def __call__(
-        self, x: jax.Array, timestep: jax.Array, class_labels: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+        self, x: Array, timestep: Array, class_labels: Array
+    ) -> tuple[Array, Array, Array, Array, Array]:
         dtype = x.dtype
         emb = self.emb(timestep, class_labels, dtype)
         emb = self.linear(jax.nn.silu(emb))
@@ -300,9 +262,7 @@ class BasicTransformerBlock(Module):
         )
         self.ff = FeedForward(self.config, **self.numerics)
 
-    def __call__(
-        self, hidden_states: jax.Array, timestep: jax.Array, class_labels: jax.Array
-    ) -> jax.Array:
+    def __call__(self, hidden_states: Array, timestep: Array, class_labels: Array) -> Array:
         norm_hidden_states, gate_msa, shift_mlp, scale_mlp, gate_mlp = self.norm1(
             hidden_states, timestep, class_labels
         )
@@ -329,26 +289,14 @@ class DiTTransformer2DModel(Module):
         self.norm_out = nn.LayerNorm(
             use_scale=False, use_bias=False, epsilon=1e-06, use_fast_variance=False, **self.dtypes
         )
-        self.proj_out_1 = nn.Dense(
-            2 * self.config.inner_dim,
-            kernel_init=torch_uniform,
-            bias_init=uniform_within(self.config.inner_dim ** (-0.5)),
-            **self.numerics,
-        )
-        self.proj_out_2 = nn.Dense(
-            32,
-            kernel_init=torch_uniform,
-            bias_init=uniform_within(self.config.inner_dim ** (-0.5)),
-            **self.numerics,
-        )
+        init = uniform_within(self.config.inner_dim**-0.5)
+        dense = partial(nn.Dense, kernel_init=torch_uniform, bias_init=init, **self.numerics)
+        self.proj_out_1 = dense(2 * self.config.inner_dim)
+        self.proj_out_2 = dense(32)
 
     def __call__(
-        self,
-        hidden_states: jax.Array,
-        timestep: jax.Array,
-        class_labels: jax.Array,
-        deterministic: bool = True,
-    ) -> dict[str, jax.Array]:
+        self, hidden_states: Array, timestep: Array, class_labels: Array, deterministic: bool = True
+    ) -> dict[str, Array]:
         if not deterministic:
             raise NotImplementedError(
                 "training is not in this port: training and evaluation differ (embeddings.py:1239)"

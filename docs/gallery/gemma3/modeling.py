@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import Array
 from jax.typing import DTypeLike
 
 from .config import Gemma3ForCausalLMConfig
 
 
 def masked_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, **options: Any
-) -> jax.Array:
+    query: Array, key: Array, value: Array, mask: Array | None, **options: Any
+) -> Array:
     """Attention with a mask of truths, if there is one; a query that may see no key gets 0."""
     if mask is None:
         return jax.nn.dot_product_attention(query, key, value, **options)
@@ -29,11 +30,7 @@ def masked_attention(
 
 def zero_row(initializer: nn.initializers.Initializer, row: int) -> nn.initializers.Initializer:
     """An initialiser of an embedding, with zeros for the token that pads."""
-
-    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-        return initializer(key, tuple(shape), dtype).at[row].set(0)
-
-    return init
+    return lambda key, shape, dtype: initializer(key, shape, dtype).at[row].set(0)
 
 
 def demand_size(holds: bool, what: str) -> None:
@@ -56,34 +53,26 @@ class Module(nn.Module, kw_only=True):
     precision: jax.lax.PrecisionLike = None
 
     @property
-    def dtypes(self) -> dict[str, Any]:
-        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
-
-    @property
     def numerics(self) -> dict[str, Any]:
-        return {**self.dtypes, "precision": self.precision}
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype, "precision": self.precision}
 
-    def cast_param(
-        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
-    ) -> jax.Array:
+    def cast_param(self, name: str, init: Any, shape: tuple[int, ...]) -> Array:
         """A weight in the dtype of the computation."""
         return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
-def norm(output: jax.Array, eps: float) -> jax.Array:
+def norm(output: Array, eps: float) -> Array:
     return output * jax.lax.rsqrt(jnp.square(output).mean(axis=-1, keepdims=True) + eps)
 
 
-def rotate_half(x: jax.Array) -> jax.Array:
+def rotate_half(x: Array) -> Array:
     """Rotates half the hidden dims of the input."""
     x1 = x[..., : x.shape[-1] // 2]
     x2 = x[..., x.shape[-1] // 2 :]
     return jnp.concatenate([-x2, x1], axis=-1)
 
 
-def apply_rotary_pos_emb(
-    q: jax.Array, k: jax.Array, cos: jax.Array, sin: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def apply_rotary_pos_emb(q: Array, k: Array, cos: Array, sin: Array) -> tuple[Array, Array]:
     """Applies Rotary Position Embedding to the query and key tensors."""
     cos = cos[:, None]
     sin = sin[:, None]
@@ -92,15 +81,13 @@ def apply_rotary_pos_emb(
     return q_embed, k_embed
 
 
-def sdpa_attention_forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, attention_mask: jax.Array
-) -> jax.Array:
+def sdpa_attention_forward(query: Array, key: Array, value: Array, attention_mask: Array) -> Array:
     return masked_attention(
         query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2), attention_mask
     )
 
 
-def non_vmap_expansion_sdpa(q_indices: jax.Array) -> tuple[jax.Array, jax.Array]:
+def non_vmap_expansion_sdpa(q_indices: Array) -> tuple[Array, Array]:
     """Used to broadcast our mask_functions over the all 4 dimensions (b_idx, h_idx, q_idx,
     kv_idx) of the inputs."""
     q_indices = q_indices[None][:, None]
@@ -109,10 +96,9 @@ def non_vmap_expansion_sdpa(q_indices: jax.Array) -> tuple[jax.Array, jax.Array]
     return q_indices_2, kv_indices
 
 
-def sdpa_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
-    """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
-    value of True indicates that the element should take part in the attention computation,
-    and False that it should not."""
+def create_causal_mask(length: int, batch_size: int) -> tuple[Array, Array]:
+    """Create a standard causal mask based on the attention implementation used (stored in the
+    config)."""
     q_arange = jnp.arange(length)
     # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
@@ -123,34 +109,21 @@ def sdpa_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     return result, attention_mask
 
 
-def create_causal_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
-    """Create a standard causal mask based on the attention implementation used (stored in the
-    config)."""
-    # We now create the mask
-    causal_mask_0, causal_mask_1 = sdpa_mask(length, batch_size)
-    return causal_mask_0, causal_mask_1
-
-
-def inner_mask(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Array:
+def inner_mask(attention_mask_0: Array, attention_mask_1: Array) -> Array:
     return attention_mask_1 > attention_mask_0 - 5
 
 
-def and_mask(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Array:
+def and_mask(attention_mask_0: Array, attention_mask_1: Array) -> Array:
     return inner_mask(attention_mask_0, attention_mask_1) & (attention_mask_1 <= attention_mask_0)
 
 
-def and_mask_2(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Array:
-    return and_mask(attention_mask_0, attention_mask_1)
-
-
-def sdpa_mask_2(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
-    """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
-    value of True indicates that the element should take part in the attention computation,
-    and False that it should not."""
+def create_sliding_window_causal_mask(length: int, batch_size: int) -> tuple[Array, Array]:
+    """Create a sliding window causal mask based on the attention implementation used (stored
+    in the config)."""
     q_arange = jnp.arange(length)
     # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
-    attention_mask = and_mask_2(attention_mask_0, attention_mask_1)
+    attention_mask = and_mask(attention_mask_0, attention_mask_1)
     # Expand the mask to match batch size and query length if they weren't used in the mask
     # function
     attention_mask_2 = jnp.broadcast_to(
@@ -159,28 +132,19 @@ def sdpa_mask_2(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     return attention_mask, attention_mask_2
 
 
-def create_sliding_window_causal_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
-    """Create a sliding window causal mask based on the attention implementation used (stored
-    in the config)."""
-    # We now create the mask
-    causal_mask_0, causal_mask_1 = sdpa_mask_2(length, batch_size)
-    return causal_mask_0, causal_mask_1
-
-
 class Gemma3TextScaledWordEmbedding(Module):
     """This module overrides nn.Embeddings' forward by multiplying with embeddings scale."""
 
     config: Gemma3ForCausalLMConfig
 
     def setup(self) -> None:
+        init = zero_row(nn.initializers.normal(self.config.initializer_range), 0)
         self.embedding = self.cast_param(
-            "embedding",
-            zero_row(nn.initializers.normal(self.config.initializer_range), 0),
-            (self.config.vocab_size, self.config.hidden_size),
+            "embedding", init, (self.config.vocab_size, self.config.hidden_size)
         )
         self.embed_scale = jnp.full((), self.config.hidden_size**0.5, jnp.float32)
 
-    def __call__(self, input_ids: jax.Array) -> jax.Array:
+    def __call__(self, input_ids: Array) -> Array:
         hidden = jnp.take(self.embedding, input_ids, axis=0)
         return hidden * self.embed_scale.astype(hidden.dtype)
 
@@ -196,14 +160,14 @@ class Gemma3RotaryEmbedding(nn.Module):
             jnp.arange(0, self.config.head_dim, 2) / self.config.head_dim
         )
 
-    def __call__(self, position_ids: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, position_ids: Array, dtype: DTypeLike) -> tuple[Array, Array]:
         freqs = position_ids[..., None].astype(jnp.float32) * self.sliding_attention_inv_freq
         emb = jnp.concatenate([freqs, freqs], axis=-1)
         cos = jnp.cos(emb)
         sin = jnp.sin(emb)
         return cos.astype(dtype), sin.astype(dtype)
 
-    def call_1(self, position_ids: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
+    def call_1(self, position_ids: Array, dtype: DTypeLike) -> tuple[Array, Array]:
         freqs = position_ids[..., None].astype(jnp.float32) * self.full_attention_inv_freq
         emb = jnp.concatenate([freqs, freqs], axis=-1)
         cos = jnp.cos(emb)
@@ -218,7 +182,7 @@ class Gemma3RMSNorm(Module):
     def setup(self) -> None:
         self.weight = self.param("weight", nn.initializers.zeros, (self.dim,), self.param_dtype)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         output = norm(x.astype(jnp.float32), self.config.rms_norm_eps)
         # Llama does x.to(float16) * w whilst Gemma3 is (x * w).to(float16)
         # See https://github.com/huggingface/transformers/pull/29402
@@ -232,36 +196,18 @@ class Gemma3Attention(Module):
     config: Gemma3ForCausalLMConfig
 
     def setup(self) -> None:
-        self.q_proj = nn.Dense(
-            self.config.num_attention_heads * self.config.head_dim,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.k_proj = nn.Dense(
-            self.config.num_key_value_heads * self.config.head_dim,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.v_proj = nn.Dense(
-            self.config.num_key_value_heads * self.config.head_dim,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.o_proj = nn.Dense(
-            self.config.hidden_size,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
+        init = nn.initializers.normal(self.config.initializer_range)
+        dense = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
+        self.q_proj = dense(self.config.num_attention_heads * self.config.head_dim)
+        self.k_proj = dense(self.config.num_key_value_heads * self.config.head_dim)
+        self.v_proj = dense(self.config.num_key_value_heads * self.config.head_dim)
+        self.o_proj = dense(self.config.hidden_size)
         self.q_norm = Gemma3RMSNorm(self.config, dim=self.config.head_dim, **self.numerics)
         self.k_norm = Gemma3RMSNorm(self.config, dim=self.config.head_dim, **self.numerics)
 
     def __call__(
-        self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array, attention_mask: jax.Array
-    ) -> jax.Array:
+        self, hidden_states: Array, cos: Array, sin: Array, attention_mask: Array
+    ) -> Array:
         hidden_shape = (*hidden_states.shape[:2], -1, self.config.head_dim)
         query_states = self.q_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         key_states = self.k_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
@@ -278,26 +224,13 @@ class Gemma3MLP(Module):
     config: Gemma3ForCausalLMConfig
 
     def setup(self) -> None:
-        self.gate_proj = nn.Dense(
-            self.config.intermediate_size,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.up_proj = nn.Dense(
-            self.config.intermediate_size,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.down_proj = nn.Dense(
-            self.config.hidden_size,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
+        init = nn.initializers.normal(self.config.initializer_range)
+        dense = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
+        self.gate_proj = dense(self.config.intermediate_size)
+        self.up_proj = dense(self.config.intermediate_size)
+        self.down_proj = dense(self.config.hidden_size)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         return self.down_proj(jax.nn.gelu(self.gate_proj(x), approximate=True) * self.up_proj(x))
 
 
@@ -307,22 +240,15 @@ class Gemma3DecoderLayer(Module):
     def setup(self) -> None:
         self.self_attn = Gemma3Attention(self.config, **self.numerics)
         self.mlp = Gemma3MLP(self.config, **self.numerics)
-        self.input_layernorm = Gemma3RMSNorm(
-            self.config, dim=self.config.hidden_size, **self.numerics
-        )
-        self.post_attention_layernorm = Gemma3RMSNorm(
-            self.config, dim=self.config.hidden_size, **self.numerics
-        )
-        self.pre_feedforward_layernorm = Gemma3RMSNorm(
-            self.config, dim=self.config.hidden_size, **self.numerics
-        )
-        self.post_feedforward_layernorm = Gemma3RMSNorm(
-            self.config, dim=self.config.hidden_size, **self.numerics
-        )
+        norm_2 = partial(Gemma3RMSNorm, dim=self.config.hidden_size, **self.numerics)
+        self.input_layernorm = norm_2(self.config)
+        self.post_attention_layernorm = norm_2(self.config)
+        self.pre_feedforward_layernorm = norm_2(self.config)
+        self.post_feedforward_layernorm = norm_2(self.config)
 
     def __call__(
-        self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array, attention_mask: jax.Array
-    ) -> jax.Array:
+        self, hidden_states: Array, cos: Array, sin: Array, attention_mask: Array
+    ) -> Array:
         residual = hidden_states
         hidden_states = self.input_layernorm(hidden_states)
         hidden_states = self.self_attn(hidden_states, cos, sin, attention_mask)
@@ -348,26 +274,36 @@ class Gemma3TextModel(Module):
         self.rotary_emb = Gemma3RotaryEmbedding(self.config)
 
     def __call__(
-        self, input_ids: jax.Array, attention_mask: jax.Array | None, position_ids: jax.Array | None
-    ) -> jax.Array:
+        self, input_ids: Array, attention_mask: Array | None, position_ids: Array | None
+    ) -> Array:
         inputs_embeds = self.embed_tokens(input_ids)
         # Create the masks
         causal_mask_mapping_0, causal_mask_mapping_1 = create_causal_mask(
             input_ids.shape[1], input_ids.shape[0]
         )
-        output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        padding_mask = (
+            None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        )
         causal_mask_mapping_0_2, causal_mask_mapping_1_2 = create_sliding_window_causal_mask(
             input_ids.shape[1], input_ids.shape[0]
         )
-        output_2 = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        padding_mask_2 = (
+            None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        )
         if position_ids is None:
             position_ids = jnp.arange(input_ids.shape[1])[None]
         cos, sin = self.rotary_emb(position_ids, inputs_embeds.dtype)
         cos_2, sin_2 = self.rotary_emb.call_1(position_ids, inputs_embeds.dtype)
-        result = causal_mask_mapping_1_2 if output_2 is None else causal_mask_mapping_0_2 & output_2
+        result = (
+            causal_mask_mapping_1_2
+            if padding_mask_2 is None
+            else causal_mask_mapping_0_2 & padding_mask_2
+        )
         hidden_states = self.layers[0](inputs_embeds, cos, sin, result)
         hidden_states = self.layers[1](hidden_states, cos, sin, result)
-        result_2 = causal_mask_mapping_1 if output is None else causal_mask_mapping_0 & output
+        result_2 = (
+            causal_mask_mapping_1 if padding_mask is None else causal_mask_mapping_0 & padding_mask
+        )
         hidden_states = self.layers[2](hidden_states, cos_2, sin_2, result_2)
         hidden_states = self.layers[3](hidden_states, cos, sin, result)
         return self.norm(hidden_states)
@@ -383,10 +319,10 @@ class Gemma3ForCausalLM(Module):
 
     def __call__(
         self,
-        input_ids: jax.Array,
-        attention_mask: jax.Array | None = None,
-        position_ids: jax.Array | None = None,
-    ) -> dict[str, jax.Array]:
+        input_ids: Array,
+        attention_mask: Array | None = None,
+        position_ids: Array | None = None,
+    ) -> dict[str, Array]:
         demand_size(input_ids.shape[1] >= 4, "input_ids axis 1: from 4")
         # decoder outputs consists of (dec_features, layer_state, dec_hidden, dec_attn)
         outputs = self.model(input_ids, attention_mask, position_ids)

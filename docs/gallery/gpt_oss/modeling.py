@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import Array
 from jax.typing import DTypeLike
 from safetensors import safe_open
 
 from .config import GptOssForCausalLMConfig
 
 
-def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> jax.Array:
+def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> Array:
     """An array that the original computes when it is made; initial.safetensors has it for this size."""
     with safe_open(Path(__file__).with_name("initial.safetensors"), framework="numpy") as file:
         keys = set(file.keys())
@@ -60,23 +62,19 @@ class Module(nn.Module, kw_only=True):
     def numerics(self) -> dict[str, Any]:
         return {**self.dtypes, "precision": self.precision}
 
-    def cast_param(
-        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
-    ) -> jax.Array:
+    def cast_param(self, name: str, init: Any, shape: tuple[int, ...]) -> Array:
         """A weight in the dtype of the computation."""
         return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
-def apply_rotary_emb(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+def apply_rotary_emb(x: Array, cos: Array, sin: Array) -> Array:
     first_half, second_half = jnp.split(x, 2, axis=-1)
     first_ = first_half * cos - second_half * sin
     second_ = second_half * cos + first_half * sin
     return jnp.concatenate([first_, second_], axis=-1)
 
 
-def apply_rotary_pos_emb(
-    q: jax.Array, k: jax.Array, cos: jax.Array, sin: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def apply_rotary_pos_emb(q: Array, k: Array, cos: Array, sin: Array) -> tuple[Array, Array]:
     cos = cos[:, None]
     sin = sin[:, None]
     q_embed = apply_rotary_emb(q, cos, sin)
@@ -84,7 +82,7 @@ def apply_rotary_pos_emb(
     return q_embed, k_embed
 
 
-def repeat_kv(hidden_states: jax.Array) -> jax.Array:
+def repeat_kv(hidden_states: Array) -> Array:
     """This is the equivalent of torch.repeat_interleave(x, dim=1, repeats=n_rep)."""
     hidden_states_2 = jnp.broadcast_to(
         hidden_states[:, :, None],
@@ -96,13 +94,8 @@ def repeat_kv(hidden_states: jax.Array) -> jax.Array:
 
 
 def eager_attention_forward(
-    module: jax.Array,
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    attention_mask: jax.Array,
-    scaling: float,
-) -> jax.Array:
+    module: Array, query: Array, key: Array, value: Array, attention_mask: Array, scaling: float
+) -> Array:
     key_states = repeat_kv(key)
     value_states = repeat_kv(value)
     attn_weights = query @ key_states.swapaxes(2, 3) * scaling
@@ -123,18 +116,15 @@ def eager_attention_forward(
 
 
 def grouped_linear(
-    selected_hidden_states_g: jax.Array,
-    offsets: jax.Array,
-    gate_up_proj: jax.Array,
-    selected_biases: jax.Array,
-) -> jax.Array:
+    selected_hidden_states_g: Array, offsets: Array, gate_up_proj: Array, selected_biases: Array
+) -> Array:
     """Grouped linear layer supporting optional bias and transposed weights."""
     out = jax.lax.ragged_dot(selected_hidden_states_g, gate_up_proj, jnp.diff(offsets, prepend=0))
     # We should be able to pass bias to the grouped_mm call, but it's not yet supported.
     return out + selected_biases
 
 
-def apply_gate(gate_up: jax.Array, limit: float, alpha: float) -> jax.Array:
+def apply_gate(gate_up: Array, limit: float, alpha: float) -> Array:
     gate = jnp.minimum(gate_up[:, ::2], limit)
     up = jnp.clip(gate_up[:, 1::2], -7.0, limit)
     glu = gate * jax.nn.sigmoid(gate * alpha)
@@ -142,17 +132,17 @@ def apply_gate(gate_up: jax.Array, limit: float, alpha: float) -> jax.Array:
 
 
 def grouped_mm_experts_forward(
-    hidden_states: jax.Array,
-    routing_weights: jax.Array,
-    router_indices: jax.Array,
-    gate_up_proj_bias: jax.Array,
-    gate_up_proj: jax.Array,
-    down_proj_bias: jax.Array,
-    down_proj: jax.Array,
+    hidden_states: Array,
+    routing_weights: Array,
+    router_indices: Array,
+    gate_up_proj_bias: Array,
+    gate_up_proj: Array,
+    down_proj_bias: Array,
+    down_proj: Array,
     num_experts: int,
     limit: float,
     alpha: float,
-) -> jax.Array:
+) -> Array:
     # S is the number of selected tokens-experts pairs (S = num_tokens * num_top_k)
     # (S,)
     sample_weights = routing_weights.reshape(-1)
@@ -184,7 +174,7 @@ def grouped_mm_experts_forward(
     return weighted_out.reshape(hidden_states.shape[0], 2, hidden_states.shape[1]).sum(axis=1)
 
 
-def non_vmap_expansion_sdpa(q_indices: jax.Array) -> tuple[jax.Array, jax.Array]:
+def non_vmap_expansion_sdpa(q_indices: Array) -> tuple[Array, Array]:
     """Used to broadcast our mask_functions over the all 4 dimensions (b_idx, h_idx, q_idx,
     kv_idx) of the inputs."""
     q_indices = q_indices[None][:, None]
@@ -193,10 +183,9 @@ def non_vmap_expansion_sdpa(q_indices: jax.Array) -> tuple[jax.Array, jax.Array]
     return q_indices_2, kv_indices
 
 
-def sdpa_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
-    """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
-    value of True indicates that the element should take part in the attention computation,
-    and False that it should not."""
+def create_causal_mask(length: int, batch_size: int) -> tuple[Array, Array]:
+    """Create a standard causal mask based on the attention implementation used (stored in the
+    config)."""
     q_arange = jnp.arange(length)
     # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
@@ -207,28 +196,12 @@ def sdpa_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     return result, attention_mask
 
 
-def eager_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
-    """Create a 4D float mask of shape `(batch_size, 1, query_length, kv_length)` where a value
-    of 0 indicates that the element should take part in the attention computation, and -inf
-    (minimum value for the given `dtype`) that it should not."""
-    mask_0, mask_1 = sdpa_mask(length, batch_size)
-    return mask_0, mask_1
-
-
-def create_causal_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
-    """Create a standard causal mask based on the attention implementation used (stored in the
-    config)."""
-    # We now create the mask
-    causal_mask_0, causal_mask_1 = eager_mask(length, batch_size)
-    return causal_mask_0, causal_mask_1
-
-
-def eager_mask_2(
-    causal_mask_mapping_0: jax.Array,
-    output: jax.Array | None,
-    causal_mask_mapping_1: jax.Array,
+def eager_mask(
+    causal_mask_mapping_0: Array,
+    output: Array | None,
+    causal_mask_mapping_1: Array,
     dtype: DTypeLike,
-) -> jax.Array:
+) -> Array:
     """Create a 4D float mask of shape `(batch_size, 1, query_length, kv_length)` where a value
     of 0 indicates that the element should take part in the attention computation, and -inf
     (minimum value for the given `dtype`) that it should not."""
@@ -238,72 +211,27 @@ def eager_mask_2(
     return jnp.where(result, jnp.zeros((), dtype), jnp.finfo(dtype).min)
 
 
-def create_causal_mask_2(
-    causal_mask_mapping_0: jax.Array,
-    output: jax.Array | None,
-    causal_mask_mapping_1: jax.Array,
-    dtype: DTypeLike,
-) -> jax.Array:
-    """Create a standard causal mask based on the attention implementation used (stored in the
-    config)."""
-    # We now create the mask
-    return eager_mask_2(causal_mask_mapping_0, output, causal_mask_mapping_1, dtype)
-
-
-def inner_mask(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Array:
+def inner_mask(attention_mask_0: Array, attention_mask_1: Array) -> Array:
     return attention_mask_1 > attention_mask_0 - 5
 
 
-def and_mask(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Array:
+def and_mask(attention_mask_0: Array, attention_mask_1: Array) -> Array:
     return inner_mask(attention_mask_0, attention_mask_1) & (attention_mask_1 <= attention_mask_0)
 
 
-def and_mask_2(attention_mask_0: jax.Array, attention_mask_1: jax.Array) -> jax.Array:
-    return and_mask(attention_mask_0, attention_mask_1)
-
-
-def sdpa_mask_2(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
-    """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
-    value of True indicates that the element should take part in the attention computation,
-    and False that it should not."""
+def create_sliding_window_causal_mask(length: int, batch_size: int) -> tuple[Array, Array]:
+    """Create a sliding window causal mask based on the attention implementation used (stored
+    in the config)."""
     q_arange = jnp.arange(length)
     # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
-    attention_mask = and_mask_2(attention_mask_0, attention_mask_1)
+    attention_mask = and_mask(attention_mask_0, attention_mask_1)
     # Expand the mask to match batch size and query length if they weren't used in the mask
     # function
     attention_mask_2 = jnp.broadcast_to(
         attention_mask, (batch_size, 1, attention_mask.shape[2], attention_mask.shape[2])
     )
     return attention_mask, attention_mask_2
-
-
-def eager_mask_3(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
-    """Create a 4D float mask of shape `(batch_size, 1, query_length, kv_length)` where a value
-    of 0 indicates that the element should take part in the attention computation, and -inf
-    (minimum value for the given `dtype`) that it should not."""
-    mask_0, mask_1 = sdpa_mask_2(length, batch_size)
-    return mask_0, mask_1
-
-
-def create_sliding_window_causal_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
-    """Create a sliding window causal mask based on the attention implementation used (stored
-    in the config)."""
-    # We now create the mask
-    causal_mask_0, causal_mask_1 = eager_mask_3(length, batch_size)
-    return causal_mask_0, causal_mask_1
-
-
-def create_sliding_window_causal_mask_2(
-    causal_mask_mapping_0: jax.Array,
-    output: jax.Array | None,
-    causal_mask_mapping_1: jax.Array,
-    dtype: DTypeLike,
-) -> jax.Array:
-    """Create a sliding window causal mask based on the attention implementation used (stored
-    in the config)."""
-    # We now create the mask
-    return eager_mask_2(causal_mask_mapping_0, output, causal_mask_mapping_1, dtype)
 
 
 class GptOssRotaryEmbedding(nn.Module):
@@ -314,7 +242,7 @@ class GptOssRotaryEmbedding(nn.Module):
             "buffers", "inv_freq", stored, self.path, "inv_freq", (8,)
         ).value
 
-    def __call__(self, position_ids: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, position_ids: Array, dtype: DTypeLike) -> tuple[Array, Array]:
         freqs = position_ids[..., None].astype(jnp.float32) * self.inv_freq
         cos = jnp.cos(freqs) * self.config.attention_scaling
         sin = jnp.sin(freqs) * self.config.attention_scaling
@@ -327,7 +255,7 @@ class GptOssRMSNorm(Module):
     def setup(self) -> None:
         self.weight = self.cast_param("weight", nn.initializers.ones, (self.config.hidden_size,))
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         input_dtype = hidden_states.dtype
         hidden_states = hidden_states.astype(jnp.float32)
         variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
@@ -340,18 +268,13 @@ class GptOssTopKRouter(Module):
     config: GptOssForCausalLMConfig
 
     def setup(self) -> None:
+        init = nn.initializers.normal(self.config.initializer_range)
         self.weight = self.cast_param(
-            "weight",
-            nn.initializers.normal(self.config.initializer_range),
-            (self.config.num_local_experts, self.config.hidden_size),
+            "weight", init, (self.config.num_local_experts, self.config.hidden_size)
         )
-        self.bias = self.cast_param(
-            "bias",
-            nn.initializers.normal(self.config.initializer_range),
-            (self.config.num_local_experts,),
-        )
+        self.bias = self.cast_param("bias", init, (self.config.num_local_experts,))
 
-    def __call__(self, hidden_states: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, hidden_states: Array) -> tuple[Array, Array]:
         # (num_tokens, num_experts)
         router_logits = hidden_states @ self.weight.T + self.bias
         # (num_tokens, top_k)
@@ -392,8 +315,8 @@ class GptOssExperts(Module):
         )
 
     def __call__(
-        self, hidden_states: jax.Array, router_indices: jax.Array, routing_weights: jax.Array
-    ) -> jax.Array:
+        self, hidden_states: Array, router_indices: Array, routing_weights: Array
+    ) -> Array:
         return grouped_mm_experts_forward(
             hidden_states,
             routing_weights,
@@ -414,35 +337,17 @@ class GptOssAttention(Module):
     config: GptOssForCausalLMConfig
 
     def setup(self) -> None:
-        self.sinks = self.cast_param(
-            "sinks",
-            nn.initializers.normal(self.config.initializer_range),
-            (self.config.num_attention_heads,),
-        )
-        self.q_proj = nn.Dense(
-            self.config.num_attention_heads * self.config.head_dim,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.k_proj = nn.Dense(
-            self.config.num_key_value_heads * self.config.head_dim,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.v_proj = nn.Dense(
-            self.config.num_key_value_heads * self.config.head_dim,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.o_proj = nn.Dense(
-            self.config.hidden_size,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
+        init = nn.initializers.normal(self.config.initializer_range)
+        self.sinks = self.cast_param("sinks", init, (self.config.num_attention_heads,))
+        dense = partial(nn.Dense, kernel_init=init, **self.numerics)
+        self.q_proj = dense(self.config.num_attention_heads * self.config.head_dim)
+        self.k_proj = dense(self.config.num_key_value_heads * self.config.head_dim)
+        self.v_proj = dense(self.config.num_key_value_heads * self.config.head_dim)
+        self.o_proj = dense(self.config.hidden_size)
 
     def __call__(
-        self, hidden_states: jax.Array, cos: jax.Array, sin: jax.Array, attention_mask: jax.Array
-    ) -> jax.Array:
+        self, hidden_states: Array, cos: Array, sin: Array, attention_mask: Array
+    ) -> Array:
         hidden_shape = (*hidden_states.shape[:2], -1, self.config.head_dim)
         query_states = self.q_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         key_states = self.k_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
@@ -454,7 +359,7 @@ class GptOssAttention(Module):
             key_states,
             value_states,
             attention_mask,
-            self.config.head_dim ** (-0.5),
+            self.config.head_dim**-0.5,
         )
         attn_output = attn_output.reshape(*attn_output.shape[:2], -1)
         return self.o_proj(attn_output)
@@ -467,7 +372,7 @@ class GptOssMLP(Module):
         self.router = GptOssTopKRouter(self.config, **self.numerics)
         self.experts = GptOssExperts(self.config, **self.numerics)
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         hidden_states_2 = hidden_states.reshape(-1, hidden_states.shape[2])
         hidden, router_scores = self.router(hidden_states_2)
         hidden_states_2 = self.experts(hidden_states_2, router_scores, hidden)
@@ -484,8 +389,8 @@ class GptOssDecoderLayer(Module):
         self.post_attention_layernorm = GptOssRMSNorm(self.config, **self.numerics)
 
     def __call__(
-        self, hidden_states: jax.Array, attention_mask: jax.Array, cos: jax.Array, sin: jax.Array
-    ) -> jax.Array:
+        self, hidden_states: Array, attention_mask: Array, cos: Array, sin: Array
+    ) -> Array:
         residual = hidden_states
         hidden_states = self.input_layernorm(hidden_states)
         # Self Attention
@@ -504,32 +409,30 @@ class GptOssModel(Module):
     config: GptOssForCausalLMConfig
 
     def setup(self) -> None:
+        init = nn.initializers.normal(self.config.initializer_range)
         self.embed_tokens = nn.Embed(
-            self.config.vocab_size,
-            self.config.hidden_size,
-            embedding_init=nn.initializers.normal(self.config.initializer_range),
-            **self.dtypes,
+            self.config.vocab_size, self.config.hidden_size, embedding_init=init, **self.dtypes
         )
         self.layers = [GptOssDecoderLayer(self.config, **self.numerics) for _ in range(3)]
         self.norm = GptOssRMSNorm(self.config, **self.numerics)
         self.rotary_emb = GptOssRotaryEmbedding(self.config)
 
     def __call__(
-        self, input_ids: jax.Array, attention_mask: jax.Array | None, position_ids: jax.Array | None
-    ) -> jax.Array:
+        self, input_ids: Array, attention_mask: Array | None, position_ids: Array | None
+    ) -> Array:
         inputs_embeds = self.embed_tokens(input_ids)
         causal_mask_mapping_0, causal_mask_mapping_1 = create_causal_mask(
             input_ids.shape[1], input_ids.shape[0]
         )
         output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
-        causal_mask_mapping = create_causal_mask_2(
+        causal_mask_mapping = eager_mask(
             causal_mask_mapping_0, output, causal_mask_mapping_1, inputs_embeds.dtype
         )
         causal_mask_mapping_0, causal_mask_mapping_1 = create_sliding_window_causal_mask(
             input_ids.shape[1], input_ids.shape[0]
         )
         output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
-        causal_mask_mapping_2 = create_sliding_window_causal_mask_2(
+        causal_mask_mapping_2 = eager_mask(
             causal_mask_mapping_0, output, causal_mask_mapping_1, inputs_embeds.dtype
         )
         if position_ids is None:
@@ -548,19 +451,17 @@ class GptOssForCausalLM(Module):
 
     def setup(self) -> None:
         self.model = GptOssModel(self.config, **self.numerics)
+        init = nn.initializers.normal(self.config.initializer_range)
         self.lm_head = nn.Dense(
-            self.config.vocab_size,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
+            self.config.vocab_size, use_bias=False, kernel_init=init, **self.numerics
         )
 
     def __call__(
         self,
-        input_ids: jax.Array,
-        attention_mask: jax.Array | None = None,
-        position_ids: jax.Array | None = None,
-    ) -> dict[str, jax.Array]:
+        input_ids: Array,
+        attention_mask: Array | None = None,
+        position_ids: Array | None = None,
+    ) -> dict[str, Array]:
         demand_size(input_ids.shape[1] >= 4, "input_ids axis 1: from 4")
         # decoder outputs consists of (dec_features, layer_state, dec_hidden, dec_attn)
         outputs = self.model(input_ids, attention_mask, position_ids)

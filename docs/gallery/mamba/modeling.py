@@ -4,39 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
+from jax import Array
 from jax.typing import DTypeLike
 
 from .config import MambaForCausalLMConfig
 
 
-def torch_uniform(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+def torch_uniform(key: Any, shape: Sequence[int], dtype: Any) -> Array:
     """torch's default for the weight of a Linear or a Conv: uniform within 1 / sqrt(fan_in)."""
-    bound = float(np.prod(shape[:-1])) ** -0.5
-    return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+    return nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")(key, shape, dtype)
 
 
 def uniform_between(low: float, high: float) -> nn.initializers.Initializer:
     """Draws between two numbers."""
-
-    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-        return jax.random.uniform(key, tuple(shape), dtype, low, high)
-
-    return init
+    return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, low, high)
 
 
 def uniform_within(bound: float) -> nn.initializers.Initializer:
     """Draws between -bound and bound."""
-
-    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-        return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
-
-    return init
+    return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
 def weights_of(layer: Any, *shape: int) -> Any:
@@ -67,24 +59,18 @@ class Module(nn.Module, kw_only=True):
     def numerics(self) -> dict[str, Any]:
         return {**self.dtypes, "precision": self.precision}
 
-    def cast_param(
-        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
-    ) -> jax.Array:
+    def cast_param(self, name: str, init: Any, shape: tuple[int, ...]) -> Array:
         """A weight in the dtype of the computation."""
         return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
-def apply_mask_to_padding_states(
-    hidden_states: jax.Array, attention_mask: jax.Array | None
-) -> jax.Array:
+def apply_mask_to_padding_states(hidden_states: Array, attention_mask: Array | None) -> Array:
     """Tunes out the hidden states for padding tokens, see https://github.com/state-
     spaces/mamba/issues/66"""
     return hidden_states if attention_mask is None else hidden_states * attention_mask[..., None]
 
 
-def causal_conv1d_fn(
-    hidden_states: jax.Array, bias: jax.Array, hidden_states_B_C: jax.Array
-) -> jax.Array:
+def causal_conv1d_fn(hidden_states: Array, bias: Array, hidden_states_B_C: Array) -> Array:
     out = hidden_states[:, None]
     out = (
         jax.lax.conv_general_dilated(
@@ -101,29 +87,17 @@ def causal_conv1d_fn(
     return jax.nn.silu(out)
 
 
-def apply_mask_to_padding_states_2(
-    attention_mask: jax.Array | None, hidden_states_B_C: jax.Array
-) -> jax.Array:
-    """Tunes out the hidden states for padding tokens, see https://github.com/state-
-    spaces/mamba/issues/66"""
-    return (
-        hidden_states_B_C
-        if attention_mask is None
-        else hidden_states_B_C * attention_mask[..., None]
-    )
-
-
 def mamba_selective_scan(
-    dt: jax.Array,
-    A: jax.Array,
-    z: jax.Array,
-    delta_bias: jax.Array,
-    scan_result: jax.Array,
-    scan_result_2: jax.Array,
-    scan_result_3: jax.Array,
-    scan_result_4: jax.Array,
+    dt: Array,
+    A: Array,
+    z: Array,
+    delta_bias: Array,
+    scan_result: Array,
+    scan_result_2: Array,
+    scan_result_3: Array,
+    scan_result_4: Array,
     intermediate_size: int,
-) -> jax.Array:
+) -> Array:
     dt_2 = dt + delta_bias.astype(dt.dtype)[..., None]
     dt_2 = jax.nn.softplus(dt_2)
     # We need to transpose on the basis of the original kernel layout
@@ -181,7 +155,7 @@ class MambaRMSNorm(Module):
     def setup(self) -> None:
         self.weight = self.cast_param("weight", nn.initializers.ones, (self.config.hidden_size,))
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         input_dtype = hidden_states.dtype
         hidden_states = hidden_states.astype(jnp.float32)
         variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
@@ -195,7 +169,7 @@ class MambaRMSNorm2(Module):
     def setup(self) -> None:
         self.weight = self.cast_param("weight", nn.initializers.ones, (self.config.hidden_size,))
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
         hidden_states = hidden_states * jax.lax.rsqrt(variance + self.config.layer_norm_epsilon)
         return self.weight * hidden_states
@@ -210,7 +184,7 @@ class MambaMixer(Module):
     def setup(self) -> None:
         self.A_log = self.param(
             "A_log",
-            lambda key, shape, dtype=jnp.float32: jnp.broadcast_to(
+            lambda key, shape, dtype: jnp.broadcast_to(
                 jnp.log(jnp.arange(1, shape[-1] + 1)), shape
             ),
             (self.config.intermediate_size, self.config.state_size),
@@ -227,24 +201,18 @@ class MambaMixer(Module):
             kernel_init=torch_uniform,
             **self.numerics,
         )
-        self.in_proj = nn.Dense(
-            self.config.intermediate_size * 2,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.x_proj = nn.Dense(
-            self.config.time_step_rank + self.config.state_size * 2,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
+        dense = partial(nn.Dense, use_bias=False, **self.numerics)
+        init = nn.initializers.normal(self.config.initializer_range)
+        self.in_proj = dense(self.config.intermediate_size * 2, kernel_init=init)
+        self.x_proj = dense(
+            self.config.time_step_rank + self.config.state_size * 2, kernel_init=init
         )
         self.dt_proj = nn.Dense(
             self.config.intermediate_size,
             kernel_init=uniform_within(
-                self.config.time_step_rank ** (-0.5) * self.config.time_step_scale
+                self.config.time_step_rank**-0.5 * self.config.time_step_scale
             ),
-            bias_init=lambda key, shape, dtype=jnp.float32: (
+            bias_init=lambda key, shape, dtype: (
                 (
                     x := jnp.maximum(
                         jnp.exp(
@@ -262,11 +230,9 @@ class MambaMixer(Module):
             ),
             **self.numerics,
         )
-        self.out_proj = nn.Dense(
-            self.config.hidden_size, use_bias=False, kernel_init=torch_uniform, **self.numerics
-        )
+        self.out_proj = dense(self.config.hidden_size, kernel_init=torch_uniform)
 
-    def __call__(self, hidden_states: jax.Array, attention_mask: jax.Array | None) -> jax.Array:
+    def __call__(self, hidden_states: Array, attention_mask: Array | None) -> Array:
         dtype = hidden_states.dtype
         # 1. Gated MLP's linear projection
         hidden_states = apply_mask_to_padding_states(hidden_states, attention_mask)
@@ -287,8 +253,8 @@ class MambaMixer(Module):
             hidden_states_B_C,
         )
         # 3. SSM transformation
-        hidden_states_B_C = apply_mask_to_padding_states_2(
-            attention_mask, hidden_states_B_C.swapaxes(1, 2)
+        hidden_states_B_C = apply_mask_to_padding_states(
+            hidden_states_B_C.swapaxes(1, 2), attention_mask
         )
         time_step = self.x_proj(hidden_states_B_C)
         time_step, B, C = jnp.split(
@@ -330,11 +296,8 @@ class MambaBlock(Module):
         self.mixer = MambaMixer(self.config, **self.numerics)
 
     def __call__(
-        self,
-        hidden_states: jax.Array,
-        attention_mask: jax.Array | None,
-        dtype: DTypeLike | None = None,
-    ) -> jax.Array:
+        self, hidden_states: Array, attention_mask: Array | None, dtype: DTypeLike | None = None
+    ) -> Array:
         residual = hidden_states
         if dtype is not None:
             hidden_states = self.norm(hidden_states.astype(dtype))
@@ -351,16 +314,14 @@ class MambaModel(Module):
     config: MambaForCausalLMConfig
 
     def setup(self) -> None:
+        init = nn.initializers.normal(self.config.initializer_range)
         self.embeddings = nn.Embed(
-            self.config.vocab_size,
-            self.config.hidden_size,
-            embedding_init=nn.initializers.normal(self.config.initializer_range),
-            **self.dtypes,
+            self.config.vocab_size, self.config.hidden_size, embedding_init=init, **self.dtypes
         )
         self.layers = [MambaBlock(self.config, **self.numerics) for _ in range(2)]
         self.norm_f = MambaRMSNorm2(self.config, **self.numerics)
 
-    def __call__(self, input_ids: jax.Array, attention_mask: jax.Array | None) -> jax.Array:
+    def __call__(self, input_ids: Array, attention_mask: Array | None) -> Array:
         inputs_embeds = self.embeddings(input_ids)
         hidden_states = self.layers[0](inputs_embeds, attention_mask)
         hidden_states = self.layers[1](hidden_states, attention_mask, dtype=inputs_embeds.dtype)
@@ -377,11 +338,8 @@ class MambaForCausalLM(Module):
         self.backbone = MambaModel(self.config, **self.numerics)
 
     def __call__(
-        self,
-        input_ids: jax.Array,
-        attention_mask: jax.Array | None = None,
-        deterministic: bool = True,
-    ) -> dict[str, jax.Array]:
+        self, input_ids: Array, attention_mask: Array | None = None, deterministic: bool = True
+    ) -> dict[str, Array]:
         if not deterministic:
             raise NotImplementedError(
                 "training is not in this port: training and evaluation differ (modeling_mamba.py:496)"

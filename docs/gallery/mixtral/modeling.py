@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import Array
 from jax.typing import DTypeLike
 
 from .config import MixtralForCausalLMConfig
 
 
 def masked_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, **options: Any
-) -> jax.Array:
+    query: Array, key: Array, value: Array, mask: Array | None, **options: Any
+) -> Array:
     """Attention with a mask of truths, if there is one; a query that may see no key gets 0."""
     if mask is None:
         return jax.nn.dot_product_attention(query, key, value, **options)
@@ -47,23 +49,19 @@ class Module(nn.Module, kw_only=True):
     def numerics(self) -> dict[str, Any]:
         return {**self.dtypes, "precision": self.precision}
 
-    def cast_param(
-        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
-    ) -> jax.Array:
+    def cast_param(self, name: str, init: Any, shape: tuple[int, ...]) -> Array:
         """A weight in the dtype of the computation."""
         return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
-def rotate_half(x: jax.Array) -> jax.Array:
+def rotate_half(x: Array) -> Array:
     """Rotates half the hidden dims of the input."""
     x1 = x[..., : x.shape[-1] // 2]
     x2 = x[..., x.shape[-1] // 2 :]
     return jnp.concatenate([-x2, x1], axis=-1)
 
 
-def apply_rotary_pos_emb(
-    q: jax.Array, k: jax.Array, cos: jax.Array, sin: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def apply_rotary_pos_emb(q: Array, k: Array, cos: Array, sin: Array) -> tuple[Array, Array]:
     """Applies Rotary Position Embedding to the query and key tensors."""
     cos = cos[:, None]
     sin = sin[:, None]
@@ -73,8 +71,8 @@ def apply_rotary_pos_emb(
 
 
 def sdpa_attention_forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, attention_mask: jax.Array | None
-) -> jax.Array:
+    query: Array, key: Array, value: Array, attention_mask: Array | None
+) -> Array:
     return masked_attention(
         query.swapaxes(1, 2),
         key.swapaxes(1, 2),
@@ -84,9 +82,7 @@ def sdpa_attention_forward(
     )
 
 
-def grouped_linear(
-    gate_up_proj: jax.Array, selected_hidden_states_g: jax.Array, offsets: jax.Array
-) -> jax.Array:
+def grouped_linear(gate_up_proj: Array, selected_hidden_states_g: Array, offsets: Array) -> Array:
     """Grouped linear layer supporting optional bias and transposed weights."""
     return jax.lax.ragged_dot(
         selected_hidden_states_g, gate_up_proj.swapaxes(-2, -1), jnp.diff(offsets, prepend=0)
@@ -102,7 +98,7 @@ class MixtralRotaryEmbedding(nn.Module):
             / (self.config.hidden_size // self.config.num_attention_heads)
         )
 
-    def __call__(self, position_ids: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, position_ids: Array, dtype: DTypeLike) -> tuple[Array, Array]:
         freqs = position_ids[..., None].astype(jnp.float32) * self.inv_freq
         emb = jnp.concatenate([freqs, freqs], axis=-1)
         cos = jnp.cos(emb)
@@ -116,7 +112,7 @@ class MixtralRMSNorm(Module):
     def setup(self) -> None:
         self.weight = self.cast_param("weight", nn.initializers.ones, (self.config.hidden_size,))
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         input_dtype = hidden_states.dtype
         hidden_states = hidden_states.astype(jnp.float32)
         variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
@@ -128,13 +124,12 @@ class MixtralTopKRouter(Module):
     config: MixtralForCausalLMConfig
 
     def setup(self) -> None:
+        init = nn.initializers.normal(self.config.initializer_range)
         self.weight = self.cast_param(
-            "weight",
-            nn.initializers.normal(self.config.initializer_range),
-            (self.config.num_local_experts, self.config.hidden_size),
+            "weight", init, (self.config.num_local_experts, self.config.hidden_size)
         )
 
-    def __call__(self, hidden_states: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, hidden_states: Array) -> tuple[Array, Array]:
         # (seq_len, num_experts)
         router_logits = hidden_states @ self.weight.T
         router_probs = jax.nn.softmax(router_logits.astype(jnp.float32), axis=-1)
@@ -167,9 +162,7 @@ class MixtralExperts(Module):
             (self.config.num_local_experts, self.config.hidden_size, self.config.intermediate_size),
         )
 
-    def __call__(
-        self, hidden_states: jax.Array, top_k_index: jax.Array, top_k_weights: jax.Array
-    ) -> jax.Array:
+    def __call__(self, hidden_states: Array, top_k_index: Array, top_k_weights: Array) -> Array:
         # S is the number of selected tokens-experts pairs (S = num_tokens * num_top_k)
         # (S,)
         sample_weights = top_k_weights.reshape(-1)
@@ -209,46 +202,18 @@ class MixtralAttention(Module):
     config: MixtralForCausalLMConfig
 
     def setup(self) -> None:
-        self.q_proj = nn.Dense(
-            self.config.num_attention_heads
-            * (self.config.hidden_size // self.config.num_attention_heads),
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.k_proj = nn.Dense(
-            self.config.num_key_value_heads
-            * (self.config.hidden_size // self.config.num_attention_heads),
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.v_proj = nn.Dense(
-            self.config.num_key_value_heads
-            * (self.config.hidden_size // self.config.num_attention_heads),
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.o_proj = nn.Dense(
-            self.config.hidden_size,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
+        self.head_dim = self.config.hidden_size // self.config.num_attention_heads
+        init = nn.initializers.normal(self.config.initializer_range)
+        dense = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
+        self.q_proj = dense(self.config.num_attention_heads * self.head_dim)
+        self.k_proj = dense(self.config.num_key_value_heads * self.head_dim)
+        self.v_proj = dense(self.config.num_key_value_heads * self.head_dim)
+        self.o_proj = dense(self.config.hidden_size)
 
     def __call__(
-        self,
-        hidden_states: jax.Array,
-        cos: jax.Array,
-        sin: jax.Array,
-        attention_mask: jax.Array | None,
-    ) -> jax.Array:
-        hidden_shape = (
-            *hidden_states.shape[:2],
-            -1,
-            self.config.hidden_size // self.config.num_attention_heads,
-        )
+        self, hidden_states: Array, cos: Array, sin: Array, attention_mask: Array | None
+    ) -> Array:
+        hidden_shape = (*hidden_states.shape[:2], -1, self.head_dim)
         query_states = self.q_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         key_states = self.k_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         value_states = self.v_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
@@ -265,7 +230,7 @@ class MixtralSparseMoeBlock(Module):
         self.gate = MixtralTopKRouter(self.config, **self.numerics)
         self.experts = MixtralExperts(self.config, **self.numerics)
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         hidden_states_2 = hidden_states.reshape(-1, hidden_states.shape[2])
         hidden, top_k_weights = self.gate(hidden_states_2)
         hidden_states_2 = self.experts(hidden_states_2, top_k_weights, hidden)
@@ -282,12 +247,8 @@ class MixtralDecoderLayer(Module):
         self.post_attention_layernorm = MixtralRMSNorm(self.config, **self.numerics)
 
     def __call__(
-        self,
-        hidden_states: jax.Array,
-        cos: jax.Array,
-        sin: jax.Array,
-        attention_mask: jax.Array | None,
-    ) -> jax.Array:
+        self, hidden_states: Array, cos: Array, sin: Array, attention_mask: Array | None
+    ) -> Array:
         residual = hidden_states
         hidden_states = self.input_layernorm(hidden_states)
         hidden_states = self.self_attn(hidden_states, cos, sin, attention_mask)
@@ -304,11 +265,9 @@ class MixtralModel(Module):
     config: MixtralForCausalLMConfig
 
     def setup(self) -> None:
+        init = nn.initializers.normal(self.config.initializer_range)
         self.embed_tokens = nn.Embed(
-            self.config.vocab_size,
-            self.config.hidden_size,
-            embedding_init=nn.initializers.normal(self.config.initializer_range),
-            **self.dtypes,
+            self.config.vocab_size, self.config.hidden_size, embedding_init=init, **self.dtypes
         )
         self.layers = [
             MixtralDecoderLayer(self.config, **self.numerics)
@@ -318,16 +277,18 @@ class MixtralModel(Module):
         self.rotary_emb = MixtralRotaryEmbedding(self.config)
 
     def __call__(
-        self, input_ids: jax.Array, attention_mask: jax.Array | None, position_ids: jax.Array | None
-    ) -> jax.Array:
+        self, input_ids: Array, attention_mask: Array | None, position_ids: Array | None
+    ) -> Array:
         inputs_embeds = self.embed_tokens(input_ids)
-        output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        padding_mask = (
+            None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        )
         if position_ids is None:
             position_ids = jnp.arange(input_ids.shape[1])[None]
         cos, sin = self.rotary_emb(position_ids, inputs_embeds.dtype)
         hidden_states = inputs_embeds
         for layer in self.layers:
-            hidden_states = layer(hidden_states, cos, sin, output)
+            hidden_states = layer(hidden_states, cos, sin, padding_mask)
         return self.norm(hidden_states)
 
 
@@ -338,19 +299,17 @@ class MixtralForCausalLM(Module):
 
     def setup(self) -> None:
         self.model = MixtralModel(self.config, **self.numerics)
+        init = nn.initializers.normal(self.config.initializer_range)
         self.lm_head = nn.Dense(
-            self.config.vocab_size,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
+            self.config.vocab_size, use_bias=False, kernel_init=init, **self.numerics
         )
 
     def __call__(
         self,
-        input_ids: jax.Array,
-        attention_mask: jax.Array | None = None,
-        position_ids: jax.Array | None = None,
-    ) -> dict[str, jax.Array]:
+        input_ids: Array,
+        attention_mask: Array | None = None,
+        position_ids: Array | None = None,
+    ) -> dict[str, Array]:
         # decoder outputs consists of (dec_features, layer_state, dec_hidden, dec_attn)
         outputs = self.model(input_ids, attention_mask, position_ids)
         logits = self.lm_head(outputs)

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
+from jax import Array
 from jax.typing import DTypeLike
 
 from .config import MLPConfig
 
 
-def torch_uniform(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+def torch_uniform(key: Any, shape: Sequence[int], dtype: Any) -> Array:
     """torch's default for the weight of a Linear or a Conv: uniform within 1 / sqrt(fan_in)."""
-    bound = float(np.prod(shape[:-1])) ** -0.5
-    return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+    return nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")(key, shape, dtype)
 
 
 def uniform_within(bound: float) -> nn.initializers.Initializer:
     """Draws between -bound and bound."""
-
-    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-        return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
-
-    return init
+    return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
 class Module(nn.Module, kw_only=True):
@@ -43,38 +39,23 @@ class Module(nn.Module, kw_only=True):
     precision: jax.lax.PrecisionLike = None
 
     @property
-    def dtypes(self) -> dict[str, Any]:
-        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
-
-    @property
     def numerics(self) -> dict[str, Any]:
-        return {**self.dtypes, "precision": self.precision}
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype, "precision": self.precision}
 
 
 class MLP(Module):
     config: MLPConfig
 
     def setup(self) -> None:
-        self.fc1 = nn.Dense(
-            self.config.hidden,
-            kernel_init=torch_uniform,
-            bias_init=uniform_within(self.config.inputs ** (-0.5)),
-            **self.numerics,
-        )
-        self.fc2 = nn.Dense(
-            self.config.hidden // 2,
-            kernel_init=torch_uniform,
-            bias_init=uniform_within(self.config.hidden ** (-0.5)),
-            **self.numerics,
-        )
-        self.fc3 = nn.Dense(
-            self.config.classes,
-            kernel_init=torch_uniform,
-            bias_init=uniform_within((self.config.hidden // 2) ** (-0.5)),
-            **self.numerics,
+        dense = partial(nn.Dense, kernel_init=torch_uniform, **self.numerics)
+        self.fc1 = dense(self.config.hidden, bias_init=uniform_within(self.config.inputs**-0.5))
+        init = uniform_within(self.config.hidden**-0.5)
+        self.fc2 = dense(self.config.hidden // 2, bias_init=init)
+        self.fc3 = dense(
+            self.config.classes, bias_init=uniform_within((self.config.hidden // 2) ** -0.5)
         )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         x = jax.nn.relu(self.fc1(x))
         x = jax.nn.relu(self.fc2(x))
         return self.fc3(x)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import Array
 from jax.typing import DTypeLike
 
 from .config import Qwen3ForCausalLMConfig
 
 
 def masked_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, **options: Any
-) -> jax.Array:
+    query: Array, key: Array, value: Array, mask: Array | None, **options: Any
+) -> Array:
     """Attention with a mask of truths, if there is one; a query that may see no key gets 0."""
     if mask is None:
         return jax.nn.dot_product_attention(query, key, value, **options)
@@ -47,23 +49,19 @@ class Module(nn.Module, kw_only=True):
     def numerics(self) -> dict[str, Any]:
         return {**self.dtypes, "precision": self.precision}
 
-    def cast_param(
-        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
-    ) -> jax.Array:
+    def cast_param(self, name: str, init: Any, shape: tuple[int, ...]) -> Array:
         """A weight in the dtype of the computation."""
         return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
-def rotate_half(x: jax.Array) -> jax.Array:
+def rotate_half(x: Array) -> Array:
     """Rotates half the hidden dims of the input."""
     x1 = x[..., : x.shape[-1] // 2]
     x2 = x[..., x.shape[-1] // 2 :]
     return jnp.concatenate([-x2, x1], axis=-1)
 
 
-def apply_rotary_pos_emb(
-    q: jax.Array, k: jax.Array, cos: jax.Array, sin: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def apply_rotary_pos_emb(q: Array, k: Array, cos: Array, sin: Array) -> tuple[Array, Array]:
     """Applies Rotary Position Embedding to the query and key tensors."""
     cos = cos[:, None]
     sin = sin[:, None]
@@ -73,8 +71,8 @@ def apply_rotary_pos_emb(
 
 
 def sdpa_attention_forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, attention_mask: jax.Array | None
-) -> jax.Array:
+    query: Array, key: Array, value: Array, attention_mask: Array | None
+) -> Array:
     return masked_attention(
         query.swapaxes(1, 2),
         key.swapaxes(1, 2),
@@ -92,7 +90,7 @@ class Qwen3RotaryEmbedding(nn.Module):
             jnp.arange(0, self.config.head_dim, 2) / self.config.head_dim
         )
 
-    def __call__(self, position_ids: jax.Array, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, position_ids: Array, dtype: DTypeLike) -> tuple[Array, Array]:
         freqs = position_ids[..., None].astype(jnp.float32) * self.inv_freq
         emb = jnp.concatenate([freqs, freqs], axis=-1)
         cos = jnp.cos(emb)
@@ -107,7 +105,7 @@ class Qwen3RMSNorm(Module):
     def setup(self) -> None:
         self.weight = self.cast_param("weight", nn.initializers.ones, (self.hidden_size,))
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         input_dtype = hidden_states.dtype
         hidden_states = hidden_states.astype(jnp.float32)
         variance = jnp.square(hidden_states).mean(axis=-1, keepdims=True)
@@ -121,40 +119,18 @@ class Qwen3Attention(Module):
     config: Qwen3ForCausalLMConfig
 
     def setup(self) -> None:
-        self.q_proj = nn.Dense(
-            self.config.num_attention_heads * self.config.head_dim,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.k_proj = nn.Dense(
-            self.config.num_key_value_heads * self.config.head_dim,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.v_proj = nn.Dense(
-            self.config.num_key_value_heads * self.config.head_dim,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.o_proj = nn.Dense(
-            self.config.hidden_size,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
+        init = nn.initializers.normal(self.config.initializer_range)
+        dense = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
+        self.q_proj = dense(self.config.num_attention_heads * self.config.head_dim)
+        self.k_proj = dense(self.config.num_key_value_heads * self.config.head_dim)
+        self.v_proj = dense(self.config.num_key_value_heads * self.config.head_dim)
+        self.o_proj = dense(self.config.hidden_size)
         self.q_norm = Qwen3RMSNorm(self.config, hidden_size=self.config.head_dim, **self.numerics)
         self.k_norm = Qwen3RMSNorm(self.config, hidden_size=self.config.head_dim, **self.numerics)
 
     def __call__(
-        self,
-        hidden_states: jax.Array,
-        cos: jax.Array,
-        sin: jax.Array,
-        attention_mask: jax.Array | None,
-    ) -> jax.Array:
+        self, hidden_states: Array, cos: Array, sin: Array, attention_mask: Array | None
+    ) -> Array:
         hidden_shape = (*hidden_states.shape[:2], -1, self.config.head_dim)
         query_states = self.q_norm(self.q_proj(hidden_states).reshape(hidden_shape)).swapaxes(1, 2)
         key_states = self.k_norm(self.k_proj(hidden_states).reshape(hidden_shape)).swapaxes(1, 2)
@@ -169,26 +145,13 @@ class Qwen3MLP(Module):
     config: Qwen3ForCausalLMConfig
 
     def setup(self) -> None:
-        self.gate_proj = nn.Dense(
-            self.config.intermediate_size,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.up_proj = nn.Dense(
-            self.config.intermediate_size,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.down_proj = nn.Dense(
-            self.config.hidden_size,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
+        init = nn.initializers.normal(self.config.initializer_range)
+        dense = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
+        self.gate_proj = dense(self.config.intermediate_size)
+        self.up_proj = dense(self.config.intermediate_size)
+        self.down_proj = dense(self.config.hidden_size)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -198,20 +161,13 @@ class Qwen3DecoderLayer(Module):
     def setup(self) -> None:
         self.self_attn = Qwen3Attention(self.config, **self.numerics)
         self.mlp = Qwen3MLP(self.config, **self.numerics)
-        self.input_layernorm = Qwen3RMSNorm(
-            self.config, hidden_size=self.config.hidden_size, **self.numerics
-        )
-        self.post_attention_layernorm = Qwen3RMSNorm(
-            self.config, hidden_size=self.config.hidden_size, **self.numerics
-        )
+        norm = partial(Qwen3RMSNorm, hidden_size=self.config.hidden_size, **self.numerics)
+        self.input_layernorm = norm(self.config)
+        self.post_attention_layernorm = norm(self.config)
 
     def __call__(
-        self,
-        hidden_states: jax.Array,
-        attention_mask: jax.Array | None,
-        cos: jax.Array,
-        sin: jax.Array,
-    ) -> jax.Array:
+        self, hidden_states: Array, attention_mask: Array | None, cos: Array, sin: Array
+    ) -> Array:
         residual = hidden_states
         hidden_states = self.input_layernorm(hidden_states)
         # Self Attention
@@ -229,11 +185,9 @@ class Qwen3Model(Module):
     config: Qwen3ForCausalLMConfig
 
     def setup(self) -> None:
+        init = nn.initializers.normal(self.config.initializer_range)
         self.embed_tokens = nn.Embed(
-            self.config.vocab_size,
-            self.config.hidden_size,
-            embedding_init=nn.initializers.normal(self.config.initializer_range),
-            **self.dtypes,
+            self.config.vocab_size, self.config.hidden_size, embedding_init=init, **self.dtypes
         )
         self.layers = [
             Qwen3DecoderLayer(self.config, **self.numerics)
@@ -243,16 +197,18 @@ class Qwen3Model(Module):
         self.rotary_emb = Qwen3RotaryEmbedding(self.config)
 
     def __call__(
-        self, input_ids: jax.Array, attention_mask: jax.Array | None, position_ids: jax.Array | None
-    ) -> jax.Array:
+        self, input_ids: Array, attention_mask: Array | None, position_ids: Array | None
+    ) -> Array:
         inputs_embeds = self.embed_tokens(input_ids)
-        output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        padding_mask = (
+            None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        )
         if position_ids is None:
             position_ids = jnp.arange(input_ids.shape[1])[None]
         cos, sin = self.rotary_emb(position_ids, inputs_embeds.dtype)
         hidden_states = inputs_embeds
         for layer in self.layers:
-            hidden_states = layer(hidden_states, output, cos, sin)
+            hidden_states = layer(hidden_states, padding_mask, cos, sin)
         return self.norm(hidden_states)
 
 
@@ -263,19 +219,17 @@ class Qwen3ForCausalLM(Module):
 
     def setup(self) -> None:
         self.model = Qwen3Model(self.config, **self.numerics)
+        init = nn.initializers.normal(self.config.initializer_range)
         self.lm_head = nn.Dense(
-            self.config.vocab_size,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
+            self.config.vocab_size, use_bias=False, kernel_init=init, **self.numerics
         )
 
     def __call__(
         self,
-        input_ids: jax.Array,
-        attention_mask: jax.Array | None = None,
-        position_ids: jax.Array | None = None,
-    ) -> dict[str, jax.Array]:
+        input_ids: Array,
+        attention_mask: Array | None = None,
+        position_ids: Array | None = None,
+    ) -> dict[str, Array]:
         outputs = self.model(input_ids, attention_mask, position_ids)
         logits = self.lm_head(outputs)
         return {"logits": logits}

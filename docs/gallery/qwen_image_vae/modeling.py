@@ -4,30 +4,26 @@ diffusers.models.autoencoders.autoencoder_kl_qwenimage."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
+from jax import Array
 from jax.typing import DTypeLike
 
 from .config import AutoencoderKLQwenImageConfig
 
 
-def torch_uniform(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+def torch_uniform(key: Any, shape: Sequence[int], dtype: Any) -> Array:
     """torch's default for the weight of a Linear or a Conv: uniform within 1 / sqrt(fan_in)."""
-    bound = float(np.prod(shape[:-1])) ** -0.5
-    return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+    return nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")(key, shape, dtype)
 
 
 def uniform_within(bound: float) -> nn.initializers.Initializer:
     """Draws between -bound and bound."""
-
-    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-        return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
-
-    return init
+    return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
 class Module(nn.Module, kw_only=True):
@@ -44,16 +40,10 @@ class Module(nn.Module, kw_only=True):
     precision: jax.lax.PrecisionLike = None
 
     @property
-    def dtypes(self) -> dict[str, Any]:
-        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
-
-    @property
     def numerics(self) -> dict[str, Any]:
-        return {**self.dtypes, "precision": self.precision}
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype, "precision": self.precision}
 
-    def cast_param(
-        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
-    ) -> jax.Array:
+    def cast_param(self, name: str, init: Any, shape: tuple[int, ...]) -> Array:
         """A weight in the dtype of the computation."""
         return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
@@ -77,11 +67,10 @@ class QwenImageCausalConv3d(Module):
                 self.out_channels,
             ),
         )
-        self.bias = self.cast_param(
-            "bias", uniform_within((self.in_channels * 27) ** (-0.5)), (self.out_channels,)
-        )
+        init = uniform_within((self.in_channels * 27) ** -0.5)
+        self.bias = self.cast_param("bias", init, (self.out_channels,))
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         x = jnp.pad(x, ((0, 0), (0, 0), (2, 0), (1, 1), (1, 1)))
         return (
             jax.lax.conv_general_dilated(
@@ -104,7 +93,7 @@ class QwenImageRMS_norm(Module):
     def setup(self) -> None:
         self.gamma = self.cast_param("gamma", nn.initializers.ones, (self.shape, 1, 1, 1))
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         normalized = x.astype(jnp.float32)
         normalized = (
             normalized / jnp.maximum(jnp.linalg.norm(normalized, axis=1, keepdims=True), 1e-12)
@@ -122,11 +111,10 @@ class QwenImageCausalConv3d2(Module):
         self.kernel = self.cast_param(
             "kernel", torch_uniform, (1, 1, 1, self.in_channels, self.out_channels)
         )
-        self.bias = self.cast_param(
-            "bias", uniform_within(self.in_channels ** (-0.5)), (self.out_channels,)
-        )
+        init = uniform_within(self.in_channels**-0.5)
+        self.bias = self.cast_param("bias", init, (self.out_channels,))
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         return (
             jax.lax.conv_general_dilated(
                 x,
@@ -145,7 +133,7 @@ class QwenImageRMS_norm2(Module):
     def setup(self) -> None:
         self.gamma = self.cast_param("gamma", nn.initializers.ones, (32, 1, 1))
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         normalized = x.astype(jnp.float32)
         normalized = (
             normalized / jnp.maximum(jnp.linalg.norm(normalized, axis=1, keepdims=True), 1e-12)
@@ -169,7 +157,7 @@ class QwenImageResidualBlock(Module):
             input_channels=3, in_channels=self.in_dim, out_channels=self.in_dim, **self.numerics
         )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         # First normalization and activation
         x_2 = self.norm1(x)
         x_2 = jax.nn.silu(x_2)
@@ -195,13 +183,13 @@ class QwenImageResample(Module):
                     strides=(2, 2),
                     padding="VALID",
                     kernel_init=torch_uniform,
-                    bias_init=uniform_within((16 * 9) ** (-0.5)),
+                    bias_init=uniform_within((16 * 9) ** -0.5),
                     **self.numerics,
                 ),
             ]
         )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         x_2 = x.swapaxes(1, 2)
         x = x_2.reshape(x_2.shape[0], x.shape[1], x_2.shape[3], x_2.shape[3])
         x = self.resample(x)
@@ -214,18 +202,17 @@ class QwenImageResidualBlock2(Module):
 
     def setup(self) -> None:
         self.norm1 = QwenImageRMS_norm(shape=16, scale=4.0, **self.numerics)
-        self.conv1 = QwenImageCausalConv3d(
-            input_channels=3, in_channels=16, out_channels=32, **self.numerics
+        qwen_image_causal_conv = partial(
+            QwenImageCausalConv3d, input_channels=3, out_channels=32, **self.numerics
         )
+        self.conv1 = qwen_image_causal_conv(in_channels=16)
         self.norm2 = QwenImageRMS_norm(shape=32, scale=5.656854249492381, **self.numerics)
-        self.conv2 = QwenImageCausalConv3d(
-            input_channels=3, in_channels=32, out_channels=32, **self.numerics
-        )
+        self.conv2 = qwen_image_causal_conv(in_channels=32)
         self.conv_shortcut = QwenImageCausalConv3d2(
             in_channels=16, out_channels=32, **self.numerics
         )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         # Apply shortcut connection
         h = self.conv_shortcut(x)
         # First normalization and activation
@@ -245,24 +232,18 @@ class QwenImageAttentionBlock(Module):
 
     def setup(self) -> None:
         self.norm = QwenImageRMS_norm2(**self.numerics)
-        self.to_qkv = nn.Conv(
-            96,
+        conv = partial(
+            nn.Conv,
             kernel_size=(1, 1),
             padding="VALID",
             kernel_init=torch_uniform,
-            bias_init=uniform_within(32 ** (-0.5)),
+            bias_init=uniform_within(32**-0.5),
             **self.numerics,
         )
-        self.proj = nn.Conv(
-            32,
-            kernel_size=(1, 1),
-            padding="VALID",
-            kernel_init=torch_uniform,
-            bias_init=uniform_within(32 ** (-0.5)),
-            **self.numerics,
-        )
+        self.to_qkv = conv(96)
+        self.proj = conv(32)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         identity = x
         x = x.swapaxes(1, 2)
         x = x.reshape(x.shape[0], identity.shape[1], x.shape[3], x.shape[3])
@@ -304,13 +285,13 @@ class QwenImageResample2(Module):
                     kernel_size=(3, 3),
                     padding=((1, 1), (1, 1)),
                     kernel_init=torch_uniform,
-                    bias_init=uniform_within((32 * 9) ** (-0.5)),
+                    bias_init=uniform_within((32 * 9) ** -0.5),
                     **self.numerics,
                 ),
             ]
         )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         x_2 = x.swapaxes(1, 2)
         x = x_2.reshape(x_2.shape[0], x.shape[1], x_2.shape[3], x_2.shape[3])
         x_2 = self.resample(x)
@@ -328,7 +309,7 @@ class QwenImageMidBlock(Module):
             for _ in range(2)
         ]
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         # First residual block
         x = self.resnets[0](x)
         for attention in self.attentions:
@@ -352,7 +333,7 @@ class QwenImageUpBlock(Module):
         if self.has_upsamplers:
             self.upsamplers = [QwenImageResample2(**self.numerics)]
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         for resnet in self.resnets:
             x = resnet(x)
         if self.has_upsamplers:
@@ -384,7 +365,7 @@ class QwenImageEncoder3d(Module):
             input_channels=3, in_channels=32, out_channels=self.config.z_dim * 2, **self.numerics
         )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         x = self.conv_in(x)
         for down_block in self.down_blocks:
             x = down_block(x)
@@ -406,11 +387,10 @@ class QwenImageDecoder3d(Module):
             input_channels=3, in_channels=self.config.z_dim, out_channels=32, **self.numerics
         )
         self.mid_block = QwenImageMidBlock(**self.numerics)
+        qwen_image_up_block = partial(QwenImageUpBlock, **self.numerics)
         self.up_blocks = [
-            QwenImageUpBlock(
-                in_dim=32, scale=5.656854249492381, has_upsamplers=True, **self.numerics
-            ),
-            QwenImageUpBlock(in_dim=16, scale=4.0, has_upsamplers=False, **self.numerics),
+            qwen_image_up_block(in_dim=32, scale=5.656854249492381, has_upsamplers=True),
+            qwen_image_up_block(in_dim=16, scale=4.0, has_upsamplers=False),
         ]
         self.norm_out = QwenImageRMS_norm(shape=16, scale=4.0, **self.numerics)
         self.conv_out = QwenImageCausalConv3d(
@@ -420,7 +400,7 @@ class QwenImageDecoder3d(Module):
             **self.numerics,
         )
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Array) -> Array:
         x = self.conv_in(x)
         # middle
         x = self.mid_block(x)
@@ -448,7 +428,7 @@ class AutoencoderKLQwenImage(Module):
         )
         self.decoder = QwenImageDecoder3d(self.config, **self.numerics)
 
-    def __call__(self, sample: jax.Array) -> dict[str, jax.Array]:
+    def __call__(self, sample: Array) -> dict[str, Array]:
         out = self.encoder(sample)
         enc = self.quant_conv(out)
         mean, _ = jnp.split(enc, 2, axis=1)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import Array
 from jax.typing import DTypeLike
 
 from .config import SiglipVisionConfig
@@ -34,14 +36,12 @@ class Module(nn.Module, kw_only=True):
     def numerics(self) -> dict[str, Any]:
         return {**self.dtypes, "precision": self.precision}
 
-    def cast_param(
-        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
-    ) -> jax.Array:
+    def cast_param(self, name: str, init: Any, shape: tuple[int, ...]) -> Array:
         """A weight in the dtype of the computation."""
         return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
-def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+def sdpa_attention_forward(query: Array, key: Array, value: Array) -> Array:
     return jax.nn.dot_product_attention(
         query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2)
     )
@@ -61,14 +61,12 @@ class SiglipVisionEmbeddings(Module):
             kernel_init=nn.initializers.variance_scaling(1.2924216342232246, "fan_in", "normal"),
             **self.numerics,
         )
+        init = nn.initializers.normal(1 / math.sqrt(self.config.hidden_size))
         self.position_embedding = nn.Embed(
-            self.num_positions,
-            self.config.hidden_size,
-            embedding_init=nn.initializers.normal(1 / math.sqrt(self.config.hidden_size)),
-            **self.dtypes,
+            self.num_positions, self.config.hidden_size, embedding_init=init, **self.dtypes
         )
 
-    def __call__(self, pixel_values: jax.Array) -> jax.Array:
+    def __call__(self, pixel_values: Array) -> Array:
         patch_embeds = self.patch_embedding(jnp.moveaxis(pixel_values, 1, -1))
         embeddings = patch_embeds.reshape(patch_embeds.shape[0], -1, patch_embeds.shape[-1])
         return embeddings + self.position_embedding(self.position_ids)
@@ -80,20 +78,13 @@ class SiglipAttention(Module):
     config: SiglipVisionConfig
 
     def setup(self) -> None:
-        self.k_proj = nn.Dense(
-            self.config.hidden_size, kernel_init=nn.initializers.xavier_uniform(), **self.numerics
-        )
-        self.v_proj = nn.Dense(
-            self.config.hidden_size, kernel_init=nn.initializers.xavier_uniform(), **self.numerics
-        )
-        self.q_proj = nn.Dense(
-            self.config.hidden_size, kernel_init=nn.initializers.xavier_uniform(), **self.numerics
-        )
-        self.out_proj = nn.Dense(
-            self.config.hidden_size, kernel_init=nn.initializers.xavier_uniform(), **self.numerics
-        )
+        dense = partial(nn.Dense, kernel_init=nn.initializers.xavier_uniform(), **self.numerics)
+        self.k_proj = dense(self.config.hidden_size)
+        self.v_proj = dense(self.config.hidden_size)
+        self.q_proj = dense(self.config.hidden_size)
+        self.out_proj = dense(self.config.hidden_size)
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         hidden_shape = (
             *hidden_states.shape[:2],
             -1,
@@ -111,20 +102,14 @@ class SiglipMLP(Module):
     config: SiglipVisionConfig
 
     def setup(self) -> None:
-        self.fc1 = nn.Dense(
-            self.config.intermediate_size,
-            kernel_init=nn.initializers.xavier_uniform(),
-            bias_init=nn.initializers.normal(1e-06),
-            **self.numerics,
+        init = nn.initializers.xavier_uniform()
+        dense = partial(
+            nn.Dense, kernel_init=init, bias_init=nn.initializers.normal(1e-06), **self.numerics
         )
-        self.fc2 = nn.Dense(
-            self.config.hidden_size,
-            kernel_init=nn.initializers.xavier_uniform(),
-            bias_init=nn.initializers.normal(1e-06),
-            **self.numerics,
-        )
+        self.fc1 = dense(self.config.intermediate_size)
+        self.fc2 = dense(self.config.hidden_size)
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         hidden_states = self.fc1(hidden_states)
         hidden_states = jax.nn.gelu(hidden_states, approximate=True)
         return self.fc2(hidden_states)
@@ -134,16 +119,15 @@ class SiglipEncoderLayer(Module):
     config: SiglipVisionConfig
 
     def setup(self) -> None:
-        self.layer_norm1 = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        norm = partial(
+            nn.LayerNorm, epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
+        self.layer_norm1 = norm()
         self.self_attn = SiglipAttention(self.config, **self.numerics)
-        self.layer_norm2 = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
-        )
+        self.layer_norm2 = norm()
         self.mlp = SiglipMLP(self.config, **self.numerics)
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         residual = hidden_states
         hidden_states = self.layer_norm1(hidden_states)
         hidden_states = self.self_attn(hidden_states)
@@ -160,11 +144,8 @@ class SiglipMultiheadAttentionPoolingHead(Module):
     config: SiglipVisionConfig
 
     def setup(self) -> None:
-        self.probe = self.cast_param(
-            "probe",
-            nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=-2, out_axis=-3),
-            (1, 1, self.config.hidden_size),
-        )
+        init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", in_axis=-2, out_axis=-3)
+        self.probe = self.cast_param("probe", init, (1, 1, self.config.hidden_size))
         self.attention = nn.MultiHeadDotProductAttention(
             num_heads=self.config.num_attention_heads,
             kernel_init=nn.initializers.variance_scaling(0.5, "fan_avg", "uniform"),
@@ -178,7 +159,7 @@ class SiglipMultiheadAttentionPoolingHead(Module):
         )
         self.mlp = SiglipMLP(self.config, **self.numerics)
 
-    def __call__(self, hidden_state: jax.Array) -> jax.Array:
+    def __call__(self, hidden_state: Array) -> Array:
         probe = jnp.tile(self.probe, (hidden_state.shape[0], 1, 1))
         hidden_state = self.attention(probe, hidden_state)
         residual = hidden_state
@@ -198,7 +179,7 @@ class SiglipEncoder(Module):
             for _ in range(self.config.num_hidden_layers)
         ]
 
-    def __call__(self, inputs_embeds: jax.Array) -> jax.Array:
+    def __call__(self, inputs_embeds: Array) -> Array:
         hidden_states = inputs_embeds
         for layer in self.layers:
             hidden_states = layer(hidden_states)
@@ -218,7 +199,7 @@ class SiglipVisionModel(Module):
         )
         self.head = SiglipMultiheadAttentionPoolingHead(self.config, **self.numerics)
 
-    def __call__(self, pixel_values: jax.Array) -> dict[str, jax.Array]:
+    def __call__(self, pixel_values: Array) -> dict[str, Array]:
         hidden_states = self.embeddings(pixel_values)
         encoder_outputs = self.encoder(hidden_states)
         last_hidden_state = self.post_layernorm(encoder_outputs)

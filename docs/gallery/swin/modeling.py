@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import Array
 from jax.typing import DTypeLike
 from safetensors import safe_open
 
@@ -16,8 +18,8 @@ from .config import SwinForImageClassificationConfig
 
 
 def biased_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None, **options: Any
-) -> jax.Array:
+    query: Array, key: Array, value: Array, bias: Array | None, **options: Any
+) -> Array:
     """Attention with a bias on its scores, if any; a query whose biases are all minus infinity gets 0."""
     if bias is None:
         return jax.nn.dot_product_attention(query, key, value, **options)
@@ -30,7 +32,7 @@ def biased_attention(
     return jnp.where(sees.reshape(sees.shape[-query.ndim :]), found, 0)
 
 
-def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> jax.Array:
+def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> Array:
     """An array that the original computes when it is made; initial.safetensors has it for this size."""
     with safe_open(Path(__file__).with_name("initial.safetensors"), framework="numpy") as file:
         keys = set(file.keys())
@@ -69,22 +71,20 @@ class Module(nn.Module, kw_only=True):
     def numerics(self) -> dict[str, Any]:
         return {**self.dtypes, "precision": self.precision}
 
-    def cast_param(
-        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
-    ) -> jax.Array:
+    def cast_param(self, name: str, init: Any, shape: tuple[int, ...]) -> Array:
         """A weight in the dtype of the computation."""
         return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
 def sdpa_attention_forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, relative_position_bias: jax.Array
-) -> jax.Array:
+    query: Array, key: Array, value: Array, relative_position_bias: Array
+) -> Array:
     return biased_attention(
         query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2), relative_position_bias
     )
 
 
-def window_partition(hidden_states: jax.Array, window_size: int) -> jax.Array:
+def window_partition(hidden_states: Array, window_size: int) -> Array:
     """Partitions the given input into windows."""
     input_feature = hidden_states.reshape(
         hidden_states.shape[0], 6, window_size, 6, window_size, hidden_states.shape[3]
@@ -94,14 +94,14 @@ def window_partition(hidden_states: jax.Array, window_size: int) -> jax.Array:
     )
 
 
-def window_reverse(windows: jax.Array, window_size: int) -> jax.Array:
+def window_reverse(windows: Array, window_size: int) -> Array:
     """Merges windows to produce higher resolution features."""
     windows = windows.reshape(-1, 6, 6, window_size, window_size, windows.shape[3])
     windows = windows.swapaxes(2, 3)
     return windows.reshape(-1, 24, 24, windows.shape[5])
 
 
-def window_partition_2(input_feature: jax.Array, window_size: int) -> jax.Array:
+def window_partition_2(input_feature: Array, window_size: int) -> Array:
     """Partitions the given input into windows."""
     input_feature = input_feature.reshape(1, 6, window_size, 6, window_size, 1)
     return input_feature.swapaxes(2, 3).reshape(
@@ -109,7 +109,7 @@ def window_partition_2(input_feature: jax.Array, window_size: int) -> jax.Array:
     )
 
 
-def get_attn_mask(window_size: int, size: int, dtype: DTypeLike) -> jax.Array:
+def get_attn_mask(window_size: int, size: int, dtype: DTypeLike) -> Array:
     """Build the cyclic-shift attention mask for shifted-window MSA; returns None when
     shift_size is 0."""
     h_idx = jnp.arange(24)
@@ -122,7 +122,7 @@ def get_attn_mask(window_size: int, size: int, dtype: DTypeLike) -> jax.Array:
     return jnp.where(attn_mask == 0, 0.0, jnp.where(attn_mask != 0, -100.0, attn_mask))
 
 
-def window_partition_3(hidden_states: jax.Array, window_size: int) -> jax.Array:
+def window_partition_3(hidden_states: Array, window_size: int) -> Array:
     """Partitions the given input into windows."""
     input_feature = hidden_states.reshape(
         hidden_states.shape[0], 3, window_size, 3, window_size, hidden_states.shape[3]
@@ -132,14 +132,14 @@ def window_partition_3(hidden_states: jax.Array, window_size: int) -> jax.Array:
     )
 
 
-def window_reverse_2(windows: jax.Array, window_size: int) -> jax.Array:
+def window_reverse_2(windows: Array, window_size: int) -> Array:
     """Merges windows to produce higher resolution features."""
     windows = windows.reshape(-1, 3, 3, window_size, window_size, windows.shape[3])
     windows = windows.swapaxes(2, 3)
     return windows.reshape(-1, 12, 12, windows.shape[5])
 
 
-def window_partition_4(input_feature: jax.Array, window_size: int) -> jax.Array:
+def window_partition_4(input_feature: Array, window_size: int) -> Array:
     """Partitions the given input into windows."""
     input_feature = input_feature.reshape(1, 3, window_size, 3, window_size, 1)
     return input_feature.swapaxes(2, 3).reshape(
@@ -147,7 +147,7 @@ def window_partition_4(input_feature: jax.Array, window_size: int) -> jax.Array:
     )
 
 
-def get_attn_mask_2(window_size: int, size: int, dtype: DTypeLike) -> jax.Array:
+def get_attn_mask_2(window_size: int, size: int, dtype: DTypeLike) -> Array:
     """Build the cyclic-shift attention mask for shifted-window MSA; returns None when
     shift_size is 0."""
     h_idx = jnp.arange(12)
@@ -183,7 +183,7 @@ class SwinRelativePositionBias(Module):
             (256,),
         ).value
 
-    def __call__(self) -> jax.Array:
+    def __call__(self) -> Array:
         relative_position_bias = self.relative_position_bias_table[self.relative_position_index]
         relative_position_bias = relative_position_bias.reshape(
             self.window_area, self.window_area, -1
@@ -209,7 +209,7 @@ class SwinPatchEmbeddings(Module):
             **self.numerics,
         )
 
-    def __call__(self, pixel_values: jax.Array) -> jax.Array:
+    def __call__(self, pixel_values: Array) -> Array:
         embeddings = self.projection(jnp.moveaxis(pixel_values, 1, -1))
         return embeddings.reshape(embeddings.shape[0], -1, embeddings.shape[-1])
 
@@ -220,36 +220,22 @@ class SwinAttention(Module):
     num_attention_heads: int
 
     def setup(self) -> None:
-        self.q_proj = nn.Dense(
-            self.hidden_size,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.k_proj = nn.Dense(
-            self.hidden_size,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.v_proj = nn.Dense(
-            self.hidden_size,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.o_proj = nn.Dense(
-            self.hidden_size,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
+        init = nn.initializers.normal(self.config.initializer_range)
+        dense = partial(nn.Dense, kernel_init=init, **self.numerics)
+        self.q_proj = dense(self.hidden_size)
+        self.k_proj = dense(self.hidden_size)
+        self.v_proj = dense(self.hidden_size)
+        self.o_proj = dense(self.hidden_size)
         self.relative_position_bias = SwinRelativePositionBias(
             self.config, num_heads=self.num_attention_heads, **self.numerics
         )
 
     def __call__(
         self,
-        hidden_states: jax.Array,
-        attention_mask: jax.Array | None = None,
+        hidden_states: Array,
+        attention_mask: Array | None = None,
         batch_size: int | None = None,
-    ) -> jax.Array:
+    ) -> Array:
         hidden_shape = (*hidden_states.shape[:2], -1, self.config.head_dim)
         query_states = self.q_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         key_states = self.k_proj(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
@@ -293,18 +279,12 @@ class SwinMLP(Module):
     dim: int
 
     def setup(self) -> None:
-        self.fc1 = nn.Dense(
-            self.features,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
-        self.fc2 = nn.Dense(
-            self.dim,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
+        init = nn.initializers.normal(self.config.initializer_range)
+        dense = partial(nn.Dense, kernel_init=init, **self.numerics)
+        self.fc1 = dense(self.features)
+        self.fc2 = dense(self.dim)
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         hidden_states = self.fc1(hidden_states)
         hidden_states = jax.nn.gelu(hidden_states, approximate=False)
         return self.fc2(hidden_states)
@@ -316,15 +296,11 @@ class SwinPatchMerging(Module):
     config: SwinForImageClassificationConfig
 
     def setup(self) -> None:
-        self.reduction = nn.Dense(
-            40,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
+        init = nn.initializers.normal(self.config.initializer_range)
+        self.reduction = nn.Dense(40, use_bias=False, kernel_init=init, **self.numerics)
         self.norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False, **self.dtypes)
 
-    def __call__(self, input_feature: jax.Array) -> jax.Array:
+    def __call__(self, input_feature: Array) -> Array:
         input_feature = input_feature.reshape(
             input_feature.shape[0], 24, 24, input_feature.shape[2]
         )
@@ -352,7 +328,7 @@ class SwinEmbeddings(Module):
         self.patch_embeddings = SwinPatchEmbeddings(self.config, **self.numerics)
         self.norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False, **self.dtypes)
 
-    def __call__(self, pixel_values: jax.Array) -> jax.Array:
+    def __call__(self, pixel_values: Array) -> Array:
         embeddings = self.patch_embeddings(pixel_values)
         return self.norm(embeddings)
 
@@ -365,19 +341,18 @@ class SwinLayer(Module):
         self.attention = SwinAttention(
             self.config, hidden_size=20, num_attention_heads=2, **self.numerics
         )
-        self.layernorm_before = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        norm = partial(
+            nn.LayerNorm, epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
-        self.layernorm_after = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
-        )
+        self.layernorm_before = norm()
+        self.layernorm_after = norm()
         self.mlp = SwinMLP(self.config, features=80, dim=20, **self.numerics)
         if self.shift_size > 0:
             self.drop_path = nn.Dropout(0.03333333333333333, broadcast_dims=(1, 2))
         else:
             self.drop_path = nn.Dropout(0.0, broadcast_dims=(1, 2))
 
-    def __call__(self, hidden_states: jax.Array, deterministic: bool = True) -> jax.Array:
+    def __call__(self, hidden_states: Array, deterministic: bool = True) -> Array:
         if self.shift_size > 0:
             dtype = hidden_states.dtype
         shortcut = hidden_states
@@ -428,19 +403,18 @@ class SwinLayer2(Module):
         self.attention = SwinAttention(
             self.config, hidden_size=40, num_attention_heads=4, **self.numerics
         )
-        self.layernorm_before = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
+        norm = partial(
+            nn.LayerNorm, epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
-        self.layernorm_after = nn.LayerNorm(
-            epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
-        )
+        self.layernorm_before = norm()
+        self.layernorm_after = norm()
         self.mlp = SwinMLP(self.config, features=160, dim=40, **self.numerics)
         if self.shift_size > 0:
             self.drop_path = nn.Dropout(0.10000000000000002, broadcast_dims=(1, 2))
         else:
             self.drop_path = nn.Dropout(0.06666666666666667, broadcast_dims=(1, 2))
 
-    def __call__(self, hidden_states: jax.Array, deterministic: bool = True) -> jax.Array:
+    def __call__(self, hidden_states: Array, deterministic: bool = True) -> Array:
         if self.shift_size > 0:
             dtype = hidden_states.dtype
         shortcut = hidden_states
@@ -487,13 +461,11 @@ class SwinStage(Module):
     config: SwinForImageClassificationConfig
 
     def setup(self) -> None:
-        self.blocks = [
-            SwinLayer(self.config, shift_size=0, **self.numerics),
-            SwinLayer(self.config, shift_size=2, **self.numerics),
-        ]
+        swin_layer = partial(SwinLayer, **self.numerics)
+        self.blocks = [swin_layer(self.config, shift_size=0), swin_layer(self.config, shift_size=2)]
         self.downsample = SwinPatchMerging(self.config, **self.numerics)
 
-    def __call__(self, hidden_states: jax.Array, deterministic: bool = True) -> jax.Array:
+    def __call__(self, hidden_states: Array, deterministic: bool = True) -> Array:
         for block in self.blocks:
             hidden_states = block(hidden_states, deterministic=deterministic)
         return self.downsample(hidden_states)
@@ -503,12 +475,10 @@ class SwinStage2(Module):
     config: SwinForImageClassificationConfig
 
     def setup(self) -> None:
-        self.blocks = [
-            SwinLayer2(self.config, shift_size=0, **self.numerics),
-            SwinLayer2(self.config, shift_size=2, **self.numerics),
-        ]
+        swin_layer = partial(SwinLayer2, **self.numerics)
+        self.blocks = [swin_layer(self.config, shift_size=0), swin_layer(self.config, shift_size=2)]
 
-    def __call__(self, hidden_states: jax.Array, deterministic: bool = True) -> jax.Array:
+    def __call__(self, hidden_states: Array, deterministic: bool = True) -> Array:
         for block in self.blocks:
             hidden_states = block(hidden_states, deterministic=deterministic)
         return hidden_states
@@ -523,7 +493,7 @@ class SwinEncoder(Module):
             SwinStage2(self.config, **self.numerics),
         ]
 
-    def __call__(self, hidden_states: jax.Array, deterministic: bool = True) -> jax.Array:
+    def __call__(self, hidden_states: Array, deterministic: bool = True) -> Array:
         for layer in self.layers:
             hidden_states = layer(hidden_states, deterministic=deterministic)
         return hidden_states
@@ -541,7 +511,7 @@ class SwinModel(Module):
             epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
 
-    def __call__(self, pixel_values: jax.Array, deterministic: bool = True) -> jax.Array:
+    def __call__(self, pixel_values: Array, deterministic: bool = True) -> Array:
         embedding_output = self.embeddings(pixel_values)
         encoder_outputs = self.encoder(embedding_output, deterministic=deterministic)
         sequence_output = self.layernorm(encoder_outputs)
@@ -557,13 +527,10 @@ class SwinForImageClassification(Module):
 
     def setup(self) -> None:
         self.swin = SwinModel(self.config, **self.numerics)
-        self.classifier = nn.Dense(
-            self.config.num_labels,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            **self.numerics,
-        )
+        init = nn.initializers.normal(self.config.initializer_range)
+        self.classifier = nn.Dense(self.config.num_labels, kernel_init=init, **self.numerics)
 
-    def __call__(self, pixel_values: jax.Array, deterministic: bool = True) -> dict[str, jax.Array]:
+    def __call__(self, pixel_values: Array, deterministic: bool = True) -> dict[str, Array]:
         outputs = self.swin(pixel_values, deterministic=deterministic)
         logits = self.classifier(outputs)
         return {"logits": logits}

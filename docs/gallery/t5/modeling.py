@@ -9,20 +9,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import Array
 from jax.typing import DTypeLike
 
 from .config import T5ForConditionalGenerationConfig
 
 
 def dropout_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    dropout: Callable[[jax.Array], jax.Array],
-    mask: jax.Array | None = None,
+    query: Array,
+    key: Array,
+    value: Array,
+    dropout: Callable[[Array], Array],
+    mask: Array | None = None,
     is_causal: bool = False,
     scale: float | None = None,
-) -> jax.Array:
+) -> Array:
     """Attention of (…, heads, length, width) with a dropout of its weights; heads may share keys."""
     if query.ndim > 3 and query.shape[-3] != key.shape[-3]:
         groups = query.shape[-3] // key.shape[-3]
@@ -38,9 +39,7 @@ def dropout_attention(
     return dropout(jnp.where(sees, weights, 0).astype(value.dtype)) @ value
 
 
-def dropout(
-    key: jax.Array, x: jax.Array, rate: float, axes: Sequence[int] | None = None
-) -> jax.Array:
+def dropout(key: Array, x: Array, rate: float, axes: Sequence[int] | None = None) -> Array:
     """Zeros in the place of some elements, the others scaled.
 
     With `axes` an element along these is kept or not as a whole.
@@ -73,14 +72,12 @@ class Module(nn.Module, kw_only=True):
     def numerics(self) -> dict[str, Any]:
         return {**self.dtypes, "precision": self.precision}
 
-    def cast_param(
-        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
-    ) -> jax.Array:
+    def cast_param(self, name: str, init: Any, shape: tuple[int, ...]) -> Array:
         """A weight in the dtype of the computation."""
         return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
-def relative_position_bucket(relative_position: jax.Array) -> jax.Array:
+def relative_position_bucket(relative_position: Array) -> Array:
     """Adapted from Mesh Tensorflow:
     https://github.com/tensorflow/mesh/blob/0cb87fe07da627bf0b7e60475d59f95ed6b5be3d/mesh_tensorflow/transformer/transformer_layers.py#L593"""
     relative_buckets = (relative_position > 0).astype(jnp.int32) * 16
@@ -100,7 +97,7 @@ def relative_position_bucket(relative_position: jax.Array) -> jax.Array:
     return relative_buckets + jnp.where(is_small, relative_position, relative_position_if_large)
 
 
-def create_position_bias_mask(attention_mask: jax.Array | None, values: jax.Array) -> jax.Array:
+def create_position_bias_mask(attention_mask: Array | None, values: Array) -> Array:
     """Create a floating-point dtype mask to use with sdpa."""
     # If we have a boolean mask, superpose both into a single float additive mask to use in
     # sdpa
@@ -112,45 +109,19 @@ def create_position_bias_mask(attention_mask: jax.Array | None, values: jax.Arra
 
 
 def sdpa_attention_forward(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    attention_mask: jax.Array | None,
-    values: jax.Array,
-    dropout: Callable[[jax.Array], jax.Array],
-) -> jax.Array:
+    query: Array,
+    key: Array,
+    value: Array,
+    attention_mask: Array | None,
+    values: Array,
+    dropout: Callable[[Array], Array],
+) -> Array:
     attention_mask = create_position_bias_mask(attention_mask, values)
     attn_output = dropout_attention(query, key, value, dropout, mask=attention_mask, scale=1.0)
     return attn_output.swapaxes(1, 2)
 
 
-def create_position_bias_mask_2(
-    position_bias: jax.Array, attention_mask: jax.Array | None
-) -> jax.Array:
-    """Create a floating-point dtype mask to use with sdpa."""
-    # If we have a boolean mask, superpose both into a single float additive mask to use in
-    # sdpa
-    return (
-        position_bias
-        if attention_mask is None
-        else jnp.where(attention_mask, position_bias, jnp.finfo(position_bias.dtype).min)
-    )
-
-
-def sdpa_attention_forward_2(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    attention_mask: jax.Array | None,
-    position_bias: jax.Array,
-    dropout: Callable[[jax.Array], jax.Array],
-) -> jax.Array:
-    attention_mask = create_position_bias_mask_2(position_bias, attention_mask)
-    attn_output = dropout_attention(query, key, value, dropout, mask=attention_mask, scale=1.0)
-    return attn_output.swapaxes(1, 2)
-
-
-def relative_position_bucket_2(relative_position: jax.Array) -> jax.Array:
+def relative_position_bucket_2(relative_position: Array) -> Array:
     """Adapted from Mesh Tensorflow:
     https://github.com/tensorflow/mesh/blob/0cb87fe07da627bf0b7e60475d59f95ed6b5be3d/mesh_tensorflow/transformer/transformer_layers.py#L593"""
     relative_position = -jnp.minimum(relative_position, jnp.zeros_like(relative_position))
@@ -169,14 +140,14 @@ def relative_position_bucket_2(relative_position: jax.Array) -> jax.Array:
     return jnp.where(is_small, relative_position, relative_position_if_large)
 
 
-def sdpa_attention_forward_3(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    attention_mask: jax.Array,
-    values: jax.Array,
-    dropout: Callable[[jax.Array], jax.Array],
-) -> jax.Array:
+def sdpa_attention_forward_2(
+    query: Array,
+    key: Array,
+    value: Array,
+    attention_mask: Array,
+    values: Array,
+    dropout: Callable[[Array], Array],
+) -> Array:
     # If we have a boolean mask, superpose both into a single float additive mask to use in
     # sdpa
     position_bias_mask = jnp.where(attention_mask, values, jnp.finfo(query.dtype).min)
@@ -184,7 +155,7 @@ def sdpa_attention_forward_3(
     return attn_output.swapaxes(1, 2)
 
 
-def non_vmap_expansion_sdpa(q_indices: jax.Array) -> tuple[jax.Array, jax.Array]:
+def non_vmap_expansion_sdpa(q_indices: Array) -> tuple[Array, Array]:
     """Used to broadcast our mask_functions over the all 4 dimensions (b_idx, h_idx, q_idx,
     kv_idx) of the inputs."""
     q_indices = q_indices[None][:, None]
@@ -193,10 +164,9 @@ def non_vmap_expansion_sdpa(q_indices: jax.Array) -> tuple[jax.Array, jax.Array]
     return q_indices_2, kv_indices
 
 
-def sdpa_mask(width: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
-    """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
-    value of True indicates that the element should take part in the attention computation,
-    and False that it should not."""
+def create_causal_mask(width: int, batch_size: int) -> tuple[Array, Array]:
+    """Create a standard causal mask based on the attention implementation used (stored in the
+    config)."""
     q_arange = jnp.arange(width)
     # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
@@ -207,21 +177,13 @@ def sdpa_mask(width: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     return result, attention_mask
 
 
-def create_causal_mask(width: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
-    """Create a standard causal mask based on the attention implementation used (stored in the
-    config)."""
-    # We now create the mask
-    causal_mask_0, causal_mask_1 = sdpa_mask(width, batch_size)
-    return causal_mask_0, causal_mask_1
-
-
 class T5LayerNorm(Module):
     config: T5ForConditionalGenerationConfig
 
     def setup(self) -> None:
         self.weight = self.cast_param("weight", nn.initializers.ones, (self.config.d_model,))
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         dtype = hidden_states.dtype
         variance = jnp.square(hidden_states.astype(jnp.float32)).mean(axis=-1, keepdims=True)
         hidden_states = hidden_states * jax.lax.rsqrt(variance + self.config.layer_norm_epsilon)
@@ -237,57 +199,38 @@ class T5Attention(Module):
 
     def setup(self) -> None:
         self.attn_dropout = nn.Dropout(self.config.dropout_rate)
-        self.q = nn.Dense(
+        dense = partial(nn.Dense, use_bias=False, **self.numerics)
+        self.q = dense(
             self.config.num_heads * self.config.d_kv,
-            use_bias=False,
             kernel_init=nn.initializers.normal(
-                self.config.initializer_factor * (self.config.d_model * self.config.d_kv) ** (-0.5)
+                self.config.initializer_factor * (self.config.d_model * self.config.d_kv) ** -0.5
             ),
-            **self.numerics,
         )
-        self.k = nn.Dense(
-            self.config.num_heads * self.config.d_kv,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(
-                self.config.initializer_factor * self.config.d_model ** (-0.5)
-            ),
-            **self.numerics,
-        )
-        self.v = nn.Dense(
-            self.config.num_heads * self.config.d_kv,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(
-                self.config.initializer_factor * self.config.d_model ** (-0.5)
-            ),
-            **self.numerics,
-        )
-        self.o = nn.Dense(
+        init = nn.initializers.normal(self.config.initializer_factor * self.config.d_model**-0.5)
+        self.k = dense(self.config.num_heads * self.config.d_kv, kernel_init=init)
+        self.v = dense(self.config.num_heads * self.config.d_kv, kernel_init=init)
+        self.o = dense(
             self.config.d_model,
-            use_bias=False,
             kernel_init=nn.initializers.normal(
-                self.config.initializer_factor
-                * (self.config.num_heads * self.config.d_kv) ** (-0.5)
+                self.config.initializer_factor * (self.config.num_heads * self.config.d_kv) ** -0.5
             ),
-            **self.numerics,
         )
         if self.has_relative_attention_bias:
             self.relative_attention_bias = nn.Embed(
                 self.config.relative_attention_num_buckets,
                 self.config.num_heads,
-                embedding_init=nn.initializers.normal(
-                    self.config.initializer_factor * self.config.d_model ** (-0.5)
-                ),
+                embedding_init=init,
                 **self.dtypes,
             )
 
     def __call__(
         self,
-        hidden_states: jax.Array,
-        mask: jax.Array | None,
-        key_value_states: jax.Array | None = None,
-        position_bias: jax.Array | None = None,
+        hidden_states: Array,
+        mask: Array | None,
+        key_value_states: Array | None = None,
+        position_bias: Array | None = None,
         deterministic: bool = True,
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> tuple[Array, Array]:
         hidden_shape = (*hidden_states.shape[:2], -1, self.config.d_kv)
         query_states = self.q(hidden_states).reshape(hidden_shape).swapaxes(1, 2)
         if key_value_states is not None:
@@ -313,17 +256,8 @@ class T5Attention(Module):
                     relative_position_bucket_ = relative_position_bucket(relative_position)
                 values = self.relative_attention_bias(relative_position_bucket_)
                 position_bias = values.transpose(2, 0, 1)[None]
-                if not self.is_decoder:
-                    attn_output = sdpa_attention_forward(
-                        query_states,
-                        key_states,
-                        value_states,
-                        mask,
-                        position_bias,
-                        partial(self.attn_dropout, deterministic=deterministic),
-                    )
         if self.is_causal:
-            attn_output = sdpa_attention_forward_3(
+            attn_output = sdpa_attention_forward_2(
                 query_states,
                 key_states,
                 value_states,
@@ -331,8 +265,8 @@ class T5Attention(Module):
                 position_bias,
                 partial(self.attn_dropout, deterministic=deterministic),
             )
-        elif not self.has_relative_attention_bias:
-            attn_output = sdpa_attention_forward_2(
+        else:
+            attn_output = sdpa_attention_forward(
                 query_states,
                 key_states,
                 value_states,
@@ -349,25 +283,18 @@ class T5DenseActDense(Module):
     config: T5ForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.wi = nn.Dense(
-            self.config.d_ff,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(
-                self.config.initializer_factor * self.config.d_model ** (-0.5)
-            ),
-            **self.numerics,
-        )
-        self.wo = nn.Dense(
+        dense = partial(nn.Dense, use_bias=False, **self.numerics)
+        init = nn.initializers.normal(self.config.initializer_factor * self.config.d_model**-0.5)
+        self.wi = dense(self.config.d_ff, kernel_init=init)
+        self.wo = dense(
             self.config.d_model,
-            use_bias=False,
             kernel_init=nn.initializers.normal(
-                self.config.initializer_factor * self.config.d_ff ** (-0.5)
+                self.config.initializer_factor * self.config.d_ff**-0.5
             ),
-            **self.numerics,
         )
         self.dropout = nn.Dropout(self.config.dropout_rate)
 
-    def __call__(self, hidden_states: jax.Array, deterministic: bool = True) -> jax.Array:
+    def __call__(self, hidden_states: Array, deterministic: bool = True) -> Array:
         hidden_states = self.wi(hidden_states)
         hidden_states = jax.nn.relu(hidden_states)
         hidden_states = self.dropout(hidden_states, deterministic=deterministic)
@@ -392,11 +319,11 @@ class T5LayerSelfAttention(Module):
 
     def __call__(
         self,
-        hidden_states: jax.Array,
-        attention_mask: jax.Array | None,
-        position_bias: jax.Array | None = None,
+        hidden_states: Array,
+        attention_mask: Array | None,
+        position_bias: Array | None = None,
         deterministic: bool = True,
-    ) -> tuple[jax.Array, jax.Array | None]:
+    ) -> tuple[Array, Array | None]:
         normed_hidden_states = self.layer_norm(hidden_states)
         attention_output, position_bias = self.SelfAttention(
             normed_hidden_states,
@@ -418,7 +345,7 @@ class T5LayerFF(Module):
         self.layer_norm = T5LayerNorm(self.config, **self.numerics)
         self.dropout = nn.Dropout(self.config.dropout_rate)
 
-    def __call__(self, hidden_states: jax.Array, deterministic: bool = True) -> jax.Array:
+    def __call__(self, hidden_states: Array, deterministic: bool = True) -> Array:
         forwarded_states = self.layer_norm(hidden_states)
         forwarded_states = self.DenseReluDense(forwarded_states, deterministic=deterministic)
         return hidden_states + self.dropout(forwarded_states, deterministic=deterministic)
@@ -440,12 +367,12 @@ class T5LayerCrossAttention(Module):
 
     def __call__(
         self,
-        hidden_states: jax.Array,
-        key_value_states: jax.Array,
-        attention_mask: jax.Array | None,
-        position_bias: jax.Array | None = None,
+        hidden_states: Array,
+        key_value_states: Array,
+        attention_mask: Array | None,
+        position_bias: Array | None = None,
         deterministic: bool = True,
-    ) -> tuple[jax.Array, jax.Array | None]:
+    ) -> tuple[Array, Array | None]:
         normed_hidden_states = self.layer_norm(hidden_states)
         attention_output, position_bias = self.EncDecAttention(
             normed_hidden_states,
@@ -488,15 +415,15 @@ class T5Block(Module):
 
     def __call__(
         self,
-        hidden_states: jax.Array,
-        attention_mask: jax.Array | None,
-        position_bias: jax.Array | None = None,
-        encoder_hidden_states: jax.Array | None = None,
-        encoder_attention_mask: jax.Array | None = None,
-        encoder_decoder_position_bias: jax.Array | None = None,
+        hidden_states: Array,
+        attention_mask: Array | None,
+        position_bias: Array | None = None,
+        encoder_hidden_states: Array | None = None,
+        encoder_attention_mask: Array | None = None,
+        encoder_decoder_position_bias: Array | None = None,
         deterministic: bool = True,
-    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        cross_attn_position_bias: jax.Array | None = None
+    ) -> tuple[Array, Array, Array | None]:
+        cross_attn_position_bias: Array | None = None
         hidden_states, self_attn_position_bias = self.layer[0](
             hidden_states, attention_mask, position_bias=position_bias, deterministic=deterministic
         )
@@ -519,34 +446,31 @@ class T5Stack(Module):
     config: T5ForConditionalGenerationConfig
 
     def setup(self) -> None:
+        block = partial(T5Block, is_decoder=False, **self.numerics)
         self.block = [
-            T5Block(
-                self.config, has_relative_attention_bias=True, is_decoder=False, **self.numerics
-            ),
-            T5Block(
-                self.config, has_relative_attention_bias=False, is_decoder=False, **self.numerics
-            ),
-            T5Block(
-                self.config, has_relative_attention_bias=False, is_decoder=False, **self.numerics
-            ),
+            block(self.config, has_relative_attention_bias=True),
+            block(self.config, has_relative_attention_bias=False),
+            block(self.config, has_relative_attention_bias=False),
         ]
         self.final_layer_norm = T5LayerNorm(self.config, **self.numerics)
         self.dropout = nn.Dropout(self.config.dropout_rate)
 
     def __call__(
         self,
-        input_ids: jax.Array,
-        attention_mask: jax.Array | None,
-        shared_weight: jax.Array,
+        input_ids: Array,
+        attention_mask: Array | None,
+        shared_weight: Array,
         deterministic: bool = True,
-    ) -> jax.Array:
+    ) -> Array:
         inputs_embeds = jnp.take(shared_weight, input_ids, axis=0)
-        output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        padding_mask = (
+            None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        )
         result = (
             None
-            if output is None
+            if padding_mask is None
             else jnp.broadcast_to(
-                output, (input_ids.shape[0], 1, input_ids.shape[1], input_ids.shape[1])
+                padding_mask, (input_ids.shape[0], 1, input_ids.shape[1], input_ids.shape[1])
             )
         )
         hidden_states = self.dropout(inputs_embeds, deterministic=deterministic)
@@ -573,46 +497,45 @@ class T5Stack2(Module):
     config: T5ForConditionalGenerationConfig
 
     def setup(self) -> None:
+        block = partial(T5Block, is_decoder=True, **self.numerics)
         self.block = [
-            T5Block(
-                self.config, has_relative_attention_bias=True, is_decoder=True, **self.numerics
-            ),
-            T5Block(
-                self.config, has_relative_attention_bias=False, is_decoder=True, **self.numerics
-            ),
+            block(self.config, has_relative_attention_bias=True),
+            block(self.config, has_relative_attention_bias=False),
         ]
         self.final_layer_norm = T5LayerNorm(self.config, **self.numerics)
         self.dropout = nn.Dropout(self.config.dropout_rate)
 
     def __call__(
         self,
-        input_ids: jax.Array,
-        attention_mask: jax.Array | None,
-        encoder_hidden_states: jax.Array,
-        encoder_attention_mask: jax.Array | None,
-        shared_weight: jax.Array,
+        input_ids: Array,
+        attention_mask: Array | None,
+        encoder_hidden_states: Array,
+        encoder_attention_mask: Array | None,
+        shared_weight: Array,
         deterministic: bool = True,
-    ) -> jax.Array:
+    ) -> Array:
         inputs_embeds = jnp.take(shared_weight, input_ids, axis=0)
         attention_mask_0, attention_mask_1 = create_causal_mask(
             input_ids.shape[1], input_ids.shape[0]
         )
-        output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
-        output_2 = (
+        padding_mask = (
+            None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        )
+        padding_mask_2 = (
             None
             if encoder_attention_mask is None
             else encoder_attention_mask.astype(bool)[:, None, None]
         )
         result = (
             None
-            if output_2 is None
+            if padding_mask_2 is None
             else jnp.broadcast_to(
-                output_2,
+                padding_mask_2,
                 (input_ids.shape[0], 1, input_ids.shape[1], encoder_hidden_states.shape[1]),
             )
         )
         hidden_states = self.dropout(inputs_embeds, deterministic=deterministic)
-        result_2 = attention_mask_1 if output is None else attention_mask_0 & output
+        result_2 = attention_mask_1 if padding_mask is None else attention_mask_0 & padding_mask
         hidden_states, self_attention_position_bias, cross_attention_position_bias = self.block[0](
             hidden_states,
             result_2,
@@ -639,23 +562,21 @@ class T5ForConditionalGeneration(Module):
     config: T5ForConditionalGenerationConfig
 
     def setup(self) -> None:
+        init = nn.initializers.normal(self.config.initializer_factor * 1.0)
         self.shared = nn.Embed(
-            self.config.vocab_size,
-            self.config.d_model,
-            embedding_init=nn.initializers.normal(self.config.initializer_factor * 1.0),
-            **self.dtypes,
+            self.config.vocab_size, self.config.d_model, embedding_init=init, **self.dtypes
         )
         self.encoder = T5Stack(self.config, **self.numerics)
         self.decoder = T5Stack2(self.config, **self.numerics)
 
     def __call__(
         self,
-        input_ids: jax.Array,
-        decoder_input_ids: jax.Array,
-        attention_mask: jax.Array | None = None,
-        decoder_attention_mask: jax.Array | None = None,
+        input_ids: Array,
+        decoder_input_ids: Array,
+        attention_mask: Array | None = None,
+        decoder_attention_mask: Array | None = None,
         deterministic: bool = True,
-    ) -> dict[str, jax.Array]:
+    ) -> dict[str, Array]:
         # Convert encoder inputs in embeddings if needed
         encoder_outputs = self.encoder(
             input_ids,
@@ -672,6 +593,6 @@ class T5ForConditionalGeneration(Module):
             jnp.asarray(self.shared.embedding, self.dtype),
             deterministic=deterministic,
         )
-        sequence_output = decoder_outputs * self.config.d_model ** (-0.5)
+        sequence_output = decoder_outputs * self.config.d_model**-0.5
         lm_logits = self.shared.attend(sequence_output)
         return {"logits": lm_logits, "encoder_last_hidden_state": encoder_outputs}

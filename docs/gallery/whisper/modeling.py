@@ -4,12 +4,14 @@ transformers.models.whisper.modeling_whisper."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import Array
 from jax.typing import DTypeLike
 from safetensors import safe_open
 
@@ -17,8 +19,8 @@ from .config import WhisperForConditionalGenerationConfig
 
 
 def masked_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, **options: Any
-) -> jax.Array:
+    query: Array, key: Array, value: Array, mask: Array | None, **options: Any
+) -> Array:
     """Attention with a mask of truths, if there is one; a query that may see no key gets 0."""
     if mask is None:
         return jax.nn.dot_product_attention(query, key, value, **options)
@@ -32,14 +34,10 @@ def masked_attention(
 
 def zero_row(initializer: nn.initializers.Initializer, row: int) -> nn.initializers.Initializer:
     """An initialiser of an embedding, with zeros for the token that pads."""
-
-    def init(key: Any, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-        return initializer(key, tuple(shape), dtype).at[row].set(0)
-
-    return init
+    return lambda key, shape, dtype: initializer(key, shape, dtype).at[row].set(0)
 
 
-def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> jax.Array:
+def stored(path: Sequence[str], name: str, shape: Sequence[int]) -> Array:
     """An array that the original computes when it is made; initial.safetensors has it for this size."""
     with safe_open(Path(__file__).with_name("initial.safetensors"), framework="numpy") as file:
         keys = set(file.keys())
@@ -78,28 +76,26 @@ class Module(nn.Module, kw_only=True):
     def numerics(self) -> dict[str, Any]:
         return {**self.dtypes, "precision": self.precision}
 
-    def cast_param(
-        self, name: str, init: nn.initializers.Initializer, shape: tuple[int, ...]
-    ) -> jax.Array:
+    def cast_param(self, name: str, init: Any, shape: tuple[int, ...]) -> Array:
         """A weight in the dtype of the computation."""
         return jnp.asarray(self.param(name, init, shape, self.param_dtype), self.dtype)
 
 
-def sdpa_attention_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+def sdpa_attention_forward(query: Array, key: Array, value: Array) -> Array:
     return jax.nn.dot_product_attention(
         query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2), scale=1.0
     )
 
 
 def sdpa_attention_forward_2(
-    query: jax.Array, key: jax.Array, value: jax.Array, attention_mask: jax.Array
-) -> jax.Array:
+    query: Array, key: Array, value: Array, attention_mask: Array
+) -> Array:
     return masked_attention(
         query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2), attention_mask, scale=1.0
     )
 
 
-def non_vmap_expansion_sdpa(q_indices: jax.Array) -> tuple[jax.Array, jax.Array]:
+def non_vmap_expansion_sdpa(q_indices: Array) -> tuple[Array, Array]:
     """Used to broadcast our mask_functions over the all 4 dimensions (b_idx, h_idx, q_idx,
     kv_idx) of the inputs."""
     q_indices = q_indices[None][:, None]
@@ -108,10 +104,9 @@ def non_vmap_expansion_sdpa(q_indices: jax.Array) -> tuple[jax.Array, jax.Array]
     return q_indices_2, kv_indices
 
 
-def sdpa_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
-    """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
-    value of True indicates that the element should take part in the attention computation,
-    and False that it should not."""
+def create_causal_mask(length: int, batch_size: int) -> tuple[Array, Array]:
+    """Create a standard causal mask based on the attention implementation used (stored in the
+    config)."""
     q_arange = jnp.arange(length)
     # Apply mask function element-wise through broadcasting
     attention_mask_0, attention_mask_1 = non_vmap_expansion_sdpa(q_arange)
@@ -122,48 +117,20 @@ def sdpa_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
     return result, attention_mask
 
 
-def create_causal_mask(length: int, batch_size: int) -> tuple[jax.Array, jax.Array]:
+def create_causal_mask_2(causal_mask_0: Array, output: Array | None, causal_mask_1: Array) -> Array:
     """Create a standard causal mask based on the attention implementation used (stored in the
     config)."""
-    # We now create the mask
-    causal_mask_0, causal_mask_1 = sdpa_mask(length, batch_size)
-    return causal_mask_0, causal_mask_1
-
-
-def and_mask(
-    causal_mask_0: jax.Array, output: jax.Array | None, causal_mask_1: jax.Array
-) -> jax.Array:
     return causal_mask_1 if output is None else causal_mask_0 & output
-
-
-def sdpa_mask_2(
-    causal_mask_0: jax.Array, output: jax.Array | None, causal_mask_1: jax.Array
-) -> jax.Array:
-    """Create a 4D boolean mask of shape `(batch_size, 1, query_length, kv_length)` where a
-    value of True indicates that the element should take part in the attention computation,
-    and False that it should not."""
-    # Apply mask function element-wise through broadcasting
-    return and_mask(causal_mask_0, output, causal_mask_1)
-
-
-def create_causal_mask_2(
-    causal_mask_0: jax.Array, output: jax.Array | None, causal_mask_1: jax.Array
-) -> jax.Array:
-    """Create a standard causal mask based on the attention implementation used (stored in the
-    config)."""
-    # We now create the mask
-    return sdpa_mask_2(causal_mask_0, output, causal_mask_1)
 
 
 class WhisperPositionalEmbedding(Module):
     config: WhisperForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.embedding = self.cast_param(
-            "embedding", nn.initializers.normal(0.02), (24, self.config.d_model)
-        )
+        init = nn.initializers.normal(0.02)
+        self.embedding = self.cast_param("embedding", init, (24, self.config.d_model))
 
-    def __call__(self, position_ids: jax.Array) -> jax.Array:
+    def __call__(self, position_ids: Array) -> Array:
         return self.embedding[position_ids]
 
 
@@ -175,28 +142,18 @@ class WhisperAttention(Module):
 
     def setup(self) -> None:
         self.head_dim = self.config.d_model // self.num_heads
-        self.k_proj = nn.Dense(
-            self.config.d_model,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(0.02),
-            **self.numerics,
-        )
-        self.v_proj = nn.Dense(
-            self.config.d_model, kernel_init=nn.initializers.normal(0.02), **self.numerics
-        )
-        self.q_proj = nn.Dense(
-            self.config.d_model, kernel_init=nn.initializers.normal(0.02), **self.numerics
-        )
-        self.out_proj = nn.Dense(
-            self.config.d_model, kernel_init=nn.initializers.normal(0.02), **self.numerics
-        )
+        dense = partial(nn.Dense, kernel_init=nn.initializers.normal(0.02), **self.numerics)
+        self.k_proj = dense(self.config.d_model, use_bias=False)
+        self.v_proj = dense(self.config.d_model)
+        self.q_proj = dense(self.config.d_model)
+        self.out_proj = dense(self.config.d_model)
 
     def __call__(
         self,
-        hidden_states: jax.Array,
-        key_value_states: jax.Array | None = None,
-        attention_mask: jax.Array | None = None,
-    ) -> jax.Array:
+        hidden_states: Array,
+        key_value_states: Array | None = None,
+        attention_mask: Array | None = None,
+    ) -> Array:
         hidden_shape = (*hidden_states.shape[:2], -1, self.head_dim)
         # Scaling is susceptible to floating point arithmetics' imprecisions
         # which can lead to different results (this is dependent from model
@@ -204,9 +161,7 @@ class WhisperAttention(Module):
         # original order of scaling to follow the original implementation
         # and enforce no scaling (1.0) in the attention call below.
         query_states = (
-            (self.q_proj(hidden_states) * self.head_dim ** (-0.5))
-            .reshape(hidden_shape)
-            .swapaxes(1, 2)
+            (self.q_proj(hidden_states) * self.head_dim**-0.5).reshape(hidden_shape).swapaxes(1, 2)
         )
         if key_value_states is not None:
             kv_shape = (
@@ -238,18 +193,14 @@ class WhisperEncoderLayer(Module):
         self.self_attn = WhisperAttention(
             self.config, num_heads=self.config.encoder_attention_heads, **self.numerics
         )
-        self.self_attn_layer_norm = nn.LayerNorm(
-            epsilon=1e-05, use_fast_variance=False, **self.dtypes
-        )
-        self.fc1 = nn.Dense(
-            self.config.encoder_ffn_dim, kernel_init=nn.initializers.normal(0.02), **self.numerics
-        )
-        self.fc2 = nn.Dense(
-            self.config.d_model, kernel_init=nn.initializers.normal(0.02), **self.numerics
-        )
-        self.final_layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False, **self.dtypes)
+        norm = partial(nn.LayerNorm, epsilon=1e-05, use_fast_variance=False, **self.dtypes)
+        self.self_attn_layer_norm = norm()
+        dense = partial(nn.Dense, kernel_init=nn.initializers.normal(0.02), **self.numerics)
+        self.fc1 = dense(self.config.encoder_ffn_dim)
+        self.fc2 = dense(self.config.d_model)
+        self.final_layer_norm = norm()
 
-    def __call__(self, hidden_states: jax.Array) -> jax.Array:
+    def __call__(self, hidden_states: Array) -> Array:
         residual = hidden_states
         hidden_states = self.self_attn_layer_norm(hidden_states)
         hidden_states = self.self_attn(hidden_states)
@@ -265,29 +216,22 @@ class WhisperDecoderLayer(Module):
     config: WhisperForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.self_attn = WhisperAttention(
-            self.config, num_heads=self.config.decoder_attention_heads, **self.numerics
+        whisper_attention = partial(
+            WhisperAttention, num_heads=self.config.decoder_attention_heads, **self.numerics
         )
-        self.self_attn_layer_norm = nn.LayerNorm(
-            epsilon=1e-05, use_fast_variance=False, **self.dtypes
-        )
-        self.encoder_attn = WhisperAttention(
-            self.config, num_heads=self.config.decoder_attention_heads, **self.numerics
-        )
-        self.encoder_attn_layer_norm = nn.LayerNorm(
-            epsilon=1e-05, use_fast_variance=False, **self.dtypes
-        )
-        self.fc1 = nn.Dense(
-            self.config.decoder_ffn_dim, kernel_init=nn.initializers.normal(0.02), **self.numerics
-        )
-        self.fc2 = nn.Dense(
-            self.config.d_model, kernel_init=nn.initializers.normal(0.02), **self.numerics
-        )
-        self.final_layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False, **self.dtypes)
+        self.self_attn = whisper_attention(self.config)
+        norm = partial(nn.LayerNorm, epsilon=1e-05, use_fast_variance=False, **self.dtypes)
+        self.self_attn_layer_norm = norm()
+        self.encoder_attn = whisper_attention(self.config)
+        self.encoder_attn_layer_norm = norm()
+        dense = partial(nn.Dense, kernel_init=nn.initializers.normal(0.02), **self.numerics)
+        self.fc1 = dense(self.config.decoder_ffn_dim)
+        self.fc2 = dense(self.config.d_model)
+        self.final_layer_norm = norm()
 
     def __call__(
-        self, hidden_states: jax.Array, attention_mask: jax.Array, encoder_hidden_states: jax.Array
-    ) -> jax.Array:
+        self, hidden_states: Array, attention_mask: Array, encoder_hidden_states: Array
+    ) -> Array:
         residual = hidden_states
         hidden_states = self.self_attn_layer_norm(hidden_states)
         # Self Attention
@@ -310,21 +254,12 @@ class WhisperEncoder(Module):
     config: WhisperForConditionalGenerationConfig
 
     def setup(self) -> None:
-        self.conv1 = nn.Conv(
-            self.config.d_model,
-            kernel_size=(3,),
-            padding=((1, 1),),
-            kernel_init=nn.initializers.normal(0.02),
-            **self.numerics,
+        init = nn.initializers.normal(0.02)
+        conv = partial(
+            nn.Conv, kernel_size=(3,), padding=((1, 1),), kernel_init=init, **self.numerics
         )
-        self.conv2 = nn.Conv(
-            self.config.d_model,
-            kernel_size=(3,),
-            strides=(2,),
-            padding=((1, 1),),
-            kernel_init=nn.initializers.normal(0.02),
-            **self.numerics,
-        )
+        self.conv1 = conv(self.config.d_model)
+        self.conv2 = conv(self.config.d_model, strides=(2,))
         self.embed_positions = nn.Embed(
             self.config.max_source_positions,
             self.config.d_model,
@@ -339,7 +274,7 @@ class WhisperEncoder(Module):
         ]
         self.layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False, **self.dtypes)
 
-    def __call__(self, input_features: jax.Array) -> jax.Array:
+    def __call__(self, input_features: Array) -> Array:
         inputs_embeds = jax.nn.gelu(self.conv1(input_features.swapaxes(1, 2)), approximate=False)
         inputs_embeds = jax.nn.gelu(self.conv2(inputs_embeds), approximate=False)
         all_positions = jnp.arange(self.config.max_source_positions)
@@ -355,11 +290,9 @@ class WhisperDecoder(Module):
     config: WhisperForConditionalGenerationConfig
 
     def setup(self) -> None:
+        init = zero_row(nn.initializers.normal(0.02), 0)
         self.embed_tokens = nn.Embed(
-            self.config.vocab_size,
-            self.config.d_model,
-            embedding_init=zero_row(nn.initializers.normal(0.02), 0),
-            **self.dtypes,
+            self.config.vocab_size, self.config.d_model, embedding_init=init, **self.dtypes
         )
         self.embed_positions = WhisperPositionalEmbedding(self.config, **self.numerics)
         self.layers = [
@@ -369,19 +302,18 @@ class WhisperDecoder(Module):
         self.layer_norm = nn.LayerNorm(epsilon=1e-05, use_fast_variance=False, **self.dtypes)
 
     def __call__(
-        self,
-        input_ids: jax.Array,
-        attention_mask: jax.Array | None,
-        encoder_hidden_states: jax.Array,
-    ) -> jax.Array:
+        self, input_ids: Array, attention_mask: Array | None, encoder_hidden_states: Array
+    ) -> Array:
         inputs_embeds = self.embed_tokens(input_ids)
         position_ids = jnp.arange(input_ids.shape[1])
         position_ids = jnp.tile(position_ids[None], (input_ids.shape[0], 1))
         positions = self.embed_positions(position_ids)
         hidden_states = inputs_embeds + positions
         causal_mask_0, causal_mask_1 = create_causal_mask(input_ids.shape[1], input_ids.shape[0])
-        output = None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
-        causal_mask = create_causal_mask_2(causal_mask_0, output, causal_mask_1)
+        padding_mask = (
+            None if attention_mask is None else attention_mask.astype(bool)[:, None, None]
+        )
+        causal_mask = create_causal_mask_2(causal_mask_0, padding_mask, causal_mask_1)
         for layer in self.layers:
             hidden_states = layer(hidden_states, causal_mask, encoder_hidden_states)
         return self.layer_norm(hidden_states)
@@ -397,11 +329,8 @@ class WhisperModel(Module):
         self.decoder = WhisperDecoder(self.config, **self.numerics)
 
     def __call__(
-        self,
-        input_features: jax.Array,
-        decoder_input_ids: jax.Array,
-        decoder_attention_mask: jax.Array | None,
-    ) -> tuple[jax.Array, jax.Array]:
+        self, input_features: Array, decoder_input_ids: Array, decoder_attention_mask: Array | None
+    ) -> tuple[Array, Array]:
         encoder_outputs = self.encoder(input_features)
         # decoder outputs consists of (dec_features, past_key_values, dec_hidden, dec_attn)
         decoder_outputs = self.decoder(decoder_input_ids, decoder_attention_mask, encoder_outputs)
@@ -418,10 +347,10 @@ class WhisperForConditionalGeneration(Module):
 
     def __call__(
         self,
-        input_features: jax.Array,
-        decoder_input_ids: jax.Array,
-        decoder_attention_mask: jax.Array | None = None,
-    ) -> dict[str, jax.Array]:
+        input_features: Array,
+        decoder_input_ids: Array,
+        decoder_attention_mask: Array | None = None,
+    ) -> dict[str, Array]:
         outputs_0, outputs_1 = self.model(input_features, decoder_input_ids, decoder_attention_mask)
         lm_logits = self.model.decoder.embed_tokens.attend(outputs_0)
         return {"logits": lm_logits, "encoder_last_hidden_state": outputs_1}
