@@ -290,3 +290,39 @@ def test_the_number_of_a_turn_is_no_tensor_whatever_shows_progress(before: str, 
     assert "XLA110" in {
         f.code for f in check_source(parse(read.encode(), Path("train.py")), Config())
     }
+
+
+NORMS = """
+import torch
+
+
+def norm_of(parameters):
+    parameters = {kept}
+    total = 0
+    for p in parameters:
+        total += p.grad.data.norm(2.0).item() ** 2
+    return total**0.5
+
+
+def train(net, loader):
+    net = net.cuda()
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x in loader:
+        net(x.cuda()).mean().backward()
+        norm = norm_of(net.parameters())
+        opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "[p for p in parameters if p.grad is not None]",
+        "filter(lambda p: p.grad is not None, parameters)",
+        "list(filter(lambda p: p.grad is not None, parameters))",
+        "tuple(filter(has_gradient, parameters))",
+    ],
+)
+def test_parameters_that_are_filtered_stay_parameters(kept: str) -> None:
+    source = parse(NORMS.format(kept=kept).encode(), Path("train.py"))
+    assert "XLA201" in {f.code for f in check_source(source, Config())}

@@ -928,6 +928,8 @@ class Values:
                 return held(self.kind(arg.value) for arg in call.args)
             if name in v.HOST_BUILTINS:
                 return Kind.HOST
+            if name == "filter":
+                return held([self.kind(call.args[1].value if len(call.args) == 2 else None)])
             if name in v.FIRST_ARGUMENT:
                 return held([self.kind(call.args[0].value if call.args else None)])
         if self.kind(call.func) is Kind.MODEL:
