@@ -51,6 +51,9 @@ OF_MODULES = words(
 )
 COMPUTES = (cst.Add, cst.BitAnd, cst.FloorDivide, cst.Modulo, cst.RightShift, cst.Subtract)
 
+# What gives the number of the dimensions of a tensor, or of a matrix's independent rows.
+COUNTS_AXES = frozenset({"dim", "ndim", "ndimension", "matrix_rank"})
+
 
 class Guards:
     """What makes a piece of code run on some of the replicas only.
@@ -194,6 +197,8 @@ class Guards:
             return self._is_answer(test)
         if isinstance(test, cst.Name | cst.Attribute):
             last = last_part(test)
+            if self._is_of_matrix(test):
+                return False
             if (
                 RANK_NAME.fullmatch(last)
                 or is_of_group(test)
@@ -210,7 +215,8 @@ class Guards:
             return True
         if isinstance(node, cst.Name | cst.Attribute):
             last = last_part(node)
-            return bool(RANK_NAME.fullmatch(last) or GPU_NAME.fullmatch(last))
+            named = RANK_NAME.fullmatch(last) or GPU_NAME.fullmatch(last)
+            return named is not None and not self._is_of_matrix(node)
         if isinstance(node, cst.BinaryOperation):
             return isinstance(node.operator, cst.Modulo) and self.is_index(node.left)
         if isinstance(node, cst.Subscript):
@@ -219,6 +225,25 @@ class Guards:
                 return _is_key(key)
             return _is_option(node.value) and _names_rank(key)
         return isinstance(node, cst.Call) and self._is_call_for_rank(node)
+
+    def _is_of_matrix(self, node: cst.Name | cst.Attribute) -> bool:
+        """Whether what may be called a rank is that of a tensor or matrix: `x.dim()`, `rank=4` of a layer."""
+        given = self._given_to(node)
+        return bool(given) and all(
+            value is not None and self._counts_axes(value) for value in given
+        )
+
+    def _counts_axes(self, value: cst.CSTNode) -> bool:
+        if isinstance(value, cst.Name):
+            bound = self._context.bound_values(value)
+            return bool(bound) and all(
+                isinstance(one, cst.Param) and self._counts_axes(one) for one in bound
+            )
+        if isinstance(value, cst.Param):  # the index of a replica would be 0, -1 or None
+            return isinstance(value.default, cst.Integer) and int(value.default.value, 0) > 0
+        if isinstance(value, cst.Call):
+            return last_part(value.func) in COUNTS_AXES
+        return isinstance(value, cst.Attribute) and value.attr.value in COUNTS_AXES
 
     def _is_computed(self, node: cst.BaseExpression) -> bool:
         """Whether `node` is computed of the index: `rank // 8`, `rank & 1`, `(rank + 1) % 2`."""
@@ -303,6 +328,9 @@ class Guards:
             return self.is_index(left) and not all(_means_none(value) for value in values)
         if self.is_index(right):
             left, right = right, left
+        named = [side for side in (left, right) if isinstance(side, cst.Name | cst.Attribute)]
+        if any(map(self._is_of_matrix, named)):
+            return False
         if any(is_of_group(side) for side in (left, right)):
             return not _means_none(right)
         if any(self._is_computed(side) or self._is_sum(side) for side in (left, right)):
