@@ -147,6 +147,8 @@ def train(model, loader, optimizer, every):
     return total
 """)
     text = rewrite(script).data.decode().replace('"xla"', '"cpu"')
+    # The rewrite may switch torch's way to move parameters, for the whole process.
+    swaps = torch.__future__.get_swap_module_params_on_conversion()
     totals = []
     for source in (script.read_text().replace("cuda()", "cpu()"), text):
         names: dict[str, object] = {}
@@ -156,4 +158,5 @@ def train(model, loader, optimizer, every):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         data = list(itertools.repeat(torch.ones(3, 2), 8))
         totals.append(names["train"](model, data, optimizer, 4))  # type: ignore[operator]
+    torch.__future__.set_swap_module_params_on_conversion(swaps)
     assert totals[0] == totals[1]

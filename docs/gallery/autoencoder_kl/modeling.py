@@ -64,9 +64,9 @@ class ResnetBlock2D(Module):
     use_in_shortcut: bool
 
     def setup(self) -> None:
-        norm = partial(nn.GroupNorm, epsilon=1e-06, use_fast_variance=False, **self.dtypes)
+        norm: Any = partial(nn.GroupNorm, epsilon=1e-06, use_fast_variance=False, **self.dtypes)
         self.norm1 = norm(num_groups=self.groups)
-        conv = partial(nn.Conv, kernel_init=torch_uniform, **self.numerics)
+        conv: Any = partial(nn.Conv, kernel_init=torch_uniform, **self.numerics)
         init = uniform_within((self.in_channels * 9) ** -0.5)
         self.conv1 = conv(
             self.out_channels, kernel_size=(3, 3), padding=((1, 1), (1, 1)), bias_init=init
@@ -137,7 +137,7 @@ class Attention(Module):
             **self.dtypes,
         )
         init = uniform_within(self.config.block_out_channels[-1] ** -0.5)
-        dense = partial(nn.Dense, kernel_init=torch_uniform, bias_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, kernel_init=torch_uniform, bias_init=init, **self.numerics)
         self.to_q = dense(self.inner_kv_dim)
         self.to_k = dense(self.inner_kv_dim)
         self.to_v = dense(self.inner_kv_dim)
@@ -179,9 +179,9 @@ class ResnetBlock2D2(Module):
     num_groups: int
 
     def setup(self) -> None:
-        norm = partial(nn.GroupNorm, epsilon=1e-06, use_fast_variance=False, **self.dtypes)
+        norm: Any = partial(nn.GroupNorm, epsilon=1e-06, use_fast_variance=False, **self.dtypes)
         self.norm1 = norm(num_groups=self.groups)
-        conv = partial(
+        conv: Any = partial(
             nn.Conv,
             kernel_size=(3, 3),
             padding=((1, 1), (1, 1)),
@@ -327,7 +327,7 @@ class UpDecoderBlock2D(Module):
 
 class UpDecoderBlock2D2(Module):
     def setup(self) -> None:
-        resnet_block = partial(
+        resnet_block: Any = partial(
             ResnetBlock2D,
             groups=8,
             num_groups=8,
@@ -354,7 +354,7 @@ class Encoder(Module):
     config: AutoencoderKLConfig
 
     def setup(self) -> None:
-        conv = partial(
+        conv: Any = partial(
             nn.Conv,
             kernel_size=(3, 3),
             padding=((1, 1), (1, 1)),
@@ -397,7 +397,7 @@ class Decoder(Module):
     config: AutoencoderKLConfig
 
     def setup(self) -> None:
-        conv = partial(
+        conv: Any = partial(
             nn.Conv,
             kernel_size=(3, 3),
             padding=((1, 1), (1, 1)),
@@ -441,7 +441,7 @@ class AutoencoderKL(Module):
     def setup(self) -> None:
         self.encoder = Encoder(self.config, **self.numerics)
         self.decoder = Decoder(self.config, **self.numerics)
-        conv = partial(
+        conv: Any = partial(
             nn.Conv, kernel_size=(1, 1), padding="VALID", kernel_init=torch_uniform, **self.numerics
         )
         init = uniform_within((2 * self.config.latent_channels) ** -0.5)

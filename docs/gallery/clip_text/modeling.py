@@ -74,7 +74,7 @@ class CLIPTextEmbeddings(Module):
     def setup(self) -> None:
         self.position_ids = jnp.arange(self.config.max_position_embeddings, dtype=jnp.int32)[None]
         init = nn.initializers.normal(self.config.initializer_factor * 0.02)
-        embed = partial(nn.Embed, embedding_init=init, **self.dtypes)
+        embed: Any = partial(nn.Embed, embedding_init=init, **self.dtypes)
         self.token_embedding = embed(self.config.vocab_size, self.config.hidden_size)
         self.position_embedding = embed(
             self.config.max_position_embeddings, self.config.hidden_size
@@ -100,7 +100,7 @@ class CLIPAttention(Module):
             * (2 * self.config.num_hidden_layers) ** -0.5
             * self.config.initializer_factor
         )
-        dense = partial(nn.Dense, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, kernel_init=init, **self.numerics)
         self.k_proj = dense(self.config.hidden_size)
         self.v_proj = dense(self.config.hidden_size)
         self.q_proj = dense(self.config.hidden_size)
@@ -129,7 +129,7 @@ class CLIPMLP(Module):
     config: CLIPTextModelWithProjectionConfig
 
     def setup(self) -> None:
-        dense = partial(nn.Dense, **self.numerics)
+        dense: Any = partial(nn.Dense, **self.numerics)
         init = nn.initializers.normal(
             (2 * self.config.hidden_size) ** -0.5 * self.config.initializer_factor
         )
@@ -154,7 +154,7 @@ class CLIPEncoderLayer(Module):
 
     def setup(self) -> None:
         self.self_attn = CLIPAttention(self.config, **self.numerics)
-        norm = partial(
+        norm: Any = partial(
             nn.LayerNorm, epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
         self.layer_norm1 = norm()

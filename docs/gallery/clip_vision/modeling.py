@@ -95,7 +95,7 @@ class CLIPAttention(Module):
             * (2 * self.config.num_hidden_layers) ** -0.5
             * self.config.initializer_factor
         )
-        dense = partial(nn.Dense, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, kernel_init=init, **self.numerics)
         self.k_proj = dense(self.config.hidden_size)
         self.v_proj = dense(self.config.hidden_size)
         self.q_proj = dense(self.config.hidden_size)
@@ -124,7 +124,7 @@ class CLIPMLP(Module):
     config: CLIPVisionModelWithProjectionConfig
 
     def setup(self) -> None:
-        dense = partial(nn.Dense, **self.numerics)
+        dense: Any = partial(nn.Dense, **self.numerics)
         init = nn.initializers.normal(
             (2 * self.config.hidden_size) ** -0.5 * self.config.initializer_factor
         )
@@ -149,7 +149,7 @@ class CLIPEncoderLayer(Module):
 
     def setup(self) -> None:
         self.self_attn = CLIPAttention(self.config, **self.numerics)
-        norm = partial(
+        norm: Any = partial(
             nn.LayerNorm, epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
         self.layer_norm1 = norm()
@@ -192,7 +192,7 @@ class CLIPVisionModel(Module):
 
     def setup(self) -> None:
         self.embeddings = CLIPVisionEmbeddings(self.config, **self.numerics)
-        norm = partial(
+        norm: Any = partial(
             nn.LayerNorm, epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
         self.pre_layrnorm = norm()

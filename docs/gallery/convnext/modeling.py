@@ -119,7 +119,7 @@ class ConvNextLayer(Module):
             **self.numerics,
         )
         self.layernorm = ConvNextLayerNorm(features=self.dim, **self.numerics)
-        dense = partial(nn.Dense, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, kernel_init=init, **self.numerics)
         self.pwconv1 = dense(self.features)
         self.pwconv2 = dense(self.dim)
 
@@ -190,7 +190,7 @@ class ConvNextEncoder(Module):
     config: ConvNextForImageClassificationConfig
 
     def setup(self) -> None:
-        conv_next_stage = partial(ConvNextStage2, **self.numerics)
+        conv_next_stage: Any = partial(ConvNextStage2, **self.numerics)
         self.stages = [
             ConvNextStage(self.config, **self.numerics),
             conv_next_stage(self.config, features=8, out_channels=12, features_2=48, depth=2),

@@ -232,9 +232,9 @@ class DeepseekV3Attention(Module):
     def setup(self) -> None:
         self.qk_head_dim = self.config.qk_nope_head_dim + self.config.qk_rope_head_dim
         init = nn.initializers.normal(self.config.initializer_range)
-        dense = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
         self.q_a_proj = dense(self.config.q_lora_rank)
-        norm = partial(DeepseekV3RMSNorm, variance_epsilon=1e-06, **self.numerics)
+        norm: Any = partial(DeepseekV3RMSNorm, variance_epsilon=1e-06, **self.numerics)
         self.q_a_layernorm = norm(hidden_size=self.config.q_lora_rank)
         self.q_b_proj = dense(self.config.num_attention_heads * self.qk_head_dim)
         self.kv_a_proj_with_mqa = dense(self.config.kv_lora_rank + self.config.qk_rope_head_dim)
@@ -294,7 +294,7 @@ class DeepseekV3MLP(Module):
 
     def setup(self) -> None:
         init = nn.initializers.normal(self.config.initializer_range)
-        dense = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
         self.gate_proj = dense(self.intermediate_size)
         self.up_proj = dense(self.intermediate_size)
         self.down_proj = dense(self.config.hidden_size)
@@ -339,7 +339,7 @@ class DeepseekV3DecoderLayer(Module):
             self.mlp = DeepseekV3MLP(
                 self.config, intermediate_size=self.config.intermediate_size, **self.numerics
             )
-        norm = partial(
+        norm: Any = partial(
             DeepseekV3RMSNorm,
             hidden_size=self.config.hidden_size,
             variance_epsilon=self.config.rms_norm_eps,

@@ -92,7 +92,7 @@ class Dinov2Attention(Module):
     def setup(self) -> None:
         self.head_dim = self.config.hidden_size // self.config.num_attention_heads
         init = trunc_normal(self.config.initializer_range)
-        dense = partial(nn.Dense, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, kernel_init=init, **self.numerics)
         self.q_proj = dense(self.config.num_attention_heads * self.head_dim)
         self.k_proj = dense(self.config.num_attention_heads * self.head_dim)
         self.v_proj = dense(self.config.num_attention_heads * self.head_dim)
@@ -113,7 +113,7 @@ class Dinov2MLP(Module):
 
     def setup(self) -> None:
         init = trunc_normal(self.config.initializer_range)
-        dense = partial(nn.Dense, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, kernel_init=init, **self.numerics)
         self.fc1 = dense(self.config.hidden_size * self.config.mlp_ratio)
         self.fc2 = dense(self.config.hidden_size)
 
@@ -160,7 +160,7 @@ class Dinov2Layer(Module):
     config: Dinov2Config
 
     def setup(self) -> None:
-        norm = partial(
+        norm: Any = partial(
             nn.LayerNorm, epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
         self.norm1 = norm()

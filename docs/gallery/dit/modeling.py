@@ -115,7 +115,7 @@ class TimestepEmbedding(Module):
     config: DiTTransformer2DConfig
 
     def setup(self) -> None:
-        dense = partial(nn.Dense, kernel_init=torch_uniform, **self.numerics)
+        dense: Any = partial(nn.Dense, kernel_init=torch_uniform, **self.numerics)
         self.linear_1 = dense(self.config.inner_dim, bias_init=uniform_within(256**-0.5))
         init = uniform_within(self.config.inner_dim**-0.5)
         self.linear_2 = dense(self.config.inner_dim, bias_init=init)
@@ -147,7 +147,7 @@ class Attention(Module):
 
     def setup(self) -> None:
         init = uniform_within(self.config.inner_dim**-0.5)
-        dense = partial(nn.Dense, kernel_init=torch_uniform, bias_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, kernel_init=torch_uniform, bias_init=init, **self.numerics)
         self.to_q = dense(self.config.inner_dim)
         self.to_k = dense(self.config.inner_dim)
         self.to_v = dense(self.config.inner_dim)
@@ -290,7 +290,7 @@ class DiTTransformer2DModel(Module):
             use_scale=False, use_bias=False, epsilon=1e-06, use_fast_variance=False, **self.dtypes
         )
         init = uniform_within(self.config.inner_dim**-0.5)
-        dense = partial(nn.Dense, kernel_init=torch_uniform, bias_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, kernel_init=torch_uniform, bias_init=init, **self.numerics)
         self.proj_out_1 = dense(2 * self.config.inner_dim)
         self.proj_out_2 = dense(32)
 

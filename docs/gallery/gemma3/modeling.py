@@ -197,7 +197,7 @@ class Gemma3Attention(Module):
 
     def setup(self) -> None:
         init = nn.initializers.normal(self.config.initializer_range)
-        dense = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
         self.q_proj = dense(self.config.num_attention_heads * self.config.head_dim)
         self.k_proj = dense(self.config.num_key_value_heads * self.config.head_dim)
         self.v_proj = dense(self.config.num_key_value_heads * self.config.head_dim)
@@ -225,7 +225,7 @@ class Gemma3MLP(Module):
 
     def setup(self) -> None:
         init = nn.initializers.normal(self.config.initializer_range)
-        dense = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
         self.gate_proj = dense(self.config.intermediate_size)
         self.up_proj = dense(self.config.intermediate_size)
         self.down_proj = dense(self.config.hidden_size)
@@ -240,7 +240,7 @@ class Gemma3DecoderLayer(Module):
     def setup(self) -> None:
         self.self_attn = Gemma3Attention(self.config, **self.numerics)
         self.mlp = Gemma3MLP(self.config, **self.numerics)
-        norm_2 = partial(Gemma3RMSNorm, dim=self.config.hidden_size, **self.numerics)
+        norm_2: Any = partial(Gemma3RMSNorm, dim=self.config.hidden_size, **self.numerics)
         self.input_layernorm = norm_2(self.config)
         self.post_attention_layernorm = norm_2(self.config)
         self.pre_feedforward_layernorm = norm_2(self.config)

@@ -339,7 +339,7 @@ class GptOssAttention(Module):
     def setup(self) -> None:
         init = nn.initializers.normal(self.config.initializer_range)
         self.sinks = self.cast_param("sinks", init, (self.config.num_attention_heads,))
-        dense = partial(nn.Dense, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, kernel_init=init, **self.numerics)
         self.q_proj = dense(self.config.num_attention_heads * self.config.head_dim)
         self.k_proj = dense(self.config.num_key_value_heads * self.config.head_dim)
         self.v_proj = dense(self.config.num_key_value_heads * self.config.head_dim)

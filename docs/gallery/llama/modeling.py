@@ -119,7 +119,7 @@ class LlamaAttention(Module):
 
     def setup(self) -> None:
         init = nn.initializers.normal(self.config.initializer_range)
-        dense = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
         self.q_proj = dense(self.config.num_attention_heads * self.config.head_dim)
         self.k_proj = dense(self.config.num_key_value_heads * self.config.head_dim)
         self.v_proj = dense(self.config.num_key_value_heads * self.config.head_dim)
@@ -143,7 +143,7 @@ class LlamaMLP(Module):
 
     def setup(self) -> None:
         init = nn.initializers.normal(self.config.initializer_range)
-        dense = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
         self.gate_proj = dense(self.config.intermediate_size)
         self.up_proj = dense(self.config.intermediate_size)
         self.down_proj = dense(self.config.hidden_size)

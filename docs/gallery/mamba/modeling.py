@@ -201,7 +201,7 @@ class MambaMixer(Module):
             kernel_init=torch_uniform,
             **self.numerics,
         )
-        dense = partial(nn.Dense, use_bias=False, **self.numerics)
+        dense: Any = partial(nn.Dense, use_bias=False, **self.numerics)
         init = nn.initializers.normal(self.config.initializer_range)
         self.in_proj = dense(self.config.intermediate_size * 2, kernel_init=init)
         self.x_proj = dense(

@@ -204,7 +204,7 @@ class MixtralAttention(Module):
     def setup(self) -> None:
         self.head_dim = self.config.hidden_size // self.config.num_attention_heads
         init = nn.initializers.normal(self.config.initializer_range)
-        dense = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
         self.q_proj = dense(self.config.num_attention_heads * self.head_dim)
         self.k_proj = dense(self.config.num_key_value_heads * self.head_dim)
         self.v_proj = dense(self.config.num_key_value_heads * self.head_dim)

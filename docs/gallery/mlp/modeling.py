@@ -47,7 +47,7 @@ class MLP(Module):
     config: MLPConfig
 
     def setup(self) -> None:
-        dense = partial(nn.Dense, kernel_init=torch_uniform, **self.numerics)
+        dense: Any = partial(nn.Dense, kernel_init=torch_uniform, **self.numerics)
         self.fc1 = dense(self.config.hidden, bias_init=uniform_within(self.config.inputs**-0.5))
         init = uniform_within(self.config.hidden**-0.5)
         self.fc2 = dense(self.config.hidden // 2, bias_init=init)

@@ -120,7 +120,7 @@ class Qwen3Attention(Module):
 
     def setup(self) -> None:
         init = nn.initializers.normal(self.config.initializer_range)
-        dense = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
         self.q_proj = dense(self.config.num_attention_heads * self.config.head_dim)
         self.k_proj = dense(self.config.num_key_value_heads * self.config.head_dim)
         self.v_proj = dense(self.config.num_key_value_heads * self.config.head_dim)
@@ -146,7 +146,7 @@ class Qwen3MLP(Module):
 
     def setup(self) -> None:
         init = nn.initializers.normal(self.config.initializer_range)
-        dense = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)
         self.gate_proj = dense(self.config.intermediate_size)
         self.up_proj = dense(self.config.intermediate_size)
         self.down_proj = dense(self.config.hidden_size)
@@ -161,7 +161,7 @@ class Qwen3DecoderLayer(Module):
     def setup(self) -> None:
         self.self_attn = Qwen3Attention(self.config, **self.numerics)
         self.mlp = Qwen3MLP(self.config, **self.numerics)
-        norm = partial(Qwen3RMSNorm, hidden_size=self.config.hidden_size, **self.numerics)
+        norm: Any = partial(Qwen3RMSNorm, hidden_size=self.config.hidden_size, **self.numerics)
         self.input_layernorm = norm(self.config)
         self.post_attention_layernorm = norm(self.config)
 

@@ -202,7 +202,7 @@ class QwenImageResidualBlock2(Module):
 
     def setup(self) -> None:
         self.norm1 = QwenImageRMS_norm(shape=16, scale=4.0, **self.numerics)
-        qwen_image_causal_conv = partial(
+        qwen_image_causal_conv: Any = partial(
             QwenImageCausalConv3d, input_channels=3, out_channels=32, **self.numerics
         )
         self.conv1 = qwen_image_causal_conv(in_channels=16)
@@ -232,7 +232,7 @@ class QwenImageAttentionBlock(Module):
 
     def setup(self) -> None:
         self.norm = QwenImageRMS_norm2(**self.numerics)
-        conv = partial(
+        conv: Any = partial(
             nn.Conv,
             kernel_size=(1, 1),
             padding="VALID",
@@ -387,7 +387,7 @@ class QwenImageDecoder3d(Module):
             input_channels=3, in_channels=self.config.z_dim, out_channels=32, **self.numerics
         )
         self.mid_block = QwenImageMidBlock(**self.numerics)
-        qwen_image_up_block = partial(QwenImageUpBlock, **self.numerics)
+        qwen_image_up_block: Any = partial(QwenImageUpBlock, **self.numerics)
         self.up_blocks = [
             qwen_image_up_block(in_dim=32, scale=5.656854249492381, has_upsamplers=True),
             qwen_image_up_block(in_dim=16, scale=4.0, has_upsamplers=False),

@@ -78,7 +78,8 @@ class SiglipAttention(Module):
     config: SiglipVisionConfig
 
     def setup(self) -> None:
-        dense = partial(nn.Dense, kernel_init=nn.initializers.xavier_uniform(), **self.numerics)
+        init = nn.initializers.xavier_uniform()
+        dense: Any = partial(nn.Dense, kernel_init=init, **self.numerics)
         self.k_proj = dense(self.config.hidden_size)
         self.v_proj = dense(self.config.hidden_size)
         self.q_proj = dense(self.config.hidden_size)
@@ -103,7 +104,7 @@ class SiglipMLP(Module):
 
     def setup(self) -> None:
         init = nn.initializers.xavier_uniform()
-        dense = partial(
+        dense: Any = partial(
             nn.Dense, kernel_init=init, bias_init=nn.initializers.normal(1e-06), **self.numerics
         )
         self.fc1 = dense(self.config.intermediate_size)
@@ -119,7 +120,7 @@ class SiglipEncoderLayer(Module):
     config: SiglipVisionConfig
 
     def setup(self) -> None:
-        norm = partial(
+        norm: Any = partial(
             nn.LayerNorm, epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
         self.layer_norm1 = norm()

@@ -221,7 +221,7 @@ class SwinAttention(Module):
 
     def setup(self) -> None:
         init = nn.initializers.normal(self.config.initializer_range)
-        dense = partial(nn.Dense, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, kernel_init=init, **self.numerics)
         self.q_proj = dense(self.hidden_size)
         self.k_proj = dense(self.hidden_size)
         self.v_proj = dense(self.hidden_size)
@@ -280,7 +280,7 @@ class SwinMLP(Module):
 
     def setup(self) -> None:
         init = nn.initializers.normal(self.config.initializer_range)
-        dense = partial(nn.Dense, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, kernel_init=init, **self.numerics)
         self.fc1 = dense(self.features)
         self.fc2 = dense(self.dim)
 
@@ -341,7 +341,7 @@ class SwinLayer(Module):
         self.attention = SwinAttention(
             self.config, hidden_size=20, num_attention_heads=2, **self.numerics
         )
-        norm = partial(
+        norm: Any = partial(
             nn.LayerNorm, epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
         self.layernorm_before = norm()
@@ -403,7 +403,7 @@ class SwinLayer2(Module):
         self.attention = SwinAttention(
             self.config, hidden_size=40, num_attention_heads=4, **self.numerics
         )
-        norm = partial(
+        norm: Any = partial(
             nn.LayerNorm, epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
         self.layernorm_before = norm()
@@ -461,7 +461,7 @@ class SwinStage(Module):
     config: SwinForImageClassificationConfig
 
     def setup(self) -> None:
-        swin_layer = partial(SwinLayer, **self.numerics)
+        swin_layer: Any = partial(SwinLayer, **self.numerics)
         self.blocks = [swin_layer(self.config, shift_size=0), swin_layer(self.config, shift_size=2)]
         self.downsample = SwinPatchMerging(self.config, **self.numerics)
 
@@ -475,7 +475,7 @@ class SwinStage2(Module):
     config: SwinForImageClassificationConfig
 
     def setup(self) -> None:
-        swin_layer = partial(SwinLayer2, **self.numerics)
+        swin_layer: Any = partial(SwinLayer2, **self.numerics)
         self.blocks = [swin_layer(self.config, shift_size=0), swin_layer(self.config, shift_size=2)]
 
     def __call__(self, hidden_states: Array, deterministic: bool = True) -> Array:

@@ -199,7 +199,7 @@ class T5Attention(Module):
 
     def setup(self) -> None:
         self.attn_dropout = nn.Dropout(self.config.dropout_rate)
-        dense = partial(nn.Dense, use_bias=False, **self.numerics)
+        dense: Any = partial(nn.Dense, use_bias=False, **self.numerics)
         self.q = dense(
             self.config.num_heads * self.config.d_kv,
             kernel_init=nn.initializers.normal(
@@ -283,7 +283,7 @@ class T5DenseActDense(Module):
     config: T5ForConditionalGenerationConfig
 
     def setup(self) -> None:
-        dense = partial(nn.Dense, use_bias=False, **self.numerics)
+        dense: Any = partial(nn.Dense, use_bias=False, **self.numerics)
         init = nn.initializers.normal(self.config.initializer_factor * self.config.d_model**-0.5)
         self.wi = dense(self.config.d_ff, kernel_init=init)
         self.wo = dense(
@@ -446,7 +446,7 @@ class T5Stack(Module):
     config: T5ForConditionalGenerationConfig
 
     def setup(self) -> None:
-        block = partial(T5Block, is_decoder=False, **self.numerics)
+        block: Any = partial(T5Block, is_decoder=False, **self.numerics)
         self.block = [
             block(self.config, has_relative_attention_bias=True),
             block(self.config, has_relative_attention_bias=False),
@@ -497,7 +497,7 @@ class T5Stack2(Module):
     config: T5ForConditionalGenerationConfig
 
     def setup(self) -> None:
-        block = partial(T5Block, is_decoder=True, **self.numerics)
+        block: Any = partial(T5Block, is_decoder=True, **self.numerics)
         self.block = [
             block(self.config, has_relative_attention_bias=True),
             block(self.config, has_relative_attention_bias=False),

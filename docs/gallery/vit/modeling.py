@@ -82,7 +82,7 @@ class ViTAttention(Module):
     def setup(self) -> None:
         self.head_dim = self.config.hidden_size // self.config.num_attention_heads
         init = nn.initializers.normal(self.config.initializer_range)
-        dense = partial(nn.Dense, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, kernel_init=init, **self.numerics)
         self.q_proj = dense(self.config.num_attention_heads * self.head_dim)
         self.k_proj = dense(self.config.num_attention_heads * self.head_dim)
         self.v_proj = dense(self.config.num_attention_heads * self.head_dim)
@@ -103,7 +103,7 @@ class ViTMLP(Module):
 
     def setup(self) -> None:
         init = nn.initializers.normal(self.config.initializer_range)
-        dense = partial(nn.Dense, kernel_init=init, **self.numerics)
+        dense: Any = partial(nn.Dense, kernel_init=init, **self.numerics)
         self.fc1 = dense(self.config.intermediate_size)
         self.fc2 = dense(self.config.hidden_size)
 
@@ -150,7 +150,7 @@ class ViTLayer(Module):
 
     def setup(self) -> None:
         self.attention = ViTAttention(self.config, **self.numerics)
-        norm = partial(
+        norm: Any = partial(
             nn.LayerNorm, epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes
         )
         self.layernorm_before = norm()

@@ -142,7 +142,7 @@ class WhisperAttention(Module):
 
     def setup(self) -> None:
         self.head_dim = self.config.d_model // self.num_heads
-        dense = partial(nn.Dense, kernel_init=nn.initializers.normal(0.02), **self.numerics)
+        dense: Any = partial(nn.Dense, kernel_init=nn.initializers.normal(0.02), **self.numerics)
         self.k_proj = dense(self.config.d_model, use_bias=False)
         self.v_proj = dense(self.config.d_model)
         self.q_proj = dense(self.config.d_model)
@@ -193,9 +193,9 @@ class WhisperEncoderLayer(Module):
         self.self_attn = WhisperAttention(
             self.config, num_heads=self.config.encoder_attention_heads, **self.numerics
         )
-        norm = partial(nn.LayerNorm, epsilon=1e-05, use_fast_variance=False, **self.dtypes)
+        norm: Any = partial(nn.LayerNorm, epsilon=1e-05, use_fast_variance=False, **self.dtypes)
         self.self_attn_layer_norm = norm()
-        dense = partial(nn.Dense, kernel_init=nn.initializers.normal(0.02), **self.numerics)
+        dense: Any = partial(nn.Dense, kernel_init=nn.initializers.normal(0.02), **self.numerics)
         self.fc1 = dense(self.config.encoder_ffn_dim)
         self.fc2 = dense(self.config.d_model)
         self.final_layer_norm = norm()
@@ -216,15 +216,15 @@ class WhisperDecoderLayer(Module):
     config: WhisperForConditionalGenerationConfig
 
     def setup(self) -> None:
-        whisper_attention = partial(
+        whisper_attention: Any = partial(
             WhisperAttention, num_heads=self.config.decoder_attention_heads, **self.numerics
         )
         self.self_attn = whisper_attention(self.config)
-        norm = partial(nn.LayerNorm, epsilon=1e-05, use_fast_variance=False, **self.dtypes)
+        norm: Any = partial(nn.LayerNorm, epsilon=1e-05, use_fast_variance=False, **self.dtypes)
         self.self_attn_layer_norm = norm()
         self.encoder_attn = whisper_attention(self.config)
         self.encoder_attn_layer_norm = norm()
-        dense = partial(nn.Dense, kernel_init=nn.initializers.normal(0.02), **self.numerics)
+        dense: Any = partial(nn.Dense, kernel_init=nn.initializers.normal(0.02), **self.numerics)
         self.fc1 = dense(self.config.decoder_ffn_dim)
         self.fc2 = dense(self.config.d_model)
         self.final_layer_norm = norm()
@@ -255,7 +255,7 @@ class WhisperEncoder(Module):
 
     def setup(self) -> None:
         init = nn.initializers.normal(0.02)
-        conv = partial(
+        conv: Any = partial(
             nn.Conv, kernel_size=(3,), padding=((1, 1),), kernel_init=init, **self.numerics
         )
         self.conv1 = conv(self.config.d_model)

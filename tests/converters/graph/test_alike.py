@@ -24,7 +24,7 @@ def test_layers_with_the_same_options() -> None:
         f"self.o = nn.Dense(self.config.width, {LONG})",
     )
     assert written.startswith("init = nn.initializers.normal(self.config.initializer_range)\n")
-    assert "dense = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)" in written
+    assert "dense: Any = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)" in written
     assert "self.q = dense(self.config.heads * self.config.head_dim)" in written
     assert "self.o = dense(self.config.width)" in written
 
@@ -35,7 +35,7 @@ def test_what_differs_stays_with_its_layer() -> None:
         f"self.v = nn.Dense(self.config.width, {NORMAL}, **self.numerics)",
         f"self.q = nn.Dense(self.config.width, {NORMAL}, **self.numerics)",
     )
-    assert "dense = partial(nn.Dense, kernel_init=init, **self.numerics)" in written
+    assert "dense: Any = partial(nn.Dense, kernel_init=init, **self.numerics)" in written
     assert "self.k = dense(self.config.width, use_bias=False)" in written
     assert "self.q = dense(self.config.width)" in written
 
@@ -67,7 +67,7 @@ def test_layers_in_lists_and_under_conditions() -> None:
     ).splitlines()
     assert written[0] == "self.inner = self.config.width // 2"
     assert written[1].startswith("init = ")
-    assert written[2].startswith("dense = partial(")
+    assert written[2].startswith("dense: Any = partial(")
     assert written[4] == "self.rest = [dense(self.config.width) for _ in range(3)]"
     assert written[-1].strip() == "self.out = dense(self.config.classes)"
 
@@ -79,7 +79,7 @@ def test_the_name_is_free() -> None:
         f"self.b = nn.Dense(dense, {LONG})",
         f"self.c = nn.Dense(dense, {LONG})",
     )
-    assert "dense_2 = partial(" in written
+    assert "dense_2: Any = partial(" in written
     assert "self.a = dense_2(dense)" in written
 
 
@@ -87,7 +87,7 @@ def test_the_name_is_not_that_of_a_function() -> None:
     norm = "epsilon=self.config.layer_norm_eps, use_fast_variance=False, **self.dtypes"
     lines = [f"self.norm{number} = nn.LayerNorm({norm})" for number in range(3)]
     made = shortened(ast.parse("\n".join(lines)).body, {"norm"})
-    assert ast.unparse(ast.fix_missing_locations(made[0])).startswith("norm_2 = partial(")
+    assert ast.unparse(ast.fix_missing_locations(made[0])).startswith("norm_2: Any = partial(")
 
 
 def test_an_initialiser_that_makes_lines_too_long() -> None:

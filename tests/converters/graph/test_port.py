@@ -222,7 +222,7 @@ def test_a_sequential_is_one_call() -> None:
     assert ".layers[" not in body
     assert all(f"self.{name}(" in body for name in ("stem", "mlp", "head"))
     assert "nn.Dropout(0.1), nn.Sequential([" in setup, "told the mode by the Sequential around it"
-    assert "dense = partial(nn.Dense, **self.numerics)" in setup
+    assert "dense: Any = partial(nn.Dense, **self.numerics)" in setup
     assert "self.out = [dense(self.config.dim), nn.Dropout(0.1)]" in setup
     assert setup.count("lambda x: x]") == 1, "the Identity, and nothing else"
 

@@ -142,7 +142,8 @@ def _with_partial(
     value = ast.Call(
         ast.Name("partial", ast.Load()), [ast.parse(function, mode="eval").body], list(common)
     )
-    made: ast.stmt = ast.Assign([ast.Name(name, ast.Store())], value)
+    # mypy takes `**options` for all that the class can be told, so that a call with a size is one too many.
+    made: ast.stmt = ast.AnnAssign(ast.Name(name, ast.Store()), ast.Name("Any"), value, simple=1)
     change = _Called(function, name, shared)
     rest = [change.visit(fill(one, lambda hole: hole)) for one in setup[first:]]
     return [*setup[:first], made, *rest]
@@ -203,7 +204,7 @@ def _height(node: ast.AST, depth: int, before: int = 0, after: int = 0) -> int:
     if depth + before + len(text) + after <= _WIDTH:
         return 1
     match node:
-        case ast.Assign(value=value):
+        case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
             return _height(value, depth, before + len(text) - len(_text(value)))
         case ast.Expr(value=value):
             return _height(value, depth)
