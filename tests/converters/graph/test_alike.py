@@ -24,7 +24,10 @@ def test_layers_with_the_same_options() -> None:
         f"self.o = nn.Dense(self.config.width, {LONG})",
     )
     assert written.startswith("init = nn.initializers.normal(self.config.initializer_range)\n")
-    assert "dense: Any = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)" in written
+    assert (
+        "dense: Any = partial(nn.Dense, use_bias=False, kernel_init=init, **self.numerics)"
+        in written
+    )
     assert "self.q = dense(self.config.heads * self.config.head_dim)" in written
     assert "self.o = dense(self.config.width)" in written
 
