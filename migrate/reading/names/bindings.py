@@ -84,6 +84,7 @@ class Bindings:
     def __init__(self, context: Parsed) -> None:
         self._context = context
         self._given: dict[int, Given] = {}  # by the id of the name that is bound
+        self._branches_known: dict[int, dict[int, str]] = {}  # by the id of the name that is bound
         self.returns: dict[int, list[cst.BaseExpression]] = defaultdict(list)
         self.used: dict[tuple[int, str], set[str]] = defaultdict(set)
         self.classes: dict[str, cst.ClassDef] = {}
@@ -139,14 +140,21 @@ class Bindings:
         bound = [b.node for b in self._context.bindings(name) if id(b.node) in self._given]
         for node in reversed(bound):
             given = self._given[id(node)]
-            branches = self._branches(node)
-            apart = any(around.get(test, branch) != branch for test, branch in branches.items())
-            if (given.place > last.place and given is not last) or apart:
+            if given.place > last.place and given is not last:
+                continue
+            branches = self._branches_of(node)
+            if any(around.get(test, branch) != branch for test, branch in branches.items()):
                 continue
             found.append(given)
             if branches.keys() <= around.keys():
                 break  # it is given this whichever branch is taken
         return found or [last]
+
+    def _branches_of(self, binding: cst.CSTNode) -> dict[int, str]:
+        """Return `_branches` of a place that binds a name; it is asked at every use of the name."""
+        if id(binding) not in self._branches_known:
+            self._branches_known[id(binding)] = self._branches(binding)
+        return self._branches_known[id(binding)]
 
     def _branches(self, node: cst.CSTNode) -> dict[int, str]:
         """Return the conditions around `node`, by their ids, with the branch of each that it is in."""

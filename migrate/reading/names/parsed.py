@@ -205,7 +205,17 @@ class Parsed:
 
     def bound_values(self, name: cst.Name) -> list[cst.Param | cst.BaseExpression | None]:
         """Return everything that the scope of `name` binds it to; None for what is not plain to see."""
-        return [self.value_of(binding) for binding in self.bindings(name)]
+        bindings = self.bindings(name)
+        if not bindings:
+            return []
+        if id(bindings) not in self._values_bound:  # the scope's own list, the same at each use
+            self._values_bound[id(bindings)] = [self.value_of(binding) for binding in bindings]
+        return self._values_bound[id(bindings)]
+
+    @cached_property
+    def _values_bound(self) -> dict[int, list[cst.Param | cst.BaseExpression | None]]:
+        """The values of each variable that was asked for, by the id of its bindings."""
+        return {}
 
     def value_of(self, binding: Binding) -> cst.Param | cst.BaseExpression | None:
         """Return the parameter, or the value of `target = value` or `target: int = value`."""

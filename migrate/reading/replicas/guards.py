@@ -66,6 +66,7 @@ class Guards:
         self._context = context
         self._under_way: set[int] = set()
         self._around: dict[int, Guard | None] = {}
+        self._asking: dict[int, bool] = {}  # by test
         self._leaving: dict[int, dict[int, cst.If]] = {}  # by block: its `if`s that may leave it
 
     def around(self, node: cst.CSTNode) -> Guard | None:
@@ -179,6 +180,13 @@ class Guards:
         `rank == -1`, `rank is None` and `args.gpu is not None` ask whether the run is distributed: they
         do not.
         """
+        if self._under_way:
+            return self._find_asks(test)
+        if id(test) not in self._asking:  # each statement below an `if` asks for its test
+            self._asking[id(test)] = self._find_asks(test)
+        return self._asking[id(test)]
+
+    def _find_asks(self, test: cst.BaseExpression) -> bool:
         if isinstance(test, cst.BooleanOperation):
             return self.asks(test.left) or self.asks(test.right)
         if isinstance(test, cst.UnaryOperation):
