@@ -62,6 +62,9 @@ class PlanOptions(TypedDict, total=False):
             arrangement the pytree is to have; None: the names of the torch modules.
         target_inputs: `pkg.mod:function` that gives its example inputs (`converters.target.shapes`).
         drop: regular expressions of keys that the target has no use for.
+        keep_parts: the tensors from which torch computes a weight (pruning, a parametrization of one's own)
+            keep their names, for a Flax model that computes it at each call; False: the weight is
+            computed now.
     """
 
     model: ModelLike
@@ -77,6 +80,7 @@ class PlanOptions(TypedDict, total=False):
     target: str | None
     target_inputs: str | None
     drop: Sequence[str]
+    keep_parts: bool
 
 
 @dataclass(frozen=True)
@@ -203,7 +207,8 @@ def _named(
         raise AssumptionError(
             "the model says what each layer is, nothing is to be assumed", "leave --assume out"
         )
-    slots = read_slots(model, api, example=options.get("example"))
+    parts = options.get("keep_parts", False)
+    slots = read_slots(model, api, example=options.get("example"), keep_parts=parts)
     return _Named(clean(stored.infos, slots.keys()).names, slots, api, notes, model)
 
 

@@ -116,6 +116,27 @@ def is_reparametrized(module: Any) -> bool:
     return bool(_computed(module))
 
 
+def is_computed_before(module: Any, weights: Weights) -> bool:
+    """Whether the layer computes a weight in a way that no layer of `converters.modules` computes with.
+
+    A conversion keeps the result then. A model that trains has to compute it at each call.
+
+    Args:
+        module: the torch layer.
+        weights: what its kind has.
+    """
+    from torch.nn.utils.parametrize import ParametrizationList
+
+    maps = type(module).__module__ == "torch.nn.utils.parametrizations"  # the map of `orthogonal`
+    if maps or isinstance(module, ParametrizationList):
+        return True
+    known = {weight.torch: weight for weight in weights}
+    return any(
+        name not in known or not source.is_kept(known[name])
+        for name, source in _computed(module).items()
+    )
+
+
 def layer_around(module: Any, name: str) -> str:
     """Which layer of `converters.modules` computes with this tensor, in a few words; "" if none."""
     for source in _computed(module).values():

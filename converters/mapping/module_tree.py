@@ -19,6 +19,7 @@ from converters.layers.registry import find_entry
 from converters.layers.reparametrized import (
     CannotComputeError,
     Computed,
+    is_computed_before,
     is_reparametrized,
     layer_around,
     reparametrized,
@@ -92,6 +93,7 @@ def read_slots(
     api: Api = "linen",
     known: Mapping[str, LayerEntry] | None = None,
     example: Sequence[tuple[int, ...]] | None = None,
+    keep_parts: bool = False,
 ) -> dict[str, Slot]:
     """Key → slot for every parameter and buffer of an `nn.Module`, in the order of `state_dict`.
 
@@ -102,11 +104,13 @@ def read_slots(
         api: whose names the paths are made of: "linen" (collection first) or "nnx".
         known: entries that stand for those of their kinds; None: all are as they are.
         example: the shapes of the model's inputs, for `flattened_inputs`; None: found by trying.
+        keep_parts: whether the tensors from which torch computes a weight keep their names, where no layer
+            of `converters.modules` computes with them.
     """
     first: dict[int, str] = {}
     slots: dict[str, Slot] = {}
     kinds = entries() if known is None else {**entries(), **known}
-    for tensor, slot in _Visit(kinds, flattened_inputs(model, example)).visit(
+    for tensor, slot in _Visit(kinds, flattened_inputs(model, example), keep_parts).visit(
         model, "", Place(api), "", set()
     ):
         if slot.outcome is Outcome.DROPPED:  # never the owner of a tensor that must be kept
@@ -138,6 +142,7 @@ class _Visit:
 
     kinds: Mapping[str, LayerEntry]
     flattened: Mapping[str, Flattened]
+    keep_parts: bool
 
     def visit(
         self, module: Any, prefix: str, place: Place, blocked: str, taken: set[str]
@@ -172,6 +177,10 @@ class _Visit:
             return _Layer(entry, unknown, (), blocked)
         if any(_shape(tensor) is None for _, tensor, _ in tensors):
             return _Layer(entry, unknown, (), "a lazy layer that was never run")
+        if self.keep_parts and is_computed_before(
+            module, entry.weights_of(module) if entry else ()
+        ):
+            return _Layer(None, "", (), "")  # as a module of the user's own
         computed = is_reparametrized(module)
         # What torch.ao makes of a layer (quantised, or to be) may look like plain layers below.
         below = unknown.startswith("torch.ao.") and any(True for _ in module.parameters())

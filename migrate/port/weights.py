@@ -72,7 +72,12 @@ def write_weights(
     saved = work / f"{name}.pt"
     torch.save(state, saved)
     done = convert(
-        saved, model=module, example=example, output=folder / PARAMS, extra=dict(constants)
+        saved,
+        model=module,
+        example=example,
+        output=folder / PARAMS,
+        extra=dict(constants),
+        keep_parts=True,
     )
     save_mapping(_with_computed(done.plan, module, example), folder / MAPPING, done.api)
     if constants:
@@ -92,7 +97,7 @@ def _with_computed(
     there = {row.key for row in plan.rows}
     rows = [
         Row(slot.key, slot.shape, None, slot.outcome, kind=slot.kind, note=slot.note)
-        for slot in read_slots(module, example=example).values()
+        for slot in read_slots(module, example=example, keep_parts=True).values()
         if slot.outcome is Outcome.DROPPED and slot.key not in there
     ]
     return replace(plan, rows=(*plan.rows, *rows))

@@ -666,11 +666,14 @@ class Initial:
         if within is not None:
             attribute = path.rpartition(".")[2]
             return code(
-                "lambda key, shape, dtype: stored((*self.path, {a}), {n}, shape)",
+                "lambda key, shape, dtype: stored((*self.path, {a}), {n}, shape).astype(dtype)",
                 a=attribute,
                 n=name,
             )
-        return code("lambda key, shape: stored(self.path, {n}, shape)", n=name)
+        return code(
+            "lambda key, shape, dtype=jnp.float32: stored(self.path, {n}, shape).astype(dtype)",
+            n=name,
+        )
 
     # Numbers.
 

@@ -17,7 +17,12 @@ from converters.layers.flax_call import Call, FlaxCall, Maker, Name, Variable
 from converters.layers.join import ALONE
 from converters.layers.layout import UNCHANGED, Permute
 from converters.layers.registry import find_entry, flax_calls
-from converters.layers.reparametrized import CannotComputeError, is_reparametrized, reparametrized
+from converters.layers.reparametrized import (
+    CannotComputeError,
+    is_computed_before,
+    is_reparametrized,
+    reparametrized,
+)
 
 # Argument of a Flax layer → the attribute of torch's that it comes from.
 _FROM = {
@@ -233,6 +238,8 @@ def layer_of(module: torch.nn.Module, called: bool = True, plain: bool = False) 
         return None
     if entry.kind.startswith("Transformer"):
         return None  # made of layers that are known
+    if is_computed_before(module, entry.weights_of(module)):
+        return None  # its weight is computed at each call
     several = type(module).__name__ in _GIVES
     for one in flax_calls(module, "linen"):
         if plain and isinstance(module, torch.nn.LSTM):

@@ -29,6 +29,6 @@ def variables(model: torch.nn.Module, written: Port, inputs: Inputs) -> dict[str
             at = at.setdefault(part, {})
         at[path[-1]] = jnp.asarray(np.asarray(tree))
 
-    put(convert_to_pytree(model.state_dict(), model=model, example=example), ())
+    put(convert_to_pytree(model.state_dict(), model=model, example=example, keep_parts=True), ())
     put(written.constants, ())
     return found

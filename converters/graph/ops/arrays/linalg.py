@@ -43,8 +43,8 @@ _one("det", "jnp.linalg.det", sample(_spd(3, 3), tolerance=1e-5))
 _one("linalg_det", "jnp.linalg.det", sample(_spd(2, 3, 3), tolerance=1e-5))
 _one("logdet", "log_determinant", sample(_spd(3, 3), tolerance=1e-5))
 _one("linalg_slogdet", "jnp.linalg.slogdet", sample(_spd(3, 3), tolerance=1e-5))
-_one("linalg_matrix_exp", "jax.scipy.linalg.expm", sample(within(-0.5, 0.5, 3, 3), tolerance=1e-5))
-_one("matrix_exp", "jax.scipy.linalg.expm", sample(within(-0.5, 0.5, 3, 3), tolerance=1e-5))
+_one("linalg_matrix_exp", "matrix_exponential", sample(within(-0.5, 0.5, 3, 3), tolerance=1e-5))
+_one("matrix_exp", "matrix_exponential", sample(within(-0.5, 0.5, 3, 3), tolerance=1e-5))
 
 
 @op(
@@ -131,6 +131,21 @@ def pinv(x: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False)
 def matrix_power(x: Any, n: int) -> ast.expr:
     """`jnp.linalg.matrix_power`."""
     return call("jnp.linalg.matrix_power", x, int(n))
+
+
+@op(
+    "aten.linalg_householder_product.default",
+    "aten.orgqr.default",
+    samples=(
+        sample(real(4, 3), real(3), tolerance=1e-5),
+        sample(real(2, 4, 3), real(2, 2), tolerance=1e-5),
+        sample(real(3, 3), lambda generator: torch.zeros(3), tolerance=1e-5),
+    ),
+)
+def householder_product(x: Any, tau: Any) -> ast.expr:
+    """The columns of a product of reflections."""
+    demand(not x.dtype.is_complex, "reflections of complex vectors")
+    return call("householder_product", x, tau)
 
 
 _SIGNS = "vectors are the same up to their signs"

@@ -10,3 +10,29 @@ def log_determinant(x: jax.Array) -> jax.Array:
     """The logarithm of the determinant; NaN where that is negative."""
     sign, size = jnp.linalg.slogdet(x)
     return jnp.where(sign < 0, jnp.nan, size)
+
+
+def householder_product(x: jax.Array, tau: jax.Array) -> jax.Array:
+    """The first columns of the product of Householder reflections, `torch.linalg.householder_product`.
+
+    The product of I - tau_k v_k v_kᵀ is I - V T Vᵀ with T⁻¹ = diag(1 / tau) + striu(Vᵀ V), where V has ones on
+    its diagonal and `x` below it (Joffrain et al. 2006, "Accumulating Householder transformations, revisited").
+    Written so that a tau may be zero, and differentiable, which `jax.lax.linalg.householder_product` is not.
+
+    Args:
+        x: (…, m, n) with m ≥ n.
+        tau: (…, k) with k ≤ n.
+    """
+    rows, columns = x.shape[-2:]
+    count = tau.shape[-1]
+    v = jnp.tril(x[..., :count], -1) + jnp.eye(rows, count, dtype=x.dtype)
+    scaled = tau[..., None] * v.mT
+    triangle = jnp.eye(count, dtype=x.dtype) + jnp.triu(scaled @ v, 1)
+    made = jax.scipy.linalg.solve_triangular(triangle, scaled, lower=False)
+    return jnp.eye(rows, columns, dtype=x.dtype) - v @ made[..., :columns]
+
+
+def matrix_exponential(x: jax.Array) -> jax.Array:
+    """`jax.scipy.linalg.expm`, computed in float32 at least; its solver takes no bfloat16."""
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    return jax.scipy.linalg.expm(x.astype(wide)).astype(x.dtype)
