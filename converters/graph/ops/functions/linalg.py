@@ -15,9 +15,9 @@ def log_determinant(x: jax.Array) -> jax.Array:
 def householder_product(x: jax.Array, tau: jax.Array) -> jax.Array:
     """The first columns of the product of Householder reflections, `torch.linalg.householder_product`.
 
-    The product of I - tau_k v_k v_kᵀ is I - V T Vᵀ with T⁻¹ = diag(1 / tau) + striu(Vᵀ V), where V has ones on
-    its diagonal and `x` below it (Joffrain et al. 2006, "Accumulating Householder transformations, revisited").
-    Written so that a tau may be zero, and differentiable, which `jax.lax.linalg.householder_product` is not.
+    The product of I - tau_k v_k v_kᵀ is I - V T Vᵀ with T⁻¹ = diag(1 / tau) + striu(Vᵀ V), where V has ones
+    on its diagonal and `x` below it (Joffrain et al. 2006, "Accumulating Householder transformations,
+    revisited"). A tau may be zero; `jax.lax.linalg.householder_product` has no gradient.
 
     Args:
         x: (…, m, n) with m ≥ n.
