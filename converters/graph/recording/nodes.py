@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+import converters
 from converters.graph.ir import Frame
 from converters.graph.ops.registry import lowerings
 
@@ -21,6 +23,7 @@ _STRIDED = {"aten.stft.default", "aten.stft.center", "aten.istft.default"}
 # What gives a number of Python for a tensor's value.
 _READ = {"aten.item.default", "aten._local_scalar_dense.default"}
 _CHECK = re.compile(r"aten\._assert|aten\.sym_constrain|aten\._functional_sym_constrain")
+_OURS = f"{Path(converters.__file__).parent}/"
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
@@ -33,9 +36,16 @@ def name_of(target: Any) -> str:
 
 
 def frames_of(node: fx.Node) -> tuple[Frame, ...]:
-    """The lines of the original that were running, the outermost first."""
+    """The lines of the original that were running, the outermost first.
+
+    What is run for it, as the modes do that watch a recording, is none of its lines.
+    """
     found = _FRAME.findall(node.meta.get("stack_trace") or "")
-    return tuple(Frame(file, int(line), function) for file, line, function in found)
+    return tuple(
+        Frame(file, int(line), function)
+        for file, line, function in found
+        if not file.startswith(_OURS)
+    )
 
 
 def made_of_others(graph: fx.Graph) -> dict[Any, Callable[..., Any]]:

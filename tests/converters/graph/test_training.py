@@ -43,6 +43,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], Inputs]] = {
     "labelled": (trained.Labelled, {"ids": ids(11, 2, 5), "labels": ids(11, 2, 5)}),
     "clamped": (trained.Clamped, {"x": real(2, 4)}),
     "replaced": (trained.Replaced, {"x": real(2, 4)}),
+    "a mask of positions": (trained.Causal, {"x": real(2, 5, 6)}),
     "layers left out": (lambda: trained.LayerDrop(0.3), {"x": real(2, 4)}),
     "layers left out by Python": (lambda: trained.LayerDrop(0.3, True), {"x": real(2, 4)}),
     "layers left out of two stacks": (trained.Stacks, {"x": real(2, 4)}),

@@ -421,3 +421,23 @@ class Merged(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.drop(functional.linear(x, self.weight, self.bias))
+
+
+def no_later(x: Tensor) -> Tensor:
+    """A mask: which places come no later than each."""
+    rows = torch.arange(x.shape[1])
+    columns = torch.arange(x.shape[1])
+    return rows[:, None] >= columns
+
+
+class Causal(nn.Module):
+    """Attention with a mask that a function makes of positions, and dropout of its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Linear(6, 6)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = (self.query(x) @ x.mT).masked_fill(~no_later(x), -1e9)
+        return self.drop(scores.softmax(-1)) @ x
