@@ -24,6 +24,10 @@ def end_of(node: ast.expr | ast.stmt, module: Module) -> End:
     return line, module.column(line, offset)
 
 
+# What scripts call the frameworks that they offer as a choice.
+CHOICES = frozenset({"jax", "flax", "tensorflow", "tf", "keras"})
+
+
 def reached(
     analysis: Analysis,
     starts: Iterable[tuple[Running, End | None]],
@@ -75,7 +79,10 @@ def calls_of(
 
 
 def imports_of(running: Running, *, guard: bool) -> Iterator[tuple[Import, bool]]:
-    """Yield the import statements that run with a file or a function, and whether `try:` is around them."""
+    """Yield the import statements that run with a file or a function, and whether each is optional.
+
+    An import is optional under `try:`, and where a test asks for a framework: `if backend == "jax":`.
+    """
     tree: ast.AST = running.module.tree
     if isinstance(running, Function):
         tree = _definition(running) or ast.Module([], [])
@@ -86,9 +93,27 @@ def imports_of(running: Running, *, guard: bool) -> Iterator[tuple[Import, bool]
         for statement in attempt.body
         for node in ast.walk(statement)
     }
+    optional |= {
+        id(node)
+        for test in ast.walk(tree)
+        if isinstance(test, ast.If) and _asks_for_framework(test.test)
+        for statement in test.body
+        for node in ast.walk(statement)
+    }
     for node in early_nodes(tree, guard=guard):
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node, id(node) in optional
+
+
+def _asks_for_framework(test: ast.expr) -> bool:
+    """Whether `test` compares a choice with the name of a framework: `backend == "jax"`."""
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq | ast.In):
+        return False
+    return any(
+        isinstance(part, ast.Constant) and part.value in CHOICES
+        for part in ast.walk(test)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+    )
 
 
 def place_of(running: Running, analysis: Analysis) -> str:

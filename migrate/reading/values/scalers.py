@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code
+from migrate.reading.names.dead_branches import constant
+from migrate.reading.tree.tree import code, keyword
 from migrate.reading.values.words import SCALER
 
 if TYPE_CHECKING:
@@ -39,3 +40,10 @@ def _used(context: Parsed) -> frozenset[str]:
         ):
             found.add(code(scaled.func.value))
     return frozenset(found)
+
+
+def is_switched_off(call: cst.Call, script: Parsed) -> bool:
+    """Whether `call` makes a scaler whose `enabled=` is a constant that is false: its calls pass through."""
+    enabled = keyword(call, "enabled")
+    value = constant(enabled.value, script) if enabled is not None else None
+    return value is not None and not value[0]

@@ -10,7 +10,8 @@ from migrate.check.common import NamedHazard
 from migrate.check.hazard import Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.script import Script
-from migrate.reading.tree.tree import code, keyword, string_value
+from migrate.reading.tree.tree import keyword, string_value
+from migrate.reading.values.scalers import is_switched_off
 
 
 class GradScaler(NamedHazard):
@@ -105,8 +106,7 @@ class GradScaler(NamedHazard):
         """Yield the use of a scaler that is not switched off."""
         above = facts.context.parent(node)
         if isinstance(above, cst.Call) and above.func is node:
-            enabled = keyword(above, "enabled")
-            if enabled is not None and code(enabled.value) == "False":
+            if is_switched_off(above, facts.context):
                 return
             if _only_keeps_state(above, facts.context):
                 return

@@ -24,11 +24,12 @@ class GuardedSave(Hazard):
     """A save runs in one replica only.
 
     **Why.** Saving reads the weights, and reading them runs the graph that is pending: in one replica. Where
-    that graph holds a collective the others never meet it, and all hang. `xm.save` itself meets the other
-    replicas in a rendezvous.
+    that graph holds a collective the others never meet it, and all hang. `xm.save` runs the pending graph
+    too, before it writes: in every replica that calls it.
 
     **What to do.** Call `xm.save(obj, path, global_master=True)` in every replica, outside of the condition:
-    it writes in one. `shims.save` does so too.
+    it writes in one. `shims.save` does so too. `xm.save` of torch_xla 2.9 does not wait for the other
+    replicas: where they read the file next, `xm.rendezvous("saved")` comes after it, in every replica.
 
     What is on the host already, arrays and plain numbers, may be saved in one replica. Where it does not show
     what is saved, this is information.

@@ -18,6 +18,9 @@ from migrate.reading.values.words import BOOLEAN_METHODS, ENTRY_OF_MASK, MASK, w
 # Methods that give a mask with the same values.
 SAME_VALUES = words("bool clone contiguous detach flatten ravel reshape squeeze to unsqueeze view")
 
+# Packages whose arrays are not torch's.
+OTHER_FRAMEWORKS = frozenset({"jax", "flax", "mlx"})
+
 
 class BooleanIndex(Hazard):
     """Indexing with a boolean mask has a shape that depends on values.
@@ -142,6 +145,8 @@ class BooleanIndex(Hazard):
             yield from self._put(node, facts)
             return
         assert isinstance(node, cst.Subscript)
+        if _is_of_other_framework(node.value, facts):
+            return
         for element in node.slice:
             index = element.slice
             if not isinstance(index, cst.Index) or isinstance(index.value, cst.BaseNumber):
@@ -169,6 +174,19 @@ class BooleanIndex(Hazard):
                 message = "a boolean mask as index: a compilation for each number; torch.where"
                 yield from varying(self, node, element.value, message, facts)
                 return
+
+
+def _is_of_other_framework(value: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `value` is an array of JAX or MLX: by what made it, or in a file without torch."""
+    if facts.names.roots & OTHER_FRAMEWORKS and "torch" not in facts.names.roots:
+        return True
+    values = (
+        facts.values.given_to(value) if isinstance(value, cst.Name | cst.Attribute) else [value]
+    )
+    made = [facts.names.of(call.func) or "" for call in values if isinstance(call, cst.Call)]
+    return len(made) == len(values) > 0 and all(
+        name.partition(".")[0] in OTHER_FRAMEWORKS for name in made
+    )
 
 
 def _may_be_mask(node: cst.Subscript, index: cst.BaseExpression, facts: Facts) -> bool:

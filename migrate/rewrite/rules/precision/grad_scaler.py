@@ -13,6 +13,7 @@ from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_distributed import SHARDED_SCALER
 from migrate.reading.catalogue.torch_other import TYPED_SCALERS
 from migrate.reading.tree.tree import bind, code, keyword, string_value
+from migrate.reading.values.scalers import is_switched_off
 from migrate.reading.values.words import words
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -366,7 +367,8 @@ class GradScaler(Rule):
         if enabled is None and by_position is not None:
             enabled = call.args[by_position]
         device = _device(call, name)
-        if enabled is not None and code(enabled.value) == "False" and name not in GONE_SCALERS:
+        off = enabled is not None and code(enabled.value) == "False"
+        if (off or is_switched_off(call, context)) and name not in GONE_SCALERS:
             return
         xla = context.string("xla", like=device.value if device else None)
         function = None
@@ -405,6 +407,8 @@ def _at_rest(call: cst.Call, context: Workspace) -> list[Change] | None:
     device = bound.get("device")
     if device is not None and string_value(device.value) == "cpu":
         return []
+    if is_switched_off(call, context):
+        return []  # its state is empty as it was
     line = context.parent(context.parent(call))
     if not isinstance(line, cst.SimpleStatementLine):
         return None

@@ -7,8 +7,8 @@ from typing import TypeGuard
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, string_value
-from migrate.reading.values.scalers import is_scaler
+from migrate.reading.tree.tree import string_value
+from migrate.reading.values.scalers import is_scaler, is_switched_off
 from migrate.rewrite.workspace import Workspace
 
 
@@ -24,7 +24,11 @@ def empty_states(
     """
     made = set(disabled)
     # Made disabled: the CUDA script saves an empty state too.
-    names = {name for call in made if not _is_off(call) and (name := _kept_as(call, context))}
+    names = {
+        name
+        for call in made
+        if not is_switched_off(call, context) and (name := _kept_as(call, context))
+    }
     for call in context.all_of(cst.Call):
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "state_dict":
             continue
@@ -49,13 +53,6 @@ def takes_scale(node: cst.CSTNode | None) -> TypeGuard[cst.Subscript]:
         return False
     index = node.slice[0].slice
     return isinstance(index, cst.Index) and string_value(index.value) == "scale"
-
-
-def _is_off(call: cst.Call) -> bool:
-    return any(
-        arg.keyword is not None and arg.keyword.value == "enabled" and code(arg.value) == "False"
-        for arg in call.args
-    )
 
 
 def _kept_as(call: cst.Call, context: Workspace) -> str | None:

@@ -24,7 +24,8 @@ class RivalFrameworks(Hazard):
     **Why.** One process at a time owns a TPU chip, and in it one runtime. JAX takes all chips at its first
     array, torch_xla at its first tensor on the device: the second of them hangs or fails. A TensorFlow built
     for TPUs does the same. Only the process that uses torch_xla is meant: what it imports, also through
-    files of the project and in functions that it calls.
+    files of the project and in functions that it calls. Under `try:`, or where the script asks for a
+    framework by name (`if backend == "jax":`), this is information.
 
     **What to do.** Keep the other framework on the host: `os.environ["JAX_PLATFORMS"] = "cpu"` before the
     first import of jax, the package `tensorflow-cpu` in place of `tensorflow`. Or do its part in a process of
