@@ -7,6 +7,7 @@ import libcst as cst
 from migrate.reading.facts import Facts
 from migrate.reading.tree.tree import code
 
+PLAIN = frozenset({"bool", "float", "int", "str"})
 LEAVING = (cst.Return, cst.Continue, cst.Break, cst.Raise)
 
 
@@ -20,6 +21,10 @@ def is_no_tensor(value: cst.CSTNode, facts: Facts) -> bool:
             says = _says_tensor(above.test, value, facts)
             in_body = below is above.body
             if says is not None and says is not in_body and _is_same(value, above, facts):
+                return True
+        elif isinstance(above, cst.BooleanOperation) and below is above.right:
+            says = _says_tensor(above.left, value, facts)
+            if says is not None and says is isinstance(above.operator, cst.Or):
                 return True
         elif isinstance(above, cst.IndentedBlock) and isinstance(below, cst.BaseStatement):
             for earlier in above.body[: above.body.index(below)]:
@@ -41,7 +46,7 @@ def _leaves_with(statement: cst.CSTNode, name: cst.Name, facts: Facts) -> bool:
 
 
 def _says_tensor(test: cst.BaseExpression, name: cst.Name, facts: Facts) -> bool | None:
-    """Return whether `name` is a tensor where `test` holds, and only there; None where it says neither."""
+    """Return whether `name` may be a tensor where `test` holds, and there only; None: it says neither."""
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         inner = _says_tensor(test.expression, name, facts)
         return None if inner is None else not inner
@@ -53,7 +58,9 @@ def _says_tensor(test: cst.BaseExpression, name: cst.Name, facts: Facts) -> bool
         return None
     asked = test.args[1].value
     kinds = [e.value for e in asked.elements] if isinstance(asked, cst.Tuple) else [asked]
-    return True if any(facts.names.of(kind) == "torch.Tensor" for kind in kinds) else None
+    if any(facts.names.of(kind) == "torch.Tensor" for kind in kinds):
+        return True
+    return False if all(code(kind) in PLAIN for kind in kinds) else None
 
 
 def _is_same(name: cst.Name, test: cst.CSTNode, facts: Facts) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+import pytest
+
 from migrate.check.config import Config
 from migrate.check.finding import Finding
 from migrate.check.project import Checked, check_paths
@@ -202,3 +204,69 @@ def test_what_stands_below_the_update_is_in_a_step_that_a_mark_ends(tmp_path: Pa
     # Nothing ends this one: where its end will be is not known yet, and the read may stay outside.
     project(tmp_path / "unmarked", train=LOOP.replace("STEP", call), trainer=TRAINER)
     assert not reads(check(tmp_path / "unmarked"))
+
+
+OPTIMIZER = """
+import torch
+from roots import root
+
+KEPT = "kept"
+
+
+class Kept:
+    def precondition(self, gradient):
+        return root(gradient)
+
+
+class Own(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+        self.lists = MADE
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for kept, group in zip(self.lists, self.param_groups):
+            for p in group["params"]:
+                p.sub_(group["lr"] * READ.precondition(p.grad))
+"""
+ROOTS = """
+import torch
+
+
+def root(x, epsilon: float | torch.Tensor = 0.0):
+    if isinstance(epsilon, (int, float)) and epsilon == 0:
+        epsilon = 1e-6
+    if not torch.isfinite(x).all():
+        raise ValueError("not finite")
+    return x / (x.norm() + epsilon)
+"""
+OPTIMIZING = """
+import torch
+from own import Own
+
+
+def train(model, loader):
+    model = model.cuda()
+    optimizer = Own(model.parameters(), 0.1)
+    for x in loader:
+        loss = model(x.cuda()).sum()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "read"),
+    [
+        ('[{"kept": Kept()}]', 'self.lists[0]["kept"]'),
+        ("[{KEPT: Kept()}]", "self.lists[0][KEPT]"),
+        ("[Kept()]", "self.lists[0]"),
+        ("[{}]\n        for kept in self.lists:\n            kept[KEPT] = Kept()", "kept[KEPT]"),
+        ('[{}]\n        for kept in self.lists:\n            kept["x"] = Kept()', 'kept["x"]'),
+    ],
+)
+def test_an_object_in_a_dict_of_a_list_is_followed(tmp_path: Path, made: str, read: str) -> None:
+    own = OPTIMIZER.replace("MADE", made).replace("READ", read)
+    project(tmp_path, train=OPTIMIZING, own=own, roots=ROOTS)
+    (found,) = check(tmp_path).findings
+    assert (found.code, found.path.name, found.line) == ("XLA110", "roots.py", 7)

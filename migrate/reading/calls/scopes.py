@@ -409,9 +409,9 @@ class _Walk:
         elif isinstance(target, ast.Attribute):
             self._bind_attribute(target, Binding("value", scope, value), scope)
         elif isinstance(target, ast.Subscript):
-            if isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str):
+            if (key := key_of(target.slice)) is not None:
                 binding = Binding("value", scope, value)
-                self.top.assigned[target.slice.value].append((target.value, binding))
+                self.top.assigned[key].append((target.value, binding))
         elif isinstance(target, ast.Tuple | ast.List):
             for index, part in enumerate(target.elts):
                 binding = Binding("item", scope, value, index=index)
@@ -469,6 +469,16 @@ class _Walk:
 def lambda_name(node: ast.Lambda) -> str:
     """Return the name, no identifier, under which a scope keeps the lambda `node`."""
     return f"<lambda {node.lineno}:{node.col_offset}>"
+
+
+def key_of(key: ast.expr) -> str | None:
+    """Return under which key an item is put or read: a string, or "[NAME]" of a constant; else None."""
+    match key:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.Name(id=name) | ast.Attribute(attr=name) if name.isupper():
+            return f"[{name}]"
+    return None
 
 
 def _marks(module: Module, mark: re.Pattern[str]) -> set[int]:

@@ -38,7 +38,15 @@ from migrate.reading.calls.kinds import (
     handed_back,
     result_of,
 )
-from migrate.reading.calls.scopes import Binding, Class, Function, ModuleScope, Scope, lambda_name
+from migrate.reading.calls.scopes import (
+    Binding,
+    Class,
+    Function,
+    ModuleScope,
+    Scope,
+    key_of,
+    lambda_name,
+)
 from migrate.reading.project.project import Project, file_of
 from migrate.reading.replicas.launchers import DDP, DDP_DEVICES
 from migrate.reading.replicas.rank_tests import bound_by_some, chosen_by_rank, returned_by_some
@@ -182,8 +190,10 @@ class Evaluator(Families):
                 device := devices.type_before_colon(container)
             ) is not None:
                 return self.values(device, scope)
-            case ast.Subscript(value=container):
-                return self.elements(container, scope)
+            case ast.Subscript(value=container, slice=key):
+                constant = key_of(key)
+                put = self.at_key(container, constant, scope) if constant is not None else NOTHING
+                return self.elements(container, scope) | put
             case ast.BinOp() | ast.JoinedStr():
                 return devices.spelled(node, scope, self)
             case ast.IfExp(body=one, orelse=other):
@@ -319,7 +329,7 @@ class Evaluator(Families):
     def _flat(self, part: ast.expr, scope: Scope) -> Values:
         if isinstance(part, ast.Starred):
             return self.elements(part.value, scope)
-        if isinstance(part, ast.List | ast.Tuple):
+        if isinstance(part, ast.List | ast.Tuple | ast.Set | ast.Dict):
             return self.elements(part, scope)
         return self.values(part, scope)
 

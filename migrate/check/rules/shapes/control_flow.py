@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.check.asked_type import is_no_tensor
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.reads import CHECKS, is_read, reads_device
 from migrate.reading.facts import Facts
@@ -171,8 +172,12 @@ def _on_values(test: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpre
         if facts.values.is_buffer(test):
             yield test
     elif isinstance(test, cst.Comparison):
-        parts = (test.left, *(target.comparator for target in test.comparisons))
-        if reads_device(test, facts) or any(is_read(part, facts) for part in parts):
+        sides = [test.left, *(target.comparator for target in test.comparisons)]
+        parts = [side for side in sides if not is_no_tensor(side, facts)]
+        asked = [test] if len(parts) == len(sides) else parts
+        if any(reads_device(part, facts) for part in asked) or any(
+            is_read(part, facts) for part in parts
+        ):
             yield test
     elif isinstance(test, cst.Call):
         name = facts.names.of(test.func) or ""
