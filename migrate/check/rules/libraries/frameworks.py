@@ -11,8 +11,8 @@ class Frameworks(ImportHazard):
     """A framework that starts, shards or reduces by itself is imported.
 
     **Why.** DeepSpeed, Horovod, FairScale, ColossalAI and Megatron own the training step, and have no
-    XLA backend that is kept up; nor have the runners of MMEngine and MMCV, which place the model
-    themselves. Composer has one, for versions of torch before that of torch_xla 2.9.
+    XLA backend that is kept up. Composer has one, for versions of torch before that of torch_xla 2.9.
+    The runners of MMEngine and MMCV know no XLA.
     (Lightning, Accelerate and the Hugging Face Trainer have a switch for TPUs of their own.)
 
     **What to do.** Plain `DistributedDataParallel`, or `XlaFullyShardedDataParallel` where the model
