@@ -37,6 +37,15 @@ measure(nn.Linear(8, 8), torch.ones(4, 8), torch.ones(8, 8), torch.ones(8, 8))
 """
 
 
+TIMED = """\
+torch.cuda.synchronize()
+start = time.time()
+run(net, x)
+torch.cuda.synchronize()
+print(time.time() - start)
+"""
+
+
 def _after(body: str, style: Style = "native") -> str:
     script = SCRIPT.format(body=textwrap.indent(textwrap.dedent(body).strip(), "    "))
     done = rewrite_source(parse(script.encode(), Path("speed.py")), options=Options(style=style))
@@ -47,7 +56,7 @@ def _after(body: str, style: Style = "native") -> str:
     ("style", "sync"), [("native", "torch_xla.sync()"), ("portable", "shims.synchronize()")]
 )
 def test_a_loop_that_warms_up_ends_each_turn(style: Style, sync: str) -> None:
-    after = _after("for _ in range(9):\n    net(x)\ntorch.cuda.synchronize()", style)
+    after = _after(f"for _ in range(9):\n    net(x)\n{TIMED}", style)
     assert f"        output = net(x)\n        {sync}\n" in after
 
 
@@ -99,3 +108,67 @@ def test_what_fills_a_container_stays(lines: str) -> None:
     after = _after(f"{lines}\nstart = time.time()\nnet(x)\nwait()\nprint(time.time() - start)")
     assert f"    {lines.splitlines()[-1].partition('(')[0]}(" in after
     assert after.count("output =") == 1
+
+
+TRAINING = """
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+{above}
+for step in range(9):
+    {first}
+    if step == 2:
+        net.load_teacher()
+    opt.zero_grad()
+    net(x).sum().backward()
+    opt.step()
+    if step % 5 == 0:
+        torch.cuda.synchronize()
+        {last}
+"""
+
+
+@pytest.mark.parametrize(
+    ("above", "first", "last"),
+    [
+        ("", "", "torch.save(net.state_dict(), 'm.pt')"),
+        ("start = time.time()", "", "print(time.time() - start)"),
+        ("", "start = time.time()", "print(time.time() - start)"),
+    ],
+    ids=["no-clock", "clock-around-the-loop", "clock-of-the-turn"],
+)
+def test_what_prepares_the_model_in_a_loop_of_steps_stays(
+    above: str, first: str, last: str
+) -> None:
+    after = _after(TRAINING.format(above=above, first=first or "pass", last=last))
+    assert "        net.load_teacher()\n" in after
+    assert "= net.load_teacher" not in after
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "net(x)\ntorch.cuda.synchronize()",
+        "start = time.time()\nnet(x)\nprint(time.time() - start)\ntorch.cuda.synchronize()",
+        "for _ in range(9):\n    net(x)\n    torch.cuda.synchronize()",
+        f"net.load_teacher()\n{TIMED}",
+    ],
+    ids=["no-clock", "wait-after-the-reading", "loop-without-clock", "prepares"],
+)
+def test_what_no_clock_measures_stays(body: str) -> None:
+    call = "net.load_teacher()" if "load_teacher" in body else "net(x)"
+    assert f"= {call}" not in _after(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "last = time.monotonic()\nfor _ in range(9):\n    now = time.monotonic()\n    print(now - last)\n"
+        "    last = now\n    net(x)\n    wait()",
+        "from timeit import default_timer\nstart = default_timer()\nfor _ in range(9):\n    net(x)\nwait()\n"
+        "print(default_timer() - start)",
+        "def now():\n    torch.cuda.synchronize()\n    return time.time()\n\nstart = now()\nnet(x)\n"
+        "print(now() - start)",
+    ],
+    ids=["reading-of-the-next-turn", "around-the-loop", "helper-that-waits-and-reads"],
+)
+def test_what_a_clock_measures_is_kept(body: str) -> None:
+    assert "output = net(x)\n" in _after(body)

@@ -160,6 +160,20 @@ LIBRARIES = (
         "XLA411",
     ),
     *_trains(
+        "mmengine.runner.Runner mmengine.runner.runner.Runner mmengine.runner.FlexibleRunner",
+        "the Runner of MMEngine places model and batches itself, and knows no XLA: beside a TPU it trains "
+        "on the CPU of the host",
+        "a loop of your own around model.train_step or the model's losses, with DistributedDataParallel on "
+        "the 'xla' process group",
+        "XLA411",
+    ),
+    *_trains(
+        "mmcv.runner.EpochBasedRunner mmcv.runner.IterBasedRunner mmcv.runner.build_runner",
+        "the runner of MMCV owns the training loop, and ends no step for XLA",
+        "a loop of your own around model.train_step, with DistributedDataParallel on the 'xla' process group",
+        "XLA411",
+    ),
+    *_trains(
         "transformers.Trainer transformers.Seq2SeqTrainer",
         "the Trainer finds a TPU by itself",
         "call this script's main in torch_xla.launch, without fp16=True, which raises, and without "

@@ -12,6 +12,7 @@ class Frameworks(ImportHazard):
 
     **Why.** DeepSpeed, Horovod, FairScale, ColossalAI and Megatron own the training step, and have no
     XLA backend that is kept up. Composer has one, for versions of torch before that of torch_xla 2.9.
+    The runners of MMEngine and MMCV know no XLA.
     (Lightning, Accelerate and the Hugging Face Trainer have a switch for TPUs of their own.)
 
     **What to do.** Plain `DistributedDataParallel`, or `XlaFullyShardedDataParallel` where the model
@@ -28,6 +29,8 @@ class Frameworks(ImportHazard):
             import deepspeed  # XLA411
             import horovod.torch as hvd  # XLA411
             from composer import Trainer  # XLA411
+            from mmengine.runner import Runner  # XLA411
+            from mmcv.runner import build_runner  # XLA411
             """
         ),
         example(
@@ -35,6 +38,8 @@ class Frameworks(ImportHazard):
             import torch
             import accelerate
             import lightning
+            from mmengine.runner import load_checkpoint
+            from mmcv.runner import CheckpointLoader
             """
         ),
     )

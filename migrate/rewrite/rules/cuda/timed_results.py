@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import libcst as cst
 
@@ -21,13 +21,15 @@ CLOCKS = frozenset(
         "time.perf_counter",
         "time.perf_counter_ns",
         "time.monotonic",
+        "time.monotonic_ns",
         "timeit.default_timer",
-        "torch.cuda.Event",
+        "datetime.datetime.now",
     }
 )
 # A function that waits and does little else: `def wait(): ...`.
 MOST_LINES = 3
 Loop = cst.For | cst.While
+Does = Callable[[cst.Call, Workspace], bool]
 
 
 class TimedResults(Rule):
@@ -37,6 +39,7 @@ class TimedResults(Rule):
     drops the result, nothing is left to compute at `torch_xla.sync(wait=True)`, and the time is that of
     recording the graph. The result gets a name: `output = model(x)`. In a loop that waits only below it, as
     one that warms up, each turn would drop the result of the one before: `torch_xla.sync()` ends each turn.
+    What no clock measures stays: after the call there must be a wait, and after that a reading of the clock.
 
     **Reported.** A call whose result is dropped where all names that the rule would give it are used.
 
@@ -125,12 +128,16 @@ class TimedResults(Rule):
         ),
         reported(
             """
+            import time
+
             import torch
 
 
             def measure(model, x, output, result, outputs, results):
+                start = time.time()
                 model(x)
                 torch.cuda.synchronize()
+                print(time.time() - start)
                 return output, result, outputs, results
             """,
             "give it a name",
@@ -144,7 +151,7 @@ class TimedResults(Rule):
         line = context.parent(node)
         if not isinstance(call, cst.Call) or not isinstance(line, cst.SimpleStatementLine):
             return
-        if len(line.body) != 1 or not _waits_below(node, context):
+        if len(line.body) != 1 or not _is_timed(call, context):
             return
         if not _computes(call, context):
             return
@@ -193,7 +200,7 @@ def _computes(call: cst.Call, context: Workspace) -> bool:
         return True
     if name.startswith("torch.") and context.values.kind(call) is Kind.ON_DEVICE:
         return True  # a method of a value may be `weights.update(others)`, which gives nothing
-    return _is_given(func, context) and _reads_clock(call, context)
+    return _is_given(func, context)
 
 
 def _is_given(func: cst.BaseExpression, context: Workspace) -> bool:
@@ -204,28 +211,42 @@ def _is_given(func: cst.BaseExpression, context: Workspace) -> bool:
     return isinstance(owner, cst.FunctionDef) and isinstance(parameter, cst.Param)
 
 
-def _reads_clock(node: cst.CSTNode, context: Workspace) -> bool:
-    calls = nodes_of(_around(node, context), cst.Call)
-    return any(context.qualified_name(call.func) in CLOCKS for call in calls)
-
-
 def _around(node: cst.CSTNode, context: Workspace) -> cst.CSTNode:
     return context.function_around(node) or context.module
 
 
 def _waits(node: cst.CSTNode, context: Workspace) -> list[cst.Call]:
     """Return the calls in `node` that wait, themselves or by a function of the script."""
+    return _calls(node, is_wait, context)
+
+
+def _readings(node: cst.CSTNode, context: Workspace) -> list[cst.Call]:
+    """Return the calls in `node` that read a clock or record an event, themselves or by such a function."""
+    return _calls(node, _reads_clock, context)
+
+
+def _calls(node: cst.CSTNode, does: Does, context: Workspace) -> list[cst.Call]:
     return [
         call
         for call in nodes_of(node, cst.Call)
-        if is_wait(call, context)
+        if does(call, context)
         or any(
-            is_wait(inner, context)
+            does(inner, context)
             for function in context.called(call)
             if len(function.body.body) <= MOST_LINES
             for inner in nodes_of(function.body, cst.Call)
         )
     ]
+
+
+def _reads_clock(call: cst.Call, context: Workspace) -> bool:
+    """Whether `call` reads a clock: `time.time()`, or `start.record()` of an event."""
+    if context.qualified_name(call.func) in CLOCKS:
+        return True
+    func = call.func
+    return (
+        isinstance(func, cst.Attribute) and func.attr.value == "record" and is_wait(call, context)
+    )
 
 
 def _loops(node: cst.CSTNode, context: Workspace) -> list[Loop]:
@@ -239,12 +260,26 @@ def _loops(node: cst.CSTNode, context: Workspace) -> list[Loop]:
     return found
 
 
-def _waits_below(node: cst.CSTNode, context: Workspace) -> bool:
-    """Whether a wait of the same function runs after `node`."""
-    line = context.position(node).line
-    if any(context.position(wait).line > line for wait in _waits(_around(node, context), context)):
+def _is_timed(call: cst.Call, context: Workspace) -> bool:
+    """Whether a clock is read after a wait that runs after `call`: it measures the call, or what follows.
+
+    The turns of a loop follow each other: there the wait and the reading may stand above the call.
+    A loop of training steps is measured by what its steps compute.
+    """
+    loops = _loops(call, context)
+    if loops and context.effects.is_step_loop(loops[0]):
+        return False
+    if any(_waits(loop.body, context) and _readings(loop.body, context) for loop in loops):
         return True
-    return any(_waits(loop.body, context) for loop in _loops(node, context))
+    line = context.position(call).line
+    around = _around(call, context)
+    clocks = [context.position(reading).line for reading in _readings(around, context)]
+    waits = [context.position(wait).line for wait in _waits(around, context)]
+    if not any(line < wait <= clock for wait in waits for clock in clocks):
+        return False
+    # A warm-up is given something to compute with: `model.load_teacher()` prepares.
+    prepares = isinstance(call.func, cst.Attribute) and not call.args
+    return not prepares or any(clock <= line for clock in clocks)
 
 
 def _ends_no_turn(node: cst.CSTNode, context: Workspace) -> bool:

@@ -63,6 +63,16 @@ class Frameworks(Rule):
         ),
         reported(
             """
+            from mmengine.config import Config
+            from mmengine.runner import Runner
+
+            runner = Runner.from_cfg(Config.fromfile('a.py'))
+            runner.train()
+            """,
+            "knows no XLA",
+        ),
+        reported(
+            """
             import flashy
             from dora import hydra_main
 
