@@ -117,6 +117,15 @@ class Parsed:
         """Return the functions and methods of this script that `call` runs."""
         return self.here(self.run_by(call))
 
+    @cached_property
+    def callers(self) -> Mapping[int, list[cst.Call]]:
+        """The calls of this script that run a function or method of it, by the id of the function."""
+        found: dict[int, list[cst.Call]] = defaultdict(list)
+        for call in self.all_of(cst.Call):
+            for function in self.called(call):
+                found[id(function)].append(call)
+        return dict(found)
+
     def here(self, definitions: Iterable[Definition]) -> list[cst.FunctionDef]:
         """Return those of some functions of the project that are of this script."""
         here = self.file

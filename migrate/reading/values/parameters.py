@@ -115,9 +115,8 @@ def _is_given_parameters(param: cst.Param, context: Script, seen: set[int]) -> b
     if function.name.value == "__init__" and is_in_optimizer(function, context):
         return names[1:2] == [param.name.value]
     is_method = names[:1] == ["self"]
-    for call in context.all_of(cst.Call):
-        if function in context.called(call):
-            given = (bind(call, names[is_method:]) or {}).get(param.name.value)
-            if given is not None and holds_parameters(given.value, context, seen):
-                return True
+    for call in context.callers.get(id(function), ()):
+        given = (bind(call, names[is_method:]) or {}).get(param.name.value)
+        if given is not None and holds_parameters(given.value, context, seen):
+            return True
     return False

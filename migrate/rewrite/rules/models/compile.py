@@ -147,7 +147,7 @@ class Compile(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one compiled function, or the finding at one that is left."""
         if isinstance(node, cst.SimpleString | cst.FormattedStringText):
-            if not _all_left(context) and asks_for_prefix(node, context):
+            if asks_for_prefix(node, context) and not _all_left(context):
                 yield from self.report(_reported(node, context), PREFIX_GOES)
         elif context.portable and not isinstance(node, cst.Attribute):
             yield from self._portable(node, context)
