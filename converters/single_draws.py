@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
+
+from converters.original_lines import line_of_original
 
 _KEPT, _DROPPED = 1.0, 0.0
 
@@ -85,19 +85,6 @@ class _Draw(float):
 def _line() -> str:
     line = line_of_original()
     return f" ({line})" if line else ""
-
-
-def line_of_original(*ours: str) -> str:
-    """The line of the original that is running: "net.py:12"; "" where none is.
-
-    Args:
-        ours: the beginnings of the paths of files, beside torch's, that are not the original's.
-    """
-    inside = (f"{torch.__path__[0]}/", __file__, *ours)
-    for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.startswith(inside):
-            return f"{Path(frame.filename).name}:{frame.lineno}"
-    return ""
 
 
 class _Scalars(TorchFunctionMode):

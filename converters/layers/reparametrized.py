@@ -38,6 +38,8 @@ from converters.layers.layout import (
 )
 
 Array = np.ndarray[Any, Any]
+# The module of torch in which the classes of layers with a parametrization are made.
+_PARAMETRIZED = "torch.nn.utils.parametrize"
 Compute = Callable[[Mapping[str, Any]], Any]  # the tensors by their names in the layer → the weight
 
 
@@ -114,6 +116,11 @@ def reparametrized(module: Any, weights: Weights) -> Weights:
 def is_reparametrized(module: Any) -> bool:
     """Whether the layer computes a weight from other tensors."""
     return bool(_computed(module))
+
+
+def class_before(module: Any) -> type:
+    """The class of a module as it was made: torch gives one with a parametrization a class of its own."""
+    return next(cls for cls in type(module).__mro__ if cls.__module__ != _PARAMETRIZED)
 
 
 def is_computed_before(module: Any, weights: Weights) -> bool:
@@ -288,7 +295,7 @@ def _computed(module: Any) -> dict[str, _Source]:
     """The weights that a layer computes, by name."""
     found = {name: _hooked(hook, module) for name, hook in _hooks(module)}
     lists = module._modules.get("parametrizations")
-    if type(module).__module__ == "torch.nn.utils.parametrize" and lists is not None:
+    if type(module).__module__ == _PARAMETRIZED and lists is not None:
         found |= {name: _parametrized(name, one) for name, one in lists.items()}
     return found
 

@@ -19,6 +19,7 @@ from converters.layers.registry import find_entry
 from converters.layers.reparametrized import (
     CannotComputeError,
     Computed,
+    class_before,
     is_computed_before,
     is_reparametrized,
     layer_around,
@@ -28,7 +29,6 @@ from converters.mapping.flatten import Flattened, concerns, flattened_inputs
 from converters.mapping.paths import Api, Place, is_container
 
 BUFFERS = "buffers"
-_PARAMETRIZED = "torch.nn.utils.parametrize"
 PARAMETER_KIND = "Parameter"
 BUFFER_KIND = "buffer"
 
@@ -278,7 +278,7 @@ def _is_own(module: Any, weights: Weights, name: str) -> bool:
 def _note(module: Any, entry: LayerEntry | None, targets: tuple[Target, ...], api: Api) -> str:
     """What to know about a layer's weight."""
     notes = []
-    cls = next(cls for cls in type(module).__mro__ if cls.__module__ != _PARAMETRIZED)
+    cls = class_before(module)
     if entry and cls.__name__ != entry.kind and not cls.__module__.startswith("torch."):
         notes.append(f"{cls.__name__}, a subclass: its own forward is yours to write")
     if any(isinstance(target.join, Computed) for target in targets):

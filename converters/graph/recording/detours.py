@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import sympy
@@ -16,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from converters.graph.files import tree_of
+from converters.original_lines import frame_of_original
 
 
 @contextmanager
@@ -420,11 +419,8 @@ class FiniteValues(TorchFunctionMode):
 
 def place() -> tuple[str, int]:
     """The line of the model that is running."""
-    inside = (f"{torch.__path__[0]}/", f"{Path(__file__).parent}/", "<")
-    for one in reversed(traceback.extract_stack()):
-        if not one.filename.startswith(inside):
-            return one.filename, one.lineno or 0
-    return "?", 0
+    frame = frame_of_original("<")
+    return ("?", 0) if frame is None else (frame.filename, frame.lineno or 0)
 
 
 def _is_check(file: str, line: int) -> bool:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-import converters
 from converters.graph.ir import Frame
 from converters.graph.ops.registry import lowerings
+from converters.original_lines import OURS
 
 # Operators that torch makes of others.
 _OF_OTHERS = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -23,7 +22,6 @@ _STRIDED = {"aten.stft.default", "aten.stft.center", "aten.istft.default"}
 # What gives a number of Python for a tensor's value.
 _READ = {"aten.item.default", "aten._local_scalar_dense.default"}
 _CHECK = re.compile(r"aten\._assert|aten\.sym_constrain|aten\._functional_sym_constrain")
-_OURS = f"{Path(converters.__file__).parent}/"
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
@@ -44,7 +42,7 @@ def frames_of(node: fx.Node) -> tuple[Frame, ...]:
     return tuple(
         Frame(file, int(line), function)
         for file, line, function in found
-        if not file.startswith(_OURS)
+        if not file.startswith(OURS)
     )
 
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from converters.single_draws import line_of_original
+from converters.original_lines import line_of_original
 
 # Attributes that torch itself keeps in every module.
 _OF_TORCH = frozenset(vars(torch.nn.Module()))
-# The recording, whose frames are not the original's.
-_HERE = str(Path(__file__).parent)
 _PLAIN = (torch.Tensor, bool, int, float, str, type(None))
 
 
@@ -64,7 +61,7 @@ class State(TorchDispatchMode):
         path = self._storages.get(written.untyped_storage().data_ptr())
         if path is None:
             return
-        self.lines.setdefault(path, line_of_original(_HERE))
+        self.lines.setdefault(path, line_of_original())
         weight = self._weights.get(path)
         if weight is not None and path not in self._written:
             self._written[path] = weight, weight.detach().clone()

@@ -245,9 +245,9 @@ class _Classes:
                 at = at.setdefault(part, {})
             at[last] = path
         prefix = f"{one.path}." if one.path else ""
-        if has_layers(one.module) and not tree:
-            return  # what it holds computes without weights, and is written where it is called
         if has_layers(one.module):  # a Sequential or list with a forward of its own
+            if not tree:
+                return  # what it holds has no weights, and is written where it is called
             inner = [
                 self._held(one.module, key, f"{prefix}{key}", child, tree[key])
                 if key in tree

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from converters.layers.reparametrized import class_before
 from migrate.port.sizes.beyond import lifted
 from migrate.port.sizes.construction import Construction
 from migrate.port.sizes.flax import package_of
@@ -92,14 +93,10 @@ def _is_same(one: Any, other: Any) -> bool:
         {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
         for module in (one, other)
     ]
-    kinds = [{name: _kind(inner) for name, inner in each.named_modules()} for each in (one, other)]
+    kinds = [
+        {name: class_before(inner) for name, inner in each.named_modules()} for each in (one, other)
+    ]
     return shapes[0] == shapes[1] and kinds[0] == kinds[1]
-
-
-def _kind(module: Any) -> Any:
-    """The class of a module; of one with a parametrization, which has a class of its own, the class above."""
-    kind = type(module)
-    return kind.__bases__[0] if kind.__module__ == "torch.nn.utils.parametrize" else kind
 
 
 class _Proof:

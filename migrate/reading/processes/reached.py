@@ -110,9 +110,8 @@ def _asks_for_framework(test: ast.expr) -> bool:
     if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq | ast.In):
         return False
     return any(
-        isinstance(part, ast.Constant) and part.value in CHOICES
+        isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value in CHOICES
         for part in ast.walk(test)
-        if isinstance(part, ast.Constant) and isinstance(part.value, str)
     )
 
 

@@ -45,5 +45,10 @@ def _used(context: Parsed) -> frozenset[str]:
 def is_switched_off(call: cst.Call, script: Parsed) -> bool:
     """Whether `call` makes a scaler whose `enabled=` is a constant that is false: its calls pass through."""
     enabled = keyword(call, "enabled")
-    value = constant(enabled.value, script) if enabled is not None else None
+    return enabled is not None and is_off(enabled.value, script)
+
+
+def is_off(enabled: cst.BaseExpression, script: Parsed) -> bool:
+    """Whether what a scaler is given for `enabled` is a constant that is false."""
+    value = constant(enabled, script)
     return value is not None and not value[0]

@@ -208,15 +208,13 @@ def _constructed(
         name: the parameter.
         facts: the script.
     """
-    owner = facts.context.class_around(function)
-    if function.name.value != "__init__" or owner is None:
+    if function.name.value != "__init__":
         return
     names = [parameter.name.value for parameter in function.params.params][1:]
-    for call in facts.context.all_of(cst.Call):
-        if isinstance(call.func, cst.Name) and call.func.value == owner.name.value:
-            bound = bind(call, names)
-            if bound is not None and name in bound:
-                yield bound[name].value
+    for call in facts.context.callers.get(id(function), ()):
+        bound = bind(call, names)
+        if bound is not None and name in bound:
+            yield bound[name].value
 
 
 def _is_weight(value: cst.BaseExpression, facts: Facts) -> bool:

@@ -13,7 +13,7 @@ from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_distributed import SHARDED_SCALER
 from migrate.reading.catalogue.torch_other import TYPED_SCALERS
 from migrate.reading.tree.tree import bind, code, keyword, string_value
-from migrate.reading.values.scalers import is_switched_off
+from migrate.reading.values.scalers import is_off, is_switched_off
 from migrate.reading.values.words import words
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -367,8 +367,7 @@ class GradScaler(Rule):
         if enabled is None and by_position is not None:
             enabled = call.args[by_position]
         device = _device(call, name)
-        off = enabled is not None and code(enabled.value) == "False"
-        if (off or is_switched_off(call, context)) and name not in GONE_SCALERS:
+        if enabled is not None and is_off(enabled.value, context) and name not in GONE_SCALERS:
             return
         xla = context.string("xla", like=device.value if device else None)
         function = None
