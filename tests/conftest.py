@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Generator
 from importlib.util import find_spec
 
@@ -28,6 +29,16 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Fail the test that imports torch_xla: that replaces layers of torch for all tests after it."""
+    was_there = "torch_xla" in sys.modules
+    result = yield
+    if not was_there and "torch_xla" in sys.modules:
+        pytest.fail("the test has imported torch_xla into its process: run it in one of its own")
+    return result
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
