@@ -8,6 +8,7 @@ from torch.ao.nn import qat, quantizable
 
 from converters import Outcome, convert_to_pytree, plan
 from converters.errors import RefusedKeysError
+from tests.frameworks import in_own_process
 
 
 def row_of(model, key, state=None):
@@ -262,15 +263,19 @@ def test_a_single_layer_is_a_model():
 
 @pytest.mark.xla
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_a_gru_is_a_gru_after_torch_xla_was_imported(bidirectional, monkeypatch):
+def test_a_gru_is_a_gru_after_torch_xla_was_imported(bidirectional):
     """That import puts a class of its own in its place, which makes torch's for two directions."""
-    from torch_xla.experimental.gru import GRU
-
     own_rows = rows_of(nn.GRU(5, 3, bidirectional=bidirectional))
-    monkeypatch.setattr(GRU, "_orig", nn.GRU)
-    monkeypatch.setattr(nn, "GRU", GRU)
-    rows = rows_of(nn.GRU(5, 3, bidirectional=bidirectional))
+    rows = in_own_process(rows_with_torch_xla, bidirectional)
     assert {key: row.path for key, row in rows.items()} == {
         key: row.path for key, row in own_rows.items()
     }
     assert all(row.outcome is Outcome.MAPPED for row in rows.values())
+
+
+def rows_with_torch_xla(bidirectional):
+    own = nn.GRU
+    import torch_xla  # noqa: F401
+
+    assert nn.GRU is not own
+    return rows_of(nn.GRU(5, 3, bidirectional=bidirectional))

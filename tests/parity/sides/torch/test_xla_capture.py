@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,28 +15,9 @@ from migrate.parity.dump.reference import Forced
 from migrate.parity.ground.errors import ParityError
 from migrate.parity.ground.settings import TRUTH, Settings
 from migrate.parity.inputs.set import read_inputs
-from tests.waiting import LIMIT
+from tests.frameworks import in_own_process
 
 pytestmark = pytest.mark.xla
-ROOT = Path(__file__).parents[4]
-
-
-def in_a_process(what: str, folder: Path) -> Any:
-    """What a function of this file gives; torch_xla starts in a process of its own."""
-    program = (
-        "import json; from pathlib import Path; import tests.parity.sides.torch.test_xla_capture as here; "
-        f"print(json.dumps(here.{what}(Path({str(folder)!r}))))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=os.environ | {"PJRT_DEVICE": "CPU"},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def executions() -> int:
@@ -90,7 +67,7 @@ def layers(folder: Path) -> Any:
 
 
 def test_layers_are_captured_in_two_executions(tmp_path: Path) -> None:
-    found = in_a_process("layers", tmp_path)
+    found = in_own_process(layers, tmp_path)
     for name, made in found.items():
         # The pass without hooks and the one with them; the one that is fed.
         assert made["executions"] == [2, 1], name
@@ -157,7 +134,7 @@ def work(folder: Path) -> Any:
 def test_gradients_training_and_decoding_are_the_cpus(tmp_path: Path) -> None:
     from safetensors.numpy import load_file
 
-    found = in_a_process("work", tmp_path)
+    found = in_own_process(work, tmp_path)
     assert not found["early"]  # importing the side starts no runtime: the flag can still be set
     one, other = (load_file(tmp_path / name / "000.safetensors") for name in ("xla", "cpu"))
     assert sorted(one) == sorted(other)
@@ -203,7 +180,7 @@ def test_excess_precision_reaches_the_compiler(tmp_path: Path) -> None:
     from tests.parity.sides.torch.torch_made import floats
 
     floats(tmp_path, "x", (64, 64), 1)
-    assert in_a_process("with_excess", tmp_path) != in_a_process("without_excess", tmp_path)
+    assert in_own_process(with_excess, tmp_path) != in_own_process(without_excess, tmp_path)
 
 
 def transformers_models(folder: Path) -> Any:
@@ -217,7 +194,7 @@ def transformers_models(folder: Path) -> Any:
 
 @pytest.mark.long
 def test_models_of_transformers(tmp_path: Path) -> None:
-    for name, made in in_a_process("transformers_models", tmp_path).items():
+    for name, made in in_own_process(transformers_models, tmp_path).items():
         # Some models look at their mask before they run, with hooks or without: an execution each.
         plain_and_hooked, fed = made["executions"]
         assert plain_and_hooked == 2 * fed, name
