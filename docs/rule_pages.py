@@ -7,9 +7,7 @@ python docs/rule_pages.py --check   exit code 1 if a page differs from its rule
 from __future__ import annotations
 
 import difflib
-import inspect
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import layer_pages
@@ -19,12 +17,12 @@ from migrate.check.hazard import Group, Hazard
 from migrate.check.rules import all_hazards
 from migrate.parity.causes import all_patterns
 from migrate.parity.causes.frame import page as cause_pages
-from migrate.reading.tree.source import parse
 from migrate.report.text.hazards import hazard_page
+from migrate.report.text.rules import rule_page, title
 from migrate.rewrite.options import Options
-from migrate.rewrite.rule import Example, Kind, Rule
+from migrate.rewrite.rule import Rule
 from migrate.rewrite.rules import all_rules
-from migrate.rewrite.story import rewrite, rewrite_source
+from migrate.rewrite.story import rewrite
 
 DOCS = Path(__file__).parent
 GUIDE = DOCS / "shims" / "portable.md"
@@ -32,59 +30,14 @@ LAYERS = DOCS / "weights" / "layers.md"
 NAMES = DOCS / "names.md"
 
 
-def title(rule: Rule) -> str:
-    """Return the first line of the rule's docstring."""
-    return inspect.cleandoc(rule.__doc__ or "").splitlines()[0]
-
-
-def page(rule: Rule) -> str:
-    """Return the Markdown page of `rule`."""
-    _, _, body = inspect.cleandoc(rule.__doc__ or "").partition("\n")
-    parts = [f"# {rule.name}: {title(rule)}", f"Safety: {rule.safety.value}.", body.strip()]
-    for kind, heading in (
-        (Kind.REWRITTEN, "Rewritten"),
-        (Kind.LEFT_ALONE, "Left alone"),
-        (Kind.REPORTED, "Reported, not edited"),
-    ):
-        shown = [example for example in rule.examples if example.kind is kind]
-        if shown:
-            parts.append(f"## {heading}")
-            parts.extend(_example(example) for example in shown)
-        if kind is Kind.REWRITTEN and shown:
-            parts.append("## Rewritten with `--style portable`")
-            parts.extend(_portable(rule, shown[0]))
-    return "\n\n".join(parts) + "\n"
-
-
-def _example(example: Example) -> str:
-    if example.kind is not Kind.REWRITTEN:
-        return f"```python\n{example.before}```"
-    return _diff(example.before, example.after)
-
-
-def _diff(before: str, after: str) -> str:
-    diff = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1000)
-    lines = list(diff)[3:]  # without the names of the files and the first position
-    return "```diff\n" + "\n".join(lines) + "\n```"
-
-
-def _portable(rule: Rule, example: Example) -> list[str]:
-    """Return the parts of the page that show what becomes of `example` in the portable style."""
-    path = Path("notebook.ipynb" if rule.notebook else "script.py")
-    options = replace(rule.options, style="portable")
-    done = rewrite_source(parse(example.before.encode(), path), options=options)
-    own = [note.message for note in done.findings if note.rule == rule.name]
-    parts = [_diff(example.before, done.data.decode())] if done.changed else ["It stays as it is."]
-    return [*parts, *(f"Reported: {message}." for message in own)]
-
-
 def index(rules: tuple[Rule, ...]) -> str:
     """Return the Markdown list of all rules."""
     rows = [
-        f"| [{rule.name}]({rule.name}.md) | {title(rule)} | {rule.safety.value} |" for rule in rules
+        f"| [{rule.name}]({rule.name}.md) | {rule.code} | {title(rule)} | {rule.safety.value} |"
+        for rule in rules
     ]
     head = ["# Rewrite rules", "", "Made from the rules by `make docs`.", ""]
-    return "\n".join([*head, "| rule | does | safety |", "|---|---|---|", *rows]) + "\n"
+    return "\n".join([*head, "| rule | code | does | safety |", "|---|---|---|---|", *rows]) + "\n"
 
 
 def hazard_index(hazards: tuple[Hazard, ...]) -> str:
@@ -103,7 +56,7 @@ def hazard_index(hazards: tuple[Hazard, ...]) -> str:
 
 def all_pages() -> dict[str, dict[str, str]]:
     """Return the text of every page by folder and name."""
-    rules = {f"{rule.name}.md": page(rule) for rule in all_rules()}
+    rules = {f"{rule.name}.md": rule_page(rule) for rule in all_rules()}
     hazards = {f"{hazard.code}.md": hazard_page(hazard) for hazard in all_hazards()}
     causes = {f"{pattern.name}.md": cause_pages.page(pattern) for pattern in all_patterns()}
     return {

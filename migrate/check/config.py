@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from migrate.check.hazard import Severity
+from migrate.check.redirects import names_code
+from migrate.check.severity import Severity
 from migrate.errors import MigrateError
 
 CODE = re.compile(r"XLA\d{0,3}")
-KEYS = ("select", "ignore", "exclude", "severity")
+KEYS = ("select", "ignore", "exclude", "severity", "fail-on")
 
 
 class BadConfigError(MigrateError):
@@ -22,8 +23,9 @@ class BadConfigError(MigrateError):
     Cause: a key, a code or a severity in `[tool.migrate]` of pyproject.toml, or after `--select` or
     `--ignore`, that does not exist.
 
-    Remedy: the keys are select, ignore, exclude (lists of strings) and severity (a table from codes to
-    "error", "warning" or "info"); codes are XLA101 or the beginning of one, such as XLA1.
+    Remedy: the keys are select, ignore, exclude (lists of strings), severity (a table from codes to
+    "error", "warning" or "info") and fail-on (one of these); codes are XLA101
+    or the beginning of one, such as XLA1.
     """
 
 
@@ -37,39 +39,52 @@ class Config:
         exclude: patterns of paths below `root` that are not walked into.
         severities: codes, or their beginnings, with the severity that they have whatever the place.
         root: the folder of the configuration.
+        fails_on: the severity from which on what is found sets exit code 1.
     """
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
-    severities: Mapping[str, Severity] = field(default_factory=dict)
+    severities: Mapping[str, Severity] = field(default_factory=dict, hash=False)
     root: Path = Path()
+    fails_on: Severity = Severity.ERROR
 
     def selects(self, code: str) -> bool:
         """Whether `code` is reported: the longer of the matching selections decides."""
-        chosen = max((len(one) for one in self.select if code.startswith(one)), default=-1)
-        dropped = max((len(one) for one in self.ignore if code.startswith(one)), default=-1)
+        chosen = max((len(one) for one in self.select if names_code(one, code)), default=-1)
+        dropped = max((len(one) for one in self.ignore if names_code(one, code)), default=-1)
         if dropped >= 0 and dropped >= chosen:
             return False
         return chosen >= 0 or not self.select
 
     def severity(self, code: str, usual: Severity) -> Severity:
         """Return the severity that the user gives `code`, else `usual`."""
-        given = [one for one in self.severities if code.startswith(one)]
+        given = [one for one in self.severities if names_code(one, code)]
         return self.severities[max(given, key=len)] if given else usual
 
-    def narrowed(self, select: Sequence[str], ignore: Sequence[str]) -> Config:
+    def narrowed(
+        self, select: Sequence[str], ignore: Sequence[str], known: Sequence[str] = ()
+    ) -> Config:
         """Return the configuration with what the command line says in place of, and beside, its own.
+
+        Args:
+            select, ignore: the codes, as the user wrote them.
+            known: the codes that there are; by default those of the hazards.
 
         Raises:
             BadConfigError: a code that does not exist.
         """
-        chosen = _codes(list(select), "--select") or self.select
-        return replace(self, select=chosen, ignore=self.ignore + _codes(list(ignore), "--ignore"))
+        chosen = _codes(list(select), "--select", known) or self.select
+        ignored = self.ignore + _codes(list(ignore), "--ignore", known)
+        return replace(self, select=chosen, ignore=ignored)
 
 
-def find_config(start: Path) -> Config:
+def find_config(start: Path, known: Sequence[str] = ()) -> Config:
     """Return the `[tool.migrate]` of the nearest pyproject.toml at or above `start` that has one.
+
+    Args:
+        start: a file or a folder.
+        known: the codes that there are; by default those of the hazards.
 
     Raises:
         BadConfigError: it says something that it cannot mean.
@@ -84,11 +99,11 @@ def find_config(start: Path) -> Config:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
             raise BadConfigError(f"{path}: {error}", "mend the file first") from None
         if table is not None:
-            return _config(table, path)
+            return _config(table, path, known)
     return Config(root=start)
 
 
-def _config(table: Any, path: Path) -> Config:
+def _config(table: Any, path: Path, known: Sequence[str]) -> Config:
     if not isinstance(table, dict):
         raise BadConfigError(f"{path}: tool.migrate is no table", "write [tool.migrate]")
     if unknown := sorted(table.keys() - set(KEYS)):
@@ -101,22 +116,26 @@ def _config(table: Any, path: Path) -> Config:
     if not isinstance(given, dict):
         what = f"{path}: severity is no table"
         raise BadConfigError(what, 'write severity = { XLA201 = "info" }')
+    fails_on = table.get("fail-on", Severity.ERROR)
+    if fails_on not in set(Severity):
+        raise BadConfigError(f"{path}: fail-on is {fails_on!r}", "it is error, warning or info")
     severities = {}
     for code, name in given.items():
         if name not in set(Severity):
             what = f"{path}: severity of {code} is {name!r}"
             raise BadConfigError(what, "it is error, warning or info")
-        severities[_codes([code], str(path))[0]] = Severity(name)
+        severities[_codes([code], str(path), known)[0]] = Severity(name)
     return Config(
-        _codes(table.get("select", []), f"{path}: select"),
-        _codes(table.get("ignore", []), f"{path}: ignore"),
+        _codes(table.get("select", []), f"{path}: select", known),
+        _codes(table.get("ignore", []), f"{path}: ignore", known),
         tuple(exclude),
         severities,
         path.parent,
+        Severity(fails_on),
     )
 
 
-def _codes(given: Any, where: str) -> tuple[str, ...]:
+def _codes(given: Any, where: str, known: Sequence[str]) -> tuple[str, ...]:
     """Return the codes of a list, "ALL" and comma-separated ones resolved."""
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
         raise BadConfigError(f"{where}: is no list of codes", 'write ["XLA1", "XLA201"]')
@@ -125,8 +144,7 @@ def _codes(given: Any, where: str) -> tuple[str, ...]:
     for code in codes:
         if not CODE.fullmatch(code):
             raise BadConfigError(f"{where}: {code} is no code", "codes are XLA101, or XLA1 for all")
-        known = any(one.startswith(code) for one in known_codes())
-        if not known:
+        if not any(one.startswith(code) for one in known or known_codes()):
             what = f"{where}: there is no hazard {code}"
             raise BadConfigError(what, "`migrate check --explain list` names them all")
     return tuple(codes)

@@ -28,7 +28,7 @@ def without_repetition(findings: Iterable[Finding]) -> list[Finding]:
     groups: dict[tuple[object, ...], list[Finding]] = defaultdict(list)
     for finding in findings:
         message = _NAME.sub("", finding.message)
-        groups[finding.path, finding.code, finding.severity, message].append(finding)
+        groups[finding.path, finding.code, finding.severity, finding.fix, message].append(finding)
     kept: list[Finding] = []
     for group in groups.values():
         if len(group) <= MOST_ALIKE:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
-from migrate.check.hazard import Severity
+from migrate.check.severity import Severity
 
 UNREADABLE = "XLA000"
 UNUSED_IGNORE = "XLA001"
+
+
+class Fix(StrEnum):
+    """Whether `migrate rewrite` mends a finding."""
+
+    NONE = "none"
+    SAFE = "safe"  # the rewritten script computes the same
+    UNSAFE = "unsafe"  # the same where what the page of the rule names holds
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,7 @@ class Finding:
         message: what happens on a TPU, and what to do.
         cell: of a notebook, from 1, all its cells counted; lines are in it then.
         file_line: where in the file of a notebook the line is written, from 1.
+        fix: whether `migrate rewrite` mends it, and how safely.
     """
 
     path: Path
@@ -38,6 +48,7 @@ class Finding:
     message: str
     cell: int | None = None
     file_line: int | None = None
+    fix: Fix = Fix.NONE
 
     @property
     def place(self) -> str:

@@ -12,18 +12,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import libcst as cst
 
+from migrate.check.severity import Severity as Severity
 from migrate.check.work import Work
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
-
-
-class Severity(StrEnum):
-    """How bad a finding is."""
-
-    ERROR = "error"  # raises, hangs, or trains something else without a word
-    WARNING = "warning"  # slow: compiles again and again, or the host waits at every step
-    INFO = "info"  # worth knowing: runs once, or costs little
 
 
 class Group(StrEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,22 +35,37 @@ class Checked:
         files: the number of files.
         findings: the hazards.
         in_tests: those of the project's tests, which run on no TPU: they fail no check.
+        fails_on: the severity from which on a finding fails the check.
     """
 
     files: int
     findings: tuple[Finding, ...]
     in_tests: tuple[Finding, ...] = ()
+    fails_on: Severity = Severity.ERROR
 
     @property
     def failed(self) -> bool:
-        """Whether one of them, in no test, is an error."""
-        return any(one.severity is Severity.ERROR for one in self.findings)
+        """Whether one of them, in no test, is so bad that the check fails."""
+        return any(one.severity.reaches(self.fails_on) for one in self.findings)
+
+
+def check_paths(paths: Sequence[Path], config: Config, progress: Tell = silent) -> Checked:
+    """Return the hazards of the files `paths` and of the Python files in the folders among them.
+
+    Those that a file repeats are one, and those of tests are apart.
+
+    Raises:
+        UnreadableScriptError, NotUtf8Error, InvalidNotebookError: as `hazards_of`.
+    """
+    return counted(*hazards_of(paths, config, progress), paths, config)
 
 
 @seldom_collected()
 @deep
-def check_paths(paths: Sequence[Path], config: Config, progress: Tell = silent) -> Checked:
-    """Return the hazards of the files `paths` and of the Python files in the folders among them.
+def hazards_of(
+    paths: Sequence[Path], config: Config, progress: Tell = silent
+) -> tuple[int, list[Finding]]:
+    """Return the number of files that are looked at, and each hazard of them.
 
     The steps of these files are followed into the local modules that they import: what of those a step
     runs is looked at too.
@@ -65,10 +80,10 @@ def check_paths(paths: Sequence[Path], config: Config, progress: Tell = silent) 
     # Of what the user names, nothing is said that was not read.
     others = [file for file in files if file in named and file not in worth]
     if not worth and not others:
-        return _apart(len(files), _unreadable(others, config), paths)
+        return len(files), list(_unreadable(others, config))
 
     def wanted(path: Path) -> bool:
-        return not _excluded(path, config)
+        return not is_excluded(path, config)
 
     if len(worth) > FEW:
         progress(f"reading {len(worth)} files")
@@ -78,23 +93,31 @@ def check_paths(paths: Sequence[Path], config: Config, progress: Tell = silent) 
         told = progress if len(worth) > FEW else silent
         work = partial(_check, config=config, named=frozenset(named))
         found = followed.workers.run(work, jobs, told, "checking")
-    return _apart(
-        len(files) + sum(not job.known.whole for job in jobs),
-        [
-            *_unreadable(others, config),
-            *(finding for of_file in found for finding in without_repetition(of_file)),
-        ],
-        paths,
-    )
+    read = len(files) + sum(not job.known.whole for job in jobs)
+    return read, [*_unreadable(others, config), *(one for of_file in found for one in of_file)]
 
 
-def _apart(files: int, findings: Sequence[Finding], named: Sequence[Path]) -> Checked:
-    """Return the hazards with those of tests apart."""
-    tests = {path for path in {finding.path for finding in findings} if is_test(path, named)}
+def counted(
+    files: int, findings: Iterable[Finding], named: Sequence[Path], config: Config
+) -> Checked:
+    """Return findings with those that a file repeats as one, and those of tests apart.
+
+    Args:
+        files: the number of files that were looked at.
+        findings: all of them.
+        named: the files and folders that the user named.
+        config: from which severity on a finding fails the check.
+    """
+    by_path: dict[Path, list[Finding]] = {}
+    for finding in findings:
+        by_path.setdefault(finding.path, []).append(finding)
+    tests = {path for path in by_path if is_test(path, named)}
+    kept = {path: without_repetition(of_file) for path, of_file in by_path.items()}
     return Checked(
         files,
-        tuple(finding for finding in findings if finding.path not in tests),
-        tuple(finding for finding in findings if finding.path in tests),
+        tuple(one for path, of_file in kept.items() if path not in tests for one in of_file),
+        tuple(one for path, of_file in kept.items() if path in tests for one in of_file),
+        config.fails_on,
     )
 
 
@@ -146,19 +169,28 @@ def python_files(path: Path, config: Config) -> Iterator[Path]:
         here = Path(folder)
         folders[:] = sorted(name for name in folders if not _skipped(here / name, config))
         for name in sorted(names):
-            if name.endswith((".py", SUFFIX)) and not _excluded(here / name, config):
+            if name.endswith((".py", SUFFIX)) and not is_excluded(here / name, config):
                 yield here / name
 
 
 def _skipped(folder: Path, config: Config) -> bool:
     hidden = folder.name.startswith(".") or folder.name in SKIPPED
-    return hidden or (folder / "pyvenv.cfg").exists() or _excluded(folder, config)
+    return hidden or (folder / "pyvenv.cfg").exists() or is_excluded(folder, config)
 
 
-def _excluded(path: Path, config: Config) -> bool:
-    """Whether a pattern matches the name of `path`, or its way from the folder of the configuration."""
+def is_excluded(path: Path, config: Config, folder: Path | None = None) -> bool:
+    """Whether a pattern matches the name of `path`, or its way from the folder of the configuration.
+
+    Args:
+        path: a file or a folder.
+        config: the patterns.
+        folder: where given, a folder above: the folders between the two are looked at, too.
+    """
     if not config.exclude:
         return False
+    if folder is not None:
+        between = (above for above in path.parents if above != folder and folder in above.parents)
+        return any(is_excluded(one, config) for one in (path, *between))
     try:
         relative = path.resolve().relative_to(config.root).as_posix()
     except ValueError:

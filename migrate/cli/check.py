@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from migrate.cli.options import as_json
+from migrate.cli.options import as_json, configuration, fail_on
 from migrate.cli.show import FINDINGS, FINE, errors, working_at_files
 
 
@@ -22,31 +22,32 @@ from migrate.cli.show import FINDINGS, FINE, errors, working_at_files
 @click.option(
     "--format", "form", default="text", type=click.Choice(["text", "json", "sarif", "github"])
 )
-@click.option("--explain", metavar="CODE", help="Print the page of a hazard; `list` lists them.")
+@click.option("--explain", metavar="CODE", help="Print the page of a code; `list` lists them.")
+@fail_on
 @as_json
 def check(
     paths: tuple[Path, ...], select: tuple[str, ...], ignore: tuple[str, ...], **options: Any
 ) -> None:
-    """Report TPU hazards in scripts and folders, as a linter does. Nothing is changed.
+    """Report what fails, hangs or is slow on a TPU, as a linter does. Nothing is changed.
 
-    `[tool.migrate]` in pyproject.toml has select, ignore, exclude, severity; `# migrate: ignore[CODE]`
-    silences a line. Exit code 1 if there is an error.
+    What `migrate rewrite` mends is marked [*], or [*unsafe] where the page of its rule names a condition;
+    what is not marked is what it leaves. `[tool.migrate]` in pyproject.toml has select, ignore, exclude,
+    severity and fail-on; `# migrate: ignore[CODE]` silences a line. Exit code 1 if there is an error.
     """
     if not paths and not options["explain"]:
         raise click.UsageError("give the path of a script or a folder")
     with errors():
-        from migrate.check.config import find_config
-        from migrate.check.project import check_paths
         from migrate.report.text.check import check_lines
-        from migrate.report.text.hazards import explanation
+        from migrate.report.text.explained import explanation
+        from migrate.rewrite.foretold import check_and_mend
 
         if options["explain"]:
             click.echo(explanation(options["explain"]))
             return
-        config = find_config(paths[0]).narrowed(select, ignore)
+        config = configuration(paths[0], select, ignore, options["fail_on"])
         form = "json" if options["json_output"] else options["form"]
         with working_at_files(quiet=form != "text") as progress:
-            checked = check_paths(paths, config, progress)
+            checked = check_and_mend(paths, config, progress)
         for line in check_lines(checked, form):
             click.echo(line)
     sys.exit(FINDINGS if checked.failed else FINE)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from migrate.rewrite.options import DEFAULT, STYLES, TARGETS
 from shims.activate import MOST_REPLICAS
+
+if TYPE_CHECKING:
+    from migrate.check.config import Config
 
 Command = Callable[..., None]
 
@@ -36,6 +41,13 @@ def takes_a_script(command: Command) -> Command:
 as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON for machines.")
 
 
+fail_on = click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning", "info"]),
+    help="Exit code 1 from this severity on. Default: fail-on of [tool.migrate], or error.",
+)
+
+
 def takes_the_form(command: Command) -> Command:
     """Add the options that become `migrate.rewrite.options.Options`."""
     for decorate in (
@@ -61,3 +73,19 @@ def takes_the_form(command: Command) -> Command:
     ):
         command = decorate(command)
     return command
+
+
+def configuration(
+    path: Path, select: Sequence[str] = (), ignore: Sequence[str] = (), fail_on: str | None = None
+) -> Config:
+    """Return the configuration of a file or folder, with what the command line says.
+
+    Raises:
+        BadConfigError: a key, code or severity that does not exist.
+    """
+    from migrate.check.config import find_config
+    from migrate.check.hazard import Severity
+    from migrate.rewrite.left.codes import all_codes
+
+    config = find_config(path, all_codes()).narrowed(select, ignore, all_codes())
+    return config if fail_on is None else replace(config, fails_on=Severity(fail_on))

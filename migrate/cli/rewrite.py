@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from migrate.cli.options import as_json, takes_the_form
+from migrate.cli.options import as_json, configuration, fail_on, takes_the_form
 from migrate.cli.show import (
     FINDINGS,
     FINE,
@@ -36,6 +36,7 @@ from migrate.rewrite.options import Options
 @click.option("--check", is_flag=True, help="Write nothing; exit code 1 if something would change.")
 @click.option("--force", is_flag=True, help="Overwrite an existing rewritten file or folder.")
 @takes_the_form
+@fail_on
 @as_json
 def rewrite(
     paths: tuple[Path, ...],
@@ -44,20 +45,22 @@ def rewrite(
     in_place: bool,
     check: bool,
     force: bool,
+    fail_on: str | None,
     json_output: bool,
     **form: Any,
 ) -> None:
     """Rewrite DDP scripts and notebooks, or a folder of them, into torch_xla launch/step form.
 
     Writes SCRIPT_xla.py (or .ipynb) beside each untouched one; of a folder, rewritten files and copies
-    of the others to the folder -o. What no rule handles is listed with file and line; exit code 1 then,
-    unless it is only to be looked at (a warning, something to see).
+    of the others to the folder -o. What no rule handles is listed with file and line; exit code 1 where
+    that is an error. `[tool.migrate]` and `# migrate: ignore[CODE]` hold as in `migrate check`.
     """
     if output is not None and (in_place or len(paths) > 1):
         raise click.UsageError("-o names one file or folder: give one path, and not --in-place")
     if sum((diff, in_place, check)) > 1:
         raise click.UsageError("--diff, --in-place and --check exclude one another")
-    options = Options(**form)
+    with errors():
+        options = Options(**form, config=configuration(paths[0], fail_on=fail_on))
     writes = not (diff or check)
     if len(paths) == 1 and paths[0].is_dir() and (output or not writes):
         to = output if writes else None
@@ -80,7 +83,8 @@ def rewrite(
                 show_diff(done.diff(target))
             # With --diff, stdout is a patch and nothing else.
             show(*rewrite_summary(done, target if writes else None), err=diff)
-    left = any(done.needs_hands or done.unread or (check and done.changed) for done in rewrites)
+    on = options.config.fails_on
+    left = any(done.fails(on) or done.unread or (check and done.changed) for done in rewrites)
     sys.exit(FINDINGS if left else FINE)
 
 
@@ -100,4 +104,6 @@ def _rewrite_folder(
             show_diff(done.diff())
         show(*folder_summary(done, to), err=diff)
     would_change = to is None and not diff and done.changed
-    return FINDINGS if done.needs_hands or done.problems or would_change else FINE
+    return (
+        FINDINGS if done.fails(options.config.fails_on) or done.problems or would_change else FINE
+    )

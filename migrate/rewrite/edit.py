@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
+
 Replacement = cst.CSTNode | cst.RemovalSentinel | cst.FlattenSentinel[cst.BaseStatement]
 
 
@@ -71,8 +73,16 @@ class Wrap:
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """Something that is reported and not edited: what it is, and what to do by hand."""
+    """Something that is reported and not edited: what it is, and what to do by hand.
+
+    Args:
+        rule: name of the rule that reports it.
+        node: the original node.
+        message: what happens, and what to do, for the user.
+        severity: how bad it is; `INFO` where the rewritten script stands with it.
+    """
 
     rule: str
     node: cst.CSTNode
     message: str
+    severity: Severity = Severity.ERROR

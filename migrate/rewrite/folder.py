@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from migrate.check.config import Config
+from migrate.check.project import is_excluded
 from migrate.errors import MigrateError
 from migrate.reading.accelerators.asked import spelled_devices
 from migrate.reading.calls.analysis import Analysis
@@ -31,6 +33,8 @@ from migrate.rewrite.left.after import left_for, left_in_functions, note_of
 from migrate.rewrite.left.answered import without_answered
 from migrate.rewrite.left.configurations import absent_submodules, in_configurations
 from migrate.rewrite.left.order import in_order
+from migrate.rewrite.left.selected import selected
+from migrate.rewrite.made import in_order as by_line
 from migrate.rewrite.notebook import in_cells
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.own_shims import PORTABLE, OwnShimsError, check_own_shims
@@ -76,7 +80,8 @@ def rewrite_folder(
     everything = list(files_of(folder) if only is None else only)
     code = (path for path in everything if path.suffix in (".py", SUFFIX))
     # A link is copied as a link, so what it points to is rewritten, if it lies in the folder.
-    paths = sorted(path for path in code if path.is_file() and not path.is_symlink())
+    real = (path for path in code if path.is_file() and not path.is_symlink())
+    paths = sorted(path for path in real if not is_excluded(path, options.config, folder))
     contents = {path: path.read_bytes() for path in paths}
     concerned = [path for path in paths if concerns_rules(contents[path])]
     progress(f"reading {len(paths)} files of {folder}")
@@ -110,12 +115,15 @@ def rewrite_folder(
         left = {
             path.resolve(): one.leaving for path, one in done.items() if one.leaving is not None
         }
-        files = _with_functions(folder, first, last, files, calls, contents, left, workers)
+        files = _with_functions(
+            folder, first, last, files, calls, contents, left, workers, options.config
+        )
         files = without_answered(files, first.project, calls)
         files = _with_unread(folder, first.project, files, contents)
     more = list(absent_submodules(folder, everything))
     if any(file.changed or file.findings for file in files):
         more += in_configurations(folder, everything)
+    more = [replace(one, findings=tuple(selected(one.findings, options.config))) for one in more]
     files = sorted([*files, *more], key=lambda file: file.name)
     named = {folder / file.name for file in files}
     return FolderRewrite(
@@ -284,8 +292,8 @@ def _looked_at(job: _Job, draft: Draft, script: Workspace) -> _Done:
         return _Done(_file(job, draft), draft)
     facts = facts_of(script)
     if draft.led:
-        return _Done(_file(job, with_hazards(draft, facts)))
-    file = _file(job, with_hazards(draft, facts))
+        return _Done(_file(job, with_hazards(draft, facts, job.options.config)))
+    file = _file(job, with_hazards(draft, facts, job.options.config))
     if job.is_notebook:
         return _Done(file)
     if job.again:
@@ -295,12 +303,14 @@ def _looked_at(job: _Job, draft: Draft, script: Workspace) -> _Done:
 
 def _file(job: _Job, draft: Draft) -> FileRewrite:
     """Return a file as far as it is; a notebook that is not settled is the code of its cells, joined."""
-    data, edits, findings = draft.data, draft.edits, draft.findings
+    data, edits, findings, hints = draft.data, draft.edits, draft.findings, draft.hints
+    comments = draft.comments
     if job.is_notebook and draft.settled:
         notebook = parse_notebook(job.data, job.path)
-        done = in_cells(notebook, data, edits, findings, job.options)
-        data, edits, findings = done.data, done.edits, done.findings
-    return FileRewrite(job.name, job.data, data, edits, findings)
+        done = in_cells(notebook, data, edits, (*findings, *hints), job.options, draft.comments)
+        data, edits, findings, hints = done.data, done.edits, done.findings, done.hints
+        comments = done.comments
+    return FileRewrite(job.name, job.data, data, edits, findings, hints=hints, comments=comments)
 
 
 def _with_functions(
@@ -312,6 +322,7 @@ def _with_functions(
     contents: Mapping[Path, bytes],
     leaving: Mapping[Path, tuple[Leaving, ...]],
     workers: Workers,
+    config: Config,
 ) -> list[FileRewrite]:
     """Return `files` with the hazards of functions that the steps of other files run.
 
@@ -333,7 +344,7 @@ def _with_functions(
         workers.run,
     )
     notes = {
-        path.relative_to(root): tuple(map(note_of, found))
+        path.relative_to(root): tuple(selected(map(note_of, found), config))
         for path, found in left.items()
         if found and path not in led
     }
@@ -341,6 +352,10 @@ def _with_functions(
     for name, more in notes.items():
         data = contents.get(folder / name, b"")
         file = found.get(name) or FileRewrite(name, data, data)
-        findings = sorted((*file.findings, *more), key=lambda note: (note.line, note.column))
-        found[name] = replace(file, findings=tuple(findings))
+        known = {(note.line, note.rule) for note in file.hints}
+        hints = [n for n in more if n.is_hint and (n.line, n.rule) not in known]
+        findings = (*file.findings, *(note for note in more if not note.is_hint))
+        found[name] = replace(
+            file, findings=by_line(findings), hints=by_line((*file.hints, *hints))
+        )
     return [found[name] for name in sorted(found)]

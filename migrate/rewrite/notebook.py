@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from migrate.check.finding import UNREADABLE
 from migrate.errors import MigrateError
 from migrate.reading.notebook.cells import RULE, Cells, NotMappedError, join
 from migrate.reading.notebook.shell import shell_advice
 from migrate.reading.notebook.text import WRITES, Cell, Notebook, parse_notebook, written_scripts
 from migrate.reading.tree.prescan import concerns_rules
 from migrate.reading.tree.source import NotPythonError, parse
+from migrate.rewrite.left.selected import selected
 from migrate.rewrite.options import DEFAULT, Options
-from migrate.rewrite.results import Note, Rewrite
+from migrate.rewrite.results import NO_COMMENTS, Comments, Note, Rewrite
 from migrate.rewrite.story import NotStableError, check_stable, rewrite_source
 
 
@@ -24,7 +26,8 @@ def rewrite_notebook(notebook: Notebook, *, options: Options = DEFAULT) -> Rewri
     """
     source = parse(join(notebook).code.encode(), notebook.path)
     done = rewrite_source(source, options=options)
-    made = in_cells(notebook, done.data, done.edits, done.findings, options)
+    left = (*done.findings, *done.hints)
+    made = in_cells(notebook, done.data, done.edits, left, options, done.comments)
     return replace(made, unread=done.unread)
 
 
@@ -34,6 +37,7 @@ def in_cells(
     edits: Sequence[Note],
     findings: Sequence[Note],
     options: Options = DEFAULT,
+    comments: Comments = NO_COMMENTS,
 ) -> Rewrite:
     """Return the rewritten form of `notebook`, given what has become of its cells, joined.
 
@@ -42,8 +46,9 @@ def in_cells(
     Args:
         notebook: as read.
         code: the joined cells as the rules have left them.
-        edits, findings: at the lines of the joined cells.
+        edits, findings: at the lines of the joined cells, hints among them.
         options: the form of the output.
+        comments: which findings comments silence, at these lines.
 
     Raises:
         RuleConflictError, NotStableError: a defect of the rules.
@@ -56,8 +61,8 @@ def in_cells(
         raise NotStableError(what, "please report this with the notebook") from None
     made = [_in_cell(note, cells) for note in edits]
     left = [_in_cell(note, cells) for note in findings]
-    left += _unread(cells)
-    left += [Note(line, 1, RULE, why, number) for number, line, why in shell_advice(notebook)]
+    said = [Note(line, 1, RULE, why, number) for number, line, why in shell_advice(notebook)]
+    left += selected((*_unread(cells), *said), options.config)
     for cell, script in written_scripts(notebook):
         written, of_script, left_of_script = _written(cell, script, notebook, options)
         sources |= written
@@ -68,7 +73,14 @@ def in_cells(
         again = join(parse_notebook(data, notebook.path)).code.encode()
         if again != code:  # blank lines around a cell are the notebook's own
             check_stable(again, notebook.path, options=options)
-    return Rewrite(notebook, data, _in_order(made), _in_order(left))
+    return Rewrite(
+        notebook,
+        data,
+        _in_order(made),
+        _in_order([note for note in left if not note.is_hint]),
+        hints=_in_order([note for note in left if note.is_hint]),
+        comments=comments.moved(cells.place),
+    )
 
 
 def _written(
@@ -105,7 +117,11 @@ def _written(
     tail = script[len(script.rstrip()) :]
     source = cell.source[: match.end()] + done.data.decode().rstrip() + tail
     changed = {cell.number: source} if done.changed else {}
-    return changed, [here(note) for note in done.edits], [here(note) for note in done.findings]
+    return (
+        changed,
+        [here(note) for note in done.edits],
+        [here(note) for note in (*done.findings, *done.hints)],
+    )
 
 
 def _in_cell(note: Note, cells: Cells) -> Note:
@@ -116,7 +132,7 @@ def _in_cell(note: Note, cells: Cells) -> Note:
 def _unread(cells: Cells) -> Iterator[Note]:
     for one in cells.unread:
         message = f"this cell is no Python 3 ({one.why}): it is left as it is"
-        yield Note(one.line, one.column, RULE, message, one.number)
+        yield Note(one.line, one.column, UNREADABLE, message, one.number)
 
 
 def _in_order(notes: list[Note]) -> tuple[Note, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
+
+from migrate.check.config import Config
 
 Target = Literal["torch_xla"]
 Style = Literal["native", "portable"]
@@ -19,6 +21,7 @@ class Options:
         target: the package that drives the TPU.
         style: `native` writes calls of the target's own interface; `portable` writes calls of `shims`,
             so that one source runs on CUDA, CPU and TPU.
+        config: which findings are reported, and how bad each is.
         defer_reads: whether logged values are read from the device once for each print, not once for
             each step.
     """
@@ -26,6 +29,7 @@ class Options:
     target: Target = "torch_xla"
     style: Style = "native"
     defer_reads: bool = False
+    config: Config = field(default_factory=Config)
 
 
 DEFAULT = Options()

@@ -11,8 +11,8 @@ import libcst as cst
 from migrate.errors import MigrateError
 from migrate.reading.tree.prescan import concerned
 from migrate.reading.tree.tree import nodes
+from migrate.rewrite.edits.registering import register
 from migrate.rewrite.left.remaining import remaining
-from migrate.rewrite.registering import register
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
 from migrate.rewrite.workspace import Workspace
 

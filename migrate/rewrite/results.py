@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from migrate.check.counted import is_test
-from migrate.check.hazard import Severity
+from migrate.check.redirects import names_code
+from migrate.check.severity import Severity
 from migrate.reading.notebook.text import SUFFIX, Notebook
 from migrate.reading.tree.source import Source, decoded
-
-# Rules and hazards of what costs at most a warning or some speed: the script trains as it stands.
-_HARMLESS = frozenset({"pinned-memory", "jit-script", "XLA709"})
-# The words of a finding that replaces an edit.
-NOT_DONE = "not done by the rule "
-# The words with which a rule asks for what is so in most scripts.
-_ASKS = "see that "
 
 
 @dataclass(frozen=True)
@@ -31,7 +25,9 @@ class Note:
         rule: name of the rule.
         message: what was done, or what is left to do by hand.
         cell: of a notebook, from 1, all its cells counted; the line is in it then.
-        mention: whether the script is right as it stands and could be faster.
+        severity: how bad a finding is: `INFO` where the rewritten script stands with it.
+        withdrawn: whether the finding stands for an edit that is not made.
+        is_hint: whether it costs little, or another finding covers it: `migrate check` alone shows it.
     """
 
     line: int
@@ -39,7 +35,9 @@ class Note:
     rule: str
     message: str
     cell: int | None = None
-    mention: bool = False
+    severity: Severity = Severity.ERROR
+    withdrawn: bool = False
+    is_hint: bool = False
 
     @property
     def place(self) -> str:
@@ -48,13 +46,39 @@ class Note:
             return f"{self.line}:{self.column}"
         return f"cell {self.cell}:line {self.line}"
 
-    @property
-    def severity(self) -> Severity:
-        """How bad a finding is: `INFO` where the rewritten script stands with it."""
-        stands = self.mention or self.rule in _HARMLESS or _ASKS in self.message
-        if NOT_DONE in self.message:
-            return Severity.ERROR
-        return Severity.INFO if stands else Severity.ERROR
+
+# The cell, of a notebook, and the line.
+Line = tuple[int | None, int]
+
+
+@dataclass(frozen=True)
+class Comments:
+    """The comments `# migrate: ignore[CODE]` of a script.
+
+    Args:
+        codes: the codes that a comment silences, by its cell in a notebook and its line; none: all.
+        used: where those stand that have silenced something.
+    """
+
+    codes: Mapping[Line, tuple[str, ...]] = field(default_factory=dict)
+    used: frozenset[Line] = frozenset()
+
+    def silence(self, code: str, line: Line) -> bool:
+        """Whether one of them silences `code` on its line."""
+        codes = self.codes.get(line)
+        return codes is not None and (not codes or any(names_code(one, code) for one in codes))
+
+    def moved(self, where: Callable[[int], Line]) -> Comments:
+        """Return the comments of the joined cells of a notebook, each in its cell.
+
+        Args:
+            where: the cell and the line in it of a line of the joined cells.
+        """
+        codes = {where(line): silenced for (_, line), silenced in self.codes.items()}
+        return Comments(codes, frozenset(where(line) for _, line in self.used))
+
+
+NO_COMMENTS = Comments()
 
 
 @dataclass(frozen=True)
@@ -67,6 +91,8 @@ class Rewrite:
         edits, findings: what was done, and what is left to do by hand.
         elsewhere: other files whose functions its steps call; nothing is said of what they do.
         unread: why files that it imports could not be read; what they do is not known.
+        hints: what else is left and costs little; `migrate check` shows it.
+        comments: which findings its comments silence.
     """
 
     source: Source | Notebook
@@ -75,16 +101,17 @@ class Rewrite:
     findings: tuple[Note, ...]
     elsewhere: tuple[Path, ...] = ()
     unread: tuple[str, ...] = ()
+    hints: tuple[Note, ...] = ()
+    comments: Comments = NO_COMMENTS
 
     @property
     def path(self) -> Path:
         """Where the original lies."""
         return self.source.path
 
-    @property
-    def needs_hands(self) -> bool:
-        """Whether a finding has to be done by hand, not only looked at."""
-        return any(note.severity is Severity.ERROR for note in self.findings)
+    def fails(self, on: Severity = Severity.ERROR) -> bool:
+        """Whether a finding is as bad as `on`, or worse."""
+        return any(note.severity.reaches(on) for note in self.findings)
 
     @property
     def changed(self) -> bool:
@@ -121,6 +148,7 @@ class FileRewrite:
         before, after: its content.
         edits, findings: as of a single script.
         problem: why it could not be rewritten; it is copied as it is then.
+        hints, comments: as of a single script.
     """
 
     name: Path
@@ -129,6 +157,8 @@ class FileRewrite:
     edits: tuple[Note, ...] = ()
     findings: tuple[Note, ...] = ()
     problem: str = ""
+    hints: tuple[Note, ...] = ()
+    comments: Comments = NO_COMMENTS
 
     @property
     def changed(self) -> bool:
@@ -191,10 +221,9 @@ class FolderRewrite:
     def _is_test(self, name: Path) -> bool:
         return is_test(self.folder / name, [self.folder])
 
-    @property
-    def needs_hands(self) -> bool:
-        """Whether a finding outside tests has to be done by hand, not only looked at."""
-        return any(note.severity is Severity.ERROR for _, note in self.outside_tests)
+    def fails(self, on: Severity = Severity.ERROR) -> bool:
+        """Whether a finding outside tests is as bad as `on`, or worse."""
+        return any(note.severity.reaches(on) for _, note in self.outside_tests)
 
     @cached_property
     def edits_by_rule(self) -> dict[str, int]:

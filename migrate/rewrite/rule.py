@@ -6,6 +6,7 @@ What it asks for (`Edit`, `Wrap`, `Finding`) is in `migrate.rewrite.edit`.
 from __future__ import annotations
 
 import inspect
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.check.work import Work
 from migrate.rewrite.edit import Edit as Edit
 from migrate.rewrite.edit import Finding as Finding
@@ -82,7 +84,10 @@ class Rule(ABC):
     """
 
     name: ClassVar[str]
+    code: ClassVar[str]  # that of the hazard that it mends, where there is one
     safety: ClassVar[Safety] = Safety.SAFE
+    severity: ClassVar[Severity] = Severity.ERROR  # of its findings, where they do not say another
+    edited: ClassVar[Severity] = Severity.ERROR  # of what it edits, were that left as it is
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]]
     words: ClassVar[str] = ""  # see `migrate.reading.tree.prescan.Worded`
     # Whether it looks only at those names and attributes that stand for something imported.
@@ -104,6 +109,8 @@ class Rule(ABC):
             shown.add(Kind.REWRITTEN)
         if missing := [kind.value for kind in Kind if kind not in shown]:
             raise TypeError(f"rule {cls.__name__} has no example: {', '.join(missing)}")
+        if not re.fullmatch(r"XLA[1-8]\d\d", getattr(cls, "code", "")):
+            raise TypeError(f"rule {cls.__name__} has no code")
 
     @abstractmethod
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Wrap | Finding]:
@@ -120,6 +127,8 @@ class Rule(ABC):
         """Return an edit of `node` in this rule's name."""
         return Edit(self.name, node, replace, message, tuple(consumes))
 
-    def report(self, node: cst.CSTNode, message: str) -> Iterator[Finding]:
-        """Yield a finding at `node` in this rule's name."""
-        yield Finding(self.name, node, message)
+    def report(
+        self, node: cst.CSTNode, message: str, severity: Severity | None = None
+    ) -> Iterator[Finding]:
+        """Yield a finding at `node` in this rule's name, as bad as the rule's usually are by default."""
+        yield Finding(self.name, node, message, severity or self.severity)

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import libcst as cst
 
+from migrate.check.config import Config
+from migrate.check.hazard import Severity
+from migrate.check.ignores import ignores
 from migrate.errors import MigrateError
 from migrate.reading.calls.facts import ModuleCalls
 from migrate.reading.facts import Facts, facts_of
@@ -32,11 +35,12 @@ from migrate.rewrite.left.after import (
 from migrate.rewrite.left.dead import without_dead
 from migrate.rewrite.left.framework import left_to_framework, lines_of_cuda
 from migrate.rewrite.left.net import without_launch, without_step
+from migrate.rewrite.left.selected import selected, with_used
 from migrate.rewrite.made import applied, impossible, in_order, notes_on, planned
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.own_shims import refuse_own_shims
 from migrate.rewrite.plan import Plan
-from migrate.rewrite.results import NOT_DONE, Note, Rewrite
+from migrate.rewrite.results import NO_COMMENTS, Comments, Note, Rewrite
 from migrate.rewrite.rule import Edit, Rule, Wrap
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.withdrawn import EVERYWHERE, Withdrawn, is_covered
@@ -86,8 +90,10 @@ def rewrite_source(
     """
     draft, script = first_turn(source, rules, calls=calls, options=options)
     if draft.led:
-        draft = with_hazards(draft, facts_of(script))
-        return Rewrite(source, draft.data, (), draft.findings)
+        draft = with_hazards(draft, facts_of(script), options.config)
+        return Rewrite(
+            source, draft.data, (), draft.findings, hints=draft.hints, comments=draft.comments
+        )
     while not draft.settled:
         if draft.turns == 0:
             withdrawn = draft.withdrawn
@@ -99,10 +105,19 @@ def rewrite_source(
     elsewhere: tuple[Path, ...] = ()
     if rules is None:
         facts = facts_of(script)
-        draft = with_hazards(draft, facts)
+        draft = with_hazards(draft, facts, options.config)
         elsewhere = run_elsewhere(facts)
     unread = tuple(filter(None, map(why_unread, script.calls.unread_imports)))
-    return Rewrite(source, draft.data, draft.edits, draft.findings, elsewhere, unread)
+    return Rewrite(
+        source,
+        draft.data,
+        draft.edits,
+        draft.findings,
+        elsewhere,
+        unread,
+        draft.hints,
+        draft.comments,
+    )
 
 
 @dataclass(frozen=True)
@@ -117,6 +132,8 @@ class Draft:
             weights that are tied.
         turns: how many turns there were; none where the script has to be begun again, with more withdrawn.
         withdrawn: the edits that are not made.
+        comments: which findings its comments silence.
+        hints: what else is left and costs little.
         settled: whether the last of them changed nothing.
         led: whether a framework runs its training, so that it stays as it is.
         named: the lines of such a script whose words of CUDA the finding of the framework lists.
@@ -133,6 +150,8 @@ class Draft:
     led: bool = False
     named: tuple[int, ...] = ()
     withdrawn: tuple[Withdrawn, ...] = ()
+    comments: Comments = NO_COMMENTS
+    hints: tuple[Note, ...] = ()
 
 
 def first_turn(
@@ -156,6 +175,7 @@ def first_turn(
         withdrawn: the edits that are not made.
     """
     script = Workspace(source, calls, options)
+    comments = Comments({(None, line): ignore.codes for line, ignore in ignores(script).items()})
     first, later = _in_turns(all_rules() if rules is None else rules)
     found = planned(script, first)
     findings = list(found.findings)
@@ -169,6 +189,7 @@ def first_turn(
             notes_on(found, left),
             led=True,
             named=tuple(lines_of_cuda(found)),
+            comments=comments,
         ), script
     if rules is None:
         findings += without_step(found)
@@ -208,6 +229,7 @@ def first_turn(
         tuple(script.calls.ties.kept),
         settled=data == source.data,
         withdrawn=withdrawn,
+        comments=comments,
     )
     return draft, script
 
@@ -244,7 +266,7 @@ def next_turn(
     notes = list(_at_origin(draft, script.source, notes_on(found, found.edits)))
     pairs = list(zip(found.edits, notes, strict=True))
     pairs = [(e, n) for e, n in pairs if not is_covered(draft.withdrawn, e.rule, n.line)]
-    reported = {(note.rule, note.line) for note in draft.findings if NOT_DONE in note.message}
+    reported = {(note.rule, note.line) for note in draft.findings if note.withdrawn}
     again = (n for n in notes if (n.rule, n.line) not in reported)
     not_done = _not_done(draft.withdrawn, list(again))
     draft = replace(draft, findings=(*draft.findings, *not_done))
@@ -342,25 +364,35 @@ def check_stable(
     return script
 
 
-def with_hazards(draft: Draft, facts: Facts) -> Draft:
+def with_hazards(draft: Draft, facts: Facts, config: Config) -> Draft:
     """Return a settled script with the hazards that it still has, in the order of the lines.
 
     Args:
         draft: the script.
         facts: what is known of it as it is now.
+        config: which findings are reported.
     """
     spoken = [(note.line, note.column, note.rule, note.message) for note in draft.findings]
     spoken += [(line, 1, "tied-weights", "") for line in draft.moved]
     left = after_rewrite(decoded(draft.before, draft.path), facts, spoken)
     if draft.led:
         left = tuple(hazard for hazard in left if not _is_named(hazard, draft))
-    hazards = map(note_of, left)
-    return replace(draft, findings=in_order((*draft.findings, *hazards)))
+    notes = (*draft.findings, *map(note_of, left))
+    comments = with_used(draft.comments, (*notes, *draft.edits))
+    notes = in_order(selected(notes, config, comments))
+    return replace(
+        draft,
+        findings=tuple(note for note in notes if not note.is_hint),
+        hints=tuple(note for note in notes if note.is_hint),
+        comments=comments,
+    )
 
 
 def _is_named(hazard: Left, draft: Draft) -> bool:
     """Whether the finding of a framework names the line already, or the hazard is a hint about speed."""
-    return hazard.mention or (hazard.line in draft.named and hazard.code.startswith(OF_CUDA))
+    return hazard.severity is Severity.INFO or (
+        hazard.line in draft.named and hazard.code.startswith(OF_CUDA)
+    )
 
 
 def _in_turns(rules: Sequence[Rule]) -> tuple[list[Rule], list[Rule]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from migrate.rewrite.apply import conflicts
-from migrate.rewrite.results import NOT_DONE, Note
+from migrate.rewrite.results import Note
 from migrate.rewrite.rule import Edit, Wrap
 
 AnyEdit = Edit | Wrap
@@ -75,8 +75,8 @@ def culprits(
 
 def withdrawn_note(note: Note, why: str) -> Note:
     """Return the finding that replaces an edit whose note is `note`."""
-    message = f"{note.message}: {NOT_DONE}{note.rule}, because {why}; do it by hand"
-    return Note(note.line, note.column, note.rule, message, note.cell)
+    message = f"{note.message}: not done by the rule {note.rule}, because {why}; do it by hand"
+    return Note(note.line, note.column, note.rule, message, note.cell, withdrawn=True)
 
 
 def is_covered(withdrawn: Iterable[Withdrawn], rule: str, line: int) -> bool:

@@ -12,6 +12,7 @@ import pytest
 
 from migrate.check.check import check_source
 from migrate.check.config import Config
+from migrate.check.hazard import Severity
 from migrate.reading.tree.source import parse
 from migrate.rewrite.options import Options, Style
 from migrate.rewrite.story import rewrite_source
@@ -164,4 +165,4 @@ for _ in range(3):
 """
     done = rewrite_source(parse(script.encode(), Path("train.py")), options=Options(style=style))
     (note,) = [note for note in done.findings if note.rule == "XLA111"]
-    assert (note.line, note.mention) == (9, True)
+    assert (note.line, note.severity) == (9, Severity.INFO)

@@ -41,7 +41,9 @@ class TestFormats:
         path = notebook(tmp_path, *CELLS)
         done = run(path)
         assert done.exit_code == 1
-        assert done.stdout.startswith(f"{path}:cell 3:line 2: XLA801 error torch.cuda.set_device")
+        assert done.stdout.startswith(
+            f"{path}:cell 3:line 2: XLA801 error [*] torch.cuda.set_device"
+        )
 
     def test_json(self, tmp_path: Path) -> None:
         path = notebook(tmp_path, *CELLS)

@@ -280,7 +280,6 @@ class TestFindings:
         assert "1 left to do by hand, 2 to look at" in done.stderr
         assert done.exit_code == 1
 
-    def test_see_that_is_no_work(self) -> None:
-        asks = Note(1, 1, "ddp", "DDP(**options): see that device_ids is not among them")
-        assert asks.severity is Severity.INFO
-        assert NOTES[0].severity is Severity.ERROR
+    def test_words_decide_nothing(self) -> None:
+        quoted = Note(1, 1, "compile", 'torch.compile(net, mode=pick("see that it is fast"))')
+        assert quoted.severity is Severity.ERROR

@@ -96,4 +96,4 @@ def test_reads_of_a_helper_and_a_short_last_batch_are_mentioned(tmp_path: Path, 
     loaders = {("XLA210", 8)} if style == "native" else set()
     assert found.keys() == {("XLA108", 7), ("XLA208", 15)} | loaders
     assert "compute (utils.py:1)" in found["XLA208", 15].message
-    assert not done.needs_hands
+    assert not done.fails()

@@ -45,7 +45,8 @@ def train(model, loader, optimizer):
 
 def left(before: str, after: str, spoken: list[tuple[int, int, str, str]]) -> tuple[Left, ...]:
     source = parse(inspect.cleandoc(after).encode() + b"\n", Path("script.py"))
-    return after_rewrite(inspect.cleandoc(before) + "\n", Facts(Script(source)), spoken)
+    found = after_rewrite(inspect.cleandoc(before) + "\n", Facts(Script(source)), spoken)
+    return tuple(one for one in found if not one.is_hint)
 
 
 def test_the_place_is_that_of_the_original() -> None:

@@ -60,7 +60,7 @@ def rewritten(statement: str, style: str = "native", model: str = "model") -> st
     done = rewrite_source(source, options=Options(style=style))
     again = rewrite_source(parse(done.data, Path("evaluate.py")), options=Options(style=style))
     assert not again.changed
-    assert not done.needs_hands
+    assert not done.fails()
     return done.data.decode()
 
 

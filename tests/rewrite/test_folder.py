@@ -435,11 +435,11 @@ def test_findings_in_tests_are_counted_and_set_no_exit_code(tmp_path: Path, name
     (tmp_path / name).write_text("import torch\n\ntorch.cuda.nvtx.range_push('a')\n")
     (tmp_path / "main.py").write_text("import torch\n\nx = torch.ones(2).cuda()\n")
     done = rewrite_folder(tmp_path, processes=1)
-    assert not done.needs_hands
+    assert not done.fails()
     assert done.outside_tests == ()
     assert [path for path, _ in done.in_tests] == [Path(name)]
     assert "1 more in 1 test file" in str(list(folder_summary(done, None))[-1])
     assert folder_as_json(done, None)["in_tests"]
     assert not folder_as_json(done, None)["left_to_do"]
     if "/" in name:
-        assert rewrite_folder(tmp_path / "tests", processes=1).needs_hands
+        assert rewrite_folder(tmp_path / "tests", processes=1).fails()

@@ -65,7 +65,7 @@ def test_a_read_of_every_step_is_mentioned_with_the_option_that_defers_it(
     code = "XLA201" if "item" in read else "XLA202"
     assert mentioned(done).keys() == {(code, 16)}
     assert SUGGESTION in mentioned(done)[code, 16]
-    assert not done.needs_hands
+    assert not done.fails()
     assert SUGGESTION not in str(rewritten(style, after=read, defer_reads=True).findings)
 
 
@@ -75,7 +75,7 @@ def test_the_option_is_not_suggested_for_what_it_would_not_defer(style: str, rea
     done = rewritten(style, after=read)
     assert ("XLA201", 16) in mentioned(done)
     assert SUGGESTION not in str(done.findings)
-    assert not done.needs_hands
+    assert not done.fails()
 
 
 def test_a_read_that_went_below_the_step_is_mentioned_where_it_stood() -> None:
@@ -110,7 +110,7 @@ def loaders(done: Rewrite) -> list[int]:
 def test_a_loader_whose_batches_the_loop_copies_is_mentioned_once(move: str) -> None:
     done = rewritten(move=move)
     assert loaders(done) == [9]
-    assert not done.needs_hands
+    assert not done.fails()
     assert loaders(rewritten("portable", move=move)) == []  # the loader is torch_xla's alone
 
 

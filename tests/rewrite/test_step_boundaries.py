@@ -248,7 +248,7 @@ def test_an_undecided_evaluation_is_only_to_be_looked_at(tmp_path: Path) -> None
     (tmp_path / "train.py").write_text(textwrap.dedent(EVALUATION).lstrip())
     done = rewrite(tmp_path / "train.py")
     assert len(done.findings) == 1
-    assert not done.needs_hands
+    assert not done.fails()
 
 
 @pytest.mark.parametrize("place", ["for images, labels in loader:  {}", "{}\n        for images"])

@@ -39,6 +39,7 @@ class _Rename(Rule):
     """Rename one name to another."""
 
     name = "rename"
+    code = "XLA899"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Name,)
     examples = EXAMPLES
@@ -57,6 +58,7 @@ class _OtherRename(_Rename):
     """Rename it to something else."""
 
     name = "other-rename"
+    code = "XLA899"
     safety = Safety.REPORT_ONLY
     examples = EXAMPLES
 
@@ -65,6 +67,7 @@ class _Third(_Rename):
     """Rename another name."""
 
     name = "third"
+    code = "XLA899"
     safety = Safety.REPORT_ONLY
     examples = EXAMPLES
 
@@ -73,6 +76,7 @@ class _RenameAll(Rule):
     """Make a name that begins with a letter longer, again and again."""
 
     name = "rename-all"
+    code = "XLA899"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Name,)
     examples = EXAMPLES
@@ -91,6 +95,7 @@ class _Failing(Rule):
     """Fail where a name is met."""
 
     name = "failing"
+    code = "XLA899"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Name,)
     examples = EXAMPLES
@@ -111,7 +116,7 @@ class TestWithdrawn:
         done = run(script, rules)
         again = rewrite_source(parse(done.data, Path("script.py")), rules)
         assert again.data == done.data
-        assert done.needs_hands
+        assert done.fails()
         return done
 
     def test_two_rules_that_claim_one_node_are_reported_and_the_others_edit(self) -> None:

@@ -28,6 +28,7 @@ class Entry:
         does: what comes of it, where the words of `on_xla` do not say it.
         code: the hazard of `migrate check` that reports it.
         rule: the rule of `migrate rewrite` that is about it.
+        stands: whether most scripts are right with it, so that it is only to be looked at.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Entry:
     does: str = ""
     code: str = ""
     rule: str = ""
+    stands: bool = False
 
     def says(self, portable: bool = False) -> str:
         """Return what comes of the name and what to do, for a message."""
@@ -50,7 +52,7 @@ class Family:
     """Names of one module of which much the same is said; called, it makes their entries.
 
     Args:
-        module, on_xla, code, rule, does: as in an entry; `does` where the call says nothing else.
+        module, on_xla, code, rule, does, stands: as in an entry; `does` where the call says nothing else.
     """
 
     module: str
@@ -58,6 +60,7 @@ class Family:
     code: str = ""
     rule: str = ""
     does: str = ""
+    stands: bool = False
 
     def __call__(
         self, names: str, native: str = "", portable: str = "", does: str = ""
@@ -66,7 +69,14 @@ class Family:
         does = does or self.does
         return tuple(
             Entry(
-                f"{self.module}.{name}", self.on_xla, native, portable, does, self.code, self.rule
+                f"{self.module}.{name}",
+                self.on_xla,
+                native,
+                portable,
+                does,
+                self.code,
+                self.rule,
+                self.stands,
             )
             for name in names.split()
         )

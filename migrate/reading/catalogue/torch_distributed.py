@@ -57,7 +57,9 @@ TORCH_DISTRIBUTED = (
     *_works("is_mpi_available is_ucc_available is_xccl_available"),
     # The rule reduce-op speaks of the old name, which torch 2.9 still has.
     *(entry for name in REDUCTIONS for entry in _works(f"ReduceOp.{name} reduce_op.{name}")),
-    *Family(MODULE, CALLED)("new_group", does="see that its backend is 'xla' or 'gloo'"),
+    *Family(MODULE, CALLED, stands=True)(
+        "new_group", does="see that its backend is 'xla' or 'gloo'"
+    ),
     *(*INIT, *AVERAGE, *NO_REDUCTION, *FSDP, *SHARDED_SCALER),
     *Family(MODULE, WRONG, "XLA306", "barrier", does="does nothing on XLA")(
         "barrier", RENDEZVOUS, "shims.barrier()"

@@ -27,7 +27,7 @@ DATA_PARALLEL = Family("torch.nn", WRONG, "XLA815")(
     "shims.ddp",
     does="uses one device on XLA",
 )
-DDP = Family("torch.nn.parallel", CALLED, rule="ddp")(
+DDP = Family("torch.nn.parallel", CALLED, rule="ddp", stands=True)(
     "DistributedDataParallel",
     "see that it gets no device_ids",
     "shims.ddp",

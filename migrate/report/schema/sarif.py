@@ -11,6 +11,7 @@ from migrate.check.finding import UNREADABLE, UNUSED_IGNORE, Finding
 from migrate.check.hazard import Severity
 from migrate.check.project import Checked
 from migrate.check.rules import all_hazards
+from migrate.report.text.explained import described
 from migrate.report.text.hazards import hazard_page
 from migrate.versions import versions
 
@@ -59,6 +60,10 @@ def _rules(found: Container[str]) -> list[dict[str, Any]]:
             page = hazard_page(hazard)
             rule["help"] = {"text": page, "markdown": page}
         own.append(rule)
+    known = {rule["id"] for rule in own}
+    for code, (name, title, severity) in described().items():
+        if code not in known:
+            own.append(_rule(code, name, title, severity))
     return own
 
 
@@ -97,4 +102,5 @@ def _result(one: Finding, index: dict[str, int], base: Path) -> dict[str, Any]:
         "level": LEVELS[one.severity],
         "message": {"text": text},
         "locations": [{"physicalLocation": physical, **place}],
+        "properties": {"fix": one.fix.value},  # whether `migrate rewrite` mends it
     }

@@ -10,13 +10,14 @@ from typing import Any
 
 import click
 
-from migrate.check.finding import Finding
+from migrate.check.finding import Finding, Fix
 from migrate.check.hazard import Severity
 from migrate.check.project import Checked
 from migrate.report.schema.sarif import check_as_sarif
 from migrate.report.text.in_tests import count_in_tests
 
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+MARKS = {Fix.NONE: "", Fix.SAFE: " [*]", Fix.UNSAFE: " [*unsafe]"}
 # GitHub's names of the severities.
 ANNOTATIONS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 
@@ -37,7 +38,7 @@ def check_summary(checked: Checked) -> Iterator[str]:
     """Yield a line for each finding, and one that counts them."""
     for one in checked.findings:
         code = click.style(f"{one.code} {one.severity}", fg=COLOURS[one.severity])
-        yield f"{one.path}:{one.place}: {code} {one.message}"
+        yield f"{one.path}:{one.place}: {code}{MARKS[one.fix]} {one.message}"
     yield click.style(_counted(checked), bold=True)
     if checked.in_tests:
         yield count_in_tests([finding.path for finding in checked.in_tests])
@@ -55,9 +56,10 @@ def _counted(checked: Checked) -> str:
     }
     counts = [f"{times[one]} {words[one][times[one] != 1]}" for one in Severity if times[one]]
     concerned = len({one.path for one in checked.findings})
-    return (
-        f"{', '.join(counts)} in {concerned} of {files}; `migrate check --explain CODE` says more"
-    )
+    found = f"{', '.join(counts)} in {concerned} of {files}"
+    mended = sum(one.fix is not Fix.NONE for one in checked.findings)
+    fix = f"; [*] `migrate rewrite` mends {mended}" if mended else ""
+    return f"{found}{fix}; `migrate check --explain CODE` says more"
 
 
 def check_as_json(checked: Checked) -> dict[str, Any]:
@@ -66,6 +68,7 @@ def check_as_json(checked: Checked) -> dict[str, Any]:
     return {
         "files": checked.files,
         "counts": {severity.value: counts[severity] for severity in Severity},
+        "mended_by_rewrite": sum(one.fix is not Fix.NONE for one in checked.findings),
         "findings": [_as_json(one) for one in checked.findings],
         "in_tests": [_as_json(one) for one in checked.in_tests],
     }
@@ -73,6 +76,7 @@ def check_as_json(checked: Checked) -> dict[str, Any]:
 
 def _as_json(one: Finding) -> dict[str, Any]:
     values = {**dataclasses.asdict(one), "path": str(one.path), "severity": one.severity.value}
+    values["fix"] = None if one.fix is Fix.NONE else one.fix.value
     if one.cell is None:
         del values["cell"], values["file_line"]
     return values

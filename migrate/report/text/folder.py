@@ -80,6 +80,7 @@ def folder_as_json(done: FolderRewrite, written: Path | None) -> dict[str, Any]:
         "edits_by_rule": done.edits_by_rule,
         "findings_by_rule": done.findings_by_rule,
         "left_to_do": [_finding(name, note) for name, note in done.outside_tests],
+        "hints": [_finding(file.name, note) for file in done.files for note in file.hints],
         "in_tests": [_finding(name, note) for name, note in done.in_tests],
     }
 

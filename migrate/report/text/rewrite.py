@@ -13,6 +13,7 @@ from rich.table import Table
 from migrate.counts import many
 from migrate.report.text.findings import Findings, count
 from migrate.report.text.tables import plain_table
+from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.results import Note, Rewrite
 
 if TYPE_CHECKING:
@@ -76,14 +77,15 @@ def rewrite_as_json(done: Rewrite, written: Path | None) -> dict[str, Any]:
         "written": str(written) if written and done.changed else None,
         "edits": [note_as_json(note) for note in done.edits],
         "findings": [finding_as_json(note) for note in done.findings],
+        "hints": [finding_as_json(note) for note in done.hints],
         "unread": list(done.unread),
     }
 
 
 def note_as_json(note: Note) -> dict[str, Any]:
     """Return an edit or finding as plain values; `cell` is there for one in a notebook."""
-    values = dataclasses.asdict(note)
-    del values["mention"]  # the severity of a finding says so
+    values = {**dataclasses.asdict(note), "code": code_of(note.rule)}
+    del values["severity"], values["withdrawn"], values["is_hint"]  # an edit has none
     if note.cell is None:
         del values["cell"]
     return values

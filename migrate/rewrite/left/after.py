@@ -36,6 +36,8 @@ from migrate.rewrite.workspace import Workspace
 MENTIONED = frozenset(
     {"XLA108", "XLA109", "XLA111", "XLA208", "XLA210", "XLA212", "XLA213", "XLA607"}
 )
+# Warnings of what costs at most some speed: the script trains as it stands.
+HARMLESS = frozenset({"XLA709"})
 # Reads of the device; a rewrite mentions those of every step.
 READS = frozenset({"XLA110", "XLA201", "XLA202", "XLA203", "XLA204", "XLA205"})
 # Line, column, rule and message of what the rewrite reports.
@@ -50,19 +52,28 @@ class Left:
         line, column: where in the original, both from 1.
         code: the hazard's code.
         message: what happens on a TPU, and what to do.
-        mention: whether the script is right as it stands and could be faster.
+        severity: `INFO` where the script is right as it stands, and could be faster.
+        is_hint: whether it costs little, or another finding covers it: `migrate check` alone shows it.
     """
 
     line: int
     column: int
     code: str
     message: str
-    mention: bool = False
+    severity: Severity = Severity.ERROR
+    is_hint: bool = False
 
 
 def note_of(left: Left) -> Note:
     """Return the note for the user on a hazard of the rewritten script."""
-    return Note(left.line, left.column, left.code, left.message, mention=left.mention)
+    return Note(
+        left.line,
+        left.column,
+        left.code,
+        left.message,
+        severity=left.severity,
+        is_hint=left.is_hint,
+    )
 
 
 def after_rewrite(
@@ -99,8 +110,9 @@ def left_of(
     worse = {hit.line for hit in hits if hit.severity is not Severity.INFO or hit.code == "XLA208"}
     for one in hits:
         mention = one.severity is Severity.INFO
-        if mention and (one.code not in mentioned or (one.code in READS and one.line in worse)):
-            continue
+        is_hint = mention and (
+            one.code not in mentioned or (one.code in READS and one.line in worse)
+        )
         came_from = origin.get(one.line)
         if came_from is None and one.code in READS:
             came_from = _origin_of_read(one.line, new, origin)
@@ -121,13 +133,19 @@ def left_of(
             continue
         if isinstance(hazards[one.code], ImportHazard):
             library = re.split(r"[.:]", one.message)[0]
-            if any(message.startswith((f"{library}.", f"{library}:")) for *_, message in spoken):
-                continue
+            used = any(message.startswith((f"{library}.", f"{library}:")) for *_, message in spoken)
+            is_hint = is_hint or used
         message = said_at_origin(one.message, origin)
-        if mention and isinstance(script, Workspace) and one.code not in MENTIONED - {"XLA208"}:
+        if (
+            mention
+            and not is_hint
+            and isinstance(script, Workspace)
+            and one.code not in MENTIONED - {"XLA208"}
+        ):
             deferred = deferrable_lines(script) if deferred is None else deferred
             message += f"; {SUGGESTION}" if one.line in deferred else ""
-        left = Left(line, column, one.code, message, mention)
+        severity = Severity.INFO if one.code in HARMLESS else one.severity
+        left = Left(line, column, one.code, message, severity, is_hint)
         if left not in found:
             found.append(left)
     return tuple(found)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from migrate.check.hazard import Severity
 from migrate.rewrite.results import FileRewrite, Note
 
 SUFFIXES = frozenset({".json", ".yaml", ".yml"})
@@ -77,7 +78,7 @@ def _notes(text: str) -> Iterator[Note]:
         if value.lower() == "nccl":
             # What joins the group mostly says 'xla' now, whatever is set.
             message = f"`{key}: {value}`: see that no script uses it: the backend on XLA is 'xla'"
-            yield Note(number, column, "init-process-group", message)
+            yield Note(number, column, "init-process-group", message, severity=Severity.INFO)
         else:
             message = f"`{key}: {value}`: the device on XLA is 'xla', if a script reads this"
             yield Note(number, column, "device", message)

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.catalogue import catalogue
-from migrate.reading.catalogue.entry import OnXla, names
+from migrate.reading.catalogue.entry import Entry, OnXla, names
 from migrate.reading.catalogue.torch_distributed import HOOKS
 from migrate.reading.catalogue.torch_other import DATA_PARALLEL, DDP, SYNC_BATCH_NORM
 from migrate.reading.tree.tree import code, keyword, string_value
@@ -54,9 +55,8 @@ def remaining(context: Workspace, handled: frozenset[int]) -> Iterator[Finding]:
             continue
         if _goes_with_its_scaler(node, context, handled):
             continue
-        message = _advice(node, context)
-        if message is not None:
-            yield Finding(NAME, node, message)
+        if (advice := _advice(node, context)) is not None:
+            yield Finding(NAME, node, *advice)
 
 
 def _goes_with_its_scaler(node: cst.CSTNode, context: Workspace, handled: frozenset[int]) -> bool:
@@ -69,23 +69,30 @@ def _goes_with_its_scaler(node: cst.CSTNode, context: Workspace, handled: frozen
     return name.rpartition(".")[2] == "GradScaler" and id(call.func) in handled
 
 
-def _advice(node: cst.CSTNode, context: Workspace) -> str | None:
+def _advice(node: cst.CSTNode, context: Workspace) -> tuple[str, Severity] | None:
+    """Return what to do about `node`, and how bad it is; None where it works as it stands."""
     if isinstance(node, cst.Name | cst.Attribute):
         return _advice_on_name(node, context)
     if isinstance(node, cst.SimpleString):
         value = string_value(node)
         if value == "nccl":
-            return BACKEND if context.portable else "'nccl': the backend on XLA is 'xla'"
+            said = BACKEND if context.portable else "'nccl': the backend on XLA is 'xla'"
+            return said, Severity.ERROR
         if value in ENVIRONMENT and not context.portable and _is_environment_key(node, context):
-            return f"{value}: {ENVIRONMENT[value]}"
+            return f"{value}: {ENVIRONMENT[value]}", Severity.ERROR
     if isinstance(node, cst.Call) and (name := _looked_up(node, context)) is not None:
         entry = catalogue.of(name)
         works = entry is None or entry.on_xla in (OnXla.WORKS, OnXla.NOTHING)
-        return None if entry is None or works else f"{name}: {entry.says(context.portable)}"
+        return None if entry is None or works else _said(name, entry, context)
     if names_cuda(node) and not isinstance(context.parent(node), cst.Index):  # config["cuda"]
         said = DEVICE if context.portable else "the device on XLA is 'xla'"
-        return f"{code(node)}: {said}"
+        return f"{code(node)}: {said}", Severity.ERROR
     return None
+
+
+def _said(name: str, entry: Entry, context: Workspace) -> tuple[str, Severity]:
+    severity = Severity.INFO if entry.stands else Severity.ERROR
+    return f"{name}: {entry.says(context.portable)}", severity
 
 
 def _looked_up(call: cst.Call, context: Workspace) -> str | None:
@@ -100,7 +107,9 @@ def _looked_up(call: cst.Call, context: Workspace) -> str | None:
     return f"{module}.{last}"
 
 
-def _advice_on_name(node: cst.Name | cst.Attribute, context: Workspace) -> str | None:
+def _advice_on_name(
+    node: cst.Name | cst.Attribute, context: Workspace
+) -> tuple[str, Severity] | None:
     name = context.qualified_name(node)
     if name is None:
         return None
@@ -124,7 +133,7 @@ def _advice_on_name(node: cst.Name | cst.Attribute, context: Workspace) -> str |
         return None
     if _is_asked_for(node, context):
         return None
-    return f"{name}: {entry.says(context.portable)}"
+    return _said(name, entry, context)
 
 
 def _is_asked_for(node: cst.CSTNode, context: Workspace) -> bool:

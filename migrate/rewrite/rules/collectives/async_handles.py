@@ -25,6 +25,7 @@ class AsyncHandles(Rule):
     """
 
     name = "async-handles"
+    code = "XLA834"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
     words = "wait"

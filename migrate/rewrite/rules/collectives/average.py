@@ -42,6 +42,7 @@ class Average(Rule):
     """
 
     name = "average"
+    code = "XLA810"
     nodes = (cst.SimpleStatementLine, cst.Call)
     examples = (
         rewritten(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.tree.tree import bind, code, nodes_of
 from migrate.reading.values.collectives import called, makes_gloo_group
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -39,6 +40,8 @@ class Barrier(Rule):
     """
 
     name = "barrier"
+    code = "XLA306"
+    edited = Severity.WARNING
     nodes = (cst.Call,)
     examples = (
         rewritten(

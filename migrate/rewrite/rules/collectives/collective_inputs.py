@@ -34,6 +34,7 @@ class CollectiveInputs(Rule):
     """
 
     name = "collective-inputs"
+    code = "XLA312"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
     examples = (

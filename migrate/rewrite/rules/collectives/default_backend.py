@@ -29,6 +29,7 @@ class DefaultBackend(Rule):
     """
 
     name = "default-backend"
+    code = "XLA835"
     nodes = (cst.Call,)
     words = spelled([DEFAULT])
     examples = (

@@ -32,6 +32,7 @@ class GuardedAverage(Rule):
     """
 
     name = "guarded-average"
+    code = "XLA313"
     nodes = (cst.If,)
     examples = (
         rewritten(

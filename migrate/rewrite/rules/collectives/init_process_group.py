@@ -49,6 +49,7 @@ class InitProcessGroup(Rule):
     """
 
     name = "init-process-group"
+    code = "XLA823"
     nodes = (cst.Call,)
     examples = (
         rewritten(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.tree.tree import bind, code, dotted, nodes_of, string_value
 from migrate.reading.values.collectives import called
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -34,6 +35,8 @@ class Nccl(Rule):
     """
 
     name = "nccl"
+    code = "XLA703"
+    edited = Severity.WARNING
     nodes = (cst.SimpleString,)
     words = "nccl"
     examples = (

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.tree.tree import code
 from migrate.reading.values.environment import access, environment_name, is_read
 from migrate.rewrite.edits.imports import bindings
@@ -35,6 +36,8 @@ class NcclEnvironment(Rule):
     """
 
     name = "nccl-environment"
+    code = "XLA722"
+    edited = Severity.INFO
     nodes = (cst.SimpleString,)
     words = "NCCL|CUDA_|CUBLAS"
     examples = (

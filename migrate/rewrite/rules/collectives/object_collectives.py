@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import bind, code
 from migrate.reading.values.collectives import OBJECTS, called, makes_gloo_group
@@ -39,6 +40,7 @@ class ObjectCollectives(Rule):
     """
 
     name = "object-collectives"
+    code = "XLA811"
     nodes = (cst.Call,)
     words = spelled(OBJECTS)
     examples = (
@@ -116,7 +118,7 @@ class ObjectCollectives(Rule):
         bound = bind(node, OBJECTS[name])
         if bound is None:
             message = f"{name} with * or ** arguments: see that its group is one over gloo"
-            yield from self.report(node, message)
+            yield from self.report(node, message, Severity.INFO)
             return
         if context.portable and not bound.keys() & {"group_src", "group_dst"}:
             group = bound.get("group")
@@ -131,7 +133,7 @@ class ObjectCollectives(Rule):
                     f"{name} raises on XLA: see that `{code(group.value)}` is a group over gloo, "
                     "dist.new_group(backend='gloo')"
                 )
-                yield from self.report(node, message)
+                yield from self.report(node, message, Severity.INFO)
             return
         yield self._edit(node, context, name, [arg for arg in (group, device) if arg is not None])
 

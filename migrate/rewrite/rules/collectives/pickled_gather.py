@@ -41,6 +41,7 @@ class PickledGather(Rule):
     """
 
     name = "pickled-gather"
+    code = "XLA315"
     nodes = (cst.FunctionDef,)
     words = "dumps"
     examples = (

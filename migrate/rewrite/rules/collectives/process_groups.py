@@ -40,6 +40,7 @@ class ProcessGroups(Rule):
     """
 
     name = "process-groups"
+    code = "XLA838"
     nodes = (cst.Call,)
     words = "new_group"
     examples = (

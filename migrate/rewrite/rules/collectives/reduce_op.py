@@ -28,6 +28,7 @@ class ReduceOperation(Rule):
     """
 
     name = "reduce-op"
+    code = "XLA810"
     nodes = (cst.Attribute,)
     words = "educeOp|reduce_op"
     of_names = True

@@ -30,6 +30,7 @@ class SendRecv(Rule):
     """
 
     name = "send-recv"
+    code = "XLA207"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
     words = spelled([*POINT_TO_POINT, "all_to_all_single"])

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.catalogue import catalogue
 from migrate.reading.catalogue.entry import OnXla, names
 from migrate.reading.catalogue.torch_cuda import ASKED, IGNORED, INITIALIZED
@@ -39,6 +40,8 @@ class CudaMemory(Rule):
     """
 
     name = "cuda-memory"
+    code = "XLA802"
+    edited = Severity.WARNING
     nodes = (cst.Expr, cst.Call)
     words = spelled(GONE | ASKING)
     examples = (

@@ -37,6 +37,7 @@ class CudaStreams(Rule):
     """
 
     name = "cuda-streams"
+    code = "XLA828"
     nodes = (cst.Call, cst.Expr, cst.With, cst.Assign)
     words = "tream|[Ee]vent"
     examples = (

@@ -37,6 +37,7 @@ class CudaTiming(Rule):
     """
 
     name = "cuda-timing"
+    code = "XLA832"
     nodes = (cst.Call, cst.SimpleStatementLine)
     examples = (
         rewritten(

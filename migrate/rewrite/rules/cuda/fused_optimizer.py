@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.tree.tree import code, dotted, keyword, nodes_of, string_value
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import TORCH_OPTIMIZER
@@ -34,6 +35,7 @@ class FusedOptimizer(Rule):
     """
 
     name = "fused-optimizer"
+    code = "XLA807"
     nodes = (cst.Call, cst.Dict)
     words = "fused|capturable"
     examples = (
@@ -173,7 +175,7 @@ class FusedOptimizer(Rule):
                 f"`{code(call.func)}` is given fused=True: see that no optimizer of torch gets it, "
                 "which raises for XLA tensors"
             )
-            yield from self.report(call, message)
+            yield from self.report(call, message, Severity.INFO)
 
     def _choices(self, node: cst.CSTNode, context: Workspace) -> Iterable[cst.BaseExpression]:
         """Yield the values that choose an implementation for CUDA."""

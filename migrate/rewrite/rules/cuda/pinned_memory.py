@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.catalogue import torch_cuda
 from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_other import DATA_LOADERS
@@ -47,6 +48,9 @@ class PinnedMemory(Rule):
     """
 
     name = "pinned-memory"
+    code = "XLA605"
+    edited = Severity.INFO
+    severity = Severity.INFO
     nodes = (cst.Call, cst.Dict)
     examples = (
         rewritten(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.values.kind import Kind
 from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
@@ -47,6 +48,8 @@ class TimedResults(Rule):
     """
 
     name = "timed-results"
+    code = "XLA847"
+    edited = Severity.INFO
     nodes = (cst.Expr,)
     words = "synchronize|record"
     examples = (

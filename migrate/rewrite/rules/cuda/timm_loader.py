@@ -46,6 +46,7 @@ class TimmLoader(Rule):
     """
 
     name = "timm-loader"
+    code = "XLA846"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
     words = spelled(MAKERS)

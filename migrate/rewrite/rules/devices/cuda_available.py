@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.replicas.for_cuda import decides_about_pinned, lists_of_gpus, needs_cuda
 from migrate.reading.steps.leaving import never_reached
 from migrate.reading.tree.tree import code, nodes, nodes_of, string_value
@@ -62,6 +63,8 @@ class CudaAvailable(Rule):
     """
 
     name = "cuda-available"
+    code = "XLA704"
+    edited = Severity.WARNING
     nodes = (cst.Call,)
     examples = (
         rewritten(
@@ -302,7 +305,7 @@ class CudaAvailable(Rule):
             return
         elif library := _goes_to(above, context):
             message = f"`{code(node)}` is False on a TPU: see that this is right for {library}"
-            yield from self.report(node, message)
+            yield from self.report(node, message, Severity.INFO)
             return
         elif isinstance(above, cst.Assign) and _gives_itself(above, answer):
             message = f"`{code(above)}` goes: what is left of it assigns a name to itself"

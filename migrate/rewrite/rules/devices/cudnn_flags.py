@@ -39,6 +39,7 @@ class CudnnFlags(Rule):
     """
 
     name = "cudnn-flags"
+    code = "XLA506"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Assign, cst.Call)
     examples = (

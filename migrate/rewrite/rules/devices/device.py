@@ -76,6 +76,7 @@ class Device(Rule):
     """
 
     name = "device"
+    code = "XLA724"
     nodes = (
         cst.Call,
         cst.Assign,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.catalogue.torch_cuda import TYPES
 from migrate.reading.replicas.told_cuda import told
 from migrate.reading.tree.tree import code, nodes_of, string_value
@@ -38,6 +39,8 @@ class DeviceTypes(Rule):
     """
 
     name = "device-types"
+    code = "XLA702"
+    edited = Severity.WARNING
     nodes = (cst.Comparison, cst.Call, cst.Attribute)
     examples = (
         rewritten(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.tree.tree import bind, code, keyword
 from migrate.reading.values.devices import LOADERS, Kind
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
@@ -34,6 +35,7 @@ class MapLocation(Rule):
     """
 
     name = "map-location"
+    code = "XLA817"
     nodes = (cst.Call, cst.Assign)
     examples = (
         rewritten(
@@ -155,7 +157,7 @@ class MapLocation(Rule):
         if any(a.star for a in node.args):
             if arg is None:
                 message = f"{code(node.func)}: see that it is told map_location='cpu'"
-                yield from self.report(node, message)
+                yield from self.report(node, message, Severity.INFO)
         elif arg is None:
             # A helper that loads for a script of another file names no device itself.
             used = context.devices.are_used or context.calls.accelerated

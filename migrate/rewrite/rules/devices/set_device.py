@@ -35,6 +35,7 @@ class SetDevice(Rule):
     """
 
     name = "set-device"
+    code = "XLA827"
     nodes = (cst.Expr, cst.With, cst.Name, cst.Attribute)
     of_names = True
     examples = (

@@ -45,6 +45,7 @@ class LaunchMain(Rule):
     """
 
     name = "launch-main"
+    code = "XLA711"
     nodes = (cst.If, cst.Call)
     examples = (
         rewritten(

@@ -45,6 +45,7 @@ class ModuleScript(Rule):
     """
 
     name = "module-script"
+    code = "XLA712"
     nodes = (cst.Module, cst.SimpleStatementLine)
     examples = (
         rewritten(

@@ -34,6 +34,7 @@ class MpProcess(Rule):
     """
 
     name = "mp-process"
+    code = "XLA714"
     nodes = (cst.Call,)
     words = r"Process|Pool|\.start\("
     examples = (

@@ -64,6 +64,7 @@ class MpSpawn(Rule):
     """
 
     name = "mp-spawn"
+    code = "XLA713"
     nodes = (cst.Call,)
     words = spelled(SPAWN)
     examples = (

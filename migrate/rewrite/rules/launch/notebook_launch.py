@@ -34,6 +34,7 @@ class NotebookLaunch(Rule):
     """
 
     name = "notebook-launch"
+    code = "XLA707"
     nodes = (cst.Call,)
     after = True
     notebook = True

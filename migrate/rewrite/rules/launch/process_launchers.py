@@ -47,6 +47,7 @@ class ProcessLaunchers(Rule):
     """
 
     name = "process-launchers"
+    code = "XLA715"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
     words = spelled(POPEN | SHELL | SUBMITIT)

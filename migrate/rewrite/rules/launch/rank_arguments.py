@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import Style, declares_local_rank
 from migrate.reading.tree.tree import code, keyword, string_value
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
@@ -49,6 +50,8 @@ class RankArguments(Rule):
     """
 
     name = "rank-arguments"
+    code = "XLA717"
+    edited = Severity.INFO
     nodes = (cst.Call,)
     examples = (
         rewritten(

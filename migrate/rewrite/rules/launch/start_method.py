@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import bind, code
 from migrate.rewrite.edits.nodes import with_args
@@ -31,6 +32,8 @@ class StartMethod(Rule):
     """
 
     name = "start-method"
+    code = "XLA716"
+    edited = Severity.INFO
     nodes = (cst.Call,)
     words = spelled(SETS)
     examples = (

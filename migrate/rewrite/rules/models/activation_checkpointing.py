@@ -31,6 +31,7 @@ class ActivationCheckpointing(Rule):
     """
 
     name = "activation-checkpointing"
+    code = "XLA808"
     nodes = (cst.Call,)
     words = "checkpoint"
     examples = (

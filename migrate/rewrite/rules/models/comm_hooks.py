@@ -26,6 +26,7 @@ class CommHooks(Rule):
     """
 
     name = "comm-hooks"
+    code = "XLA839"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
     words = REGISTER_HOOK

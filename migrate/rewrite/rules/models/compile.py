@@ -43,6 +43,7 @@ class Compile(Rule):
     """
 
     name = "compile"
+    code = "XLA806"
     nodes = (
         cst.Call,
         cst.Decorator,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.replicas.launchers import DDP, DDP_DEVICES
 from migrate.reading.tree.tree import bind, code
 from migrate.reading.values.devices import device_argument
@@ -62,6 +63,7 @@ class Ddp(Rule):
     """
 
     name = "ddp"
+    code = "XLA824"
     nodes = (cst.Call,)
     examples = (
         rewritten(
@@ -206,13 +208,13 @@ class Ddp(Rule):
         plain = [arg for arg in node.args if arg.star != "**"]
         bound = bind(node.with_changes(args=plain), PARAMETERS)
         if bound is None:
-            yield from self.report(node, UNREAD)
+            yield from self.report(node, UNREAD, Severity.INFO)
             return
         options = DdpOptions(self, spreads, context)
         yield from options.edits()
         last = [i for i, arg in enumerate(node.args) if arg.star and arg not in options.emptied]
         if not options.are_read:
-            yield from self.report(node, UNREAD)
+            yield from self.report(node, UNREAD, Severity.INFO)
         placed = context.moves_to_accelerator or context.devices.by_default
         moves = placed or _moves_to_a_named_device(context)
         if not moves and _is_made_here(bound.get("module"), context):
@@ -296,7 +298,7 @@ class Ddp(Rule):
         positional = [arg for arg in node.args if arg.keyword is None]
         if len(positional) > 1 or any(arg.star for arg in node.args):
             message = f"{code(choice)}: see that no device ids are among its arguments"
-            yield from self.report(node, message)
+            yield from self.report(node, message, Severity.INFO)
         if not gone and not context.portable:
             return
         wraps = [

@@ -42,6 +42,7 @@ class Ema(Rule):
     """
 
     name = "ema"
+    code = "XLA842"
     nodes = (cst.Call,)
     words = spelled(AVERAGES)
     examples = (

@@ -36,6 +36,7 @@ class Frameworks(Rule):
     """
 
     name = "frameworks"
+    code = "XLA411"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Module,)
     examples = (

@@ -63,6 +63,7 @@ class Fsdp(Rule):
     """
 
     name = "fsdp"
+    code = "XLA816"
     safety = Safety.UNSAFE
     nodes = (cst.Call,)
     words = spelled(FSDP)

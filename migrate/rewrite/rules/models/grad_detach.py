@@ -27,6 +27,7 @@ class GradDetach(Rule):
     """
 
     name = "grad-detach"
+    code = "XLA843"
     nodes = (cst.Call,)
     words = "detach_"
     examples = (

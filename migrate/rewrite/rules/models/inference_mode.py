@@ -31,6 +31,7 @@ class InferenceMode(Rule):
     """
 
     name = "inference-mode"
+    code = "XLA836"
     nodes = (cst.Name, cst.Attribute)
     of_names = True
     words = "inference_mode"

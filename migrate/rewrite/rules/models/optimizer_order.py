@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.values.devices import moves
 from migrate.reading.values.kind import Kind
 from migrate.rewrite.edits.imports import bindings
@@ -52,6 +53,7 @@ class OptimizerOrder(Rule):
     """
 
     name = "optimizer-order"
+    code = "XLA805"
     nodes = (cst.Call,)
     examples = (
         rewritten(
@@ -222,6 +224,7 @@ class OptimizerOrder(Rule):
                 f"`{name}` goes with this model to `{to}`, which the project does not contain: if it is an "
                 "optimizer, it was made before the model moves here, keeps the weights that the model had, "
                 f"and nothing trains; call {SWAP}(True) before this, and see that `{to}` ends its steps",
+                Severity.INFO,
             )
 
     def _optimizer(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:

@@ -44,6 +44,7 @@ class SyncBatchNorm(Rule):
     """
 
     name = "sync-batch-norm"
+    code = "XLA809"
     safety = Safety.UNSAFE
     nodes = (cst.Call, cst.Attribute, cst.Name)
     words = spelled(CLASSES | CONVERSIONS)

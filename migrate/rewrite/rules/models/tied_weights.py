@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.calls.ties import Tie
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.values.devices import Kind, device_argument, is_move
@@ -44,6 +45,8 @@ class TiedWeights(Rule):
     """
 
     name = "tied-weights"
+    code = "XLA818"
+    edited = Severity.WARNING
     nodes = (cst.Assign, cst.Call, cst.Import, cst.ImportFrom)
     examples = (
         rewritten(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.replicas.first_replica import on_first
 from migrate.reading.replicas.wrapped import is_wrapped, wraps
 from migrate.reading.tree.tree import code
@@ -32,6 +33,8 @@ class UnwrappedForward(Rule):
     """
 
     name = "unwrapped-forward"
+    code = "XLA304"
+    edited = Severity.WARNING
     nodes = (cst.Call,)
     examples = (
         rewritten(

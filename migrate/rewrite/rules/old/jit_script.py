@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.tree.prescan import spelled
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
@@ -26,6 +27,9 @@ class JitScript(Rule):
     """
 
     name = "jit-script"
+    code = "XLA709"
+    edited = Severity.INFO
+    severity = Severity.INFO
     safety = Safety.REPORT_ONLY
     nodes = (cst.Module,)
     words = spelled(SCRIPTED)

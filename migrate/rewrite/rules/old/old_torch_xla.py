@@ -41,6 +41,7 @@ class OldTorchXla(Rule):
     """
 
     name = "old-torch-xla"
+    code = "XLA819"
     nodes = (cst.Call, cst.Attribute, cst.Name, cst.SimpleStatementLine)
     of_names = True
     examples = (

@@ -53,6 +53,7 @@ class ApexAmp(Rule):
     """
 
     name = "apex-amp"
+    code = "XLA419"
     nodes = (cst.SimpleStatementLine, cst.With, cst.Call)
     words = "apex"
     examples = (

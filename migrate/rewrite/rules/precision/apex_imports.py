@@ -30,6 +30,7 @@ class ApexImports(Rule):
     """
 
     name = "apex-imports"
+    code = "XLA404"
     nodes = (cst.Try, cst.SimpleStatementLine)
     words = "apex"
     examples = (

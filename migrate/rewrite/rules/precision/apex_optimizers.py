@@ -83,6 +83,7 @@ class ApexOptimizers(Rule):
     """
 
     name = "apex-optimizers"
+    code = "XLA420"
     nodes = (cst.Call,)
     words = "apex"
     examples = (

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.catalogue import torch_cuda
 from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_other import TYPED_AUTOCAST
@@ -55,6 +56,7 @@ class Autocast(Rule):
     """
 
     name = "autocast"
+    code = "XLA803"
     nodes = (cst.Call, cst.Attribute, cst.Name, cst.ImportAlias)
     of_names = True
     examples = (
@@ -396,7 +398,7 @@ class Autocast(Rule):
                 f"the type of the region is `{code(dtype)}`: see that it is torch.bfloat16; float16 "
                 "has no gradient scaler on XLA, and for float32 the region is switched off"
             )
-            yield from self.report(call, message)
+            yield from self.report(call, message, Severity.INFO)
             return
         for type_ in types:
             if context.qualified_name(type_) in HALF and not _is_edited(type_, context):

@@ -57,6 +57,7 @@ class AutocastFunctions(Rule):
     """
 
     name = "autocast-functions"
+    code = "XLA844"
     nodes = (cst.Call, cst.Decorator, cst.Attribute, cst.Name)
     of_names = True
     words = "autocast|custom_fwd|custom_bwd"

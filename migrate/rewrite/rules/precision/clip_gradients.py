@@ -39,6 +39,7 @@ class ClipGradients(Rule):
     """
 
     name = "clip-gradients"
+    code = "XLA812"
     nodes = (cst.Call,)
     words = spelled([*TAKES_FOREACH, NORM])
     examples = (

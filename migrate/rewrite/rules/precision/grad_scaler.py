@@ -7,6 +7,7 @@ from functools import partial
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.check.work import Work
 from migrate.reading.catalogue import torch_cuda, torch_xla
 from migrate.reading.catalogue.entry import names
@@ -63,6 +64,8 @@ class GradScaler(Rule):
     """
 
     name = "grad-scaler"
+    code = "XLA804"
+    edited = Severity.WARNING
     work = Work.CALLS  # a call of a scaler that is off: no dtype is to be chosen
     nodes = (cst.Module, cst.Attribute)
     examples = (

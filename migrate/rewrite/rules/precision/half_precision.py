@@ -23,6 +23,7 @@ class HalfPrecision(Rule):
     """
 
     name = "half-precision"
+    code = "XLA502"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
     words = "half"

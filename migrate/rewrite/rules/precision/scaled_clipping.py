@@ -28,6 +28,7 @@ class ScaledClipping(Rule):
     """
 
     name = "scaled-clipping"
+    code = "XLA845"
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
     words = spelled(CLIPS)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.catalogue import catalogue
 from migrate.reading.catalogue.entry import names
 from migrate.reading.catalogue.torch_cuda import RANDOM_SEEDS, STATE_OF_ALL, STATE_OF_ONE
@@ -94,6 +95,8 @@ class Rng(Rule):
     """
 
     name = "rng"
+    code = "XLA813"
+    edited = Severity.WARNING
     nodes = (cst.Call,)
     examples = (
         rewritten(

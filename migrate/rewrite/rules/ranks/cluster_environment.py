@@ -35,6 +35,7 @@ class ClusterEnvironment(Rule):
     """
 
     name = "cluster-environment"
+    code = "XLA718"
     nodes = (cst.If, cst.SimpleString)
     examples = (
         rewritten(

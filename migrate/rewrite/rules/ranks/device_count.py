@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.tree.tree import code
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -32,6 +33,8 @@ class DeviceCount(Rule):
     """
 
     name = "device-count"
+    code = "XLA704"
+    edited = Severity.WARNING
     nodes = (cst.Call,)
     examples = (
         rewritten(

@@ -34,6 +34,7 @@ class DistributedSampler(Rule):
     """
 
     name = "distributed-sampler"
+    code = "XLA849"
     nodes = (cst.Call,)
     examples = (
         rewritten(

@@ -30,6 +30,7 @@ class GlobalIndex(Rule):
     """
 
     name = "global-index"
+    code = "XLA720"
     nodes = (cst.BinaryOperation, cst.AugAssign)
     examples = (
         rewritten(

@@ -45,6 +45,7 @@ class Mpi(Rule):
     """
 
     name = "mpi"
+    code = "XLA719"
     nodes = (cst.Call, cst.Attribute, cst.Assign)
     words = "mpi4py"
     examples = (

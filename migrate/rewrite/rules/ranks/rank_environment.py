@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import Style
 from migrate.reading.replicas.launchers import SCRIPT
 from migrate.reading.tree.tree import code
@@ -40,6 +41,8 @@ class RankEnvironment(Rule):
     """
 
     name = "rank-environment"
+    code = "XLA710"
+    edited = Severity.WARNING
     nodes = (cst.SimpleString,)
     examples = (
         rewritten(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import Style
 from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import code, string_value
@@ -35,6 +36,8 @@ class RendezvousAddress(Rule):
     """
 
     name = "rendezvous-address"
+    code = "XLA721"
+    edited = Severity.INFO
     nodes = (cst.SimpleStatementLine, cst.If, cst.SimpleString)
     words = spelled(VARIABLES | OF_TORCHRUN)
     examples = (

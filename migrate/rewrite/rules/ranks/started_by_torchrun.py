@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import INIT, Style
 from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import code, nodes_of, string_value
@@ -46,6 +47,8 @@ class StartedByTorchrun(Rule):
     """
 
     name = "started-by-torchrun"
+    code = "XLA727"
+    edited = Severity.INFO
     nodes = (cst.SimpleString, cst.Call)
     words = spelled(OF_TORCHRUN | {"is_torchelastic_launched"})
     examples = (

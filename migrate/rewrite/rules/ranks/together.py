@@ -45,6 +45,7 @@ class Together(Rule):
     """
 
     name = "together"
+    code = "XLA305"
     nodes = (cst.Module,)
     after = True
     examples = (

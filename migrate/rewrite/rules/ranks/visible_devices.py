@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.tree.tree import code, string_value
 from migrate.reading.values.environment import access, environment_name, is_read
 from migrate.rewrite.edits.imports import bindings
@@ -33,6 +34,8 @@ class VisibleDevices(Rule):
     """
 
     name = "visible-devices"
+    code = "XLA723"
+    edited = Severity.INFO
     nodes = (cst.SimpleString,)
     words = NAME
     examples = (

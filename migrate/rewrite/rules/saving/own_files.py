@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.flow.shares import Share
 from migrate.reading.tree.tree import code, last_part, nodes_of
 from migrate.reading.values.host import is_on_the_cpu, items_put
@@ -89,6 +90,7 @@ def own_files(
             call,
             f"{divided}; {last_part(call.func)} stays, so that no file is lost: see that {what} is on the "
             "CPU first (`x.cpu()`), as a tensor of the device loads on XLA alone",
+            Severity.INFO,
         )
         return
     for tensor in tensors:

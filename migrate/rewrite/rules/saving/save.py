@@ -65,6 +65,7 @@ class Save(Rule):
     """
 
     name = "save"
+    code = "XLA301"
     safety = Safety.UNSAFE
     nodes = (cst.Module,)
     examples = (

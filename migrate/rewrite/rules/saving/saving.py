@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.replicas.first_replica import Rest, is_local, on_first
 from migrate.reading.replicas.guards import Guard, asks_for_a_group
 from migrate.reading.replicas.options import same_on_all
@@ -127,6 +128,7 @@ class Saving:
                         call,
                         f"see that {condition} lets all replicas save: {by_hand(self._context)} must be "
                         "called on all ranks, and waits for those that do not",
+                        Severity.INFO,
                     )
         for call, guard in self._calls_out:
             if id(guard) in stuck:
@@ -276,7 +278,7 @@ class Saving:
             called = code(found.unfollowed.func)
             return (
                 f"`{code(condition.test)}` (line {line}) is the same on all replicas only if `{called}`, "
-                f"which is not followed, makes it so: see that it does, for {todo}"
+                f"which is not followed, makes it so: make sure that it does, for {todo}"
             )
         return (
             f"`{code(condition.test)}` (line {line}) may differ between the replicas: each decides by its "

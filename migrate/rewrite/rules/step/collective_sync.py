@@ -36,6 +36,7 @@ class CollectiveSync(Rule):
     """
 
     name = "collective-sync"
+    code = "XLA308"
     nodes = (cst.Module,)
     after = True
     examples = (

@@ -34,6 +34,7 @@ class DdpInputs(Rule):
     """
 
     name = "ddp-inputs"
+    code = "XLA848"
     nodes = (cst.Call,)
     examples = (
         rewritten(

@@ -43,6 +43,7 @@ class DeferReads(Rule):
     """
 
     name = "defer-reads"
+    code = "XLA208"
     nodes = (cst.For, cst.While)
     options: ClassVar[Options] = Options(defer_reads=True)
     after = True

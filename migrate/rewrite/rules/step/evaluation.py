@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from migrate.check.hazard import Severity
 from migrate.reading.flow.dataflow import overlap
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import Effect
@@ -93,7 +94,7 @@ def evaluation_step(loop: Loop, context: Workspace) -> Step | Undecided | None:
     if said is not None:
         return Undecided(loop, ON_CPU.format(said))
     if where is None:
-        return Undecided(loop, UNSEEN)
+        return Undecided(loop, UNSEEN, Severity.INFO)
     if timers and _waits(part):
         return Undecided(timers[0], TIMED.format(head(timers[0])))
     inside = [*part.staying(), *part.split]

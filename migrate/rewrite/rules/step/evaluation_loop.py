@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap, left_alone, reported, rewritten
 from migrate.rewrite.rules.step.evaluation import evaluation_step
-from migrate.rewrite.rules.step.inputs import unmoved_inputs
+from migrate.rewrite.rules.step.inputs import Unknown, unmoved_inputs
 from migrate.rewrite.rules.step.steps import Undecided
 from migrate.rewrite.rules.step.wrapping import Wrapping
 from migrate.rewrite.workspace import Workspace
@@ -36,6 +37,8 @@ class EvaluationLoop(Rule):
     """
 
     name = "evaluation-loop"
+    code = "XLA215"
+    edited = Severity.WARNING
     nodes = (cst.For, cst.While)
     examples = (
         rewritten(
@@ -206,9 +209,9 @@ class EvaluationLoop(Rule):
         if step is None:
             return
         if isinstance(step, Undecided):
-            yield from self.report(step.node, step.why)
+            yield from self.report(step.node, step.why, step.severity)
             return
         moved = unmoved_inputs(step, context)
         # An evaluation with inputs on the host fails at once: there is nothing to warn of.
-        names = [] if isinstance(moved, str) else moved
+        names = [] if isinstance(moved, Unknown) else moved
         yield from Wrapping(self.name, context, step.parts, names).found()

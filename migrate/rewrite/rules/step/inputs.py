@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.steps.loops import batch_names, on_device
 from migrate.reading.tree.tree import base_name, bind, nodes_of, parameters_of, targets
@@ -21,7 +23,20 @@ if TYPE_CHECKING:
 FORWARDS = frozenset({"forward", "__call__"})
 
 
-def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
+@dataclass(frozen=True)
+class Unknown:
+    """Why the inputs that are to be moved are not known.
+
+    Args:
+        message: the reason, and what to do, for the user.
+        severity: how bad it is.
+    """
+
+    message: str
+    severity: Severity = Severity.ERROR
+
+
+def unmoved_inputs(step: Step, context: Workspace) -> list[str] | Unknown:
     """Return the names of the step's inputs to move to the device, or why that is not known."""
     if isinstance(step.loop, cst.FunctionDef):
         return []  # a loop of another file hands it what it has moved
@@ -47,7 +62,7 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
         in_parts = {one.value for one in parts if isinstance(one, cst.Name)}
         if unmoved and (with_model & moved or in_parts & mentioned):
             listed = ", ".join(unmoved)
-            return (
+            return Unknown(
                 f"{listed}: DistributedDataParallel moved it to the GPU: if it is a tensor, move it"
             )
     fed = _fed(block, context)
@@ -69,22 +84,25 @@ def unmoved_inputs(step: Step, context: Workspace) -> list[str] | str:
         or _converted(step.body.block) & mentioned
         or _comes_moved(loop, context)
     ):
-        return f"{listed}: see that the device to which they are moved is {context.vocabulary.device_said}"
+        device = context.vocabulary.device_said
+        message = f"{listed}: see that the device to which they are moved is {device}"
+        return Unknown(message, Severity.INFO)
     if any(name in unmoved for name in _given_to_moving_step(block, context)):
         return []
     if callees := context.effects.callees(block):
         if any(next(moves(callee.body, context), None) for callee in callees):
             return []
-        return f"the script does not show where {listed} move to the device"
+        return Unknown(f"the script does not show where {listed} move to the device")
     given = _given(unmoved, block, context)
     if any(f is not None and next(moves(f.body, context), None) is not None for f in given):
         return []
     if given:
-        return f"the script does not show where {listed} move to the device"
+        return Unknown(f"the script does not show where {listed} move to the device")
     if context.effects.is_marked(step.loop):
-        return f"see that {listed} are on the device: they are not moved in the loop"
+        message = f"see that {listed} are on the device: they are not moved in the loop"
+        return Unknown(message, Severity.INFO)
     if not isinstance(step.loop, cst.For) or len(names) < 2:
-        return f"is `{listed}` on the device? It is not moved in the loop"
+        return Unknown(f"is `{listed}` on the device? It is not moved in the loop")
     return unmoved
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.calls.scopes import CPU_MARK, MARK
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap, left_alone, reported, rewritten
-from migrate.rewrite.rules.step.inputs import unmoved_inputs
+from migrate.rewrite.rules.step.inputs import Unknown, unmoved_inputs
 from migrate.rewrite.rules.step.steps import Undecided, steps_of
 from migrate.rewrite.rules.step.wrapping import Wrapping
 from migrate.rewrite.workspace import Workspace
@@ -63,6 +64,8 @@ class Step(Rule):
     """
 
     name = "step"
+    code = "XLA214"
+    edited = Severity.WARNING
     nodes = (cst.For, cst.While, cst.FunctionDef, cst.Comment)
     examples = (
         rewritten(
@@ -352,10 +355,10 @@ class Step(Rule):
         assert isinstance(node, cst.For | cst.While | cst.FunctionDef)
         for found in steps_of(context).of(node):
             if isinstance(found, Undecided):
-                yield from self.report(found.node, found.why)
+                yield from self.report(found.node, found.why, found.severity)
                 continue
             moved = unmoved_inputs(found, context)
-            if isinstance(moved, str):
-                yield from self.report(node, moved)
+            if isinstance(moved, Unknown):
+                yield from self.report(node, moved.message, moved.severity)
                 moved = []
             yield from Wrapping(self.name, context, found.parts, moved).found()

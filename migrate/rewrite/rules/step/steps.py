@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.flow.dataflow import overlap
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import BOTH, Effect
@@ -65,10 +66,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Undecided:
-    """A training loop, or a part of one, that gets no step, and why."""
+    """A training loop, or a part of one, that gets no step, and why.
+
+    Args:
+        node: where it is reported.
+        why: the reason, for the user.
+        severity: how bad it is.
+    """
 
     node: cst.CSTNode
     why: str
+    severity: Severity = Severity.ERROR
 
 
 class Steps:

@@ -40,6 +40,7 @@ class UnevenSync(Rule):
     """
 
     name = "uneven-sync"
+    code = "XLA314"
     nodes = (cst.Module,)
     after = True
     examples = (

@@ -1,0 +1,19 @@
+"""Codes that were divided: what names the old code in a comment or a configuration means the new ones too."""
+
+from __future__ import annotations
+
+# The code that a construct had before, by the code that it has now.
+_BEFORE = {
+    "XLA419": "XLA404",  # apex-amp
+    "XLA420": "XLA404",  # apex-optimizers
+    "XLA802": "XLA801",  # cuda-memory
+    "XLA827": "XLA801",  # set-device
+    "XLA828": "XLA801",  # cuda-streams
+    "XLA832": "XLA801",  # cuda-timing
+    "XLA833": "XLA801",  # typed-tensors
+}
+
+
+def names_code(named: str, code: str) -> bool:
+    """Whether what the user wrote, a code or the beginning of one, means `code`."""
+    return code.startswith(named) or _BEFORE.get(code) == named

@@ -1,0 +1,18 @@
+"""How bad a finding is."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    ERROR = "error"  # raises, hangs, or trains something else without a word
+    WARNING = "warning"  # slow: compiles again and again, or the host waits at every step
+    INFO = "info"  # worth knowing: runs once, or costs little
+
+    def reaches(self, other: Severity) -> bool:
+        """Whether it is as bad as `other`, or worse."""
+        order = list(Severity)
+        return order.index(self) <= order.index(other)

@@ -1,0 +1,58 @@
+"""The page of a code: what `migrate check --explain` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from migrate.check.rules import all_hazards
+from migrate.check.severity import Severity
+from migrate.errors import MigrateError
+from migrate.report.text.hazards import hazard_page
+from migrate.report.text.rules import rule_page, title
+from migrate.rewrite.left.codes import NOTEBOOK, UNHANDLED
+from migrate.rewrite.rules import all_rules
+
+
+class NoSuchCodeError(MigrateError):
+    """No hazard and no rewrite rule has that code or name.
+
+    Cause: a code after `--explain` that does not exist.
+
+    Remedy: `migrate check --explain list` names them all.
+    """
+
+
+def explanation(code: str) -> str:
+    """Return the pages of the hazard and the rewrite rules of a code or name; the list of all for "list".
+
+    Raises:
+        NoSuchCodeError: there is none.
+    """
+    if code.lower() == "list":
+        return "\n".join(sorted(_listed()))
+    upper, lower = code.upper(), code.lower()
+    pages = [hazard_page(one) for one in all_hazards() if one.code == upper or one.name == lower]
+    pages += [rule_page(one) for one in all_rules() if one.code == upper or one.name == lower]
+    if not pages:
+        raise NoSuchCodeError(
+            f"there is no code {code}", "`migrate check --explain list` names them all"
+        )
+    return "\n".join(pages)
+
+
+def described() -> dict[str, tuple[str, str, Severity]]:
+    """Return the name, the title and the severity of what is reported by no hazard, by its code."""
+    rules = {rule.code: (rule.name, title(rule), rule.edited) for rule in reversed(all_rules())}
+    others = {
+        UNHANDLED: ("unhandled", "A name that no rule handles and that XLA lacks.", Severity.ERROR),
+        NOTEBOOK: ("notebook", "A cell that stays as it is.", Severity.ERROR),
+    }
+    return {**rules, **others}
+
+
+def _listed() -> Iterator[str]:
+    """Yield a line for each hazard and each rule: code, severity, name, title."""
+    for hazard in all_hazards():
+        yield f"{hazard.code}  {hazard.severity:<8} {hazard.name:<24} {hazard.title}"
+    for rule in all_rules():
+        yield f"{rule.code}  {rule.edited:<8} {rule.name:<24} {title(rule)}"

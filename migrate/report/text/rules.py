@@ -1,0 +1,62 @@
+"""The rewrite rules as `migrate check --explain` and the pages in docs show them."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from dataclasses import replace
+from pathlib import Path
+
+from migrate.reading.tree.source import parse
+from migrate.rewrite.rule import Example, Kind, Rule
+from migrate.rewrite.story import rewrite_source
+
+
+def title(rule: Rule) -> str:
+    """Return the first line of the rule's docstring."""
+    return inspect.cleandoc(rule.__doc__ or "").splitlines()[0]
+
+
+def rule_page(rule: Rule) -> str:
+    """Return the Markdown page of `rule`."""
+    _, _, body = inspect.cleandoc(rule.__doc__ or "").partition("\n")
+    parts = [
+        f"# {rule.name}: {title(rule)}",
+        f"Code: {rule.code}. Safety: {rule.safety.value}.",
+        body.strip(),
+    ]
+    for kind, heading in (
+        (Kind.REWRITTEN, "Rewritten"),
+        (Kind.LEFT_ALONE, "Left alone"),
+        (Kind.REPORTED, "Reported, not edited"),
+    ):
+        shown = [example for example in rule.examples if example.kind is kind]
+        if shown:
+            parts.append(f"## {heading}")
+            parts.extend(_example(example) for example in shown)
+        if kind is Kind.REWRITTEN and shown:
+            parts.append("## Rewritten with `--style portable`")
+            parts.extend(_portable(rule, shown[0]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _example(example: Example) -> str:
+    if example.kind is not Kind.REWRITTEN:
+        return f"```python\n{example.before}```"
+    return _diff(example.before, example.after)
+
+
+def _diff(before: str, after: str) -> str:
+    diff = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1000)
+    lines = list(diff)[3:]  # without the names of the files and the first position
+    return "```diff\n" + "\n".join(lines) + "\n```"
+
+
+def _portable(rule: Rule, example: Example) -> list[str]:
+    """Return the parts of the page that show what becomes of `example` in the portable style."""
+    path = Path("notebook.ipynb" if rule.notebook else "script.py")
+    options = replace(rule.options, style="portable")
+    done = rewrite_source(parse(example.before.encode(), path), options=options)
+    own = [note.message for note in done.findings if note.rule == rule.name]
+    parts = [_diff(example.before, done.data.decode())] if done.changed else ["It stays as it is."]
+    return [*parts, *(f"Reported: {message}." for message in own)]

@@ -1,0 +1,187 @@
+"""What `migrate check` reports: each hazard, and each construct that `migrate rewrite` changes or leaves.
+
+The rewrite itself is asked, without writing: what it leaves is what it would list, and what it mends is gone
+from its result. So both commands say the same.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from migrate.check.config import Config
+from migrate.check.finding import UNUSED_IGNORE, Finding, Fix
+from migrate.check.hazard import Severity
+from migrate.check.project import Checked, counted, hazards_of, python_files
+from migrate.check.rules import all_hazards
+from migrate.errors import MigrateError
+from migrate.reading.notebook.text import SUFFIX, parse_notebook
+from migrate.reading.project.progress import Tell, silent
+from migrate.rewrite.file import rewrite_file
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.left.codes import code_of
+from migrate.rewrite.left.remaining import NAME as REMAINING
+from migrate.rewrite.options import Options
+from migrate.rewrite.results import FileRewrite, Note, Rewrite
+from migrate.rewrite.rule import Rule, Safety
+from migrate.rewrite.rules import all_rules
+
+SAFETY = {Safety.SAFE: Fix.SAFE, Safety.UNSAFE: Fix.UNSAFE, Safety.REPORT_ONLY: Fix.NONE}
+
+
+@dataclass(frozen=True)
+class _Mended:
+    """A file, and what its rewrite does and leaves.
+
+    Args:
+        path, before: the file, and its content.
+        done: what becomes of it.
+        changes: whether anything changes, in it or in another file of its folder.
+    """
+
+    path: Path
+    before: bytes
+    done: FileRewrite | Rewrite
+    changes: bool
+
+
+def check_and_mend(paths: Sequence[Path], config: Config, progress: Tell = silent) -> Checked:
+    """Return the findings of files and folders, those that `migrate rewrite` mends marked as such.
+
+    Args:
+        paths: the files and folders that the user named.
+        config: what is reported.
+        progress: is told what is being done.
+
+    Raises:
+        UnreadableScriptError, NotUtf8Error, InvalidNotebookError: a path cannot be read.
+    """
+    files, hazards = hazards_of(paths, config, progress)
+    by_path = defaultdict(list)
+    for hazard in hazards:
+        by_path[hazard.path].append(hazard)
+    for mended in _rewritten(paths, config, progress):
+        by_path[mended.path] = list(_joined(mended, by_path.get(mended.path, []), config))
+    return counted(files, (one for path in sorted(by_path) for one in by_path[path]), paths, config)
+
+
+def _rewritten(paths: Iterable[Path], config: Config, progress: Tell) -> Iterator[_Mended]:
+    """Yield each file that a rewrite of `paths` looks at; nothing of a path that cannot be rewritten."""
+    options = Options(config=config)
+    for path in paths:
+        try:
+            if not path.is_dir():
+                done = rewrite_file(path, options)
+                yield _Mended(path, done.source.data, done, done.changed)
+                continue
+            folder = rewrite_folder(path, options=options, progress=progress)
+            code = set(python_files(path, config))
+            for file in folder.files:
+                name = path / file.name
+                if not file.problem and (name in code or name.suffix not in (".py", SUFFIX)):
+                    yield _Mended(name, file.before, file, bool(folder.changed))
+        except MigrateError:
+            continue  # what cannot be read is among the hazards
+
+
+def _joined(mended: _Mended, hazards: Sequence[Finding], config: Config) -> Iterator[Finding]:
+    """Yield the findings of a file: what is left, hazards that go, and what else is changed."""
+    done = mended.done
+    left = (*done.findings, *done.hints)
+    place = _Places(mended)
+    found = [place.finding(note, note.severity) for note in left]
+    gone = [hazard for hazard in hazards if not _is_said(hazard, left)]
+    for hazard in gone:
+        if hazard.code != UNUSED_IGNORE:
+            fix = _fix(hazard, done.edits) if mended.changes else Fix.NONE
+            found.append(replace(hazard, fix=fix))
+        elif (hazard.cell, hazard.line) not in done.comments.used:
+            found.append(hazard)
+    by_hazard = {(one.cell, one.line, rule) for one in gone for rule in _rules_of(one.code)}
+    for note in dict.fromkeys(done.edits):
+        rule, code = _rules().get(note.rule), code_of(note.rule)
+        if rule is None or (note.cell, note.line, note.rule) in by_hazard:
+            continue
+        if config.selects(code) and not done.comments.silence(code, (note.cell, note.line)):
+            severity = config.severity(code, rule.edited)
+            found.append(replace(place.finding(note, severity), fix=SAFETY[rule.safety]))
+    yield from sorted(found, key=lambda one: (one.cell or 0, one.line, one.column, one.code))
+
+
+class _Places:
+    """Where the findings of a file are, as editors want it."""
+
+    def __init__(self, mended: _Mended) -> None:
+        self._path = mended.path
+        is_notebook = mended.path.suffix == SUFFIX
+        self._notebook = parse_notebook(mended.before, mended.path) if is_notebook else None
+        self._lines = [] if is_notebook else mended.before.decode(errors="replace").splitlines()
+
+    def finding(self, note: Note, severity: Severity) -> Finding:
+        """Return a note of a rewrite as a finding; it ends where its line does."""
+        in_text = note.line <= len(self._lines)
+        end = len(self._lines[note.line - 1]) + 1 if in_text else note.column + 1
+        file_line = None
+        if self._notebook is not None and note.cell is not None:
+            file_line = self._notebook.file_line(note.cell, note.line)
+        return Finding(
+            self._path,
+            note.line,
+            note.column,
+            note.line,
+            max(end, note.column + 1),
+            code_of(note.rule),
+            _names().get(note.rule, note.rule),
+            severity,
+            note.message,
+            note.cell,
+            file_line,
+        )
+
+
+def _is_said(hazard: Finding, left: Iterable[Note]) -> bool:
+    """Whether one of the findings that are left is the hazard, or speaks of it."""
+    return any(
+        (note.cell, note.line) == (hazard.cell, hazard.line)
+        and (
+            code_of(note.rule) == hazard.code
+            or note.rule in _rules_of(hazard.code)
+            or (
+                note.rule == REMAINING
+                and (
+                    hazard.column <= note.column < hazard.end_column
+                    or note.message == hazard.message
+                )
+            )
+        )
+        for note in left
+    )
+
+
+def _fix(hazard: Finding, edits: Iterable[Note]) -> Fix:
+    """Return how safe the edits are by which a hazard goes."""
+    rules = {note.rule for note in edits if (note.cell, note.line) == (hazard.cell, hazard.line)}
+    mends = rules & {*_rules_of(hazard.code)} & _rules().keys()
+    unsafe = any(_rules()[name].safety is Safety.UNSAFE for name in mends)
+    return Fix.UNSAFE if unsafe else Fix.SAFE
+
+
+@cache
+def _rules() -> Mapping[str, Rule]:
+    return {rule.name: rule for rule in all_rules()}
+
+
+@cache
+def _names() -> Mapping[str, str]:
+    """The names of the hazards by their codes."""
+    return {hazard.code: hazard.name for hazard in all_hazards()}
+
+
+@cache
+def _rules_of(code: str) -> tuple[str, ...]:
+    """The names of the rules that speak of a hazard."""
+    spoken = next((hazard.spoken_by for hazard in all_hazards() if hazard.code == code), ())
+    return (*spoken, *(rule.name for rule in all_rules() if rule.code == code))

@@ -1,0 +1,31 @@
+"""The codes of what a rewrite reports: by them it is selected, silenced and explained, as hazards are."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from migrate.check.config import known_codes
+from migrate.rewrite.rules import all_rules
+
+# What is reported by no rule: names that no rule handles, and cells of a notebook that stay as they are.
+UNHANDLED = "XLA725"
+NOTEBOOK = "XLA726"
+
+
+def code_of(name: str) -> str:
+    """Return the code of what is reported under the name of a rule, or under the code of a hazard.
+
+    A comment that goes with its code (`comments`) has none: the name is returned.
+    """
+    return _by_name().get(name, name)
+
+
+def all_codes() -> tuple[str, ...]:
+    """Return the codes of all hazards and rules, each once, in order."""
+    return tuple(sorted({*known_codes(), *_by_name().values()}))
+
+
+@cache
+def _by_name() -> dict[str, str]:
+    rules = {rule.name: rule.code for rule in all_rules()}
+    return {**rules, "unhandled": UNHANDLED, "notebook": NOTEBOOK}

@@ -1,0 +1,29 @@
+"""Which findings of a rewrite are reported: comments and `[tool.migrate]` hold as in `migrate check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from migrate.check.config import Config
+from migrate.rewrite.left.codes import code_of
+from migrate.rewrite.results import NO_COMMENTS, Comments, Note
+
+
+def selected(
+    notes: Iterable[Note], config: Config, comments: Comments = NO_COMMENTS
+) -> Iterator[Note]:
+    """Yield the findings that are reported, each as bad as the configuration says."""
+    for note in notes:
+        code = code_of(note.rule)
+        if not config.selects(code) or comments.silence(code, (note.cell, note.line)):
+            continue
+        severity = config.severity(code, note.severity)
+        yield note if severity is note.severity else replace(note, severity=severity)
+
+
+def with_used(comments: Comments, notes: Iterable[Note]) -> Comments:
+    """Return the comments, those that silence one of `notes` marked as used."""
+    places = {(note.cell, note.line): note for note in notes}
+    used = {place for place, note in places.items() if comments.silence(code_of(note.rule), place)}
+    return replace(comments, used=comments.used | used)

@@ -1,0 +1,220 @@
+"""`migrate check` says what `migrate rewrite` would do: what it leaves, and, marked, what it mends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from migrate.check.config import Config
+from migrate.check.finding import Finding, Fix
+from migrate.check.rules import all_hazards
+from migrate.cli import commands
+from migrate.rewrite.file import rewrite_file
+from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.foretold import check_and_mend
+from migrate.rewrite.left.codes import all_codes, code_of
+from migrate.rewrite.options import DEFAULT
+from migrate.rewrite.results import FileRewrite, Rewrite
+from migrate.rewrite.rules import all_rules
+from migrate.rewrite.write import rewrite_into
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPTS = sorted(EXAMPLES.glob("*/before.py"))
+OF_RULES = [
+    pytest.param(example.before, id=f"{rule.name}-{number}")
+    for rule in all_rules()
+    if rule.options == DEFAULT and not rule.notebook
+    for number, example in enumerate(rule.examples)
+]
+OF_HAZARDS = [
+    pytest.param(example.script, id=f"{hazard.code}-{number}")
+    for hazard in all_hazards()
+    for number, example in enumerate(hazard.examples)
+]
+
+
+def run(*args: str | Path) -> Result:
+    return CliRunner().invoke(commands, [str(arg) for arg in args])
+
+
+def checked(path: Path) -> list[Finding]:
+    done = check_and_mend([path], Config(root=path.parent))
+    return [*done.findings, *done.in_tests]
+
+
+def left(done: Rewrite | FileRewrite) -> set[tuple[int, int, str]]:
+    return {(note.line, note.column, code_of(note.rule)) for note in (*done.findings, *done.hints)}
+
+
+def holds(path: Path) -> None:
+    """Assert of a script that `check` says exactly what `rewrite` does and leaves."""
+    done = rewrite_file(path)
+    found = checked(path)
+    unmarked = {(one.line, one.column, one.code) for one in found if one.fix is Fix.NONE}
+    assert unmarked == left(done)
+    marked = {one.line for one in found if one.fix is not Fix.NONE}
+    assert {note.line for note in done.edits if note.rule != "comments"} <= marked
+    after = path.with_name("after.py")
+    after.write_bytes(done.data)
+    assert [one for one in checked(after) if one.fix is not Fix.NONE] == []
+
+
+@pytest.mark.parametrize("before", OF_RULES[::3])
+def test_examples_of_rules(before: str, tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(before)
+    holds(path)
+
+
+@pytest.mark.parametrize("script", OF_HAZARDS[::5])
+def test_examples_of_hazards(script: str, tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    holds(path)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=[path.parent.name for path in SCRIPTS])
+def test_public_scripts(script: Path, tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_bytes(script.read_bytes())
+    holds(path)
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "data.py").write_text("import os\n\nrank = int(os.environ['RANK'])\n")
+    (project / "net.py").write_text("def loss_of(x):\n    return x[x > 0].sum()\n")
+    (project / "train.py").write_text(
+        "import torch\nfrom data import rank\nfrom net import loss_of\n\n\n"
+        "def train(model, loader, optimizer):\n    model.cuda()\n    for x in loader:\n"
+        "        loss = loss_of(model(x.cuda()))\n        loss.backward()\n"
+        "        optimizer.step()\n"
+    )
+    done = rewrite_folder(project)
+    found = checked(project)
+    unmarked = {(one.path, one.line, one.code) for one in found if one.fix is Fix.NONE}
+    assert unmarked == {
+        (project / file.name, line, code) for file in done.files for line, _, code in left(file)
+    }
+    assert ("net.py", "XLA103") in {(path.name, code) for path, _, code in unmarked}
+    rewrite_into(project, tmp_path / "after")
+    assert [one for one in checked(tmp_path / "after") if one.fix is not Fix.NONE] == []
+
+
+class TestCodes:
+    def test_each_rule_has_one(self) -> None:
+        hazards = {hazard.code for hazard in all_hazards()}
+        for rule in all_rules():
+            spoken = {hazard.code for hazard in all_hazards() if rule.name in hazard.spoken_by}
+            # A rule with a code of its own may have hazards beside it; no other unit has that code.
+            assert rule.code in spoken or rule.code not in hazards or rule.code in all_codes()
+        own = [rule.code for rule in all_rules() if rule.code not in hazards]
+        assert sorted(own) == sorted(set(own))
+
+    def test_the_page_of_a_code_has_all_that_it_stands_for(self) -> None:
+        page = run("check", "--explain", "XLA806").stdout
+        assert "# XLA806 compile-backend" in page
+        assert "# compile: " in page
+        assert run("check", "--explain", "XLA999").exit_code == 2
+
+
+SCRIPT = """\
+import torch
+import torch.distributed as dist
+
+
+def f(model, x):
+    model = model.half()
+    rows = x.cuda().sum()
+    dist.send(x, dst=1)
+    return model, rows
+"""
+SLOW = """\
+import torch
+
+
+def train(model, loader, optimizer):
+    model.to("xla")
+    for x in loader:
+        x = x.to("xla")
+        rows = x.nonzero()
+        loss = model(x[rows]).mean()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+class TestBothCommands:
+    def test_a_comment_silences_a_line_for_both(self, tmp_path: Path) -> None:
+        path = tmp_path / "train.py"
+        path.write_text(
+            SCRIPT.replace("half()", "half()  # migrate: ignore").replace(
+                "dst=1)", "dst=1)  # migrate: ignore[XLA207]"
+            )
+        )
+        assert [one.code for one in checked(path)] == ["XLA724"]
+        done = run("rewrite", path, "--diff")
+        assert (done.exit_code, "by hand" in done.stderr) == (0, False)
+
+    def test_a_code_that_was_divided_still_silences(self, tmp_path: Path) -> None:
+        path = tmp_path / "train.py"
+        path.write_text(
+            "import torch\n\nwith torch.cuda.stream(s):  # migrate: ignore[XLA801]\n    f()\n"
+        )
+        assert [one.code for one in checked(path) if one.line == 3] == []
+
+    def test_a_comment_of_use_to_a_rule_is_not_unused(self, tmp_path: Path) -> None:
+        path = tmp_path / "train.py"
+        path.write_text("import torch\n\nx = f()\nx = x.cuda()  # migrate: ignore[XLA724]\n")
+        assert checked(path) == []
+        path.write_text("import torch\n\nx = f()\nx = x.cuda()  # migrate: ignore[XLA101]\n")
+        assert [one.code for one in checked(path)] == ["XLA724", "XLA001"]
+
+    def test_the_configuration_holds_for_both(self, tmp_path: Path) -> None:
+        path = tmp_path / "train.py"
+        path.write_text(SCRIPT)
+        (tmp_path / "pyproject.toml").write_text(
+            "[tool.migrate]\nignore = ['XLA5']\nseverity = { XLA207 = 'info' }\n"
+        )
+        found = json.loads(run("rewrite", path, "--check", "--json").stdout)[0]["findings"]
+        assert [(one["code"], one["severity"]) for one in found] == [("XLA207", "info")]
+        codes = [one["code"] for one in json.loads(run("check", path, "--json").stdout)["findings"]]
+        assert codes == ["XLA724", "XLA207"]
+
+    def test_what_is_excluded_stays_as_it_is(self, tmp_path: Path) -> None:
+        for name in ("old/train.py", "train.py"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(SCRIPT)
+        (tmp_path / "pyproject.toml").write_text("[tool.migrate]\nexclude = ['old']\n")
+        done = json.loads(run("rewrite", tmp_path, "--check", "--json").stdout)
+        assert [file["path"] for file in done["files"]] == ["train.py"]
+        found = json.loads(run("check", tmp_path, "--json").stdout)["findings"]
+        assert {one["path"] for one in found} == {str(tmp_path / "train.py")}
+
+    @pytest.mark.parametrize("command", [("check",), ("rewrite", "--diff")])
+    def test_a_warning_fails_neither_unless_it_is_to(
+        self, tmp_path: Path, command: tuple[str, ...]
+    ) -> None:
+        path = tmp_path / "train.py"
+        path.write_text(SLOW)
+        assert run(*command, path).exit_code == 0
+        assert run(*command, path, "--fail-on", "warning").exit_code == 1
+        (tmp_path / "pyproject.toml").write_text("[tool.migrate]\nfail-on = 'warning'\n")
+        assert run(*command, path).exit_code == 1
+        (tmp_path / "pyproject.toml").write_text("[tool.migrate]\nfail-on = 'never'\n")
+        assert run(*command, path).exit_code == 2
+
+    def test_what_is_mended_is_marked_and_counted(self, tmp_path: Path) -> None:
+        path = tmp_path / "train.py"
+        path.write_text(SLOW)
+        done = run("check", path)
+        assert f"{path}:7:9: XLA214 warning [*] 5 statements" in done.stdout
+        assert f"{path}:8:16: XLA101 warning .nonzero()" in done.stdout
+        assert "[*] `migrate rewrite` mends 1;" in done.stdout
+        data = json.loads(run("check", path, "--json").stdout)
+        assert [one["fix"] for one in data["findings"]] == ["safe", None]
+        assert data["mended_by_rewrite"] == 1
