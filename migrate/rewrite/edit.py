@@ -80,9 +80,13 @@ class Finding:
         node: the original node.
         message: what happens, and what to do, for the user.
         severity: how bad it is; `INFO` where the rewritten script stands with it.
+        code: its code where that is not the rule's.
+        subject: the name, as the catalogue has it, of what is reported; empty where that is no name.
     """
 
     rule: str
     node: cst.CSTNode
     message: str
     severity: Severity = Severity.ERROR
+    code: str = ""
+    subject: str = ""

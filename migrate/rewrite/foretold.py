@@ -102,7 +102,7 @@ def _joined(mended: _Mended, hazards: Sequence[Finding], config: Config) -> Iter
             found.append(hazard)
     by_hazard = {(one.cell, one.line, rule) for one in gone for rule in _rules_of(one.code)}
     for note in dict.fromkeys(done.edits):
-        rule, code = _rules().get(note.rule), code_of(note.rule)
+        rule, code = _rules().get(note.rule), code_of(note)
         if rule is None or (note.cell, note.line, note.rule) in by_hazard:
             continue
         if config.selects(code) and not done.comments.silence(code, (note.cell, note.line)):
@@ -133,7 +133,7 @@ class _Places:
             note.column,
             note.line,
             max(end, note.column + 1),
-            code_of(note.rule),
+            code_of(note),
             _names().get(note.rule, note.rule),
             severity,
             note.message,
@@ -147,7 +147,7 @@ def _is_said(hazard: Finding, left: Iterable[Note]) -> bool:
     return any(
         (note.cell, note.line) == (hazard.cell, hazard.line)
         and (
-            code_of(note.rule) == hazard.code
+            code_of(note) == hazard.code
             or note.rule in _rules_of(hazard.code)
             or (
                 note.rule == REMAINING

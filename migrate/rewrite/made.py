@@ -9,7 +9,6 @@ from functools import lru_cache
 
 import libcst as cst
 
-from migrate.check.hazard import Severity
 from migrate.errors import MigrateError
 from migrate.reading.tree.source import NotPythonError, Source, require_python
 from migrate.reading.tree.tree import nodes_of
@@ -107,10 +106,10 @@ def notes_on(found: Plan, items: Sequence[Edit | Wrap | Finding]) -> tuple[Note,
     notes = []
     for item in items:
         position = found.context.position(item.node)
-        severity = item.severity if isinstance(item, Finding) else Severity.ERROR
-        notes.append(
-            Note(position.line, position.column + 1, item.rule, item.message, severity=severity)
-        )
+        note = Note(position.line, position.column + 1, item.rule, item.message)
+        if isinstance(item, Finding):
+            note = replace(note, severity=item.severity, own_code=item.code, subject=item.subject)
+        notes.append(note)
     return tuple(notes)
 
 

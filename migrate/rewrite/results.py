@@ -28,6 +28,8 @@ class Note:
         severity: how bad a finding is: `INFO` where the rewritten script stands with it.
         withdrawn: whether the finding stands for an edit that is not made.
         is_hint: whether it costs little, or another finding covers it: `migrate check` alone shows it.
+        own_code: its code where that is not the rule's.
+        subject: the name, as the catalogue has it, of what is reported; empty where that is no name.
     """
 
     line: int
@@ -38,6 +40,8 @@ class Note:
     severity: Severity = Severity.ERROR
     withdrawn: bool = False
     is_hint: bool = False
+    own_code: str = ""
+    subject: str = ""
 
     @property
     def place(self) -> str:

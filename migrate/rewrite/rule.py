@@ -128,7 +128,19 @@ class Rule(ABC):
         return Edit(self.name, node, replace, message, tuple(consumes))
 
     def report(
-        self, node: cst.CSTNode, message: str, severity: Severity | None = None
+        self,
+        node: cst.CSTNode,
+        message: str,
+        severity: Severity | None = None,
+        *,
+        subject: str = "",
     ) -> Iterator[Finding]:
-        """Yield a finding at `node` in this rule's name, as bad as the rule's usually are by default."""
-        yield Finding(self.name, node, message, severity or self.severity)
+        """Yield a finding at `node` in this rule's name, as bad as the rule's usually are by default.
+
+        Args:
+            node: the place.
+            message: what happens, and what to do.
+            severity: how bad that is.
+            subject: the name of what is reported, as the catalogue has it.
+        """
+        yield Finding(self.name, node, message, severity or self.severity, subject=subject)

@@ -46,7 +46,7 @@ def checked(path: Path) -> list[Finding]:
 
 
 def left(done: Rewrite | FileRewrite) -> set[tuple[int, int, str]]:
-    return {(note.line, note.column, code_of(note.rule)) for note in (*done.findings, *done.hints)}
+    return {(note.line, note.column, code_of(note)) for note in (*done.findings, *done.hints)}
 
 
 def holds(path: Path) -> None:

@@ -28,6 +28,7 @@ class Entry:
         does: what comes of it, where the words of `on_xla` do not say it.
         code: the hazard of `migrate check` that reports it.
         rule: the rule of `migrate rewrite` that is about it.
+        leaves_script: whether it runs the training, so that a script that uses it stays as it is.
         stands: whether most scripts are right with it, so that it is only to be looked at.
     """
 
@@ -39,6 +40,7 @@ class Entry:
     code: str = ""
     rule: str = ""
     stands: bool = False
+    leaves_script: bool = False
 
     def says(self, portable: bool = False) -> str:
         """Return what comes of the name and what to do, for a message."""

@@ -11,10 +11,20 @@ def _needs_cuda(code: str, packages: str, does: str, native: str) -> tuple[Entry
     return tuple(Entry(name, RAISES, native, does=does, code=code) for name in packages.split())
 
 
-def _trains(packages: str, does: str, native: str, code: str = "") -> tuple[Entry, ...]:
+def _trains(
+    packages: str, does: str, native: str, code: str = "", *, leaves_script: bool = False
+) -> tuple[Entry, ...]:
     """Return entries of what trains, shards or scales by itself, for the rule frameworks."""
     return tuple(
-        Entry(name, WRONG, native, does=does, code=code, rule="frameworks")
+        Entry(
+            name,
+            WRONG,
+            native,
+            does=does,
+            code=code,
+            rule="frameworks",
+            leaves_script=leaves_script,
+        )
         for name in packages.split()
     )
 
@@ -27,6 +37,7 @@ LAUNCHERS = (
         "`accelerate launch --tpu script.py` imports the script and calls its `main()`; mixed_precision='no' "
         "with torch.autocast('xla', dtype=torch.bfloat16) around the forward pass and the loss, since 'bf16' "
         "makes weights and optimizer state bfloat16 and 'fp16' raises; otherwise leave the script as it is",
+        leaves_script=True,
     ),
     *_trains(
         "colossalai",
@@ -54,6 +65,7 @@ LAUNCHERS = (
         "Trainer(accelerator='tpu', devices='auto', precision='32-true'), and so of Fabric, with "
         "torch.autocast('xla', dtype=torch.bfloat16) in the training step: 'bf16-mixed' and '16-mixed' "
         "raise, 'bf16-true' makes weights and optimizer state bfloat16; otherwise leave the script as it is",
+        leaves_script=True,
     ),
     *_trains(
         "composer",

@@ -97,7 +97,9 @@ TORCH_DISTRIBUTED = (
         does="needs LOCAL_RANK, which torch_xla.launch does not set",
     ),
     *_raises("rpc", does="RPC has no equivalent on XLA"),
-    *_raises("fsdp", "see torch_xla.distributed.fsdp", does="of torch's FSDP, which XLA has not"),
+    *Family(MODULE, RAISES, "XLA816")(
+        "fsdp", "see torch_xla.distributed.fsdp", does="of torch's FSDP, which XLA has not"
+    ),
     *Family(MODULE, RAISES, "XLA816", "frameworks")(
         "fsdp.fully_shard _composable.fsdp",
         f"{SHARDED}, or SPMD with torch_xla.distributed.spmd",

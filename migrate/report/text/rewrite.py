@@ -84,8 +84,9 @@ def rewrite_as_json(done: Rewrite, written: Path | None) -> dict[str, Any]:
 
 def note_as_json(note: Note) -> dict[str, Any]:
     """Return an edit or finding as plain values; `cell` is there for one in a notebook."""
-    values = {**dataclasses.asdict(note), "code": code_of(note.rule)}
-    del values["severity"], values["withdrawn"], values["is_hint"]  # an edit has none
+    values = {**dataclasses.asdict(note), "code": code_of(note)}
+    for name in ("severity", "withdrawn", "is_hint", "own_code", "subject"):
+        del values[name]
     if note.cell is None:
         del values["cell"]
     return values
@@ -93,4 +94,8 @@ def note_as_json(note: Note) -> dict[str, Any]:
 
 def finding_as_json(note: Note) -> dict[str, Any]:
     """Return a finding as plain values; of severity "info" are those with which the script stands."""
-    return {**note_as_json(note), "severity": note.severity.value}
+    return {
+        **note_as_json(note),
+        "severity": note.severity.value,
+        "subject": note.subject or None,
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from migrate.check.config import known_codes
+from migrate.rewrite.results import Note
 from migrate.rewrite.rules import all_rules
 
 # What is reported by no rule: names that no rule handles, and cells of a notebook that stay as they are.
@@ -12,12 +13,12 @@ UNHANDLED = "XLA725"
 NOTEBOOK = "XLA726"
 
 
-def code_of(name: str) -> str:
-    """Return the code of what is reported under the name of a rule, or under the code of a hazard.
+def code_of(note: Note) -> str:
+    """Return the code of an edit or finding of a rule, or of a hazard, which is named by its code.
 
     A comment that goes with its code (`comments`) has none: the name is returned.
     """
-    return _by_name().get(name, name)
+    return note.own_code or _by_name().get(note.rule, note.rule)
 
 
 def all_codes() -> tuple[str, ...]:

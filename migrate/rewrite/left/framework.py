@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 import libcst.matchers as m
 
+from migrate.reading.catalogue import catalogue
 from migrate.reading.replicas.launch import Style
 from migrate.reading.tree.tree import code, is_none, keyword, nodes_of
 from migrate.rewrite.plan import Plan
@@ -14,6 +15,7 @@ from migrate.rewrite.rule import Finding
 from migrate.rewrite.workspace import Workspace
 
 RULE = "frameworks"
+ACCELERATE = "accelerate"
 NO_MAIN = (
     "it has no function `main`: put what trains in one, since the code around it runs once, before the "
     "replicas start"
@@ -57,11 +59,13 @@ def left_to_framework(found: Plan, user: str) -> Iterator[Finding]:
     cuda = lines_of_cuda(found)
     named = ", ".join(map(str, cuda))  # all of them: nothing else names them
     yours = f"; what it says of CUDA itself is yours to change: line {named}" if cuda else ""
-    own = [one for one in found.findings if one.rule == RULE and "leave the script" in one.message]
+    own = [one for one in found.findings if one.rule == RULE and _leaves_script(one)]
     if own:
-        launch = _launched(context) if "accelerate launch" in own[0].message else ""
-        yield Finding(RULE, own[0].node, f"{own[0].message}{launch}{yours}")
-        if "accelerate launch" in own[0].message and NO_MAIN not in launch:
+        accelerated = own[0].subject == ACCELERATE
+        launch = _launched(context) if accelerated else ""
+        message = f"{own[0].message}{launch}{yours}"
+        yield Finding(RULE, own[0].node, message, subject=own[0].subject)
+        if accelerated and NO_MAIN not in launch:
             yield from _too_early(context)
     elif cuda or not user:
         place = next(iter(cuda.values()), next(iter(context.module.body), context.module))
@@ -69,6 +73,12 @@ def left_to_framework(found: Plan, user: str) -> Iterator[Finding]:
             f"a framework runs the training of {user or 'this script'}: this file is left as it is"
         )
         yield Finding(RULE, place, f"{message}{yours}")
+
+
+def _leaves_script(finding: Finding) -> bool:
+    """Whether the framework of a finding runs the training of the script."""
+    entry = catalogue.of_import(finding.subject)
+    return entry is not None and entry.leaves_script
 
 
 def _too_early(script: Workspace) -> Iterator[Finding]:

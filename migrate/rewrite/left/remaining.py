@@ -56,7 +56,7 @@ def remaining(context: Workspace, handled: frozenset[int]) -> Iterator[Finding]:
         if _goes_with_its_scaler(node, context, handled):
             continue
         if (advice := _advice(node, context)) is not None:
-            yield Finding(NAME, node, *advice)
+            yield advice
 
 
 def _goes_with_its_scaler(node: cst.CSTNode, context: Workspace, handled: frozenset[int]) -> bool:
@@ -69,30 +69,32 @@ def _goes_with_its_scaler(node: cst.CSTNode, context: Workspace, handled: frozen
     return name.rpartition(".")[2] == "GradScaler" and id(call.func) in handled
 
 
-def _advice(node: cst.CSTNode, context: Workspace) -> tuple[str, Severity] | None:
-    """Return what to do about `node`, and how bad it is; None where it works as it stands."""
+def _advice(node: cst.CSTNode, context: Workspace) -> Finding | None:
+    """Return what to do about `node`; None where it works as it stands."""
     if isinstance(node, cst.Name | cst.Attribute):
         return _advice_on_name(node, context)
     if isinstance(node, cst.SimpleString):
         value = string_value(node)
         if value == "nccl":
             said = BACKEND if context.portable else "'nccl': the backend on XLA is 'xla'"
-            return said, Severity.ERROR
+            return Finding(NAME, node, said)
         if value in ENVIRONMENT and not context.portable and _is_environment_key(node, context):
-            return f"{value}: {ENVIRONMENT[value]}", Severity.ERROR
+            return Finding(NAME, node, f"{value}: {ENVIRONMENT[value]}")
     if isinstance(node, cst.Call) and (name := _looked_up(node, context)) is not None:
         entry = catalogue.of(name)
         works = entry is None or entry.on_xla in (OnXla.WORKS, OnXla.NOTHING)
-        return None if entry is None or works else _said(name, entry, context)
+        return None if entry is None or works else _said(node, name, entry, context)
     if names_cuda(node) and not isinstance(context.parent(node), cst.Index):  # config["cuda"]
         said = DEVICE if context.portable else "the device on XLA is 'xla'"
-        return f"{code(node)}: {said}", Severity.ERROR
+        return Finding(NAME, node, f"{code(node)}: {said}")
     return None
 
 
-def _said(name: str, entry: Entry, context: Workspace) -> tuple[str, Severity]:
+def _said(node: cst.CSTNode, name: str, entry: Entry, context: Workspace) -> Finding:
+    """Return the finding that the catalogue has of a name."""
     severity = Severity.INFO if entry.stands else Severity.ERROR
-    return f"{name}: {entry.says(context.portable)}", severity
+    message = f"{name}: {entry.says(context.portable)}"
+    return Finding(NAME, node, message, severity, entry.code, entry.name)
 
 
 def _looked_up(call: cst.Call, context: Workspace) -> str | None:
@@ -107,9 +109,7 @@ def _looked_up(call: cst.Call, context: Workspace) -> str | None:
     return f"{module}.{last}"
 
 
-def _advice_on_name(
-    node: cst.Name | cst.Attribute, context: Workspace
-) -> tuple[str, Severity] | None:
+def _advice_on_name(node: cst.Name | cst.Attribute, context: Workspace) -> Finding | None:
     name = context.qualified_name(node)
     if name is None:
         return None
@@ -133,7 +133,7 @@ def _advice_on_name(
         return None
     if _is_asked_for(node, context):
         return None
-    return _said(name, entry, context)
+    return _said(node, name, entry, context)
 
 
 def _is_asked_for(node: cst.CSTNode, context: Workspace) -> bool:

@@ -15,7 +15,7 @@ def selected(
 ) -> Iterator[Note]:
     """Yield the findings that are reported, each as bad as the configuration says."""
     for note in notes:
-        code = code_of(note.rule)
+        code = code_of(note)
         if not config.selects(code) or comments.silence(code, (note.cell, note.line)):
             continue
         severity = config.severity(code, note.severity)
@@ -25,5 +25,5 @@ def selected(
 def with_used(comments: Comments, notes: Iterable[Note]) -> Comments:
     """Return the comments, those that silence one of `notes` marked as used."""
     places = {(note.cell, note.line): note for note in notes}
-    used = {place for place, note in places.items() if comments.silence(code_of(note.rule), place)}
+    used = {place for place, note in places.items() if comments.silence(code_of(note), place)}
     return replace(comments, used=comments.used | used)

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import importlib
-import re
 from functools import cache
 
 from migrate.check.rules import all_hazards
 from migrate.check.work import Work
-from migrate.reading.catalogue.catalogue import IMPORTS
+from migrate.reading.catalogue.catalogue import of_import
+from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.left.framework import RULE as FRAMEWORKS
 from migrate.rewrite.results import Note
 from migrate.rewrite.rules import all_rules
 
 # FSDP is reported by a rule, by a hazard and name by name.
-_SHARDED = re.compile(r"\bFSDP|FullyShardedDataParallel")
+SHARDING = "XLA816"
 
 
 def work_of(note: Note) -> Work:
     """The kind of work; a call to change where no rule and no hazard has the name (`remaining`)."""
     if note.rule == FRAMEWORKS:
-        return _of_framework(note.message)
-    if _SHARDED.search(note.message):
+        return _of_framework(note.subject)
+    if code_of(note) == SHARDING:
         return Work.SHARDING
     return _by_name().get(note.rule, Work.CALLS)
 
@@ -35,9 +35,7 @@ def _by_name() -> dict[str, Work]:
     return found
 
 
-def _of_framework(message: str) -> Work:
-    """A framework that a hazard speaks of has no TPU backend; the others have a way of their own."""
-    for entry in IMPORTS.values():
-        if entry.rule == FRAMEWORKS and entry.code and message.startswith(entry.says()):
-            return _by_name()[entry.code]
-    return Work.SWITCH
+def _of_framework(subject: str) -> Work:
+    """Return the work on a framework: one that a hazard is about has no TPU backend."""
+    entry = of_import(subject)
+    return _by_name()[entry.code] if entry is not None and entry.code else Work.SWITCH

@@ -96,7 +96,7 @@ class Frameworks(Rule):
             entry = catalogue.of_import(name)
             if entry is not None and entry.rule == self.name and entry.says() not in seen:
                 seen.add(entry.says())
-                yield from self.report(place, entry.says())
+                yield from self.report(place, entry.says(), subject=entry.name)
 
 
 def _is_trained_by_hand(context: Workspace) -> bool:
