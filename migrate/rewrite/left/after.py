@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from migrate.check.check import check_facts
-from migrate.check.common import ImportHazard
+from migrate.check.common import FALLBACK, ImportHazard
 from migrate.check.config import Config
 from migrate.check.finding import UNREADABLE, UNUSED_IGNORE
 from migrate.check.hazard import Severity
 from migrate.check.rules import all_hazards
+from migrate.check.work import Work
 from migrate.errors import MigrateError
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.facts import ModuleCalls, calls_of_file
@@ -99,7 +100,9 @@ def left_of(
     worse = {hit.line for hit in hits if hit.severity is not Severity.INFO or hit.code == "XLA208"}
     for one in hits:
         mention = one.severity is Severity.INFO
-        if mention and (one.code not in mentioned or (one.code in READS and one.line in worse)):
+        falls_back = FALLBACK in one.message and hazards[one.code].work is Work.KERNELS
+        known = one.code in mentioned and not (one.code in READS and one.line in worse)
+        if mention and not (known or falls_back):
             continue
         came_from = origin.get(one.line)
         if came_from is None and one.code in READS:
@@ -124,7 +127,8 @@ def left_of(
             if any(message.startswith((f"{library}.", f"{library}:")) for *_, message in spoken):
                 continue
         message = said_at_origin(one.message, origin)
-        if mention and isinstance(script, Workspace) and one.code not in MENTIONED - {"XLA208"}:
+        reads = one.code in READS or one.code == "XLA208"
+        if mention and reads and isinstance(script, Workspace):
             deferred = deferrable_lines(script) if deferred is None else deferred
             message += f"; {SUGGESTION}" if one.line in deferred else ""
         left = Left(line, column, one.code, message, mention)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.check.common import ImportHazard
+from migrate.check.common import ImportHazard, fallback
 from migrate.check.hazard import Hit, Severity, example
 from migrate.check.work import Work
 from migrate.reading.facts import Facts
@@ -87,6 +87,7 @@ class CppExtension(ImportHazard):
             if _is_own(name, facts):
                 optional = any(isinstance(a, cst.Try) for a in facts.context.ancestors(node))
                 message = f"{name} is compiled by this project and does not take tensors of XLA: {OPERATIONS}"
+                message += fallback(node, facts)
                 yield self.hit(node, message, Severity.INFO if optional else self.severity)
                 return
         yield from super().find(node, facts)
