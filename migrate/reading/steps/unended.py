@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.flow.reads import Reads
-from migrate.reading.steps.carried import carried
+from migrate.reading.recurrences.carried import carried
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.in_step import is_step
 from migrate.reading.steps.loops import Loop

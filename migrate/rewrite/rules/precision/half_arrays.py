@@ -8,8 +8,8 @@ import libcst as cst
 
 from migrate.check.rules.meaning.tensors.half_arrays import half_array
 from migrate.reading.facts import facts_of
-from migrate.reading.flow.half_values import Half, half_values_of
-from migrate.reading.flow.made_arrays import array_arguments, is_container, receiver_of
+from migrate.reading.halves.half_values import Half, half_values_of
+from migrate.reading.halves.made_arrays import array_arguments, is_container, receiver_of
 from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace

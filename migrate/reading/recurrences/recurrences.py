@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.names.bindings import Given, How
-from migrate.reading.steps.carried import carried
+from migrate.reading.recurrences.carried import carried
 from migrate.reading.tree.tree import code, last_part, nodes_of
 from migrate.reading.values.words import DESCRIBES, DESCRIBING_METHODS, ONLY_TENSORS, words
 

@@ -9,8 +9,8 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.work import Work
 from migrate.reading.facts import Facts
+from migrate.reading.recurrences.recurrences import recurrence
 from migrate.reading.steps.in_step import When
-from migrate.reading.steps.recurrences import recurrence
 from migrate.reading.steps.unended import ends_graph, unended_call
 
 

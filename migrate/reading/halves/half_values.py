@@ -13,13 +13,7 @@ import libcst as cst
 from migrate.errors import MigrateError
 from migrate.reading.calls.facts import ModuleCalls
 from migrate.reading.facts import Facts
-from migrate.reading.names.bindings import Given, How
-from migrate.reading.script import Script
-from migrate.reading.tree.source import parse
-from migrate.reading.tree.tree import code, is_attribute_of_self, keyword, last_part, string_value
-from migrate.reading.values.half_regions import Region, region_around
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.region_operations import (
+from migrate.reading.halves.operations import (
     COMPUTING,
     LISTS,
     MODULES,
@@ -31,6 +25,12 @@ from migrate.reading.values.region_operations import (
     SAME_MODULES,
     WIDE,
 )
+from migrate.reading.halves.regions import Region, region_around
+from migrate.reading.names.bindings import Given, How
+from migrate.reading.script import Script
+from migrate.reading.tree.source import parse
+from migrate.reading.tree.tree import code, is_attribute_of_self, keyword, last_part, string_value
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import CALLED_MODEL, DESCRIBES, DESCRIBING_METHODS
 
 DEEPEST = 40
