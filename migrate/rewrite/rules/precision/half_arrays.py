@@ -39,7 +39,7 @@ class HalfArrays(Rule):
 
     name = "half-arrays"
     nodes = (cst.Call,)
-    words = "autocast"
+    words = "numpy|sklearn"
     examples = (
         rewritten(
             """

@@ -30,7 +30,7 @@ class HalfArraysHazard(Hazard):
     name = "half-array"
     severity = Severity.ERROR
     nodes = (cst.Call,)
-    words = "autocast"
+    words = "numpy|sklearn"
     spoken_by = ("half-arrays",)
     examples = (
         example(

@@ -36,6 +36,7 @@ class UnrolledRecurrence(Hazard):
     name = "unrolled-recurrence"
     severity = Severity.WARNING
     nodes = (cst.For,)
+    words = r"\.shape|\.size\(|unbind|len\("
     other_work = Work.STEP
     examples = (
         example(
