@@ -11,14 +11,12 @@ from migrate.reading.tree.tree import last_part
 from migrate.reading.values.words import words
 
 # Functions that make an array of their first argument: a tensor, or a list of tensors.
-OF_FIRST = frozenset(
-    f"numpy.{name}"
-    for name in words(
-        "array asarray asanyarray ascontiguousarray concatenate hstack stack vstack savetxt"
-    )
+OF_FIRST = words(
+    "numpy.array numpy.asarray numpy.asanyarray numpy.ascontiguousarray numpy.concatenate numpy.hstack "
+    "numpy.stack numpy.vstack"
 )
 # Functions of which each argument may be a tensor.
-OF_EACH = frozenset(f"numpy.{name}" for name in words("save savez savez_compressed"))
+OF_EACH = words("numpy.save numpy.savetxt numpy.savez numpy.savez_compressed")
 METRICS = "sklearn.metrics."
 CONTAINERS = cst.List | cst.Tuple | cst.Dict | cst.BaseComp
 MAKES_CONTAINERS = words("deque dict list set sorted tuple")
