@@ -149,4 +149,5 @@ def _finding(
         name,
         severity,
         hit.message,
+        is_shown=hit.is_shown,
     )

@@ -10,6 +10,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity
 from migrate.check.only_cuda import only_with_cuda
+from migrate.check.work import Work
 from migrate.reading.catalogue import catalogue
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import passed_for
@@ -27,6 +28,8 @@ from migrate.reading.values.collectives import makes_gloo_group
 # The library whose evaluator gathers results by a collective of its own, and the method that does.
 EVALUATORS = "faster_coco_eval"
 GATHERS = "synchronize_between_processes"
+# What an `except` names that catches an import that fails.
+FAILS = ("ImportError", "ModuleNotFoundError", "Exception")
 
 
 class Listed(Hazard):
@@ -130,8 +133,29 @@ class ImportHazard(Listed):
             if entry is not None and entry.code == self.code:
                 optional = any(isinstance(a, cst.Try) for a in facts.context.ancestors(node))
                 severity = Severity.INFO if optional else self.severity
-                yield self.hit(node, f"{name}: {entry.says()}", severity)
+                without = fallback(node, facts)
+                shown = bool(without) and self.work is Work.KERNELS
+                message = f"{name}: {entry.says()}{without}"
+                yield self.hit(node, message, severity, is_shown=shown)
                 return
+
+
+def fallback(node: cst.CSTNode, facts: Facts) -> str:
+    """Return what a finding says of the `except` that a failing import `node` goes to; empty without one."""
+    below = node
+    for above in facts.context.ancestors(node):
+        if isinstance(above, cst.Try) and below is above.body:
+            for handler in above.handlers:
+                names = "" if handler.type is None else code(handler.type)
+                if not names or any(one in names for one in FAILS):
+                    line = facts.context.position(handler).line
+                    return (
+                        f"; on a TPU the script goes on without it, by the `except` of line {line}"
+                    )
+        if isinstance(above, cst.FunctionDef):
+            break
+        below = above
+    return ""
 
 
 def method(node: cst.CSTNode) -> str:

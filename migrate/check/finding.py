@@ -35,6 +35,7 @@ class Finding:
         cell: of a notebook, from 1, all its cells counted; lines are in it then.
         file_line: where in the file of a notebook the line is written, from 1.
         fix: whether `migrate rewrite` mends it, and how safely.
+        is_shown: whether `migrate rewrite` shows it though it is information.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class Finding:
     cell: int | None = None
     file_line: int | None = None
     fix: Fix = Fix.NONE
+    is_shown: bool = False
 
     @property
     def place(self) -> str:

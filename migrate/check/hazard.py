@@ -72,11 +72,13 @@ class Hit:
         node: the node to which it is reported.
         message: what happens on a TPU, and what to do, in one line.
         severity: how bad it is at this place.
+        is_shown: whether `migrate rewrite` shows it though it is information.
     """
 
     node: cst.CSTNode
     message: str
     severity: Severity
+    is_shown: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,20 @@ class Hazard(ABC):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield the places at `node`, whose type is among `nodes`, where the hazard is."""
 
-    def hit(self, node: cst.CSTNode, message: str, severity: Severity | None = None) -> Hit:
-        """Return a place, as bad as the hazard usually is where nothing else is said."""
-        return Hit(node, message, severity or self.severity)
+    def hit(
+        self,
+        node: cst.CSTNode,
+        message: str,
+        severity: Severity | None = None,
+        *,
+        is_shown: bool = False,
+    ) -> Hit:
+        """Return a place, as bad as the hazard usually is where nothing else is said.
+
+        Args:
+            node: the place.
+            message: what happens on a TPU, and what to do.
+            severity: how bad that is.
+            is_shown: whether `migrate rewrite` shows it though it is information.
+        """
+        return Hit(node, message, severity or self.severity, is_shown)

@@ -324,7 +324,8 @@ class Bindings:
             body = self._taken_apart(value.body, index, count)
             orelse = self._taken_apart(value.orelse, index, count)
             if body is not None and orelse is not None:
-                return value.with_changes(body=body, orelse=orelse)
+                # Parentheses that held the parts off from the words are gone.
+                return cst.IfExp(value.test, body, orelse)
         return None
 
     def _name(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.flow.reads import Reads
+from migrate.reading.recurrences.carried import carried
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.in_step import is_step
 from migrate.reading.steps.loops import Loop
@@ -57,9 +58,9 @@ def unended_call(loop: Loop, facts: Facts) -> cst.Call | None:
     steady = facts.uses_xla or facts.context.place(call) in _sampling(facts) or _collects(loop)
     if isinstance(loop, cst.For) and facts.values.kind(loop.iter) in LOADERS and not steady:
         return None
-    if not _counts(loop) and not _carried(loop) and not steady:
+    if not _counts(loop) and not carried(loop) and not steady:
         return None
-    return None if _ends(loop, facts) else call
+    return None if ends_graph(loop, facts) else call
 
 
 def _turns(loop: Loop, facts: Facts) -> float:
@@ -200,7 +201,7 @@ def _is_given(call: cst.Call, block: cst.CSTNode, facts: Facts) -> bool:
     if not isinstance(loop, cst.For | cst.While):
         return False
     given = {name.value for arg in call.args for name in nodes_of(arg.value, cst.Name)}
-    return not given.isdisjoint(_carried(loop))
+    return not given.isdisjoint(carried(loop))
 
 
 def is_unknown_callee(call: cst.Call, context: Script) -> bool:
@@ -300,40 +301,6 @@ def _counts(loop: Loop) -> bool:
     return False
 
 
-def _carried(loop: Loop) -> set[str]:
-    """Return the names by which a turn of `loop` computes with what the one before has left."""
-    bound: set[str] = set()
-    early: set[str] = set()
-    for statement in _statements(loop.body):
-        kept = [name for target in _assigned(statement) for name in nodes_of(target, cst.Name)]
-        stores = {id(name) for name in kept}
-        used = {n.value for n in nodes_of(statement, cst.Name) if id(n) not in stores}
-        numbers = cst.Integer | cst.Float
-        if isinstance(statement, cst.AugAssign) and not isinstance(statement.value, numbers):
-            used |= {name.value for name in kept}
-        early |= used - bound
-        bound |= {name.value for name in kept}
-    return early & bound
-
-
-def _statements(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield the parts of a block that bind names, in their order."""
-    for child in children(node):
-        if isinstance(child, cst.FunctionDef | cst.ClassDef):
-            continue
-        if isinstance(child, cst.BaseSmallStatement):
-            yield child
-        else:
-            yield from _statements(child)
-
-
-def _assigned(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
-    if isinstance(node, cst.Assign):
-        yield from targets(node)
-    elif isinstance(node, cst.AugAssign | cst.AnnAssign):
-        yield node.target
-
-
 def without_gradients(loop: Loop, node: cst.CSTNode, facts: Facts) -> bool:
     """Whether nothing is differentiated at `node`, the call of a model or what else `loop` does with it."""
     context = facts.context
@@ -390,7 +357,7 @@ def _accelerated(loop: Loop, facts: Facts) -> bool:
     return context.effects.on_accelerator(loop) is not False or sampled is not False
 
 
-def _ends(loop: Loop, facts: Facts) -> bool:
+def ends_graph(loop: Loop, facts: Facts) -> bool:
     """Whether a turn of `loop` ends the graph, or reads what it has computed."""
     context = facts.context
     if isinstance(loop, cst.For) and facts.values.kind(loop.iter) is Kind.DEVICE_LOADER:

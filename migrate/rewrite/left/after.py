@@ -110,9 +110,8 @@ def left_of(
     worse = {hit.line for hit in hits if hit.severity is not Severity.INFO or hit.code == "XLA208"}
     for one in hits:
         mention = one.severity is Severity.INFO
-        is_hint = mention and (
-            one.code not in mentioned or (one.code in READS and one.line in worse)
-        )
+        known = one.code in mentioned and not (one.code in READS and one.line in worse)
+        is_hint = mention and not (known or one.is_shown)
         came_from = origin.get(one.line)
         if came_from is None and one.code in READS:
             came_from = _origin_of_read(one.line, new, origin)
@@ -136,12 +135,8 @@ def left_of(
             used = any(message.startswith((f"{library}.", f"{library}:")) for *_, message in spoken)
             is_hint = is_hint or used
         message = said_at_origin(one.message, origin)
-        if (
-            mention
-            and not is_hint
-            and isinstance(script, Workspace)
-            and one.code not in MENTIONED - {"XLA208"}
-        ):
+        reads = one.code in READS or one.code == "XLA208"
+        if mention and not is_hint and reads and isinstance(script, Workspace):
             deferred = deferrable_lines(script) if deferred is None else deferred
             message += f"; {SUGGESTION}" if one.line in deferred else ""
         severity = Severity.INFO if one.code in HARMLESS else one.severity

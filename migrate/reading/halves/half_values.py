@@ -1,0 +1,472 @@
+"""Which values are float16 on CUDA, and bfloat16 on XLA, by an autocast region."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from pathlib import Path
+
+import libcst as cst
+
+from migrate.errors import MigrateError
+from migrate.reading.calls.facts import ModuleCalls
+from migrate.reading.facts import Facts
+from migrate.reading.halves.operations import (
+    COMPUTING,
+    LISTS,
+    MODULES,
+    NARROW,
+    NARROW_MODULES,
+    PARTS,
+    RANKING,
+    ROOTS,
+    SAME_MODULES,
+    WIDE,
+)
+from migrate.reading.halves.regions import Region, region_around
+from migrate.reading.names.bindings import Given, How
+from migrate.reading.script import Script
+from migrate.reading.tree.source import parse
+from migrate.reading.tree.tree import code, is_attribute_of_self, keyword, last_part, string_value
+from migrate.reading.values.kind import Kind
+from migrate.reading.values.words import CALLED_MODEL, DESCRIBES, DESCRIBING_METHODS
+
+DEEPEST = 40
+
+
+class Half(IntEnum):
+    """Whether a value is half precision."""
+
+    NO = 0
+    UNKNOWN = 1  # nothing says so
+    POSSIBLE = 2  # it may be
+    SURE = 3
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is known of a value.
+
+    Args:
+        half: whether the value is half precision.
+        region: the region that makes the value so.
+    """
+
+    half: Half
+    region: Region | None = None
+
+
+NO = Found(Half.NO)
+UNKNOWN = Found(Half.UNKNOWN)
+
+
+@lru_cache(maxsize=2)
+def half_values_of(facts: Facts) -> HalfValues:
+    """Return the half values of a script."""
+    return HalfValues(facts)
+
+
+@lru_cache(maxsize=8)
+def _elsewhere(path: Path) -> HalfValues | None:
+    """Return the half values of another file of the project, which follow no calls to further files."""
+    try:
+        source = parse(path.read_bytes(), path)
+    except (OSError, MigrateError, RecursionError):
+        return None
+    return HalfValues(Facts(Script(source, ModuleCalls())), follows=False)
+
+
+class HalfValues:
+    """Follows values back to the autocast regions that computed them.
+
+    Args:
+        facts: the script.
+        follows: whether functions of other files are followed.
+    """
+
+    def __init__(self, facts: Facts, *, follows: bool = True) -> None:
+        self._facts = facts
+        self._follows = follows
+        self._context = facts.context
+        self._under_way: set[tuple[int, int]] = set()
+
+    def of(self, node: cst.BaseExpression, around: Region | None = None) -> Found:
+        """Return what is known of `node`: a tensor, or what holds tensors.
+
+        Args:
+            node: the expression.
+            around: the region that the function around `node` is called in.
+        """
+        key = (id(node), id(around))
+        if key in self._under_way or len(self._under_way) > DEEPEST:
+            return UNKNOWN
+        self._under_way.add(key)
+        try:
+            return self._of(node, around)
+        finally:
+            self._under_way.discard(key)
+
+    def _of(self, node: cst.BaseExpression, around: Region | None) -> Found:
+        if isinstance(node, cst.Call):
+            return self._of_call(node, around)
+        if isinstance(node, cst.Name):
+            return self._of_name(node, around)
+        if isinstance(node, cst.Attribute):
+            return self._of_attribute(node, around)
+        if isinstance(node, cst.Subscript):
+            return self._of_item(node, around)
+        if isinstance(node, cst.IfExp):
+            return either(self.of(one, around) for one in (node.body, node.orelse))
+        if isinstance(node, cst.NamedExpr):
+            return self.of(node.value, around)
+        if isinstance(node, cst.UnaryOperation):
+            negates = isinstance(node.operator, cst.Minus | cst.Plus)
+            return self.of(node.expression, around) if negates else NO
+        if isinstance(node, cst.BinaryOperation):
+            return self._of_operation(node, around)
+        if isinstance(node, cst.List | cst.Tuple):
+            return every(self.of(one.value, around) for one in node.elements)
+        if isinstance(node, cst.ListComp | cst.GeneratorExp):
+            return self.of(node.elt, around)
+        return NO
+
+    def _region(self, node: cst.CSTNode, around: Region | None) -> Region | None:
+        """Return the float16 region that `node` runs in."""
+        region = region_around(node, self._context) or around
+        return region if region is not None and region.half else None
+
+    def _of_name(self, name: cst.Name, around: Region | None) -> Found:
+        parameter = self._facts.bindings.parameter(name)
+        given = self._facts.bindings.reaching(name)
+        if not given and parameter is not None:
+            function, param = parameter
+            passed = list(self._facts.bindings.passed(function, param.name.value))
+            return either(self.of(one) for one in passed) if passed else UNKNOWN
+        put = [put.value for put in self._facts.bindings.put_into(name)]
+        if put and all(_is_empty(one.value) for one in given):
+            return some(self.of(one, around) for one in put)
+        return either(self._of_given(one, around) for one in given) if given else UNKNOWN
+
+    def _of_given(self, given: Given, around: Region | None) -> Found:
+        value = given.value
+        if value is None or given.how in (How.COUNTER, How.OTHER):
+            return NO
+        if given.how is How.PART:
+            return self._part(value, given, around)
+        if given.how is How.ADDED:
+            found = self.of(value, around)
+            return UNKNOWN if found.half else found
+        return self.of(value, around)
+
+    def _part(self, value: cst.BaseExpression, given: Given, around: Region | None) -> Found:
+        """Return what is known of one element of the tuple `value`: of what a call returns, or a method."""
+        if not isinstance(value, cst.Call):
+            found = self.of(value, around)
+            return UNKNOWN if isinstance(value, cst.Tuple) else found
+        ranked = self._ranked(value)
+        if ranked is not None:
+            return self.of(ranked, around) if given.index == 0 else NO  # indices
+        followed = self._followed(value)
+        if not followed:
+            # A model that returns several things: the other ones may be losses, masks or indices.
+            return Found(Half.UNKNOWN if self.of(value, around).half else Half.NO)
+        region = self._region(value, around)
+        return either(
+            part
+            for one, function in followed
+            for part in one.part_returned(function, given, region)
+        )
+
+    def part_returned(
+        self, function: cst.FunctionDef, given: Given, around: Region | None
+    ) -> Iterator[Found]:
+        """Yield what is known of one element of the tuples that a function of the script returns.
+
+        Args:
+            function: the function.
+            given: the name that gets the element.
+            around: the region that the function is called in.
+        """
+        for returned in self._facts.bindings.returns[id(function)]:
+            part = UNKNOWN
+            if isinstance(returned, cst.Tuple) and given.index is not None:
+                elements = returned.elements
+                if given.index < len(elements) == given.count:
+                    part = self.of(elements[given.index].value, around)
+            yield part
+
+    def returned(self, function: cst.FunctionDef, around: Region | None) -> Iterator[Found]:
+        """Yield what is known of what a function of the script returns, called in the region `around`."""
+        for value in self._facts.bindings.returns[id(function)]:
+            yield self.of(value, around)
+
+    def _ranked(self, call: cst.BaseExpression) -> cst.BaseExpression | None:
+        """Return the tensor of which `call` gives values and indices: `x` of `x.max(1)`, `x.topk(5)`."""
+        if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
+            return None
+        if call.func.attr.value not in RANKING or not call.args:
+            return None
+        if self._function(call) is None:
+            return call.func.value
+        return call.args[0].value if len(call.args) > 1 else None
+
+    def _of_attribute(self, node: cst.Attribute, around: Region | None) -> Found:
+        if node.attr.value in PARTS:
+            return self.of(node.value, around)
+        if node.attr.value in DESCRIBES or self._context.qualified_name(node):
+            return NO
+        ranked = self._ranked(node.value)
+        if ranked is not None:
+            return self.of(ranked, around) if node.attr.value == "values" else NO
+        if is_attribute_of_self(node):
+            put = [put.value for put in self._facts.bindings.put_into(node)]
+            values = self._assigned(node)
+            if put:
+                return some(self.of(one) for one in put)
+            return either(self.of(one) for one in values) if values else UNKNOWN
+        found = self.of(node.value, around)
+        return Found(Half.UNKNOWN) if found.half else NO  # `out.logits`, `out.loss`, `out.ids`
+
+    def _assigned(self, node: cst.Attribute) -> list[cst.BaseExpression]:
+        """Return what the class around assigns to its attribute."""
+        around = self._context.class_around(node)
+        return [
+            value
+            for target, value in self._context.attributes.get(node.attr.value, ())
+            if value is not None and self._context.class_around(target) is around
+        ]
+
+    def _of_item(self, node: cst.Subscript, around: Region | None) -> Found:
+        index = node.slice[0].slice if len(node.slice) == 1 else None
+        ranked = self._ranked(node.value)
+        if ranked is not None:
+            first = isinstance(index, cst.Index) and code(index.value) == "0"
+            return self.of(ranked, around) if first else NO
+        key = string_value(index.value) if isinstance(index, cst.Index) else None
+        if key is None:
+            return self.of(node.value, around)
+        if not isinstance(node.value, cst.Name | cst.Attribute):
+            return UNKNOWN
+        put = [one for one in self._facts.bindings.put_into(node.value) if one.key == key]
+        if put:
+            return some(self.of(one.value, around) for one in put)
+        values: list[cst.BaseExpression | None] = []
+        if isinstance(node.value, cst.Name):
+            values = [one.value for one in self._facts.bindings.reaching(node.value)]
+        entries = [
+            element.value
+            for value in values
+            if isinstance(value, cst.Dict)
+            for element in value.elements
+            if isinstance(element, cst.DictElement) and string_value(element.key) == key
+        ]
+        return either(self.of(one, around) for one in entries) if entries else UNKNOWN
+
+    def _of_operation(self, node: cst.BinaryOperation, around: Region | None) -> Found:
+        region = self._region(node, around)
+        if isinstance(node.operator, cst.MatrixMultiply) and region is not None:
+            return Found(Half.SURE, region)
+        if isinstance(node.operator, cst.Power):
+            return NO if region is not None else self.of(node.left, around)
+        sides = [self.of(node.left, around), self.of(node.right, around)]
+        if all(side.half for side in sides):
+            return min(sides, key=lambda side: side.half)
+        half, other = (0, node.right) if sides[0].half else (1, node.left)
+        plain = isinstance(other, cst.BaseNumber)
+        if not plain and self._facts.values.is_tensor(other):
+            return NO  # one of float32, most likely, which decides
+        found = sides[half]
+        return found if plain or not found.half else Found(Half.UNKNOWN)
+
+    def _of_call(self, call: cst.Call, around: Region | None) -> Found:
+        region = self._region(call, around)
+        name = self._function(call)
+        if name is not None:
+            return self._of_torch(name, call, region, around)
+        followed = self._followed(call)
+        if followed:
+            return either(
+                part for one, function in followed for part in one.returned(function, region)
+            )
+        qualified = self._context.qualified_name(call.func)
+        if isinstance(call.func, cst.Name) and call.func.value in LISTS and call.args:
+            return self.of(call.args[0].value, around)
+        if qualified is None and isinstance(call.func, cst.Attribute):
+            found = self._of_method(call, call.func, region, around)
+            if found is not None:
+                return found
+        if self._is_model(call):
+            return self._of_model(call, region, around)
+        if isinstance(call.func, cst.Attribute) and qualified is None:
+            # Another method of a tensor: `argmax`, `eq`, `tolist`.
+            return NO if self.of(call.func.value, around).half >= Half.POSSIBLE else UNKNOWN
+        return UNKNOWN
+
+    def _function(self, call: cst.Call) -> str | None:
+        """Return the last part of the name of the function of torch that `call` calls."""
+        name = self._context.qualified_name(call.func) or ""
+        for root in ROOTS:
+            if name.startswith(root):
+                rest = name[len(root) :]
+                return rest if "." not in rest else None
+        return None
+
+    def _of_torch(
+        self, name: str, call: cst.Call, region: Region | None, around: Region | None
+    ) -> Found:
+        if region is not None and name in NARROW:
+            return Found(Half.SURE, region)
+        if name not in COMPUTING and name != "where":
+            return NO
+        if (region is not None and name in WIDE) or keyword(call, "dtype") is not None:
+            return NO
+        args = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
+        if name == "where":
+            return every(self.of(one, around) for one in args[1:3])
+        return self.of(args[0], around) if args else UNKNOWN
+
+    def _of_method(
+        self, call: cst.Call, func: cst.Attribute, region: Region | None, around: Region | None
+    ) -> Found | None:
+        """Return what is known of what a tensor's method gives; None for a method that may be a model's."""
+        name = func.attr.value
+        if name in ("to", "type"):
+            moves = name == "to" and all(self._is_place(arg) for arg in call.args)
+            return self.of(func.value, around) if moves else NO
+        if is_attribute_of_self(func) or name in DESCRIBING_METHODS:
+            return None
+        if name in ("type_as", "float", "double", "half", "bfloat16"):
+            return NO
+        if name in ("copy", "values"):
+            return self.of(func.value, around)
+        if name in ("max", "min", "median") and not call.args:
+            return self.of(func.value, around)
+        if name in COMPUTING:
+            if region is not None and name in NARROW:
+                return Found(Half.SURE, region)
+            if (region is not None and name in WIDE) or keyword(call, "dtype") is not None:
+                return NO
+            return self.of(func.value, around)
+        return None
+
+    def _is_place(self, arg: cst.Arg) -> bool:
+        """Whether an argument of `x.to(…)` is no dtype and no tensor."""
+        if arg.keyword is not None:
+            return arg.keyword.value in ("device", "non_blocking", "copy", "memory_format")
+        name = self._context.qualified_name(arg.value) or ""
+        if name.startswith("torch."):
+            return name == "torch.device" or isinstance(arg.value, cst.Call)
+        if string_value(arg.value) is not None or isinstance(arg.value, cst.FormattedString):
+            return True
+        if last_part(arg.value) in ("True", "False"):
+            return True  # `non_blocking`
+        return self._facts.values.device(arg.value) is not Kind.UNKNOWN
+
+    def _followed(self, call: cst.Call) -> list[tuple[HalfValues, cst.FunctionDef]]:
+        """Return the functions that `call` runs, with the values of their files; none if one is not read."""
+        found: list[tuple[HalfValues, cst.FunctionDef]] = []
+        for definition in self._context.run_by(call):
+            values: HalfValues | None = self
+            if definition.path != self._context.file:
+                values = _elsewhere(definition.path) if self._follows else None
+            function = values.function_at(definition.line) if values is not None else None
+            if values is None or function is None or not values.has_result(function):
+                return []
+            found.append((values, function))
+        if not found and is_attribute_of_self(call.func):
+            around = self._context.class_around(call)
+            for method in around.body.body if around is not None else ():
+                named = isinstance(method, cst.FunctionDef) and method.name.value == last_part(
+                    call.func
+                )
+                if isinstance(method, cst.FunctionDef) and named and self.has_result(method):
+                    found.append((self, method))
+        return found
+
+    def function_at(self, line: int) -> cst.FunctionDef | None:
+        """Return the function of the script whose `def` stands in `line`."""
+        return self._context.function_at(line)
+
+    def has_result(self, function: cst.FunctionDef) -> bool:
+        """Whether a function of the script returns something."""
+        return bool(self._facts.bindings.returns[id(function)])
+
+    def _is_model(self, call: cst.Call) -> bool:
+        named = last_part(call.func)
+        if "criterion" in named or "loss" in named:
+            return False
+        if is_attribute_of_self(call.func) and not CALLED_MODEL.fullmatch(named):
+            return bool(self._layers(call.func))
+        return (
+            self._facts.values.calls_model(call) or self._facts.values.kind(call.func) is Kind.MODEL
+        )
+
+    def _layers(self, func: cst.BaseExpression) -> list[cst.Call]:
+        """Return the calls that make the module `func`."""
+        values: list[cst.BaseExpression | None] = []
+        if is_attribute_of_self(func):
+            values = list(self._assigned(cst.ensure_type(func, cst.Attribute)))
+        elif isinstance(func, cst.Name):
+            values = [one.value for one in self._facts.bindings.given(func)]
+        return [value for value in values if isinstance(value, cst.Call)]
+
+    def _of_model(self, call: cst.Call, region: Region | None, around: Region | None) -> Found:
+        """Return what is known of the output of a module whose `forward` is not in the script."""
+        given = call.args[0].value if call.args else None
+        layers = self._layers(call.func)
+        found = [self._of_layer(layer, given, region, around) for layer in layers]
+        known = [one for one in found if one is not None]
+        if known and len(known) == len(found):
+            return either(known)
+        return Found(Half.SURE, region) if region is not None else UNKNOWN
+
+    def _of_layer(
+        self,
+        layer: cst.Call,
+        given: cst.BaseExpression | None,
+        region: Region | None,
+        around: Region | None,
+    ) -> Found | None:
+        """Return what a layer of torch gives; None for another module."""
+        name = self._context.qualified_name(layer.func) or ""
+        if not name.startswith(MODULES):
+            return None
+        kind = name.rpartition(".")[2]
+        if kind == "Sequential":
+            last = layer.args[-1].value if layer.args and not layer.args[-1].star else None
+            return (
+                self._of_layer(last, given, region, around) if isinstance(last, cst.Call) else None
+            )
+        if kind in NARROW_MODULES:
+            return Found(Half.SURE, region) if region is not None else UNKNOWN
+        if kind in SAME_MODULES and given is not None:
+            return self.of(given, around)
+        return NO
+
+
+def either(found: Iterable[Found]) -> Found:
+    """Return what is known of a value that is one of several: sure where no other one is known."""
+    parts = list(found)
+    best = max(parts, key=lambda one: one.half, default=NO)
+    if best.half is Half.SURE and any(one.half is Half.NO for one in parts):
+        return Found(Half.POSSIBLE, best.region)
+    return best
+
+
+def some(found: Iterable[Found]) -> Found:
+    """Return what is known of a list of several values, which become one tensor: the surest."""
+    return max(found, key=lambda one: one.half, default=NO)
+
+
+def every(found: Iterable[Found]) -> Found:
+    """Return what is known of several values of which each may be another: the least sure."""
+    return min(found, key=lambda one: one.half, default=NO)
+
+
+def _is_empty(value: cst.BaseExpression | None) -> bool:
+    """Whether `value` is a container without elements."""
+    if isinstance(value, cst.Call):
+        return not value.args and last_part(value.func) in ("list", "deque", "dict", "set")
+    return isinstance(value, cst.List | cst.Dict) and not value.elements

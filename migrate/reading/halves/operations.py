@@ -1,0 +1,49 @@
+"""What the operations and modules of torch give in an autocast region for XLA, and outside of one.
+
+Source: torch 2.9 and torch_xla 2.9 (measured, of inputs in float32 and in bfloat16).
+"""
+
+from __future__ import annotations
+
+from migrate.reading.values.words import words
+
+# In a region these give bfloat16 of anything.
+NARROW = words(
+    "addbmm addmm baddbmm bmm chain_matmul conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
+    "conv_transpose3d einsum inner linear matmul mm prelu tensordot"
+)
+# In a region these give float32 of anything.
+WIDE = words(
+    "batch_norm binary_cross_entropy binary_cross_entropy_with_logits cdist cosine_embedding_loss "
+    "cross_entropy ctc_loss gaussian_nll_loss huber_loss instance_norm kl_div l1_loss log_softmax mse_loss "
+    "multilabel_soft_margin_loss nll_loss pow prod smooth_l1_loss soft_margin_loss softmax softmin square "
+    "trace triplet_margin_loss"
+)
+# These give what they are given, in a region and elsewhere.
+SAME = words(
+    "abs adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d amax amin avg_pool2d cat celu chunk "
+    "clamp clip clone concat concatenate contiguous cos cpu cuda cumsum detach detach_ div dropout elu "
+    "empty_like exp expand expand_as flatten flip full_like gather gelu hardtanh hsplit hstack index_select "
+    "interpolate leaky_relu log log1p logsumexp masked_fill masked_select max_pool2d mean movedim mul "
+    "narrow neg new_empty new_full new_ones new_zeros norm normalize ones_like pad permute pixel_shuffle "
+    "rand_like randn_like reciprocal relu repeat repeat_interleave requires_grad_ reshape roll rsqrt "
+    "scaled_dot_product_attention sigmoid silu sin split sqrt squeeze stack std sub sum swapaxes swapdims t "
+    "tanh transpose tril triu unbind unflatten unsqueeze upsample var view view_as vstack zeros_like"
+)
+# Outside of a region all of them give what they are given.
+COMPUTING = WIDE | NARROW | SAME
+# Parts of a value: `x.data`, `x.T`.
+PARTS = words("data T mT H mH real")
+# With an argument they give values and indices.
+RANKING = words("cummax cummin kthvalue max median min mode sort topk")
+LISTS = words("deque list reversed sorted tuple")
+ROOTS = ("torch.nn.functional.", "torch.special.", "torch.")
+MODULES = "torch.nn."
+# By what modules give in a region; a norm with weights in float32 gives float32.
+NARROW_MODULES = words(
+    "Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d Linear MultiheadAttention"
+)
+SAME_MODULES = words(
+    "AdaptiveAvgPool1d AdaptiveAvgPool2d AvgPool2d Dropout Dropout2d Flatten GELU Identity LeakyReLU "
+    "MaxPool2d PixelShuffle ReLU SiLU Sigmoid Tanh Unflatten Upsample"
+)

@@ -1,0 +1,129 @@
+"""Autocast regions that are float16 on CUDA, and so bfloat16 on XLA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.catalogue import torch_cuda
+from migrate.reading.catalogue.entry import names
+from migrate.reading.catalogue.torch_other import TYPED_AUTOCAST
+from migrate.reading.tree.tree import bind, code, string_value
+from migrate.reading.values.region_arguments import PARTIAL
+from migrate.reading.values.region_types import HALF, types_of
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+
+OF_CUDA = names(*torch_cuda.AUTOCAST)
+TYPED = names(*TYPED_AUTOCAST)
+SHIMS = "shims.autocast"
+PARAMETERS = {
+    **dict.fromkeys(OF_CUDA, ("enabled", "dtype", "cache_enabled")),
+    **dict.fromkeys(TYPED, ("device_type", "dtype", "enabled", "cache_enabled")),
+    SHIMS: ("dtype", "enabled", "cache_enabled"),
+}
+# Devices whose regions are not CUDA's.
+OTHERS = frozenset({"cpu", "mps", "xla", "xpu"})
+DEEPEST = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """An autocast region.
+
+    Args:
+        path, line: the file, and the line of the expression that makes the region.
+        half: whether the region is float16 on CUDA, where nothing is known that makes it another.
+    """
+
+    path: Path
+    line: int
+    half: bool
+
+
+def region_around(node: cst.CSTNode, context: Script) -> Region | None:
+    """Return the innermost autocast region of the function around `node` that `node` runs in."""
+    below = node
+    for above in context.ancestors(node):
+        if isinstance(above, cst.With) and below is above.body:
+            for item in reversed(above.items):
+                if (region := _region(item.item, context)) is not None:
+                    return region
+        elif isinstance(above, cst.FunctionDef):
+            if below is not above.body:
+                return None  # a default, or a decorator
+            decorators = (_region(one.decorator, context) for one in above.decorators)
+            return next((region for region in decorators if region is not None), None)
+        elif isinstance(above, cst.Lambda | cst.ClassDef):
+            return None
+        below = above
+    return None
+
+
+def _region(made: cst.BaseExpression, context: Script, depth: int = 0) -> Region | None:
+    """Return the region that `made` is: a call of autocast, or what such a call is bound to."""
+    if depth > DEEPEST:
+        return None
+    found: list[Region] = []
+    if isinstance(made, cst.Call):
+        if (region := _of_call(made, made, context)) is not None:
+            return region
+        for function in _functions(made.func, context):
+            if isinstance(function, cst.Call):  # functools.partial(autocast, …)
+                region = _of_call(function, made, context)
+            else:
+                region = _of_call(made.with_changes(func=function), made, context)
+            found += [region] if region is not None else []
+    elif isinstance(made, cst.Name):
+        values = context.bound_values(made)
+        regions = (
+            _region(value, context, depth + 1)
+            for value in values
+            if isinstance(value, cst.BaseExpression)
+        )
+        found = [region for region in regions if region is not None]
+    halves = [region for region in found if region.half]
+    return next(iter(halves or found), None)
+
+
+def _functions(func: cst.BaseExpression, context: Script) -> Iterator[cst.BaseExpression]:
+    """Yield what the name `func` is bound to, where that is autocast or binds its arguments."""
+    if not isinstance(func, cst.Name):
+        return
+    waiting = list(context.bound_values(func))
+    for value in waiting:
+        if isinstance(value, cst.IfExp):
+            waiting += [value.body, value.orelse]
+        elif isinstance(value, cst.Name | cst.Attribute | cst.Call):
+            yield value
+
+
+def _of_call(call: cst.Call, made: cst.Call, context: Script) -> Region | None:
+    func, args = call.func, list(call.args)
+    if context.qualified_name(func) == PARTIAL and args:
+        func, args = args[0].value, [*args[1:], *(made.args if made is not call else ())]
+    name = context.qualified_name(func)
+    if name not in PARAMETERS:
+        return None
+    plain = [arg for arg in args if not arg.star]
+    bound = bind(call.with_changes(args=plain), PARAMETERS[name])
+    half = bound is not None and _is_half(name, bound, len(plain) < len(args), context)
+    return Region(context.file, context.position(made).line, half)
+
+
+def _is_half(name: str, bound: dict[str, cst.Arg], more: bool, context: Script) -> bool:
+    """Whether autocast with these arguments is float16 on CUDA, and not switched off."""
+    if "enabled" in bound and code(bound["enabled"].value) == "False":
+        return False
+    device = bound.get("device_type")
+    if device is not None and (string_value(device.value) or "").partition(":")[0] in OTHERS:
+        return False
+    if "dtype" not in bound:
+        return name != SHIMS and not more
+    types = types_of(bound["dtype"].value, context)
+    return types is not None and any(context.qualified_name(one) in HALF for one in types)

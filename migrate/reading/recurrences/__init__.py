@@ -1,0 +1,1 @@
+"""Loops whose turns need each other."""
