@@ -9,6 +9,7 @@ import pytest
 
 from migrate.check.check import check_source
 from migrate.check.config import Config
+from migrate.check.hazard import Severity
 from migrate.reading.tree.source import parse
 from migrate.rewrite.story import rewrite_source
 
@@ -117,7 +118,7 @@ def test_another_error_is_no_fallback() -> None:
 def test_a_rewrite_mentions_the_fallback_at_the_lines_of_the_original() -> None:
     source = parse(FALLBACK.format(error="ImportError").strip().encode() + b"\n", Path("script.py"))
     notes = [one for one in rewrite_source(source).findings if one.rule == "XLA410"]
-    assert [(one.line, one.mention) for one in notes] == [(4, True)]
+    assert [(one.line, one.severity) for one in notes] == [(4, Severity.INFO)]
     assert "by the `except` of line 5" in notes[0].message
 
 
