@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
 import libcst as cst
@@ -34,6 +34,16 @@ class Safety(StrEnum):
     SAFE = "safe"  # the rewritten script computes the same
     UNSAFE = "unsafe"  # the same where what the rule's page names holds
     REPORT_ONLY = "report only"  # the rule edits nothing
+
+
+class Stage(IntEnum):
+    """When to mend what a rule reports: before the replicas start nothing runs, speed comes last."""
+
+    FRAMEWORK = 0
+    LAUNCH = 1
+    DEVICE = 2
+    STEP = 3
+    REST = 4
 
 
 class Kind(StrEnum):
@@ -97,6 +107,7 @@ class Rule(ABC):
     after: ClassVar[bool] = (
         False  # whether it looks at what the other rules have made of the script
     )
+    stage: ClassVar[Stage] = Stage.REST  # when its findings are to be mended
     # The work that its findings ask for, where it is another kind than its package's.
     work: ClassVar[Work | None] = None
     notebook: ClassVar[bool] = False  # whether its examples are cells of a notebook

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from migrate.reading.calls.order import callees_first
 from migrate.reading.project.project import Project
 from migrate.rewrite.results import Note
+from migrate.rewrite.rule import Stage
+from migrate.rewrite.rules import all_rules
 
 if TYPE_CHECKING:
     from migrate.rewrite.results import FileRewrite
-
-# By name of the rule. Nothing runs before the replicas start and know one another; then the device, then
-# the step; what costs accuracy or speed comes last.
-FIRST = (
-    ("frameworks", "fsdp"),
-    ("mp-spawn", "launch-main", "module-script", "init-process-group", "rendezvous-address"),
-    ("rank-environment", "set-device", "cuda-available", "device", "optimizer-order", "ddp"),
-    ("step", "training-loop", "evaluation-loop"),
-)
 
 
 def in_order(files: Sequence[FileRewrite], project: Project) -> tuple[tuple[Path, Note], ...]:
@@ -35,7 +29,7 @@ def in_order(files: Sequence[FileRewrite], project: Project) -> tuple[tuple[Path
 
     def key(entry: tuple[Path, Note]) -> tuple[int, int, str, int, int, int]:
         name, note = entry
-        stage = next((i for i, rules in enumerate(FIRST) if note.rule in rules), len(FIRST))
+        stage = _stages().get(note.rule, Stage.REST)
         place = places.get(root / name, len(places))
         return stage, place, str(name), note.cell or 0, note.line, note.column
 
@@ -48,3 +42,8 @@ def _imported_first(project: Project) -> dict[Path, int]:
     }
     order = (path for group in callees_first(imports) for path in sorted(group))
     return {path: number for number, path in enumerate(order)}
+
+
+@cache
+def _stages() -> Mapping[str, Stage]:
+    return {rule.name: rule.stage for rule in all_rules()}

@@ -11,7 +11,7 @@ from migrate.reading.tree.tree import bind, code, string_value
 from migrate.reading.values.collectives import TENSORS, called
 from migrate.reading.values.values import is_option, option_names
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 
 PARAMETERS = (
@@ -50,6 +50,7 @@ class InitProcessGroup(Rule):
 
     name = "init-process-group"
     code = "XLA823"
+    stage = Stage.LAUNCH
     nodes = (cst.Call,)
     examples = (
         rewritten(

@@ -12,7 +12,16 @@ from migrate.reading.steps.leaving import never_reached
 from migrate.reading.tree.tree import code, nodes, nodes_of, string_value
 from migrate.reading.values.devices import is_device_count, is_move, names_cuda
 from migrate.rewrite.edits.branch import body_of
-from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import (
+    Edit,
+    Finding,
+    Replacement,
+    Rule,
+    Stage,
+    left_alone,
+    reported,
+    rewritten,
+)
 from migrate.rewrite.rules.cuda.cuda_memory import FIELDS, FIGURES
 from migrate.rewrite.rules.cuda.fused_optimizer import chooses_the_code
 from migrate.rewrite.rules.devices.availability import insists, question
@@ -64,6 +73,7 @@ class CudaAvailable(Rule):
 
     name = "cuda-available"
     code = "XLA704"
+    stage = Stage.DEVICE
     edited = Severity.WARNING
     nodes = (cst.Call,)
     examples = (

@@ -25,7 +25,7 @@ from migrate.reading.values.devices import (
 )
 from migrate.reading.values.words import DEVICE_NAME
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.kept_devices import (
     device_for,
     is_device_of,
@@ -77,6 +77,7 @@ class Device(Rule):
 
     name = "device"
     code = "XLA724"
+    stage = Stage.DEVICE
     nodes = (
         cst.Call,
         cst.Assign,

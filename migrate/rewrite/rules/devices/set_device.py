@@ -11,7 +11,7 @@ from migrate.reading.catalogue.entry import names
 from migrate.reading.replicas.launch import INIT
 from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.edits.branch import unwrapped
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import contexts_on_cuda, only_on_cuda
 from migrate.rewrite.workspace import Workspace
 
@@ -36,6 +36,7 @@ class SetDevice(Rule):
 
     name = "set-device"
     code = "XLA827"
+    stage = Stage.DEVICE
     nodes = (cst.Expr, cst.With, cst.Name, cst.Attribute)
     of_names = True
     examples = (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import libcst as cst
 
 from migrate.reading.replicas.launch import Style
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.guard_body import WithoutAnnotations, shared_names
 from migrate.rewrite.rules.launch.replica_function import (
     free_name,
@@ -46,6 +46,7 @@ class LaunchMain(Rule):
 
     name = "launch-main"
     code = "XLA711"
+    stage = Stage.LAUNCH
     nodes = (cst.If, cst.Call)
     examples = (
         rewritten(

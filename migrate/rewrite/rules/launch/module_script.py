@@ -9,7 +9,7 @@ import libcst as cst
 
 from migrate.reading.replicas.launch import Style
 from migrate.reading.tree.tree import code, is_docstring, nodes_of
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.replica_function import (
     free_name,
     index_name,
@@ -46,6 +46,7 @@ class ModuleScript(Rule):
 
     name = "module-script"
     code = "XLA712"
+    stage = Stage.LAUNCH
     nodes = (cst.Module, cst.SimpleStatementLine)
     examples = (
         rewritten(

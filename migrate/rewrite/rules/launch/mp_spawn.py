@@ -14,7 +14,7 @@ from migrate.reading.tree.tree import bind, code, elements
 from migrate.reading.values.words import words
 from migrate.rewrite.edits.branch import body_of
 from migrate.rewrite.edits.nodes import with_args, without
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.indirect_launch import indirect_launch
 from migrate.rewrite.rules.launch.joined_spawn import Joined, joined_at_once
 from migrate.rewrite.rules.launch.world_size import WorldSize
@@ -65,6 +65,7 @@ class MpSpawn(Rule):
 
     name = "mp-spawn"
     code = "XLA713"
+    stage = Stage.LAUNCH
     nodes = (cst.Call,)
     words = spelled(SPAWN)
     examples = (

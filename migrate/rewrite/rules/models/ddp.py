@@ -12,7 +12,7 @@ from migrate.reading.tree.tree import bind, code
 from migrate.reading.values.devices import device_argument
 from migrate.reading.values.words import DEVICE_NAME
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.rules.models.ddp_options import DdpOptions
 from migrate.rewrite.workspace import Workspace
 
@@ -64,6 +64,7 @@ class Ddp(Rule):
 
     name = "ddp"
     code = "XLA824"
+    stage = Stage.DEVICE
     nodes = (cst.Call,)
     examples = (
         rewritten(

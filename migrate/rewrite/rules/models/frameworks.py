@@ -9,7 +9,7 @@ from libcst.helpers import get_full_name_for_node
 
 from migrate.reading.catalogue import catalogue
 from migrate.reading.catalogue.libraries import LED_CLASSES
-from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.rule import Finding, Rule, Safety, Stage, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 
 LIGHTNING = frozenset(name.split(".")[0] for name in LED_CLASSES)
@@ -37,6 +37,7 @@ class Frameworks(Rule):
 
     name = "frameworks"
     code = "XLA411"
+    stage = Stage.FRAMEWORK
     safety = Safety.REPORT_ONLY
     nodes = (cst.Module,)
     examples = (

@@ -11,7 +11,7 @@ from migrate.reading.catalogue.entry import names
 from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import bind, code
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, Safety, Stage, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 
 FSDP = names(*torch_distributed.FSDP)
@@ -64,6 +64,7 @@ class Fsdp(Rule):
 
     name = "fsdp"
     code = "XLA816"
+    stage = Stage.FRAMEWORK
     safety = Safety.UNSAFE
     nodes = (cst.Call,)
     words = spelled(FSDP)

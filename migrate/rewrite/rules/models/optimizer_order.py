@@ -11,7 +11,7 @@ from migrate.check.hazard import Severity
 from migrate.reading.values.devices import moves
 from migrate.reading.values.kind import Kind
 from migrate.rewrite.edits.imports import bindings
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 
 SWAP = "torch.__future__.set_swap_module_params_on_conversion"
@@ -54,6 +54,7 @@ class OptimizerOrder(Rule):
 
     name = "optimizer-order"
     code = "XLA805"
+    stage = Stage.DEVICE
     nodes = (cst.Call,)
     examples = (
         rewritten(

@@ -11,7 +11,7 @@ from migrate.reading.replicas.launch import Style
 from migrate.reading.replicas.launchers import SCRIPT
 from migrate.reading.tree.tree import code
 from migrate.reading.values.environment import access, environment_name, is_read, sets
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.styles.vocabulary import Word
 from migrate.rewrite.workspace import Workspace
 
@@ -42,6 +42,7 @@ class RankEnvironment(Rule):
 
     name = "rank-environment"
     code = "XLA710"
+    stage = Stage.DEVICE
     edited = Severity.WARNING
     nodes = (cst.SimpleString,)
     examples = (

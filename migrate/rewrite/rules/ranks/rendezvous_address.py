@@ -12,7 +12,7 @@ from migrate.reading.tree.prescan import spelled
 from migrate.reading.tree.tree import code, string_value
 from migrate.reading.values.environment import OF_TORCHRUN, needed, sets
 from migrate.rewrite.edits.nodes import with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.started_by_torchrun import decides
 from migrate.rewrite.workspace import Workspace
 
@@ -37,6 +37,7 @@ class RendezvousAddress(Rule):
 
     name = "rendezvous-address"
     code = "XLA721"
+    stage = Stage.LAUNCH
     edited = Severity.INFO
     nodes = (cst.SimpleStatementLine, cst.If, cst.SimpleString)
     words = spelled(VARIABLES | OF_TORCHRUN)

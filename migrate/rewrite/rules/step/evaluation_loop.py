@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Severity
-from migrate.rewrite.rule import Edit, Finding, Rule, Wrap, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, Stage, Wrap, left_alone, reported, rewritten
 from migrate.rewrite.rules.step.evaluation import evaluation_step
 from migrate.rewrite.rules.step.inputs import Unknown, unmoved_inputs
 from migrate.rewrite.rules.step.steps import Undecided
@@ -38,6 +38,7 @@ class EvaluationLoop(Rule):
 
     name = "evaluation-loop"
     code = "XLA215"
+    stage = Stage.STEP
     edited = Severity.WARNING
     nodes = (cst.For, cst.While)
     examples = (

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Severity
 from migrate.reading.calls.scopes import CPU_MARK, MARK
-from migrate.rewrite.rule import Edit, Finding, Rule, Wrap, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, Stage, Wrap, left_alone, reported, rewritten
 from migrate.rewrite.rules.step.inputs import Unknown, unmoved_inputs
 from migrate.rewrite.rules.step.steps import Undecided, steps_of
 from migrate.rewrite.rules.step.wrapping import Wrapping
@@ -65,6 +65,7 @@ class Step(Rule):
 
     name = "step"
     code = "XLA214"
+    stage = Stage.STEP
     edited = Severity.WARNING
     nodes = (cst.For, cst.While, cst.FunctionDef, cst.Comment)
     examples = (
