@@ -218,3 +218,38 @@ class TestBothCommands:
         data = json.loads(run("check", path, "--json").stdout)
         assert [one["fix"] for one in data["findings"]] == ["safe", None]
         assert data["mended_by_rewrite"] == 1
+
+
+class TestWhatOnlyTheRewriteSees:
+    """Constructs that the hazards alone do not see: they stand far from where they matter."""
+
+    @pytest.mark.parametrize(
+        ("script", "code"),
+        [
+            ("model = build()\nmodel.compile(mode='max-autotune')\n", "XLA806"),
+            (
+                "options = dict(lr=0.1, fused=True)\n"
+                "optimizer = torch.optim.AdamW(model.parameters(), **options)\n",
+                "XLA807",
+            ),
+            (
+                "state = torch.hub.load_state_dict_from_url(URL, map_location='cuda')\n",
+                "XLA817",
+            ),
+            (
+                "class Trainer:\n"
+                "    def __init__(self, model):\n"
+                "        self.model = model\n"
+                "        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)\n\n"
+                "    def prepare(self):\n"
+                "        self.model.cuda()\n\n\n"
+                "trainer = Trainer(torch.nn.Linear(2, 2))\n"
+                "trainer.prepare()\n",
+                "XLA805",
+            ),
+        ],
+    )
+    def test_check_names_it(self, tmp_path: Path, script: str, code: str) -> None:
+        path = tmp_path / "train.py"
+        path.write_text(f"import torch\n\n{script}")
+        assert code in {one.code for one in checked(path)}
