@@ -59,13 +59,25 @@ def check_and_mend(paths: Sequence[Path], config: Config, progress: Tell = silen
     Raises:
         UnreadableScriptError, NotUtf8Error, InvalidNotebookError: a path cannot be read.
     """
+    files, findings = findings_of(paths, config, progress)
+    return counted(files, findings, paths, config)
+
+
+def findings_of(
+    paths: Sequence[Path], config: Config, progress: Tell = silent
+) -> tuple[int, list[Finding]]:
+    """Return the number of files that are looked at, and each finding of them.
+
+    Raises:
+        UnreadableScriptError, NotUtf8Error, InvalidNotebookError: a path cannot be read.
+    """
     files, hazards = hazards_of(paths, config, progress)
     by_path = defaultdict(list)
     for hazard in hazards:
         by_path[hazard.path].append(hazard)
     for mended in _rewritten(paths, config, progress):
         by_path[mended.path] = list(_joined(mended, by_path.get(mended.path, []), config))
-    return counted(files, (one for path in sorted(by_path) for one in by_path[path]), paths, config)
+    return files, [one for path in sorted(by_path) for one in by_path[path]]
 
 
 def _rewritten(paths: Iterable[Path], config: Config, progress: Tell) -> Iterator[_Mended]:
