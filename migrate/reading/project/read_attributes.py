@@ -33,9 +33,7 @@ def _set(module: Module) -> Iterator[str]:
         match node:
             case ast.Attribute(attr=name, ctx=ast.Store()):
                 yield name
-            case ast.Call(
-                func=ast.Name(id="setattr"), args=[_, ast.Constant(value=str(name)), *_]
-            ):
+            case ast.Call(func=ast.Name(id="setattr"), args=[_, ast.Constant(value=str(name)), *_]):
                 yield name
 
 
