@@ -214,6 +214,8 @@ class ModuleCalls:
         launches: whether running the file calls a function, of whatever file, that starts the replicas.
         attributes_read: the attributes that this file sets, of whatever objects, and that some file reads.
         whole: whether all files of the project are known, so that no other one reads what this one sets.
+        imported: whether another file of the project imports this one.
+        set_elsewhere: the variables of the file that another one sets: `settings.DEBUG = True`.
         accelerated: whether the file, or a file that imports it, names an accelerator.
     """
 
@@ -306,6 +308,8 @@ class ModuleCalls:
     reexported: Mapping[str, str] = field(default_factory=dict)
     attributes_read: frozenset[str] = frozenset()
     whole: bool = False
+    imported: bool = False
+    set_elsewhere: frozenset[str] = frozenset()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -498,6 +502,8 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         kept_imports=reexports_of(analysis).kept_imports(scope) if several else frozenset(),
         reexported=reexports_of(analysis).of_file(scope) if several else {},
         attributes_read=_attributes_read(analysis, scope.module),
+        imported=bool(analysis.project.importers.get(scope.module.path)),
+        set_elsewhere=_set_elsewhere(analysis, scope),
         whole=analysis.project.whole and not analysis.project.unread,
     )
 
@@ -507,6 +513,14 @@ def _attributes_read(analysis: Analysis, module: Module) -> frozenset[str]:
     if SETS_PARAMETERS.search(module.data) is None:
         return frozenset()
     return set_attributes(module) & read_attributes(analysis.project)
+
+
+def _set_elsewhere(analysis: Analysis, scope: ModuleScope) -> frozenset[str]:
+    """Return the variables of a file whose names are those of attributes that its importers set."""
+    importers = analysis.project.importers.get(scope.module.path, set()) - {scope.module.path}
+    modules = (analysis.project.modules[path] for path in importers)
+    names = {name for module in modules for name in set_attributes(module)}
+    return frozenset(names.intersection(scope.bindings))
 
 
 def _unprepared(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, str]]:
