@@ -16,6 +16,7 @@ from migrate.check.ignores import ignores, silenced
 from migrate.check.rules import all_hazards
 from migrate.reading.calls.facts import ModuleCalls
 from migrate.reading.facts import Facts, facts_of
+from migrate.reading.names.dead_branches import never_runs
 from migrate.reading.project.entries import Entry
 from migrate.reading.project.workers import kept, let_go
 from migrate.reading.script import Script
@@ -91,6 +92,12 @@ def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Findi
         again = facts.steps.knows_more and facts.steps.inside(hit.node)
         if not (whole or origin or again) or silenced(hazard.code, (start.line,), comments):
             continue
+        idle = never_runs(hit.node, context)
+        if idle == "":
+            continue
+        if idle:
+            message = f"{hit.message} (never runs as long as {idle})"
+            hit = replace(hit, message=message, severity=Severity.INFO)
         severity = config.severity(hazard.code, hit.severity)
         one = _finding(path, context, hit, hazard.code, hazard.name, severity)
         found.append(

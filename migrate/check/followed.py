@@ -71,9 +71,8 @@ class Followed:
         concerned = {*files, *(path for path in named if path.is_file())}
         for root, members in _by_root(named).items():
             if not concerned.isdisjoint(members):
-                self._follow(
-                    root, members
-                )  # a file that names nothing of ours may call one that does
+                # A file that names nothing of ours may call one that does.
+                self._follow(root, members, _is_whole(root, named))
 
     def __enter__(self) -> Self:
         """Return the same object; leaving the block ends the processes."""
@@ -116,8 +115,8 @@ class Followed:
         unread = (self._named.get(here, _shown(here)) for here in self._unread if here not in done)
         return [path for path in unread if wanted(path)]
 
-    def _follow(self, root: Path, files: Sequence[Path]) -> None:
-        analysis = Analysis(_project(root, files))
+    def _follow(self, root: Path, files: Sequence[Path], whole: bool) -> None:
+        analysis = Analysis(_project(root, files, whole))
         self._unread |= dict.fromkeys(analysis.project.unread_imports)
         for path in analysis.scopes:
             self._calls[path] = calls_of_file(analysis, path)
@@ -145,9 +144,9 @@ def _leaving(look: _Look) -> tuple[Leaving, ...]:
     return found
 
 
-def _project(root: Path, files: Sequence[Path]) -> Project:
+def _project(root: Path, files: Sequence[Path], whole: bool) -> Project:
     """Return `files` and the local modules that they import."""
-    project = Project(root)
+    project = Project(root, whole=whole)
     waiting = [path.resolve() for path in files]
     most = len(waiting) + MOST_MODULES
     seen = set(waiting)
@@ -166,6 +165,11 @@ def _by_root(named: Mapping[Path, Sequence[Path]]) -> dict[Path, list[Path]]:
         root = root_of(path / "script.py" if path.is_dir() else path)
         found.setdefault(root, {}).update(dict.fromkeys(files))
     return {root: list(files) for root, files in found.items()}
+
+
+def _is_whole(root: Path, named: Iterable[Path]) -> bool:
+    """Whether the project in the folder `root` is checked as a whole."""
+    return any(path.is_dir() and root.resolve().is_relative_to(path.resolve()) for path in named)
 
 
 def _below(path: Path, root: Path) -> str:

@@ -52,11 +52,48 @@ def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterat
 def reads_device(value: cst.CSTNode, facts: Facts) -> bool:
     """Whether reading `value` reads a tensor of the device.
 
-    A step computes on the device: in it, a tensor of which no more is known is one of the device.
+    A step computes on the device: in it, a tensor of which no more is known is one of the device, and so is,
+    in a training loop, what the backward pass starts from.
     """
     if facts.values.on_device(value):
         return True
-    return facts.values.is_tensor(value) and facts.steps.inside(value)
+    tensor = facts.values.is_tensor(value)
+    if tensor and facts.steps.inside(value):
+        return True
+    if facts.values.kind(value) is not Kind.UNKNOWN or not _has_gradients(value, facts):
+        return False
+    when = facts.steps.when(value)
+    on_accelerator = facts.context.moves_to_accelerator or facts.context.calls.run_on_accelerator
+    return when is When.STEP or (when is not When.ELSEWHERE and on_accelerator)
+
+
+def _has_gradients(value: cst.CSTNode, facts: Facts) -> bool:
+    """Whether `value` is, or is made of, a variable with which a backward pass starts: `loss.backward()`."""
+    while isinstance(value, cst.Call) and last_part(value.func) in OF_TENSORS:
+        if not isinstance(value.func, cst.Attribute):
+            return False
+        value = value.func.value
+    if not isinstance(value, cst.Name) or facts.bindings.nearest(value) is None:
+        return False
+    function = facts.context.function_around(value)
+    return any(
+        facts.context.function_around(mention) is function and _is_backward(mention, facts)
+        for mention in facts.context.mentions(value)
+    )
+
+
+def _is_backward(mention: cst.CSTNode, facts: Facts) -> bool:
+    """Whether a backward pass starts with `mention`: also `scaler.scale(loss).backward()`."""
+    node, above = mention, facts.context.parent(mention)
+    while isinstance(above, cst.Arg | cst.Call | cst.BinaryOperation):
+        if isinstance(above, cst.Call) and last_part(above.func) == "backward":
+            return True
+        node, above = above, facts.context.parent(above)
+    return (
+        isinstance(above, cst.Attribute)
+        and above.value is node
+        and (above.attr.value == "backward")
+    )
 
 
 def is_read(node: cst.CSTNode, facts: Facts) -> bool:

@@ -254,6 +254,47 @@ def test_a_function_of_another_file_is_no_model_by_its_name(tmp_path: Path, name
     assert [one for one in found if one.code == "XLA305"] == []
 
 
+PARTS = """
+import itertools
+from itertools import accumulate, chain, pairwise, zip_longest
+
+import torch
+
+
+def bounds(sizes):
+    return pairwise(accumulate(chain([0], sizes)))
+
+
+class Net(torch.nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        self.sizes = sizes
+
+    def forward(self, x, lengths):
+        parts = list(x.split(2))
+        for part, (start, end) in OVER:
+            x = x[:, start:end] + part
+        return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("over", "reported"),
+    [
+        ("zip(parts, bounds(self.sizes))", False),
+        ("zip(parts, bounds(self.sizes), strict=True)", False),
+        ("zip(parts, pairwise(accumulate(self.sizes)), strict=True)", False),
+        ("itertools.zip_longest(parts, bounds(self.sizes), fillvalue=None)", False),
+        ("zip(parts, pairwise(lengths.cumsum(0)), strict=True)", True),
+        ("zip(parts, pairwise(lengths.cumsum(0)))", True),
+    ],
+)
+def test_what_a_strict_zip_goes_over_is_apart(over: str, reported: bool) -> None:
+    source = parse(PARTS.replace("OVER", over).encode(), Path("net.py"))
+    found = {one.code for one in check_source(source, Config())}
+    assert ("XLA107" in found) is reported
+
+
 NUMBERED = """
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP

@@ -8,6 +8,7 @@ import pytest
 
 from migrate.check.check import check_source
 from migrate.check.config import Config
+from migrate.check.hazard import Severity
 from migrate.check.project import check_paths
 from migrate.reading.tree.source import parse
 from migrate.rewrite.folder import rewrite_folder
@@ -135,3 +136,43 @@ def test_the_rewrite_reports_it_too(tmp_path: Path, style: Style) -> None:
     done = rewrite_folder(tmp_path, options=Options(style=style), processes=1)
     notes = [(name.name, note.line) for name, note in done.left_to_do if note.rule == "XLA868"]
     assert notes == [("marks.py", 5), ("marks.py", 6)]
+
+
+READERS = {
+    "attribute": "def groups(net):\n    return [p for p in net.parameters() if p.decays]\n",
+    "getattr": "def groups(net):\n    return [p for p in net.parameters() if getattr(p, 'decays', 1)]\n",
+    "key": "KEY = 'decays'\n",
+    "none": "def groups(net):\n    return list(net.parameters())\n",
+    "set": "def mark(net):\n    for p in net.parameters():\n        setattr(p, 'decays', True)\n",
+    "self": "class Group:\n    def size(self):\n        return self.decays\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("reader", "severity"),
+    [
+        ("attribute", Severity.WARNING),
+        ("getattr", Severity.WARNING),
+        ("key", Severity.WARNING),
+        ("none", None),
+        ("set", None),
+        ("self", None),
+    ],
+)
+def test_an_attribute_that_nobody_reads_is_no_loss(
+    tmp_path: Path, reader: str, severity: Severity | None
+) -> None:
+    (tmp_path / "net.py").write_text(NET.replace("MARKS", "self.scale.decays = False"))
+    (tmp_path / "groups.py").write_text(READERS[reader])
+    of_folder = [one for one in check_paths([tmp_path], Config()).findings if one.code == "XLA868"]
+    assert [one.severity for one in of_folder] == [severity] * (severity is not None)
+    of_file = check_paths([tmp_path / "net.py"], Config()).findings
+    found = [one for one in of_file if one.code == "XLA868"]
+    assert [one.severity for one in found] == [Severity.INFO]
+    assert "no file seen here reads" in found[0].message
+
+
+def test_a_hook_that_is_lost_is_reported_though_nobody_reads_it(tmp_path: Path) -> None:
+    line = "self.scale.register_hook(print)"
+    (tmp_path / "net.py").write_text(NET.replace("MARKS", line))
+    assert codes(check_paths([tmp_path], Config()).findings)

@@ -154,3 +154,66 @@ def test_what_another_file_loads_on_the_host_may_go_into_a_buffer(
     done = rewrite_folder(tmp_path, processes=1)
     saves = [one for file in done.files for one in file.findings if one.rule == "save"]
     assert bool(saves) is reported
+
+
+CACHE = """\
+import torch
+import torch.distributed as dist
+import torchvision
+from torchvision.datasets import ImageFolder
+
+
+def cache(folder, path, more):
+    MADE
+    if dist.get_rank() == 0:
+        SAVE
+    dist.barrier()
+
+
+def finish(model, path):
+    model.to("cuda")
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "saved", "stays"),
+    [
+        ("data = ImageFolder(folder)", "data", True),
+        ("pass", "torchvision.datasets.ImageFolder(folder)", True),
+        ("data = ImageFolder(folder)", "data.samples", True),
+        ("data = ImageFolder(folder)", "{'data': data, 'depth': 1}", True),
+        ("data = ImageFolder(folder)", "{'data': data, 'more': more}", False),
+        ("data = Images(folder)", "data", False),
+        ("data = ImageFolder(folder); data = more", "data", False),
+    ],
+)
+def test_a_dataset_of_torchvision_is_saved_by_the_first_replica(
+    made: str, saved: str, stays: bool
+) -> None:
+    line = f"torch.save({saved}, path)"
+    script = CACHE.replace("MADE", made).replace("SAVE", line)
+    after = rewrite_source(parse(script.encode(), Path("cache.py"))).data.decode()
+    assert (f"        {line}\n" in after) is stays
+    assert after.count("xm.save(") == 2 - stays
+
+
+def test_a_dataset_in_a_function_of_another_file_stays_below_the_test_of_the_rank(
+    tmp_path: Path,
+) -> None:
+    helper = "import torch\nfrom torchvision.datasets import ImageFolder\n\n\n"
+    helper += (
+        "def cache(folder, path):\n    data = ImageFolder(folder)\n    torch.save(data, path)\n"
+    )
+    (tmp_path / "caching.py").write_text(helper)
+    main = (
+        CACHE.replace("MADE", "pass")
+        .replace("SAVE", "caching.cache(folder, path)")
+        .replace("import torchvision", "import caching")
+    )
+    (tmp_path / "main.py").write_text(main)
+    done = rewrite_folder(tmp_path, processes=1)
+    texts = {one.name.name: one.after.decode() for one in done.files}
+    assert "torch.save(data, path)" in texts.get("caching.py", helper)
+    assert "    if dist.get_rank() == 0:\n        caching.cache(folder, path)" in texts["main.py"]

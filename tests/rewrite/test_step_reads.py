@@ -592,3 +592,65 @@ def test_what_names_the_values_of_a_dictionary_is_no_value() -> None:
     assert 'named = {f"{k}_unscaled": v for k, v in losses.items()}' in inside
     assert below == ["print(named)"]
     assert reports(done) == []
+
+
+FORWARD = """
+if running < 0:
+    running = 0.0
+if running > 3:
+    loss = model(x).sum()
+    READ
+else:
+    loss = model(2 * x).sum()
+"""
+
+
+@pytest.mark.parametrize("read", ["running = loss.item()", "print(loss.item())"])
+def test_the_forward_beside_its_reads_in_a_with_goes_into_the_step(read: str) -> None:
+    forward = textwrap.indent(FORWARD.replace("READ", read), " " * 4)
+    body = "with torch.autocast('cuda', dtype=torch.bfloat16):" + forward
+    inside, _ = statements(loop(body + textwrap.dedent(UPDATE) + "print(loss)"))
+    assert "loss = model(x).sum()" in inside
+    assert inside.index("loss = model(x).sum()") < inside.index("loss.backward()")
+
+
+def test_what_a_with_only_reads_after_the_update_leaves_the_step() -> None:
+    body = """
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        print(loss.item())
+    """
+    inside, below = statements(loop(body))
+    assert "loss.backward()" in inside
+    assert "print(loss.item())" in below
+
+
+VALIDATE = """
+import torch
+
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model.cuda()
+        self.test_criterion = CRITERION
+
+    def validate(self, loader):
+        total = 0
+        with torch.no_grad():
+            for x, y in loader:
+                x, y = x.cuda(), y.cuda()
+                output = self.model(x)
+                loss = self.test_criterion(output, y)
+                total += loss
+        return total
+"""
+
+
+@pytest.mark.parametrize("criterion", ["torch.nn.CrossEntropyLoss()", "torch.nn.MSELoss()"])
+def test_a_loss_named_like_an_evaluation_is_a_part_of_the_step(criterion: str) -> None:
+    done = run(VALIDATE.replace("CRITERION", criterion))
+    inside, _ = statements(done)
+    assert "output = self.model(x)" in inside
+    assert "loss = self.test_criterion(output, y)" in inside

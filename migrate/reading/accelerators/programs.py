@@ -21,6 +21,7 @@ from migrate.reading.calls.kinds import External, Values
 from migrate.reading.calls.order import closure
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.project.project import Module
+from migrate.reading.values.decided import idle_nodes
 from migrate.reading.values.words import (
     CALLED_MODEL,
     COMPUTES,
@@ -166,6 +167,7 @@ class Programs:
                 isinstance(call.func, ast.Attribute)
                 and call.func.attr in READ_METHODS
                 and not call.args
+                and call not in idle_nodes(one.module)
                 and not self._is_of_host(call.func.value, scope)
                 for call, scope in self._calls(one)
             )

@@ -56,6 +56,7 @@ from migrate.reading.processes.rivals import Rival, rivals_of
 from migrate.reading.processes.started import is_distributed_training
 from migrate.reading.processes.threads import handlers_in_threads
 from migrate.reading.project.project import Module, Project, file_of
+from migrate.reading.project.read_attributes import read_attributes, set_attributes
 from migrate.reading.replicas.acting import acting_of, meeting_of, waiting_of, wrapping_of
 from migrate.reading.replicas.early_ranks import importing_ranks
 from migrate.reading.replicas.endings import ending_of
@@ -72,6 +73,8 @@ BACKENDS = re.compile(
 )
 # What makes layers of SyncBatchNorm of others.
 CONVERTS = re.compile(rb"convert_sync_?batchnorm|convert_syncbn_model|sync_batch_norm\(")
+# What a file names that sets attributes of parameters.
+SETS_PARAMETERS = re.compile(rb"[Pp]arameter|\.(?:weight|bias)\.\w+\s*[:=]|setattr\(")
 MOST_CLASSES = 3  # that a message names
 
 
@@ -209,6 +212,10 @@ class ModuleCalls:
         broadcast: what the project broadcasts of a model: parameters, buffers, those of the state dict. Empty
             where the file names no infinity.
         launches: whether running the file calls a function, of whatever file, that starts the replicas.
+        attributes_read: the attributes that this file sets, of whatever objects, and that some file reads.
+        whole: whether all files of the project are known, so that no other one reads what this one sets.
+        imported: whether another file of the project imports this one.
+        set_elsewhere: the variables of the file that another one sets: `settings.DEBUG = True`.
         accelerated: whether the file, or a file that imports it, names an accelerator.
     """
 
@@ -299,6 +306,10 @@ class ModuleCalls:
     host_saves: frozenset[End] = frozenset()
     kept_imports: frozenset[str] = frozenset()
     reexported: Mapping[str, str] = field(default_factory=dict)
+    attributes_read: frozenset[str] = frozenset()
+    whole: bool = False
+    imported: bool = False
+    set_elsewhere: frozenset[str] = frozenset()
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -490,7 +501,26 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         ),
         kept_imports=reexports_of(analysis).kept_imports(scope) if several else frozenset(),
         reexported=reexports_of(analysis).of_file(scope) if several else {},
+        attributes_read=_attributes_read(analysis, scope.module),
+        imported=bool(analysis.project.importers.get(scope.module.path)),
+        set_elsewhere=_set_elsewhere(analysis, scope),
+        whole=analysis.project.whole and not analysis.project.unread,
     )
+
+
+def _attributes_read(analysis: Analysis, module: Module) -> frozenset[str]:
+    """Return what a file sets and some file reads; nothing where it makes and sets no parameters."""
+    if SETS_PARAMETERS.search(module.data) is None:
+        return frozenset()
+    return set_attributes(module) & read_attributes(analysis.project)
+
+
+def _set_elsewhere(analysis: Analysis, scope: ModuleScope) -> frozenset[str]:
+    """Return the variables of a file whose names are those of attributes that its importers set."""
+    importers = analysis.project.importers.get(scope.module.path, set()) - {scope.module.path}
+    modules = (analysis.project.modules[path] for path in importers)
+    names = {name for module in modules for name in set_attributes(module)}
+    return frozenset(names.intersection(scope.bindings))
 
 
 def _unprepared(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, str]]:

@@ -29,6 +29,7 @@ from migrate.reading.replicas.rank_tests import (
 )
 from migrate.reading.values.decided import ruled_out
 from migrate.reading.values.words import (
+    DATASETS,
     EXITS,
     KEEPING,
     LOADS,
@@ -226,11 +227,27 @@ class Saves:
         values = self._analysis.evaluator.values(call.func, scope)
         named = any(isinstance(value, External) and value.name in SAVES for value in values)
         saved = call.args[0] if call.args else None
+        if saved is not None and self._is_dataset(saved, scope):
+            return False
         while isinstance(saved, ast.Call) and isinstance(saved.func, ast.Attribute):
             if saved.func.attr in READ_METHODS:
                 return False
             saved = saved.func.value
         return named and not (isinstance(saved, ast.Name) and _is_loaded_on_host(saved.id, scope))
+
+    def _is_dataset(self, saved: ast.expr, scope: Scope) -> bool:
+        """Whether `saved` is a dataset of torchvision or a part of one, as in `values.host`."""
+        while isinstance(saved, ast.Attribute):
+            saved = saved.value
+        if isinstance(saved, ast.Name):
+            made = [binding.value for binding in scope.bindings.get(saved.id, ())]
+            return bool(made) and all(
+                isinstance(one, ast.Call) and self._is_dataset(one, scope) for one in made
+            )
+        return isinstance(saved, ast.Call) and any(
+            name.startswith(DATASETS)
+            for name in self._analysis.evaluator.externals(saved.func, scope)
+        )
 
     def _tests(self, function: Function) -> list[ast.expr] | None:
         """Return the tests for the first replica around all calls of `function`; None where one has none."""

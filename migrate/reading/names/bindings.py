@@ -25,6 +25,8 @@ FILLS = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefaul
 COUNTS = frozenset({"enumerate", "range"})
 # How many names and calls `iterated` follows.
 DEEPEST = 6
+# They give what each argument gives.
+ZIPS = frozenset({"zip", "zip_longest"})
 # They hand on what they iterate over.
 TRANSPARENT = frozenset({"tqdm", "trange", "iter", "reversed", "list", "tuple", "islice", "track"})
 
@@ -380,15 +382,18 @@ def pairs(
     name = called.value if isinstance(called, cst.Name) else None
     if isinstance(called, cst.Attribute):
         name = called.attr.value
-    args = [arg.value for arg in value.args] if isinstance(value, cst.Call) else []
+    given = value.args if isinstance(value, cst.Call) else ()
+    args = [arg.value for arg in given]
+    # Those that a zip goes over; `strict=True` is an option of it.
+    zipped = [] if any(arg.star for arg in given) else [a.value for a in given if a.keyword is None]
     parts = [e.value for e in target.elements] if isinstance(target, cst.Tuple | cst.List) else []
     if name == "range":
         yield target, How.COUNTER, None
     elif name == "enumerate" and args and len(parts) == 2:
         yield parts[0], How.COUNTER, None
         yield from pairs(parts[1], args[0])
-    elif name == "zip" and len(parts) == len(args):
-        for part, arg in zip(parts, args, strict=True):
+    elif name in ZIPS and len(parts) == len(zipped):
+        for part, arg in zip(parts, zipped, strict=True):
             yield from pairs(part, arg)
     elif name in NAMED and len(parts) == 2:
         yield parts[0], How.COUNTER, None

@@ -9,7 +9,7 @@ import libcst as cst
 
 from migrate.reading.names.bindings import calls_of
 from migrate.reading.names.parsed import Parsed
-from migrate.reading.tree.tree import bind, is_attribute_of_self
+from migrate.reading.tree.tree import bind, code, is_attribute_of_self, nodes, nodes_of
 from migrate.reading.tree.walk import children
 
 DEEPEST = 4
@@ -26,6 +26,9 @@ ORDERED: dict[type[cst.BaseCompOp], Callable[[float, float], bool]] = {
     cst.LessThan: operator.lt,
     cst.LessThanEqual: operator.le,
 }
+LEAVING = (cst.Return, cst.Raise, cst.Continue, cst.Break)
+# What may set a variable by its name in a text: `exec(open("configurator.py").read())`.
+RUN_TEXT = ("exec", "globals")
 
 
 def live_nodes(root: cst.CSTNode, script: Parsed) -> Iterator[cst.CSTNode]:
@@ -36,6 +39,98 @@ def live_nodes(root: cst.CSTNode, script: Parsed) -> Iterator[cst.CSTNode]:
         yield node
         dead = {id(branch) for branch in _dead_parts(node, script)}
         stack.extend(child for child in reversed([*children(node)]) if id(child) not in dead)
+
+
+def never_runs(node: cst.CSTNode, script: Parsed) -> str | None:
+    """Return why `node` never runs, or None: a way out or a test above it decides.
+
+    The reason is empty where the code itself says so (`return`, `if False:`), and the test where a variable
+    does that somebody may set to another constant (`DEBUG = False`).
+    """
+    below = node
+    found: str | None = None
+    for above in script.ancestors(node):
+        for reason in _reasons(above, below, script):
+            if not reason:
+                return reason
+            found = found or reason
+        below = above
+    return found
+
+
+def _reasons(above: cst.CSTNode, below: cst.CSTNode, script: Parsed) -> Iterator[str]:
+    """Yield why the child `below` of `above` never runs, for each test that says so."""
+    if isinstance(above, cst.If | cst.IfExp):
+        value = _set(above.test, script)
+        if value is not None and below is (above.orelse if value[0] else above.body):
+            yield _reason(above.test, value)
+    elif isinstance(above, cst.BooleanOperation):
+        value = _set(above.left, script)
+        decides = value is not None and bool(value[0]) is isinstance(above.operator, cst.Or)
+        if value is not None and decides and below is above.right:
+            yield _reason(above.left, value)
+    elif isinstance(above, cst.IndentedBlock | cst.Module):
+        for statement in above.body:
+            if statement is below:
+                return
+            yield from _way_out(statement, script)
+
+
+def _way_out(statement: cst.CSTNode, script: Parsed) -> Iterator[str]:
+    """Yield why nothing below `statement` in its block runs: it leaves the block, whatever happens."""
+    if isinstance(statement, cst.SimpleStatementLine):
+        if isinstance(statement.body[-1], LEAVING):
+            yield ""
+    elif isinstance(statement, cst.If):
+        branches = [next(_ways(branch, script), None) for branch in _branches(statement)]
+        value = _set(statement.test, script)
+        if value is not None:
+            taken = branches[0] if value[0] else branches[1] if len(branches) > 1 else None
+            if taken is not None:
+                yield taken or _reason(statement.test, value)
+        elif len(branches) > 1 and None not in branches:
+            yield next(filter(None, branches), "")
+
+
+def _branches(statement: cst.If) -> list[cst.CSTNode]:
+    orelse = statement.orelse
+    other = orelse.body if isinstance(orelse, cst.Else) else orelse
+    return [statement.body] if other is None else [statement.body, other]
+
+
+def _ways(branch: cst.CSTNode, script: Parsed) -> Iterator[str]:
+    if isinstance(branch, cst.If):
+        yield from _way_out(branch, script)
+    elif isinstance(branch, cst.IndentedBlock):
+        for statement in branch.body:
+            yield from _way_out(statement, script)
+    elif isinstance(branch, cst.SimpleStatementSuite) and isinstance(branch.body[-1], LEAVING):
+        yield ""
+
+
+def _set(test: cst.BaseExpression, script: Parsed) -> tuple[object] | None:
+    """Return the constant that `test` is, where no other file and no text that is run may set it."""
+    if any(isinstance(node, cst.Attribute | cst.Call) for node in nodes(test)):
+        return None
+    value = constant(test, script)
+    return None if value is None or _is_set_elsewhere(test, script) else value
+
+
+def _is_set_elsewhere(test: cst.BaseExpression, script: Parsed) -> bool:
+    variables = [name for name in nodes_of(test, cst.Name) if name.value not in WORDS]
+    if not variables:
+        return False
+    if any(name.value in script.calls.set_elsewhere for name in variables):
+        return True
+    if any(isinstance(script.bound_to(name)[1], cst.Param) for name in variables):
+        return script.calls.imported
+    return any(script.mentions(cst.Name(word)) for word in RUN_TEXT)
+
+
+def _reason(test: cst.BaseExpression, value: tuple[object]) -> str:
+    if all(name.value in WORDS for name in nodes_of(test, cst.Name)):
+        return ""
+    return f"`{code(test)}` is {bool(value[0])}"
 
 
 def _dead_parts(node: cst.CSTNode, script: Parsed) -> Iterator[cst.CSTNode]:

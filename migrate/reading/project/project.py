@@ -70,10 +70,17 @@ class Project:
     Args:
         root: the folder; nothing above it is looked at. None for a source that lies nowhere.
         given: the content of files that is not, or not as such, on disk.
+        whole: whether all files of the folder are read, so that no other one of the project uses these.
     """
 
-    def __init__(self, root: Path | None, given: Mapping[Path, bytes] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path | None,
+        given: Mapping[Path, bytes] | None = None,
+        whole: bool = False,
+    ) -> None:
         self.root = root.resolve() if root is not None else None
+        self.whole = whole
         self._given = {path.resolve(): data for path, data in (given or {}).items()}
         self.modules: dict[Path, Module] = {}
         self.unread: dict[Path, str] = {}  # with the reason
@@ -107,15 +114,15 @@ class Project:
     def of_files(
         cls, root: Path, files: Iterable[Path], given: Mapping[Path, bytes] | None = None
     ) -> Project:
-        """Return the project of `files`, all of which lie under `root`."""
-        project = cls(root, given)
+        """Return the project of `files`, all of which lie under `root`: they are the whole project."""
+        project = cls(root, given, whole=True)
         for path in files:
             project.load(path.resolve())
         return project
 
     def changed(self, contents: Mapping[Path, bytes]) -> Project:
         """Return the project with other contents of some of its files; all else is not read again."""
-        project = Project(self.root, contents)
+        project = Project(self.root, contents, self.whole)
         for path, module in self.modules.items():
             if path in project._given:
                 project.load(path)

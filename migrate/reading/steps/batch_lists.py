@@ -110,9 +110,12 @@ def _zip_of(value: cst.BaseExpression | None, samples: set[str]) -> cst.Call | N
     """Return the `zip(*batch)` in `value`."""
     while isinstance(value, cst.Call) and code(value.func) in ("list", "tuple") and value.args:
         value = value.args[0].value
-    if not isinstance(value, cst.Call) or code(value.func) != "zip" or len(value.args) != 1:
+    if not isinstance(value, cst.Call) or code(value.func) != "zip":
         return None
-    star = value.args[0]
+    zipped = [arg for arg in value.args if arg.keyword is None]  # not `strict=True`
+    if len(zipped) != 1:
+        return None
+    star = zipped[0]
     return value if star.star == "*" and code(star.value) in samples else None
 
 

@@ -97,6 +97,7 @@ def _bound(
     if isinstance(over, cst.Call) and over.args and _called(over.args[0].value) == "zip":
         over = over.args[0].value  # tqdm(zip(...))
     zipped = over.args if isinstance(over, cst.Call) and _called(over) == "zip" else ()
+    zipped = [arg for arg in zipped if arg.keyword is None]  # not `strict=True`
     if isinstance(target, cst.Tuple) and len(zipped) == len(target.elements):
         pairs = zip(target.elements, zipped, strict=True)
         return [(part.value, arg.value) for part, arg in pairs]

@@ -12,6 +12,7 @@ from migrate.reading.flow.reads import Reads, is_log
 from migrate.reading.tree.tree import code, last_part, nodes, nodes_of
 from migrate.reading.tree.walk import children
 from migrate.reading.values.device_values import DeviceValues
+from migrate.reading.values.kind import Kind
 from migrate.reading.values.words import CLOCKS, EVALUATION, SAVE, SCHEDULE, WAITS
 
 if TYPE_CHECKING:
@@ -85,9 +86,14 @@ def _calls(statement: cst.CSTNode) -> list[cst.Call]:
 def _is_computation(call: cst.Call, context: Script) -> bool:
     """Whether the function only sounds alike: torch's `checkpoint`, the project's `inference(model, x)`.
 
-    The project's where it runs a model once and reads nothing: an evaluation reads.
+    The project's where it runs a model once and reads nothing: an evaluation reads. So does a module, as
+    `self.test_criterion = nn.CrossEntropyLoss()`.
     """
     if context.place(call) in context.calls.forwarding:
+        return True
+    if context.place(call.func) in context.calls.models:
+        return True
+    if context.values.kind(call.func) is Kind.MODEL:
         return True
     name = context.qualified_name(call.func) or ""
     return name.startswith("torch.") and name != "torch.save"

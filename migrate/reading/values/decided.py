@@ -1,9 +1,15 @@
-"""Which branches of a function a call rules out by its constants: `export(model, path, version=0)`."""
+"""Which code constants rule out: of a function that a call passes them to, and of a file that sets them."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from migrate.reading.project.project import Module
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -64,6 +70,8 @@ def _defaults(function: Definition) -> Iterator[tuple[str, ast.expr]]:
 def _outcome(test: ast.expr, constants: Mapping[str, object]) -> bool | None:
     """Return how `test` comes out; None where the constants do not decide it."""
     match test:
+        case ast.Constant(value=value):
+            return bool(value)
         case ast.Name(id=name) if name in constants:
             return bool(constants[name])
         case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -97,3 +105,65 @@ def _compared(value: object, op: ast.cmpop, other: object) -> bool | None:
         case ast.NotIn() if isinstance(other, tuple | list | set):
             return value not in other
     return None
+
+
+@lru_cache(maxsize=2000)
+def idle_nodes(module: Module) -> frozenset[ast.AST]:
+    """Return the nodes of a file that never run: below a way out that is always taken, or in a dead branch.
+
+    A test counts that is a constant, or a variable of the file that is set once, to a constant.
+    """
+    constants = _variables(module)
+    found: set[ast.AST] = set()
+    for node in module.nodes:
+        dead: list[ast.stmt] = []
+        if isinstance(node, ast.If):
+            outcome = _outcome(node.test, constants)
+            if outcome is not None:
+                dead += node.orelse if outcome else node.body
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):
+                ends = (number for number, one in enumerate(block) if _leaves(one, constants))
+                dead += block[next(ends, len(block)) + 1 :]
+        found.update(below for one in dead for below in ast.walk(one))
+    return frozenset(found)
+
+
+def _variables(module: Module) -> dict[str, object]:
+    """Return the variables of a file that are bound once, to a constant; by name."""
+    bound: Counter[str] = Counter()
+    for node in module.nodes:
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+                bound[name] += 1
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                bound.update(names)
+            case ast.Call(func=ast.Name(id="exec" | "globals")):
+                return {}
+    return {
+        name: value
+        for line in module.tree.body
+        for name, value in _assigned(line)
+        if bound[name] == 1
+    }
+
+
+def _assigned(line: ast.stmt) -> Iterator[tuple[str, object]]:
+    match line:
+        case (
+            ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=value))
+            | ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=value))
+        ):
+            yield name, value
+
+
+def _leaves(statement: ast.AST, constants: Mapping[str, object]) -> bool:
+    """Whether nothing below `statement` in its block runs."""
+    if isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
+        return True
+    if not isinstance(statement, ast.If):
+        return False
+    outcome = _outcome(statement.test, constants)
+    ways = [any(_leaves(one, constants) for one in b) for b in (statement.body, statement.orelse)]
+    return all(ways) if outcome is None else ways[not outcome]

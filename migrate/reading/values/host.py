@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import base_name, code, last_part, nodes_of
+from migrate.reading.names.bindings import passed_for
+from migrate.reading.tree.tree import base_name, code, is_attribute_of_self, last_part, nodes_of
 from migrate.reading.values.kind import Kind
 from migrate.reading.values.values import place_of_load
-from migrate.reading.values.words import KEEPING
+from migrate.reading.values.words import DATASETS, KEEPING
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
@@ -42,6 +43,22 @@ def is_on_the_cpu(value: cst.BaseExpression, context: Script) -> bool:
     # What `torch.tensor(x)` makes is where the tensor x is.
     of_data = code(value.func).endswith("ensor") and value.args
     return not of_data or _is_of_the_host(value.args[0].value)
+
+
+def is_dataset(value: cst.BaseExpression, context: Script) -> bool:
+    """Whether `value` is a dataset of torchvision, or an attribute of one: files and numbers of the host."""
+    while isinstance(value, cst.Attribute) and not is_attribute_of_self(value):
+        value = value.value
+    if isinstance(value, cst.IfExp):
+        return is_dataset(value.body, context) and is_dataset(value.orelse, context)
+    if isinstance(value, cst.Call):
+        return (context.qualified_name(value.func) or "").startswith(DATASETS)
+    if not isinstance(value, cst.Name):
+        return False
+    made = context.bound_values(value) or passed_for(value, context)
+    return bool(made) and all(
+        isinstance(one, cst.Call | cst.IfExp) and is_dataset(one, context) for one in made
+    )
 
 
 def items_put(name: str, root: cst.CSTNode) -> Iterator[cst.BaseExpression]:

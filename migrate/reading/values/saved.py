@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.tree.tree import bind, is_none, keyword, last_part, string_value
-from migrate.reading.values.host import is_on_the_cpu, items_put
+from migrate.reading.values.host import is_dataset, is_on_the_cpu, items_put
 from migrate.reading.values.words import READ_METHODS, SAFETENSORS_SAVES
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def arguments(call: cst.Call, context: Parsed) -> dict[str, cst.Arg] | None:
 
 
 def is_of_host(call: cst.Call, context: Script) -> bool:
-    """Whether what `call` saves is plainly in the memory of the host: `x.cpu()`, an array, a number."""
+    """Whether what `call` saves is plainly in the memory of the host: `x.cpu()`, a number, a dataset."""
     saved = (arguments(call, context) or {}).get("obj")
     if saved is None:
         return False
@@ -69,7 +69,11 @@ def _is_host_value(value: cst.BaseExpression, context: Script) -> bool:
         if inner.func.attr.value in READ_METHODS:
             return True  # also of what holds tensors: `model.cpu().state_dict()`
         inner = inner.func.value
-    return is_on_the_cpu(value, context) or _is_passed_loaded(value, context)
+    return (
+        is_on_the_cpu(value, context)
+        or is_dataset(value, context)
+        or _is_passed_loaded(value, context)
+    )
 
 
 def _is_part(value: cst.BaseExpression, context: Script) -> bool:

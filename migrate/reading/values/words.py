@@ -328,6 +328,8 @@ TORCH_SAVES = frozenset(
     {"torch.save", "torch_xla.core.xla_model.save", "torch_xla.utils.serialization.save"}
 )
 SAFETENSORS_SAVES = frozenset({"safetensors.torch.save_file", "safetensors.torch.save_model"})
+# How the names of the classes of datasets begin: files and numbers of the host.
+DATASETS = "torchvision.datasets."
 HOST_SAVES = frozenset({"torch.save", "numpy.save", "numpy.savez"})  # they wait for what they write
 
 # Modules whose functions act on the world (write files, log, meet others), whatever they are called;

@@ -16,6 +16,7 @@ from migrate.reading.flow.pending import parameters
 from migrate.reading.flow.pending_values import HOLDS
 from migrate.reading.flow.reads import in_text, is_log
 from migrate.reading.names.bindings import Given, How
+from migrate.reading.names.dead_branches import never_runs
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.steps.in_step import When, is_step
 from migrate.reading.tree.tree import code, keyword, nodes_of
@@ -538,6 +539,8 @@ def _reads_its_own(function: cst.FunctionDef, facts: Facts) -> bool:
         guard = facts.guards.around(node)
         if guard is not None and facts.context.function_around(guard) is function:
             continue
+        if never_runs(node, facts.context) is not None:
+            continue
         for read in _read(node, facts):
             if _is_there(read, node, facts) and _is_made_in(function, read, facts):
                 return True
@@ -739,7 +742,8 @@ def _reads_parameter(
             one.value in mentions for read in _read(node, facts) for one in nodes_of(read, cst.Name)
         )
         guard = _guard(node, facts) if reads else None
-        if guard is not None and guard is not function:
+        runs = guard is not None and never_runs(node, facts.context) is None
+        if guard is not None and guard is not function and runs:
             return guard
     return None
 
@@ -764,6 +768,7 @@ def _ran_between(name: str, value: cst.CSTNode, at: cst.CSTNode, facts: Facts) -
         first < _place(call, facts) < last
         and _guard(call, facts) is None
         and (facts.names.of(call.func) in SYNCS | COLLECTIVE or _reads_name(call, name))
+        and never_runs(call, facts.context) is None
         for call in nodes_of(facts.bindings.owner(at), cst.Call)
     )
 

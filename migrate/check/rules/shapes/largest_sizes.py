@@ -53,7 +53,8 @@ def first_of(sizes: cst.Call, function: cst.FunctionDef, facts: Facts) -> cst.Ca
 
 def is_left_as_lists(call: cst.Call, function: cst.FunctionDef, facts: Facts) -> bool:
     """Whether `call` is the `zip(*batch)` that a function returns, with one of its lists replaced at most."""
-    star = call.args[0] if code(call.func) == "zip" and len(call.args) == 1 else None
+    zipped = [arg for arg in call.args if arg.keyword is None]  # not `strict=True`
+    star = zipped[0] if code(call.func) == "zip" and len(zipped) == 1 else None
     parameters = {one.name.value for one in function.params.params}
     if star is None or star.star != "*" or code(star.value) not in parameters:
         return False

@@ -45,7 +45,8 @@ class Save(Rule):
     with its result stays.
 
     **Left alone.** What is on the CPU already: `torch.save(x.cpu(), path)`, in a script that names no
-    device. What the process saves that launches the workers: the runtime must not start in it.
+    device; a dataset of torchvision, or a part of one (`xm.save` raises at the interpolation mode of a
+    transform). What the process saves that launches the workers: the runtime must not start in it.
 
     **Reported.** A save under a condition that may differ between replicas (`if accuracy > best:`, whether
     or not a test of the rank is around it, unless a collective has made the value equal), under a

@@ -11,6 +11,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.flow.loaded import is_loaded
 from migrate.reading.names.bindings import How
 from migrate.reading.tree.tree import code, is_attribute_of_self
+from migrate.reading.values.host import is_dataset
 
 SAVE = "torch_xla.core.xla_model.save"
 RESTORE = "random.setstate"
@@ -46,12 +47,14 @@ class SavedCopies(Hazard):
     of a class of its own (`class Config(dict)`, yacs' `CfgNode`, a `defaultdict`) becomes a plain dict, and
     `checkpoint["config"].depth` raises AttributeError; so do such lists and sets. A class
     or a member of an Enum in what is saved (`{"norm": nn.LayerNorm}`, or an attribute of a configuration)
-    raises "'mappingproxy' object does not support item assignment" when it is saved.
+    raises "'mappingproxy' object does not support item assignment" when it is saved. So does a dataset whose
+    transforms have an interpolation mode, as `Resize` and `RandomResizedCrop` have.
 
     **What to do.** Save `dict(config)`, and make the object again when it is loaded:
     `Config(checkpoint["config"])`. `version, numbers, gauss = checkpoint["random"]`, then
     `random.setstate((version, tuple(numbers), gauss))`. Save the name of a class or of a member:
-    `nn.LayerNorm.__name__`, `mode.value`.
+    `nn.LayerNorm.__name__`, `mode.value`. Save a dataset with `torch.save` on one replica: nothing of it is
+    on the device.
 
     Source: torch_xla 2.9, `torch_xla/utils/utils.py` (measured); pytorch/xla#7123.
     """
@@ -68,6 +71,7 @@ class SavedCopies(Hazard):
 
             import torch
             import torch_xla.core.xla_model as xm
+            import torchvision
             from torch import nn
 
 
@@ -89,6 +93,16 @@ class SavedCopies(Hazard):
                 xm.save(dict(model=model.state_dict(), kind=Encoder), path)  # XLA831
                 state = {"model": model.state_dict(), "run": {"mode": Mode.FAST}}
                 xm.save(state, path)  # XLA831
+
+
+            def cache(folder, path):
+                data = torchvision.datasets.ImageFolder(folder)
+                keep((data, folder), path)
+                xm.save(data, path)  # XLA831
+
+
+            def keep(*args, **kwargs):
+                xm.save(*args, **kwargs, global_master=True)  # XLA831
 
 
             def resume(model, path):
@@ -183,6 +197,14 @@ class SavedCopies(Hazard):
                 message = (
                     f"xm.save cannot copy `{code(part)}`, a class or a member of an Enum: it raises "
                     "\"'mappingproxy' object does not support item assignment\"; save its name"
+                )
+                yield self.hit(node, message)
+                return
+            data = next(_datasets(node.args[0], facts), None)
+            if data is not None:
+                message = (
+                    f"xm.save copies the dataset `{code(data)}` part by part, and raises at the "
+                    "interpolation mode of a transform, as Resize has: save it with torch.save on one replica"
                 )
                 yield self.hit(node, message)
                 return
@@ -313,6 +335,28 @@ def _classes(
         given = facts.bindings.nearest(value)
         if given is not None and given.how is How.VALUE:
             yield from _classes(given.value, facts, depth + 1)
+
+
+def _datasets(arg: cst.Arg, facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield the datasets in what is saved, by `def keep(*args): xm.save(*args)` too."""
+    waiting = [arg.value]
+    bound = facts.context.bound_to(arg.value) if isinstance(arg.value, cst.Name) else (None, None)
+    if isinstance(bound[0], cst.FunctionDef) and isinstance(bound[1], cst.Param):
+        star = bound[0].params.star_arg
+        if arg.star == "*" and star is bound[1]:
+            before = len(bound[0].params.params)
+            calls = (call for call, given in facts.bindings.callers(bound[0]) if not given)
+            waiting = [one.value for call in calls for one in call.args[before : before + 1]]
+        else:
+            waiting = [*facts.bindings.passed(bound[0], bound[1].name.value)]
+    for value in waiting:
+        parts = [value]
+        if isinstance(value, cst.Dict | cst.List | cst.Tuple):
+            parts = [element.value for element in value.elements]
+        for part in parts:
+            made = facts.context.bound_values(part) if isinstance(part, cst.Name) else ()
+            if any(is_dataset(one, facts.context) for one in (part, *made)):
+                yield part
 
 
 def _is_class(value: cst.BaseExpression, facts: Facts) -> bool:

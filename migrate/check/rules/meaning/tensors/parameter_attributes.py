@@ -36,7 +36,8 @@ class ParameterAttributes(Hazard):
     parameters: `{name for name, p in model.named_parameters() if …}`, collected before the move.
 
     **Left alone.** What is set in an optimizer, in a step of training or below the move in the same function
-    or in its callers.
+    or in its callers. An attribute that no file of the project reads, where the whole project is checked; of
+    a script alone it is information, as another file may read it.
 
     Source: torch 2.9, torch_xla 2.9 (measured).
     """
@@ -64,6 +65,12 @@ class ParameterAttributes(Hazard):
                     self.layer.weight.tag = "first"  # XLA868
                     self.scale.requires_grad = False
                     self.layer.bias.data = torch.zeros(4)
+                    self.layer.bias.note = "read by no line here"  # XLA868 info
+
+
+            def groups(net):
+                plain = [p for p in net.parameters() if getattr(p, "_no_weight_decay", False)]
+                return plain, [p for p in net.parameters() if p.tag != "first"]
             """
         ),
         example(
@@ -80,6 +87,7 @@ class ParameterAttributes(Hazard):
                     p.decays = True
                     p.grad = None
                     p.register_hook(keep)
+                return [p for p in net.parameters() if p.decays]
             """
         ),
         example(
@@ -137,8 +145,8 @@ class ParameterAttributes(Hazard):
             if isinstance(target, cst.Attribute) and self._is_lost(
                 target.value, target.attr.value, facts
             ):
-                message = f"the move to the device loses the attribute {code(target)}: {MEND}"
-                yield self.hit(node, message)
+                message = f"the move to the device loses the attribute {code(target)}"
+                yield from self._attribute(node, message, target.attr.value, facts)
 
     def _called(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
         func = call.func
@@ -151,10 +159,18 @@ class ParameterAttributes(Hazard):
         elif isinstance(func, cst.Name) and func.value == "setattr" and len(call.args) == 3:
             of, key = call.args[0].value, call.args[1].value
             if self._is_lost(of, string_value(key) or "", facts):
-                message = (
-                    f"the move to the device loses the attribute {code(key)} of {code(of)}: {MEND}"
-                )
-                yield self.hit(call, message)
+                message = f"the move to the device loses the attribute {code(key)} of {code(of)}"
+                yield from self._attribute(call, message, string_value(key), facts)
+
+    def _attribute(
+        self, node: cst.CSTNode, lost: str, name: str | None, facts: Facts
+    ) -> Iterable[Hit]:
+        """Yield the attribute `name` that is lost, unless nothing reads it; None is some attribute."""
+        calls = facts.context.calls
+        if name is None or name in calls.attributes_read:
+            yield self.hit(node, f"{lost}: {MEND}")
+        elif not calls.whole:
+            yield self.hit(node, f"{lost}, which no file seen here reads: {MEND}", Severity.INFO)
 
     def _is_lost(self, owner: cst.BaseExpression, attribute: str, facts: Facts) -> bool:
         if attribute in OF_TENSORS or not _is_parameter(owner, facts):
