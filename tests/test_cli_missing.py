@@ -113,7 +113,7 @@ def test_one_framework_is_missing(folder: Path, blocked: str, words: str, line: 
     assert one_line(without(blocked, folder, words)) == expected
 
 
-@pytest.mark.parametrize("words", ["rewrite train.py", "check train.py"])
+@pytest.mark.parametrize("words", ["rewrite train.py", "check train.py --select XLA1"])
 def test_what_needs_no_framework(folder: Path, words: str) -> None:
     done = without(FRAMEWORKS, folder, words)
     assert done.returncode == 0, done.stderr
