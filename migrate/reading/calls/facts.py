@@ -49,6 +49,7 @@ from migrate.reading.flow.mixed_groups import given_of, mixed_groups, run_with
 from migrate.reading.flow.prepared import unprepared_batches
 from migrate.reading.flow.prepared_models import loads_to_accelerator, unwrapped_modules
 from migrate.reading.flow.shares import Share, divided_saves
+from migrate.reading.flow.uneven_turns import UnevenTurns, uneven_turns
 from migrate.reading.names.reexports import reexports_of
 from migrate.reading.processes.led import led_of
 from migrate.reading.processes.one_by_one import starting_replicas
@@ -138,6 +139,8 @@ class ModuleCalls:
         loading: the calls that run a function that returns what a checkpoint holds, on the host.
         loading_parts: the calls that run a function that returns a tuple with such parts, and where in it.
         divided_saves: the calls of torch.save whose path depends on the replica, with what makes it so.
+        uneven_turns: the expressions that divide data by hand without padding, with a loop over the share
+            in whose turns all replicas meet.
         meeting: the calls that run a function in which all replicas meet, as in a collective.
         saves: the calls that save by a function of another file.
         saved_by_first: the lines of its functions that save and that only tests of the rank in other files
@@ -268,6 +271,7 @@ class ModuleCalls:
     gradient_free: frozenset[int] = frozenset()
     loading_parts: Mapping[End, frozenset[int]] = field(default_factory=dict)
     divided_saves: Mapping[End, Share] = field(default_factory=dict)
+    uneven_turns: Mapping[End, UnevenTurns] = field(default_factory=dict)
     whole_steps: frozenset[int] = frozenset()
     nesting: frozenset[End] = frozenset()
     feeding: frozenset[int] = frozenset()
@@ -422,6 +426,12 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         accelerated=programs_of(analysis).is_accelerated(scope.module.path),
         loading_parts=dict(_loading_parts(analysis, scope)),
         divided_saves=dict(_divided_saves(analysis, scope)),
+        uneven_turns={
+            _end(node, scope.module): turns
+            for node, turns in (
+                uneven_turns(analysis).get(scope.module.path, {}) if _is_replicated(analysis) else {}
+            ).items()
+        },
         whole_steps=frozenset() if alone else _whole_steps(analysis, scope),
         nesting=frozenset() if alone else frozenset(_nesting(analysis, scope)),
         feeding=frozenset(f.line for f in scope.functions if f in feeding_of(analysis)),
