@@ -429,7 +429,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         uneven_turns={
             _end(node, scope.module): turns
             for node, turns in (
-                uneven_turns(analysis).get(scope.module.path, {}) if _is_replicated(analysis) else {}
+                uneven_turns(analysis).get(scope.module.path, {})
+                if _is_replicated(analysis)
+                else {}
             ).items()
         },
         whole_steps=frozenset() if alone else _whole_steps(analysis, scope),

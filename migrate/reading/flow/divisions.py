@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from migrate.reading.flow.shares import (
     Shares,
     shares_of,
 )
-from migrate.reading.replicas.rank_tests import last_part
+from migrate.reading.replicas.rank_tests import last_part, parents
 
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 LOADERS = re.compile(r"\w*Loader")
 RANGES = frozenset({"arange", "range"})
+DRAWS = frozenset({"permutation", "randperm"})
+# Functions, and methods, of which the result is as long as what they are given.
+SAME_LENGTH = frozenset({"array", "asarray", "list", "reversed", "sorted", "tensor", "tuple"})
+SAME_LENGTH_METHODS = frozenset({"copy", "numpy", "tolist"})
 # Functions that cut a list into parts of different lengths, one for each replica.
 SPLITS = frozenset({"array_split", "chunk", "tensor_split"})
 # Operators of a number that is made a multiple of another one, or is a share of it.
@@ -96,8 +100,10 @@ class Divisions(Shares):
         match node:
             case ast.Subscript(value=data, slice=ast.Slice(lower, upper, step)):
                 if _is_stride(step):
-                    end = upper if upper is not None else data
-                    return self._differs(lower, scope) and not self._is_equal_length(end, scope)
+                    is_equal = self._has_equal_length(data, scope) or (
+                        upper is not None and self._is_multiple(upper, scope)
+                    )
+                    return not is_equal and self._differs(lower, scope)
                 return self._is_rounded_up(lower, upper, scope)
             case ast.Subscript(value=data, slice=index):
                 return (
@@ -109,10 +115,10 @@ class Divisions(Shares):
                 if last_part(function) not in RANGES or len(steps) > 1:
                     return False
                 if steps and _is_stride(steps[0]):
-                    return self._differs(lower, scope) and not self._is_equal_length(upper, scope)
+                    return self._differs(lower, scope) and not self._is_multiple(upper, scope)
                 return self._is_rounded_up(lower, upper, scope)
         return isinstance(node, COMPREHENSIONS) and any(
-            self.tests(generator.ifs, scope) and not self._is_equal_length(generator.iter, scope)
+            self.tests(generator.ifs, scope) and not self._has_equal_length(generator.iter, scope)
             for generator in node.generators
         )
 
@@ -125,13 +131,11 @@ class Divisions(Shares):
         return any(
             isinstance(value, ast.Call)
             and last_part(value.func) in SPLITS
-            and not (value.args and self._is_equal_length(value.args[0], scope))
+            and not (value.args and self._has_equal_length(value.args[0], scope))
             for value in values
         )
 
-    def _is_rounded_up(
-        self, lower: ast.expr | None, upper: ast.expr | None, scope: Scope
-    ) -> bool:
+    def _is_rounded_up(self, lower: ast.expr | None, upper: ast.expr | None, scope: Scope) -> bool:
         """Whether a contiguous share is shorter in the last replica: its size is rounded up."""
         if lower is None or upper is None:
             return False
@@ -149,41 +153,63 @@ class Divisions(Shares):
                     return True
         return False
 
-    def _is_equal_length(self, node: ast.expr, scope: Scope, depth: int = 0) -> bool:
-        """Whether a list, or a number of samples, is visibly made a multiple of the number of replicas."""
+    def _has_equal_length(self, data: ast.expr, scope: Scope, depth: int = 0) -> bool:
+        """Whether the length of a list is visibly made a multiple of the number of replicas."""
         if depth > DEEPEST:
             return False
-        match node:
-            case ast.Constant(value=int(number)):
-                return number % CHIPS == 0
-            case ast.BinOp():
-                return _has_operator(node, ROUNDS)
-            case ast.Subscript(slice=ast.Slice()):
-                return True
+        match data:
+            case ast.Subscript(slice=ast.Slice()) | ast.BinOp(op=ast.Add()):
+                return True  # cut, padded
             case ast.Subscript(value=value):
-                return self._is_equal_length(value, scope, depth + 1)
+                return self._has_equal_length(value, scope, depth + 1)
             case ast.Name() | ast.Attribute():
-                if _is_made_equal(ast.unparse(node), scope):
+                if _is_made_equal(ast.unparse(data), scope):
                     return True
-                values = self._values(node, scope)
-                return any(self._is_equal_length(one, at, depth + 1) for one, at in values)
+                values = self._values(data, scope)
+                return any(self._has_equal_length(one, at, depth + 1) for one, at in values)
             case ast.Call(func=function, args=args):
-                if last_part(function) in {"ceil", *PADS}:
+                last = last_part(function)
+                if last in PADS:
                     return True
-                if last_part(function) in SPLITS:
-                    args = args[1:]
-                receiver = function.value if isinstance(function, ast.Attribute) else None
-                if isinstance(receiver, ast.Call):
-                    args = [receiver, *args]
-                return any(self._is_equal_length(arg, scope, depth + 1) for arg in args)
+                if last in SPLITS:
+                    return any(self._is_multiple(one, scope, depth + 1) for one in args[1:2])
+                if last in RANGES or last in DRAWS:
+                    return any(self._is_multiple(one, scope, depth + 1) for one in args[:2])
+                if last in SAME_LENGTH_METHODS and isinstance(function, ast.Attribute):
+                    return self._has_equal_length(function.value, scope, depth + 1)
+                of = args[:1] if last in SAME_LENGTH else []
+                return any(self._has_equal_length(one, scope, depth + 1) for one in of)
+        return False
+
+    def _is_multiple(self, number: ast.expr, scope: Scope, depth: int = 0) -> bool:
+        """Whether a number of samples is visibly made a multiple of the number of replicas."""
+        if depth > DEEPEST:
+            return False
+        match number:
+            case ast.Constant(value=int(value)):
+                return value > 0 and value % CHIPS == 0
+            case ast.BinOp():
+                return _has_operator(number, ROUNDS)
+            case ast.Name() | ast.Attribute():
+                if _is_made_equal(ast.unparse(number), scope):
+                    return True
+                values = self._values(number, scope)
+                return any(self._is_multiple(one, at, depth + 1) for one, at in values)
+            case ast.Call(func=function, args=args):
+                last = last_part(function)
+                if last == "len":
+                    return any(self._has_equal_length(one, scope, depth + 1) for one in args)
+                return last == "ceil" or any(
+                    self._is_multiple(one, scope, depth + 1) for one in args
+                )
         return False
 
     def _values(
         self, node: ast.Name | ast.Attribute, scope: Scope
     ) -> Iterator[tuple[ast.expr, Scope]]:
         """Yield what a name or an attribute is bound to; of a parameter, what calls pass."""
-        found: Iterator[Binding] = (
-            self._evaluator.bindings_of(node.id, scope)
+        found: Iterable[Binding] = (
+            _reaching(node, scope) or self._evaluator.bindings_of(node.id, scope)
             if isinstance(node, ast.Name)
             else self._evaluator.members_of(node.value, node.attr, scope)
         )
@@ -192,6 +218,24 @@ class Divisions(Shares):
                 yield from self._passed.get((binding.scope, binding.name), ())
             elif binding.kind == "value" and binding.value is not None:
                 yield binding.value, binding.scope
+
+    def _name(
+        self, node: ast.Name, name: str, scope: Scope, bound: Bound | None, depth: int
+    ) -> Share | None:
+        bindings = [] if bound is not None and name in bound else _reaching(node, scope)
+        if not bindings:
+            return super()._name(node, name, scope, bound, depth)
+        key = scope, f"{name}:{node.lineno}:{node.col_offset}"
+        if key in self._under_way or depth > DEEPEST:
+            return None
+        self._under_way.add(key)
+        try:
+            shares = (self._bound(binding, bound, depth) for binding in bindings)
+            return next((one for one in shares if one is not None), None)
+        finally:
+            self._under_way.discard(key)
+            if not self._under_way:
+                self._followed.clear()
 
     def _bound(self, binding: Binding, bound: Bound | None, depth: int) -> Share | None:
         return None if binding.kind == "element" else super()._bound(binding, bound, depth)
@@ -289,6 +333,37 @@ class Divisions(Shares):
         ]
 
 
+def _reaching(node: ast.Name, scope: Scope) -> list[Binding]:
+    """Return the assignments that may give a name its value at `node`, of several in its function.
+
+    Empty where the name has one binding, or none of them surely comes before `node`.
+    """
+    bindings = [one for one in scope.bindings.get(node.id, ()) if one.value is not None]
+    if len(bindings) < 2 or len(bindings) != len(scope.bindings[node.id]):
+        return []
+    above = parents(scope.module)
+    around: dict[ast.AST, ast.AST] = {}  # what holds `node`, with what holds that
+    below: ast.AST = node
+    while (holder := above.get(below)) is not None:
+        around[holder] = below
+        below = holder
+    before = [one for one in bindings if one.value and _line(one.value) < _line(node)]
+    before.sort(key=lambda one: _line(one.value) if one.value else 0)
+    for number, binding in reversed(list(enumerate(before))):
+        assigned = above.get(binding.value) if binding.value is not None else None
+        holder = above.get(assigned) if isinstance(assigned, ast.Assign) else None
+        if holder in around and any(
+            isinstance(block, list) and assigned in block and around[holder] in block
+            for _, block in ast.iter_fields(holder)
+        ):
+            return before[number:]
+    return []
+
+
+def _line(node: ast.expr) -> int:
+    return node.lineno
+
+
 def _is_stride(step: ast.expr | None) -> bool:
     """Whether a step leaves out elements for other replicas."""
     return step is not None and not (isinstance(step, ast.Constant) and step.value in (None, 1))
@@ -303,20 +378,29 @@ def _has_operator(node: ast.AST, operators: tuple[type[ast.operator], ...]) -> b
 
 
 def _is_made_equal(name: str, scope: Scope) -> bool:
-    """Whether the file pads or cuts what is called `name`, or asks for the remainder of its length."""
-    return any(padded in (name, f"len({name})") for padded in _padded_names(scope.top))
+    """Whether `name` is padded or cut in its function, or the remainder of its length is asked for there."""
+    line = scope.line if isinstance(scope, Function) else 0
+    padded = _padded_names(scope.top)
+    return any((line, one) in padded for one in (name, f"len({name})"))
 
 
 @lru_cache(maxsize=64)
-def _padded_names(top: ModuleScope) -> frozenset[str]:
-    """Return what a file extends in place, or takes a remainder of."""
-    found: set[str] = set()
+def _padded_names(top: ModuleScope) -> frozenset[tuple[int, str]]:
+    """Return what each function of a file, by its line, extends in place or takes a remainder of."""
+    found: set[tuple[int, str]] = set()
+    above = parents(top.module)
     for node in top.module.nodes:
         match node:
-            case ast.AugAssign(target=target):
-                found.add(ast.unparse(target))
-            case ast.Call(func=ast.Attribute(value=receiver, attr=method)) if method in PADS:
-                found.add(ast.unparse(receiver))
-            case ast.BinOp(op=ast.Mod(), left=ast.Name() | ast.Attribute() | ast.Call() as left):
-                found.add(ast.unparse(left))
+            case ast.AugAssign(target=padded):
+                pass
+            case ast.Call(func=ast.Attribute(value=padded, attr=method)) if method in PADS:
+                pass
+            case ast.BinOp(op=ast.Mod(), left=ast.Name() | ast.Attribute() | ast.Call() as padded):
+                pass
+            case _:
+                continue
+        around = above.get(node)
+        while around is not None and not isinstance(around, ast.FunctionDef | ast.AsyncFunctionDef):
+            around = above.get(around)
+        found.add((around.lineno if around is not None else 0, ast.unparse(padded)))
     return frozenset(found)

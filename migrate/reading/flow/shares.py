@@ -434,10 +434,12 @@ class Shares:
         for function in functions:
             given = self._given(function, call, scope, bound, depth)
             for value in function.returns:
-                part = value
-                if index is not None and isinstance(value, ast.Tuple) and index < len(value.elts):
-                    part = value.elts[index]
-                if (share := self.of(part, function, given, depth + 1)) is not None:
+                share = (
+                    self.of(value, function, given, depth + 1)
+                    if index is None
+                    else self._item(value, index, function, given, depth + 1)
+                )
+                if share is not None:
                     return share
         return None
 

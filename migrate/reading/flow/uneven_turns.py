@@ -33,6 +33,8 @@ AVERAGES = re.compile(
 BUFFERS = re.compile(rb"BatchNorm|register_buffer|torchvision\.models|\bresnet\d")
 # Contexts in which a replica without data answers the collectives of the others.
 JOINS = frozenset({"Join", "join"})
+GRADIENTS = "the average of the gradients"
+SENT_BUFFERS = "the buffers that DistributedDataParallel sends"
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,14 @@ def uneven_turns(analysis: Analysis) -> Mapping[Path, Mapping[ast.expr, UnevenTu
         turns = UnevenTurns(share, meeting, region.loop.lineno, scope.module.path)
         of_file = found.setdefault(divisions.files[share.node].module.path, {})
         known = of_file.get(share.node)
-        if known is None or (known.share.drops and not share.drops):
+        if known is None or _weight(turns) > _weight(known):
             of_file[share.node] = turns
     return found
+
+
+def _weight(turns: UnevenTurns) -> tuple[bool, bool]:
+    """Return how much a loop says about a division that several loops go over."""
+    return not turns.share.drops, turns.meeting != SENT_BUFFERS
 
 
 def _loops(analysis: Analysis) -> Iterator[tuple[Scope, Region]]:
@@ -86,18 +93,22 @@ def _meeting(loop: Region, analysis: Analysis) -> str:
     """Return what all replicas meet in in each turn of a loop; empty where they do not."""
     training = programs_of(analysis).training
     averages = _names(analysis, AVERAGES)
+    collectives, sends = [], False
     for region in analysis.regions(loop):
         if averages and region in analysis.step_loops:
-            return "the average of the gradients"
+            return GRADIENTS
         for call, at in region.calls:
             functions = analysis.running[call].functions
-            if meets(call, at, analysis) or not meeting_of(analysis).isdisjoint(functions):
-                return f"`{ast.unparse(call.func)}`"
             if averages and not training.isdisjoint(functions):
-                return "the average of the gradients"
-            sends = MOVES_INPUTS in analysis.evaluator.values(call.func, at)
-            if sends and _names(analysis, BUFFERS):
-                return "the buffers that DistributedDataParallel sends"
+                return GRADIENTS
+            if meets(call, at, analysis) or not meeting_of(analysis).isdisjoint(functions):
+                collectives.append(call)
+            sends = sends or MOVES_INPUTS in analysis.evaluator.values(call.func, at)
+    if collectives:
+        first = min(collectives, key=lambda call: call.lineno)
+        return f"`{ast.unparse(first.func)}`"
+    if sends and _names(analysis, BUFFERS):
+        return SENT_BUFFERS
     return ""
 
 
@@ -111,8 +122,7 @@ def _is_joined(loop: ast.For, scope: Scope) -> bool:
     node = above.get(loop)
     while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         if isinstance(node, ast.With) and any(
-            isinstance(item.context_expr, ast.Call)
-            and last_part(item.context_expr.func) in JOINS
+            isinstance(item.context_expr, ast.Call) and last_part(item.context_expr.func) in JOINS
             for item in node.items
         ):
             return True
