@@ -60,6 +60,7 @@ from migrate.reading.project.project import Module, Project, file_of
 from migrate.reading.replicas.acting import acting_of, meeting_of, waiting_of, wrapping_of
 from migrate.reading.replicas.early_ranks import importing_ranks
 from migrate.reading.replicas.endings import ending_of
+from migrate.reading.replicas.optional_groups import optional_groups
 from migrate.reading.replicas.rank_tests import first_attributes, first_functions, unset_attributes
 from migrate.reading.values.kind import Kind
 
@@ -154,6 +155,8 @@ class ModuleCalls:
         models: the names, attributes, items and calls that are modules of torch.
         imports_ranks: whether reading it, or a file that it imports, asks the environment for the rank.
         rivals: the frameworks that running the file imports and that take the TPU for themselves.
+        optional_groups: the calls that join a process group only where an option says so, in a program for
+            several replicas of torch_xla, with the test, and whether it is off by default.
         processes: the calls that make a process whose function joins a process group.
         handlers: the calls that set a handler of a signal in the thread of a replica, with what
             sets it where that is in another file.
@@ -272,6 +275,7 @@ class ModuleCalls:
     loading_parts: Mapping[End, frozenset[int]] = field(default_factory=dict)
     divided_saves: Mapping[End, Share] = field(default_factory=dict)
     uneven_turns: Mapping[End, UnevenTurns] = field(default_factory=dict)
+    optional_groups: Mapping[End, tuple[str, bool]] = field(default_factory=dict)
     whole_steps: frozenset[int] = frozenset()
     nesting: frozenset[End] = frozenset()
     feeding: frozenset[int] = frozenset()
@@ -426,6 +430,10 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         accelerated=programs_of(analysis).is_accelerated(scope.module.path),
         loading_parts=dict(_loading_parts(analysis, scope)),
         divided_saves=dict(_divided_saves(analysis, scope)),
+        optional_groups={
+            _end(call, scope.module): test
+            for call, test in optional_groups(analysis).get(scope.module.path, {}).items()
+        },
         uneven_turns={
             _end(node, scope.module): turns
             for node, turns in (

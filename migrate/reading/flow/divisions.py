@@ -276,8 +276,10 @@ class Divisions(Shares):
         named = {keyword.arg: keyword.value for keyword in call.keywords}
         data = call.args[0] if call.args else named.get("dataset")
         samplers = [named[name] for name in ("batch_sampler", "sampler") if name in named]
-        given = [one for one in samplers if not _is_none(one)] or [data]
-        share = self._first(iter(one for one in given if one is not None), scope, bound, depth)
+        given = [one for one in samplers if not _is_none(one)]
+        if not given and data is not None:
+            given = [data]
+        share = self._first(iter(given), scope, bound, depth)
         if share is None:
             return None
         drops = named.get("drop_last")

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from migrate.reading.accelerators.programs import programs_of
-from migrate.reading.calls.kinds import MOVES_INPUTS
 from migrate.reading.flow.divisions import Divisions
 from migrate.reading.replicas.acting import meeting_of, meets
 from migrate.reading.replicas.rank_tests import last_part, parents
@@ -29,12 +28,9 @@ if TYPE_CHECKING:
 AVERAGES = re.compile(
     rb"DistributedDataParallel|FullyShardedDataParallel|\bfully_shard\b|\boptimizer_step\(|shims"
 )
-# DistributedDataParallel sends buffers in each forward pass; without one of these there are none.
-BUFFERS = re.compile(rb"BatchNorm|register_buffer|torchvision\.models|\bresnet\d")
 # Contexts in which a replica without data answers the collectives of the others.
 JOINS = frozenset({"Join", "join"})
 GRADIENTS = "the average of the gradients"
-SENT_BUFFERS = "the buffers that DistributedDataParallel sends"
 
 
 @dataclass(frozen=True)
@@ -70,14 +66,9 @@ def uneven_turns(analysis: Analysis) -> Mapping[Path, Mapping[ast.expr, UnevenTu
         turns = UnevenTurns(share, meeting, region.loop.lineno, scope.module.path)
         of_file = found.setdefault(divisions.files[share.node].module.path, {})
         known = of_file.get(share.node)
-        if known is None or _weight(turns) > _weight(known):
+        if known is None or (known.share.drops and not share.drops):
             of_file[share.node] = turns
     return found
-
-
-def _weight(turns: UnevenTurns) -> tuple[bool, bool]:
-    """Return how much a loop says about a division that several loops go over."""
-    return not turns.share.drops, turns.meeting != SENT_BUFFERS
 
 
 def _loops(analysis: Analysis) -> Iterator[tuple[Scope, Region]]:
@@ -93,7 +84,7 @@ def _meeting(loop: Region, analysis: Analysis) -> str:
     """Return what all replicas meet in in each turn of a loop; empty where they do not."""
     training = programs_of(analysis).training
     averages = _names(analysis, AVERAGES)
-    collectives, sends = [], False
+    collectives = []
     for region in analysis.regions(loop):
         if averages and region in analysis.step_loops:
             return GRADIENTS
@@ -103,13 +94,10 @@ def _meeting(loop: Region, analysis: Analysis) -> str:
                 return GRADIENTS
             if meets(call, at, analysis) or not meeting_of(analysis).isdisjoint(functions):
                 collectives.append(call)
-            sends = sends or MOVES_INPUTS in analysis.evaluator.values(call.func, at)
-    if collectives:
-        first = min(collectives, key=lambda call: call.lineno)
-        return f"`{ast.unparse(first.func)}`"
-    if sends and _names(analysis, BUFFERS):
-        return SENT_BUFFERS
-    return ""
+    if not collectives:
+        return ""
+    first = min(collectives, key=lambda call: call.lineno)
+    return f"`{ast.unparse(first.func)}`"
 
 
 def _names(analysis: Analysis, words: re.Pattern[bytes]) -> bool:

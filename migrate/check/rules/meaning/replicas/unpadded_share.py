@@ -20,8 +20,9 @@ class UnpaddedShare(Hazard):
     collective is a part of the graph, and replicas that run different graphs with a collective hang. Both
     depend on the number of replicas: data that is even on 8 GPUs may not be even on 32 chips.
 
-    Collectives are an `all_reduce` or a barrier, here or in a function of another file, the average of the
-    gradients in a training step, and the buffers that DistributedDataParallel sends in each forward pass.
+    Collectives are an `all_reduce` or a barrier, here or in a function of another file, and the average of
+    the gradients in a training step. The buffers that DistributedDataParallel sends do not count: without
+    gradients it sends them in the first forward pass alone.
 
     **What to do.** `DistributedSampler` pads the shares to one length. Or cut the data to a multiple on all
     replicas, `indices[: len(indices) - len(indices) % world_size]`, which drops the same samples everywhere.
