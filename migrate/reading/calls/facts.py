@@ -49,6 +49,7 @@ from migrate.reading.flow.mixed_groups import given_of, mixed_groups, run_with
 from migrate.reading.flow.prepared import unprepared_batches
 from migrate.reading.flow.prepared_models import loads_to_accelerator, unwrapped_modules
 from migrate.reading.flow.shares import Share, divided_saves
+from migrate.reading.flow.uneven_turns import UnevenTurns, uneven_turns
 from migrate.reading.names.reexports import reexports_of
 from migrate.reading.processes.led import led_of
 from migrate.reading.processes.one_by_one import starting_replicas
@@ -60,6 +61,7 @@ from migrate.reading.project.read_attributes import read_attributes, set_attribu
 from migrate.reading.replicas.acting import acting_of, meeting_of, waiting_of, wrapping_of
 from migrate.reading.replicas.early_ranks import importing_ranks
 from migrate.reading.replicas.endings import ending_of
+from migrate.reading.replicas.optional_groups import optional_groups
 from migrate.reading.replicas.rank_tests import first_attributes, first_functions, unset_attributes
 from migrate.reading.values.kind import Kind
 
@@ -141,6 +143,8 @@ class ModuleCalls:
         loading: the calls that run a function that returns what a checkpoint holds, on the host.
         loading_parts: the calls that run a function that returns a tuple with such parts, and where in it.
         divided_saves: the calls of torch.save whose path depends on the replica, with what makes it so.
+        uneven_turns: the expressions that divide data by hand without padding, with a loop over the share
+            in whose turns all replicas meet.
         meeting: the calls that run a function in which all replicas meet, as in a collective.
         saves: the calls that save by a function of another file.
         saved_by_first: the lines of its functions that save and that only tests of the rank in other files
@@ -154,6 +158,8 @@ class ModuleCalls:
         models: the names, attributes, items and calls that are modules of torch.
         imports_ranks: whether reading it, or a file that it imports, asks the environment for the rank.
         rivals: the frameworks that running the file imports and that take the TPU for themselves.
+        optional_groups: the calls that join a process group only where an option says so, in a program for
+            several replicas of torch_xla, with the test, and whether it is off by default.
         processes: the calls that make a process whose function joins a process group.
         handlers: the calls that set a handler of a signal in the thread of a replica, with what
             sets it where that is in another file.
@@ -275,6 +281,8 @@ class ModuleCalls:
     gradient_free: frozenset[int] = frozenset()
     loading_parts: Mapping[End, frozenset[int]] = field(default_factory=dict)
     divided_saves: Mapping[End, Share] = field(default_factory=dict)
+    uneven_turns: Mapping[End, UnevenTurns] = field(default_factory=dict)
+    optional_groups: Mapping[End, tuple[str, bool]] = field(default_factory=dict)
     whole_steps: frozenset[int] = frozenset()
     nesting: frozenset[End] = frozenset()
     feeding: frozenset[int] = frozenset()
@@ -433,6 +441,18 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         accelerated=programs_of(analysis).is_accelerated(scope.module.path),
         loading_parts=dict(_loading_parts(analysis, scope)),
         divided_saves=dict(_divided_saves(analysis, scope)),
+        optional_groups={
+            _end(call, scope.module): test
+            for call, test in optional_groups(analysis).get(scope.module.path, {}).items()
+        },
+        uneven_turns={
+            _end(node, scope.module): turns
+            for node, turns in (
+                uneven_turns(analysis).get(scope.module.path, {})
+                if _is_replicated(analysis)
+                else {}
+            ).items()
+        },
         whole_steps=frozenset() if alone else _whole_steps(analysis, scope),
         nesting=frozenset() if alone else frozenset(_nesting(analysis, scope)),
         feeding=frozenset(f.line for f in scope.functions if f in feeding_of(analysis)),

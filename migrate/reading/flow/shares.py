@@ -46,7 +46,10 @@ SHARDING_SAMPLER = re.compile(
     r"Distributed\w*Sampler|\w*DistributedSampler|split_between_processes"
 )
 # Classes whose objects are made of what they are given.
-HOLDING = re.compile(r"DataLoader|\w*Loader|Subset|Path|PurePath|PosixPath|IterableDataset")
+HOLDING = re.compile(
+    r"DataLoader|\w*Loader|Subset|Path|PurePath|PosixPath|IterableDataset"
+    r"|(SubsetRandom|Sequential|Random|WeightedRandom|Batch)Sampler"
+)
 # Arguments that place a value, and functions whose result is the same on all replicas.
 PLACING = frozenset({"device", "device_id", "device_ids", "map_location", "output_device"})
 SAME = re.compile(
@@ -69,6 +72,9 @@ class Share:
         by_name: whether nothing but the name of a loader says so.
         mixed: whether other calls of the function around it pass a value that is the same on all replicas.
         by_error: whether it is what an exception runs, which may happen in one replica alone.
+        node: the expression itself, where it divides data by hand (`migrate.reading.flow.divisions`).
+        batched: whether a loader makes batches of the share.
+        drops: whether that loader leaves out the last batch where it is not whole.
     """
 
     text: str
@@ -78,6 +84,9 @@ class Share:
     by_name: bool = False
     mixed: bool = False
     by_error: bool = False
+    node: ast.expr | None = None
+    batched: bool = False
+    drops: bool = False
 
 
 Bound = Mapping[str, Share | None]  # what a call passes for the parameters of a function
@@ -176,14 +185,20 @@ class Shares:
             for c in compared
         )
 
+    def _is_rank(self, node: ast.Name | ast.Attribute, scope: Scope) -> bool:
+        """Whether a name or an attribute is the rank, by what it is called."""
+        if isinstance(node, ast.Attribute):
+            return bool(RANK_NAME.fullmatch(node.attr) or GPU_NAME.fullmatch(node.attr))
+        return RANK_NAME.fullmatch(node.id) is not None and not _are_constant(
+            list(self._evaluator.bindings_of(node.id, scope))
+        )
+
     def _name(
         self, node: ast.Name, name: str, scope: Scope, bound: Bound | None, depth: int
     ) -> Share | None:
         if bound is not None and name in bound:
             return bound[name]
-        if RANK_NAME.fullmatch(name) and not _are_constant(
-            list(self._evaluator.bindings_of(name, scope))
-        ):
+        if self._is_rank(node, scope):
             return self._share(node, scope)
         key = scope, name
         if key in self._under_way or depth > DEEPEST:
@@ -320,7 +335,7 @@ class Shares:
     def _attribute(
         self, node: ast.Attribute, scope: Scope, bound: Bound | None, depth: int
     ) -> Share | None:
-        if RANK_NAME.fullmatch(node.attr) or GPU_NAME.fullmatch(node.attr):
+        if self._is_rank(node, scope):
             return self._share(node, scope)
         key = scope, ast.unparse(node)
         if key in self._under_way or depth > DEEPEST:
@@ -416,19 +431,27 @@ class Shares:
         depth: int,
         index: int | None,
     ) -> Share | None:
-        ran = self._analysis.running[call]
         for function in functions:
-            given: dict[str, Share | None] = {}
-            for passed in passed_by(ran, self._evaluator):
-                if passed.to is function and passed.node is not None:
-                    given[passed.name] = self.of(passed.node, scope, bound, depth + 1)
+            given = self._given(function, call, scope, bound, depth)
             for value in function.returns:
-                part = value
-                if index is not None and isinstance(value, ast.Tuple) and index < len(value.elts):
-                    part = value.elts[index]
-                if (share := self.of(part, function, given, depth + 1)) is not None:
+                share = (
+                    self.of(value, function, given, depth + 1)
+                    if index is None
+                    else self._item(value, index, function, given, depth + 1)
+                )
+                if share is not None:
                     return share
         return None
+
+    def _given(
+        self, function: Function, call: ast.Call, scope: Scope, bound: Bound | None, depth: int
+    ) -> dict[str, Share | None]:
+        """Return what `call` passes for the parameters of `function`, which it runs."""
+        return {
+            passed.name: self.of(passed.node, scope, bound, depth + 1)
+            for passed in passed_by(self._analysis.running[call], self._evaluator)
+            if passed.to is function and passed.node is not None
+        }
 
 
 def _signature(bound: Bound | None) -> Hashable:

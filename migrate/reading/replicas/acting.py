@@ -104,7 +104,7 @@ def meeting_of(analysis: Analysis) -> frozenset[Scope]:
         for scope in analysis.scopes.values()
         for function in scope.functions
         if any(
-            _meets(call, at, analysis)
+            meets(call, at, analysis)
             for region in analysis.regions(function.region)
             for call, at in region.calls
         )
@@ -150,7 +150,8 @@ def _in_training(node: ast.AST, scope: Scope) -> bool:
     return False
 
 
-def _meets(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+def meets(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    """Whether `call` is a collective of all replicas that every run of several replicas makes."""
     if last_part(call.func) not in MEETINGS or any(k.arg == "group" for k in call.keywords):
         return False
     if _is_for_some_runs(call, scope):
