@@ -191,3 +191,86 @@ def test_a_mapping_fills_no_parameter_that_is_given_by_name(tmp_path: Path) -> N
     train = tmp_path / "train.py"
     train.write_text(TRAINER)
     assert not [one for one in check_file(train, Config()) if one.code == "XLA302"]
+
+
+SHARES = """
+import torch.distributed as dist
+import torch_xla.core.xla_model as xm
+from mpi4py import MPI
+
+
+def by_mpi(path):
+    if MPI.COMM_WORLD.Get_rank() == 0:
+        data = open(path, "rb").read()
+        MPI.COMM_WORLD.bcast(data)
+    else:
+        data = MPI.COMM_WORLD.bcast(None)
+    return data
+
+
+def by_xla(path):
+    if dist.get_rank() == 0:
+        data = open(path, "rb").read()
+        xm.mesh_reduce("share", data, lambda values: values[0])
+    else:
+        data = xm.mesh_reduce("share", None, lambda values: values[0])
+    return data
+
+
+def some(path):
+    if path is not None:
+        xm.rendezvous("some")
+"""
+SHARED = """
+import torch.distributed as dist
+from shares import by_mpi, by_xla, some
+
+
+def load(path, rank):
+    everywhere = by_mpi(path), by_xla(path)
+    if rank == 0:
+        first = by_mpi(path)
+    if dist.get_rank() == 0:
+        second = by_xla(path)
+        some(path)
+    if rank == 0:
+        both = by_xla(path)
+    else:
+        both = by_xla(path)
+    return everywhere
+"""
+
+
+def test_a_root_that_sends_and_others_that_receive_meet(tmp_path: Path) -> None:
+    """guided-diffusion's `load_state_dict`, which MDT calls on the first replica alone."""
+    (tmp_path / "shares.py").write_text(SHARES)
+    train = tmp_path / "train.py"
+    train.write_text(SHARED)
+    found = [one for one in check_file(train, Config()) if one.code == "XLA302"]
+    assert [one.line for one in found] == [9, 11]
+
+
+ONE_FILE = """
+import torch.distributed as dist
+from mpi4py import MPI
+
+
+def share(path):
+    if dist.get_rank() == 0:
+        data = MPI.COMM_WORLD.bcast(open(path).read())
+    else:
+        data = MPI.COMM_WORLD.bcast(None)
+    return data
+
+
+def load(path):
+    CALL
+"""
+
+
+def test_the_same_in_one_file(tmp_path: Path) -> None:
+    for call, lines in (("if dist.get_rank() == 0: share(path)", [8, 10]), ("share(path)", [])):
+        train = tmp_path / "train.py"
+        train.write_text(ONE_FILE.replace("CALL", call))
+        found = [one.line for one in check_file(train, Config()) if one.code == "XLA302"]
+        assert found == lines

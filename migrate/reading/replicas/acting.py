@@ -16,7 +16,7 @@ from migrate.reading.calls.callers import reaching
 from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.kinds import External
 from migrate.reading.replicas.rank_tests import OF_RUN, last_part, parents
-from migrate.reading.values.meetings import OBJECTS, OF_XLA, TENSORS
+from migrate.reading.values.meetings import OBJECTS, OF_MPI, OF_XLA, TENSORS
 from migrate.reading.values.words import (
     ACTING_MODULES,
     ACTS,
@@ -27,7 +27,6 @@ from migrate.reading.values.words import (
     ONLY_ASKS,
     WAITS,
     WRAPPERS,
-    words,
 )
 
 if TYPE_CHECKING:
@@ -36,9 +35,7 @@ if TYPE_CHECKING:
 
 WRITES = frozenset("wax+")
 # What all replicas come to together: of torch, torch_xla, MPI.
-MEETINGS = frozenset((*TENSORS, *OBJECTS, *OF_XLA, "barrier")) | words(
-    "Barrier allgather allreduce alltoall bcast gather scatter Allreduce Bcast"
-)
+MEETINGS = frozenset((*TENSORS, *OBJECTS, *OF_XLA, *OF_MPI, "barrier"))
 MEETING_MODULES = ("torch.distributed.", "torch_xla.", "mpi4py.")
 LAST_PARTS = frozenset(name.rpartition(".")[2] for name in WAITS)
 # Without one of these in its bytes a file neither waits nor wraps a model.
@@ -171,12 +168,25 @@ def _is_for_some_runs(call: ast.Call, scope: Scope) -> bool:
     tests = []
     while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         test = node.test if isinstance(node, ast.If | ast.IfExp | ast.While) else None
+        if isinstance(node, ast.If) and _in_both(node):
+            test = None  # whichever branch a replica takes, it comes to the others
         if test is not None and below is not test:
             if OF_RUN.search(ast.unparse(test)) is None:
                 return True
             tests.append(test)
         below, node = node, above.get(node)
     return node is not None and any(_may_be_nobody(test, node) for test in tests)
+
+
+def _in_both(condition: ast.If) -> bool:
+    """Whether both branches of `condition` come to the same meetings: the root sends, the others receive."""
+    first, second = (_named(branch) for branch in (condition.body, condition.orelse))
+    return bool(first) and first == second
+
+
+def _named(branch: list[ast.stmt]) -> set[str]:
+    calls = (node for part in branch for node in ast.walk(part) if isinstance(node, ast.Call))
+    return {name for name in (last_part(call.func) for call in calls) if name in MEETINGS}
 
 
 def _may_be_nobody(test: ast.expr, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

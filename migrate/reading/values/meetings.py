@@ -49,3 +49,8 @@ OF_XLA = words(
     "all_gather all_reduce all_to_all broadcast_master_param collective_broadcast "
     "collective_permute mesh_reduce reduce_scatter rendezvous"
 )
+# Those of mpi4py's communicators, of which the world's becomes the replicas'.
+OF_MPI = words(
+    "Barrier Allreduce Bcast allgather allreduce alltoall barrier bcast gather reduce scatter"
+)
+MPI_WORLD = "mpi4py.MPI.COMM_WORLD"

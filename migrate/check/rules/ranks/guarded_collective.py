@@ -8,12 +8,14 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
+from migrate.reading.replicas.guards import Guard
 from migrate.reading.tree.tree import code, keyword, nodes_of
-from migrate.reading.values.collectives import OBJECTS, OF_XLA, TENSORS
+from migrate.reading.values.collectives import MPI_WORLD, OBJECTS, OF_MPI, OF_XLA, TENSORS
 
 COLLECTIVE = frozenset(
     [f"torch.distributed.{name}" for name in (*TENSORS, *OBJECTS, "barrier")]
     + [f"torch_xla.core.xla_model.{name}" for name in OF_XLA]
+    + [f"{MPI_WORLD}.{name}" for name in OF_MPI]
 )
 
 
@@ -191,8 +193,8 @@ class GuardedCollective(Hazard):
         # The replicas of a group are those that the condition lets pass.
         if name not in COLLECTIVE or _of_a_group(node):
             return
-        guard = facts.guards.around(node.func)
-        if guard is None or self._in_both(node.func, guard, facts):
+        guard = self._guard(node.func, facts)
+        if guard is None:
             return
         if not self._has_other_half(node.func, guard, facts):
             line = facts.context.position(guard).line
@@ -206,8 +208,8 @@ class GuardedCollective(Hazard):
         """Yield the call of a function of another file that makes a collective."""
         context = facts.context
         ran = [one for one in context.run_by(node) if one.path != context.file]
-        guard = context.guards.around(node.func)
-        if not ran or not isinstance(guard, cst.If) or self._in_both(node.func, guard, facts):
+        guard = self._guard(node.func, facts)
+        if not ran or not isinstance(guard, cst.If):
             return
         line = context.position(guard).line
         where = f"{ran[0].path.name}:{ran[0].line}"
@@ -216,6 +218,16 @@ class GuardedCollective(Hazard):
             "the others wait for ever, or for another one"
         )
         yield self.hit(node.func, message)
+
+    def _guard(self, node: cst.CSTNode, facts: Facts) -> Guard | None:
+        """Return what keeps some replicas from coming to `node`, or to the same meeting elsewhere."""
+        guard = facts.guards.around(node)
+        while guard is not None and self._in_both(node, guard, facts):
+            if isinstance(guard, cst.FunctionDef):
+                return None
+            node = guard  # all come here who come to the guard
+            guard = facts.guards.around(node)
+        return guard
 
     def _has_other_half(self, node: cst.CSTNode, guard: cst.CSTNode, facts: Facts) -> bool:
         """Whether the replicas that do not come to a barrier come to another one of the same function."""

@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.catalogue.drawing import ORDERS
+from migrate.reading.draws.branch_values import computed_with_later
 from migrate.reading.facts import Facts
 from migrate.reading.steps.batch_sizes import chooses_size
 from migrate.reading.steps.chances import (
@@ -32,6 +33,9 @@ class HostRandom(Hazard):
     string are others in each process. Where the replicas draw
     differently, they run different graphs, and the next collective of the step hangs on a TPU. On GPUs each
     replica may take its own branch.
+
+    A branch also decides by what it leaves behind: `labels = None`, or another entry of a dictionary, that a
+    later line of the step hands to the model.
 
     A draw is followed through names, the entries of mappings (`state["use"]`), what functions return, and
     the lists of numbers that a loop goes over.
@@ -152,6 +156,28 @@ class HostRandom(Hazard):
         example(
             """
             import torch
+
+
+            def train(model, loader, optimizer, p):
+                for x, y in loader:
+                    x, y = x.cuda(), y.cuda()
+                    if torch.rand(1) < p:  # XLA113
+                        given = {}
+                    else:
+                        given = {"label": y}
+                    loss = model(x, **given)
+                    loss.backward()
+                    optimizer.step()
+                    if torch.rand(1) < p:
+                        shown = "a sample"
+                    else:
+                        shown = "nothing"
+                    print(loss.shape, shown)
+            """
+        ),
+        example(
+            """
+            import torch
             from timm.data import Mixup
 
 
@@ -252,7 +278,8 @@ class HostRandom(Hazard):
         elif _decides(node, facts) and _computes(node, facts):
             message = (
                 f"`{code(node.test)}` is drawn on the host: each outcome is a graph, compiled for itself"
-                f"{SOME}; draw on the device and choose by torch.where"
+                f"{SOME}; draw on the device and choose by torch.where, or draw the same on all replicas "
+                "(random.Random(seed))"
             )
             yield self.hit(node, message)
 
@@ -340,8 +367,10 @@ def _sizes_batch(node: cst.If | cst.IfExp, facts: Facts) -> bool:
     return drawn_of(facts).is_drawn(node.test) and chooses_size(node, facts)
 
 
-def _computes(node: cst.If | cst.While | cst.IfExp | cst.For, facts: Facts) -> bool:
-    """Whether what is computed on the device depends on the branch that is taken."""
+def _computes(
+    node: cst.If | cst.While | cst.IfExp | cst.For, facts: Facts, later: bool = True
+) -> bool:
+    """Whether what is computed on the device, also `later` in the step, depends on the branch taken."""
     if isinstance(node, cst.IfExp):
         sides = (node.body, node.orelse)
         return any(map(facts.values.on_device, sides)) or (
@@ -354,6 +383,16 @@ def _computes(node: cst.If | cst.While | cst.IfExp | cst.For, facts: Facts) -> b
         around = _around(node, facts)
         branches = [around.body] if around is not None else branches
     if any(_is_work(branch, facts) for branch in branches):
+        return True
+    if (
+        later
+        and isinstance(node, cst.If)
+        and any(
+            not isinstance(use, cst.If | cst.IfExp | cst.While)
+            or _computes(use, facts, later=False)
+            for use in computed_with_later(node, facts)
+        )
+    ):
         return True
     assigned = (a.value for branch in branches for a in nodes_of(branch, cst.Assign))
     return _in_a_model(node, facts) and any(_may_compute(value, facts) for value in assigned)

@@ -234,6 +234,8 @@ class Together(Rule):
     def _edits(self, work: Work, context: Workspace) -> Iterator[Edit]:
         guard, rest = work.guard, work.rest
         message = f"all replicas run it, not those alone that pass `if {code(guard.test)}:`"
+        if not context.portable:
+            message += "; `shims` is a part of tpu-migrate: install it on the TPU's hosts"
         shims = context.imports.require("shims")
         asked = joined(rest.asked)
 
