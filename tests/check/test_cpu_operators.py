@@ -44,6 +44,7 @@ ON_CPU = [
     "y.lgamma()",
     "torch.linalg.cross(y[:, :3], y[:, :3])",
     "torch.special.entr(y)",
+    "torch.multinomial(y.softmax(1), 3)",
 ]
 ON_DEVICE = [
     "F.adaptive_avg_pool2d(x, 1)",
@@ -51,6 +52,8 @@ ON_DEVICE = [
     "F.smooth_l1_loss(y, y.detach())",
     "F.pixel_shuffle(x, 2)",
     "F.gelu(y)",
+    "torch.multinomial(y.softmax(1), 1)",
+    "torch.multinomial(y.softmax(1), 3, replacement=True)",
     "y.cumsum(1)",
     "y.topk(2).values",
     "y.kthvalue(2).values",
@@ -166,3 +169,32 @@ for _ in range(3):
     done = rewrite_source(parse(script.encode(), Path("train.py")), options=Options(style=style))
     (note,) = [note for note in done.findings if note.rule == "XLA111"]
     assert (note.line, note.severity) == (9, Severity.INFO)
+
+
+@pytest.mark.parametrize(
+    ("call", "reported"),
+    [
+        ("torch.multinomial(p, 1)", False),
+        ("p.multinomial(1)", False),
+        ("torch.multinomial(p, num_samples=3, replacement=True)", False),
+        ("torch.multinomial(p, 3)", True),
+        ("p.multinomial(3)", True),
+        ("torch.multinomial(p, 1, generator=g)", True),
+        ("torch.multinomial(p, n)", True),
+    ],
+)
+def test_multinomial_runs_on_the_cpu_for_several_samples_without_replacement(
+    call: str, reported: bool
+) -> None:
+    """Measured with torch_xla 2.9: the counter `aten::multinomial` in a process of its own."""
+    script = f"""
+import torch
+
+
+class Sampler(torch.nn.Module):
+    def forward(self, logits, n, g):
+        p = logits.softmax(-1)
+        return {call}
+"""
+    found = check_source(parse(script.encode(), Path("script.py")), Config(select=("XLA111",)))
+    assert bool(found) is reported

@@ -32,21 +32,22 @@ RANKS = ("1d", "2d", "3d")
 class CpuFallback(Hazard):
     """An operation inside the step runs on the CPU.
 
-    **Why.** torch_xla 2.9 has no lowering of some operators: `multinomial`, `bincount`, `median`, `nansum`,
-    `searchsorted`, `unfold` and `fold`, `ctc_loss`, `grid_sample`, `huber_loss`, `embedding_bag`,
-    `weight_norm`, `lgamma`, `torch.fft`, most of `torch.linalg`, `nms`, `roi_align` and `deform_conv2d` of
-    `torchvision.ops`, … It cuts the graph, fetches the inputs,
-    computes on the CPU and sends the result back, in the backward pass once more. Of `glu` and `cdist` only
-    the gradient runs there. `interpolate` has a lowering of 2-D `nearest` and `bilinear` only (without
-    `antialias=True`), an adaptive pooling, and `interpolate(mode="area")`, which is one, only where the
-    output divides the input, and `one_hot` without `num_classes` reads the greatest class.
+    **Why.** torch_xla 2.9 has no lowering of some operators: `bincount`, `median`, `nansum`,
+    `searchsorted`, `multinomial` of several samples without replacement or with a generator of the host,
+    `unfold` and `fold`, `ctc_loss`, `grid_sample`, `huber_loss`, `embedding_bag`, `weight_norm`,
+    `lgamma`, `torch.fft`, most of `torch.linalg`, `nms`, `roi_align` and `deform_conv2d` of
+    `torchvision.ops`, … It cuts the graph, fetches the inputs, computes on the CPU and sends the result
+    back, in the backward pass once more. Of `glu` and `cdist` only the gradient runs there.
+    `interpolate` has a lowering of 2-D `nearest` and `bilinear` only (without `antialias=True`), an
+    adaptive pooling, and `interpolate(mode="area")`, which is one, only where the output divides the
+    input, and `one_hot` without `num_classes` reads the greatest class.
 
-    **What to do.** `one_hot`: pass `num_classes`. `interpolate`: `mode="bilinear"`; 3-D `nearest` by a whole
-    factor: `repeat_interleave` of each axis by a number. `multinomial` of one sample: add Gumbel noise to
-    the logits and take `argmax`. `bincount`: `zeros(n).scatter_add(0, index, ones)`. `glu`:
-    `a, b = x.chunk(2, dim)` and `a * b.sigmoid()`. `huber_loss`: `smooth_l1_loss` with `beta=delta`, times
-    delta. `unfold`: a convolution, or slices that are stacked. Else compute it in the data loader, or after
-    the step.
+    **What to do.** `one_hot`: pass `num_classes`. `interpolate`: `mode="bilinear"`; 3-D `nearest` by a
+    whole factor: `repeat_interleave` of each axis by a number. `multinomial`: one sample, or
+    replacement; or add Gumbel noise to the logits and take `argmax`, or `topk`. `bincount`:
+    `zeros(n).scatter_add(0, index, ones)`. `glu`: `a, b = x.chunk(2, dim)` and `a * b.sigmoid()`.
+    `huber_loss`: `smooth_l1_loss` with `beta=delta`, times delta. `unfold`: a convolution, or slices
+    that are stacked. Else compute it in the data loader, or after the step.
 
     Source: torch_xla 2.9, counters `aten::…` of `torch_xla.debug.metrics`, measured.
     """
@@ -84,7 +85,7 @@ class CpuFallback(Hazard):
 
             class Sampler(torch.nn.Module):
                 def forward(self, logits):
-                    index = torch.multinomial(logits.softmax(-1), 1)  # XLA111
+                    index = torch.multinomial(logits.softmax(-1), 4)  # XLA111
                     return index.bincount()  # XLA111
             """
         ),
@@ -264,7 +265,7 @@ class CpuFallback(Hazard):
             used = used or (operator in WITHOUT_INPUT and keyword(node, "device") is not None)
         else:
             operator, used = _method(node, facts)
-        if not operator or not used:
+        if not operator or not used or (operator == "multinomial" and _draws_there(node, not name)):
             return
         severity = None
         if operator == "one_hot":
@@ -277,6 +278,16 @@ class CpuFallback(Hazard):
         else:
             message = f"{operator} runs on the CPU: the graph is cut and the inputs are fetched"
         yield self.hit(node, message, severity)
+
+
+def _draws_there(call: cst.Call, is_method: bool) -> bool:
+    """Whether a `multinomial` runs on the device: of one sample, or with replacement, by no generator."""
+    names = ("input", "num_samples", "replacement")[is_method:]
+    bound = bind(call, names) or {}
+    if keyword(call, "generator") is not None or len(call.args) > len(names):
+        return False
+    given = {name: code(arg.value) for name, arg in bound.items()}
+    return given.get("num_samples") == "1" or given.get("replacement") == "True"
 
 
 def _is_of_the_step(call: cst.Call, facts: Facts) -> bool:
