@@ -594,26 +594,6 @@ def test_what_names_the_values_of_a_dictionary_is_no_value() -> None:
     assert reports(done) == []
 
 
-FORWARD = """
-if running < 0:
-    running = 0.0
-if running > 3:
-    loss = model(x).sum()
-    READ
-else:
-    loss = model(2 * x).sum()
-"""
-
-
-@pytest.mark.parametrize("read", ["running = loss.item()", "print(loss.item())"])
-def test_the_forward_beside_its_reads_in_a_with_goes_into_the_step(read: str) -> None:
-    forward = textwrap.indent(FORWARD.replace("READ", read), " " * 4)
-    body = "with torch.autocast('cuda', dtype=torch.bfloat16):" + forward
-    inside, _ = statements(loop(body + textwrap.dedent(UPDATE) + "print(loss)"))
-    assert "loss = model(x).sum()" in inside
-    assert inside.index("loss = model(x).sum()") < inside.index("loss.backward()")
-
-
 def test_what_a_with_only_reads_after_the_update_leaves_the_step() -> None:
     body = """
     with torch.autocast("cuda", dtype=torch.bfloat16):

@@ -76,7 +76,10 @@ BACKENDS = re.compile(
 # What makes layers of SyncBatchNorm of others.
 CONVERTS = re.compile(rb"convert_sync_?batchnorm|convert_syncbn_model|sync_batch_norm\(")
 # What a file names that sets attributes of parameters.
-SETS_PARAMETERS = re.compile(rb"[Pp]arameter|\.(?:weight|bias)\.\w+\s*[:=]|setattr\(")
+SETS_PARAMETERS = re.compile(
+    rb"Parameter\(|register_parameter|\.(?:weight|bias)\.\w+\s*[:=]|setattr\("
+    rb"|parameters\(\w*\)[^\n]*:[ \t]*(?:#[^\n]*)?\n"
+)
 MOST_CLASSES = 3  # that a message names
 
 

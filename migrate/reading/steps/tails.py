@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
 from migrate.reading.tree.tree import code, nodes_of
 
@@ -51,17 +50,7 @@ def tail(statement: Statement) -> Tail | None:
     leaving = inner[start:]
     if isinstance(node, cst.With) and any(s.outside is None for s in leaving):
         return None  # what is computed there is computed in the context
-    if any(_computes_forward(s) for s in leaving):
-        return None  # the forward, with a value of it that is shown
     return Tail(node, node.body, [s.node for s in leaving])
-
-
-def _computes_forward(statement: Statement) -> bool:
-    """Whether `statement`, which reads or logs, also runs the model."""
-    return statement.outside in (Outside.READ, Outside.LOG) and any(
-        statement.values.is_state(call) and statement.context.values.calls_model(call)
-        for call in nodes_of(statement.node, cst.Call)
-    )
 
 
 def _is_pure(test: cst.BaseExpression) -> bool:
