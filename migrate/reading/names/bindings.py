@@ -391,7 +391,7 @@ def pairs(
     elif name == "enumerate" and args and len(parts) == 2:
         yield parts[0], How.COUNTER, None
         yield from pairs(parts[1], args[0])
-    elif name in ZIPS and len(parts) == len(zipped):
+    elif name in ZIPS and parts and len(parts) == len(zipped):
         for part, arg in zip(parts, zipped, strict=True):
             yield from pairs(part, arg)
     elif name in NAMED and len(parts) == 2:
