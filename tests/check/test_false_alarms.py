@@ -295,6 +295,13 @@ def test_what_a_strict_zip_goes_over_is_apart(over: str, reported: bool) -> None
     assert ("XLA107" in found) is reported
 
 
+def test_each_name_of_a_zip_of_a_list_is_bound() -> None:
+    text = PARTS.replace("for part, (start, end) in OVER:", "for end in zip(*[lengths.cumsum(0)]):")
+    text = text.replace("x[:, start:end] + part", "x[:, :end]")
+    found = {one.code for one in check_source(parse(text.encode(), Path("net.py")), Config())}
+    assert "XLA107" in found
+
+
 NUMBERED = """
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
