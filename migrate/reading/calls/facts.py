@@ -34,7 +34,7 @@ from migrate.reading.accelerators.unfollowed import is_of_known_package, unfollo
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.effect import Effect
 from migrate.reading.calls.kinds import External
-from migrate.reading.calls.launching import joining_of, launching_of
+from migrate.reading.calls.launching import joining_of, joins_by, launching_of
 from migrate.reading.calls.registries import Hidden, registries_of
 from migrate.reading.calls.saves import Saved, saves_of
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
@@ -718,7 +718,10 @@ def _joins(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
     for region in _regions(analysis, top) if joining else ():
         for call, _ in region.calls:
             functions = analysis.running[call].functions
-            if any(one in joining and one.module is not top.module for one in functions):
+            if any(
+                one.module is not top.module and joins_by(call, one, joining, analysis)
+                for one in functions
+            ):
                 yield _end(call, top.module)
 
 

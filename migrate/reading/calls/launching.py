@@ -6,7 +6,7 @@ XLA must not be touched there: once its runtime is started in that process, the 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from migrate.reading.catalogue import torch_cuda
 from migrate.reading.catalogue.entry import names
 from migrate.reading.replicas.launchers import LAUNCHERS
 from migrate.reading.replicas.rank_tests import last_part
+from migrate.reading.values.decided import ruled_out
 
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
@@ -161,7 +162,10 @@ def launching_of(analysis: Analysis) -> Launching:
 
 @lru_cache(maxsize=2)
 def joining_of(analysis: Analysis) -> frozenset[Function]:
-    """Return the functions that join a process group, themselves or by what they call."""
+    """Return the functions that join a process group, themselves or by what they call.
+
+    A call that switches the group off, `set_up(distributed=False)`, joins none.
+    """
     first = {
         function: True
         for scope in analysis.scopes.values()
@@ -171,4 +175,27 @@ def joining_of(analysis: Analysis) -> frozenset[Function]:
         for call, _ in region.calls
         if last_part(call.func) == JOINS
     }
-    return frozenset(reaching(analysis, first))
+    leading = frozenset(reaching(analysis, first))
+    return frozenset(
+        reaching(
+            analysis,
+            first,
+            lambda call, _, function: joins_by(call, function, leading, analysis),
+        )
+    )
+
+
+def joins_by(
+    call: ast.Call, function: Function, joining: Set[Function], analysis: Analysis
+) -> bool:
+    """Whether `call` joins a process group by running `function`: no constant of the call rules it out."""
+    if function not in joining:
+        return False
+    defined = function.definition
+    skipped = ruled_out(call, defined, function.is_bound) if defined is not None else frozenset()
+    return not skipped or any(
+        last_part(inner.func) == JOINS or not joining.isdisjoint(analysis.running[inner].functions)
+        for region in analysis.regions(function.region)
+        for inner, _ in region.calls
+        if inner not in skipped
+    )

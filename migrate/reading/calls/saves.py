@@ -193,7 +193,7 @@ class Saves:
 
         `export(model, path, version=0)` runs no branch of `if version == 1:`.
         """
-        defined = _definition(function)
+        defined = function.definition
         skipped = ruled_out(call, defined, function.is_bound) if defined is not None else ()
         if not skipped:
             return self._save[function]
@@ -347,15 +347,6 @@ def _root(node: ast.expr | None) -> str:
 def saves_of(analysis: Analysis) -> Saves:
     """Return the saves of a project; found once, for all files."""
     return Saves(analysis)
-
-
-def _definition(function: Function) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    for node in function.module.nodes:
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if (node.lineno, node.name) == (function.line, function.name):
-            return node
-    return None
 
 
 def _test_around(call: ast.Call, scope: Scope, attributes: frozenset[str]) -> ast.expr | None:

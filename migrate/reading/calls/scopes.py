@@ -207,6 +207,16 @@ class Function(Scope):
         return False
 
     @property
+    def definition(self) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+        """The statement that defines it; None for a lambda."""
+        definitions = (
+            node
+            for node in self.module.nodes
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        )
+        return next((d for d in definitions if (d.lineno, d.name) == (self.line, self.name)), None)
+
+    @property
     def is_bound(self) -> bool:
         """Whether a call does not pass the first parameter: a method that is not static."""
         return self.owner is not None and not self.is_a("staticmethod")

@@ -182,7 +182,7 @@ class _Own:
         self._own: dict[int, cst.CSTNode] = {}
         self._are_equal: dict[tuple[int, int], bool] = {}
         self._equalizing: dict[int, bool] = {}
-        self._reduced: dict[int, frozenset[str]] = {}
+        self._reduced: dict[int, dict[str, list[cst.Call]]] = {}
         self._called_on: dict[int, dict[str, list[cst.Call]]] = {}
 
     def part_of(self, value: cst.CSTNode | None) -> cst.CSTNode | None:
@@ -444,7 +444,7 @@ class _Own:
             return known.rpartition(".")[2] in OF_XLA
         if self._context.run_by(call):
             return self._context.effects.meets(call)
-        if known.startswith(("torch.", "functools.", "numpy.")):
+        if known == "torch_xla.sync" or known.startswith(("torch.", "functools.", "numpy.")):
             return False
         if REDUCES.fullmatch(last_part(call.func)) is None:
             return False
@@ -487,11 +487,34 @@ class _Own:
         """Whether a collective of the function makes `text` the same on all replicas."""
         around = self._context.function_around(node) or self._context.module
         if id(around) not in self._reduced:
-            self._reduced[id(around)] = frozenset(self._made_equal(around))
-        return text in self._reduced[id(around)]
+            found: dict[str, list[cst.Call]] = {}
+            for call, made in self._made_equal(around):
+                found.setdefault(made, []).append(call)
+            self._reduced[id(around)] = found
+        calls = self._reduced[id(around)].get(text, ())
+        return any(self._may_precede(call, node) for call in calls)
 
-    def _made_equal(self, around: cst.CSTNode) -> Iterator[str]:
-        """Yield what the collectives of a function make the same on all replicas, as it is written."""
+    def _may_precede(self, call: cst.Call, node: cst.CSTNode) -> bool:
+        """Whether `call` may have run for the value that `node` has.
+
+        One below `node` has done so in an earlier turn of a loop, unless the turn sets `node` above.
+        """
+        at = self._context.position(node).line
+        if self._context.position(call).line <= at:
+            return True
+        above = {id(one) for one in self._context.ancestors(call)}
+        for loop in self._context.ancestors(node):
+            if isinstance(loop, cst.FunctionDef):
+                return False
+            if isinstance(loop, cst.For | cst.While) and id(loop) in above:
+                first = self._context.position(loop).line
+                bindings = self._context.bindings(node) if isinstance(node, cst.Name) else ()
+                lines = (self._context.position(binding.node).line for binding in bindings)
+                return not any(first <= line < at for line in lines)
+        return False
+
+    def _made_equal(self, around: cst.CSTNode) -> Iterator[tuple[cst.Call, str]]:
+        """Yield the collectives of a function, and what each makes the same on all replicas, as written."""
         for call in nodes_of(around, cst.Call):
             if not self._equalizes(call):
                 continue
@@ -500,9 +523,9 @@ class _Own:
             if isinstance(call.func, cst.Attribute) and not first_only:
                 given.append(call.func.value)
             for part in given:
-                yield code(part)
+                yield call, code(part)
                 if isinstance(part, cst.List | cst.Tuple):
-                    yield from (code(element.value) for element in part.elements)
+                    yield from ((call, code(element.value)) for element in part.elements)
 
     def _is_equal(self, value: cst.BaseExpression, depth: int = DEEPEST // 2) -> bool:
         """Whether `value` is computed of what a collective, or the average of the gradients, made equal."""

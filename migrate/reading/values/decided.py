@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ def ruled_out(call: ast.Call, function: Definition, bound: bool) -> frozenset[as
     """Return the nodes of `function` that do not run where `call` calls it.
 
     They stand in branches of tests of parameters that the call, or a default, gives a constant, and that
-    nothing assigns to.
+    nothing assigns to, or below such a test that leaves: `if not distributed: return`.
 
     Args:
         call: the call.
@@ -29,14 +29,7 @@ def ruled_out(call: ast.Call, function: Definition, bound: bool) -> frozenset[as
     for node in ast.walk(function) if constants else ():
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             constants.pop(node.id, None)
-    found: set[ast.AST] = set()
-    for node in ast.walk(function) if constants else ():
-        if isinstance(node, ast.If):
-            outcome = _outcome(node.test, constants)
-            if outcome is not None:
-                skipped = node.orelse if outcome else node.body
-                found.update(below for one in skipped for below in ast.walk(one))
-    return frozenset(found)
+    return _idle(ast.walk(function), constants) if constants else frozenset()
 
 
 def _constants(call: ast.Call, function: Definition, bound: bool) -> dict[str, object]:
@@ -113,9 +106,13 @@ def idle_nodes(module: Module) -> frozenset[ast.AST]:
 
     A test counts that is a constant, or a variable of the file that is set once, to a constant.
     """
-    constants = _variables(module)
+    return _idle(module.nodes, _variables(module))
+
+
+def _idle(nodes: Iterable[ast.AST], constants: Mapping[str, object]) -> frozenset[ast.AST]:
+    """Return those of `nodes`, and what is below them, that never run where names are these constants."""
     found: set[ast.AST] = set()
-    for node in module.nodes:
+    for node in nodes:
         dead: list[ast.stmt] = []
         if isinstance(node, ast.If):
             outcome = _outcome(node.test, constants)

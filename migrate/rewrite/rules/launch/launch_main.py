@@ -34,7 +34,8 @@ class LaunchMain(Rule):
 
     **When.** The script itself starts no processes, and what runs under its guard joins a process group
     (`init_process_group`, or a function of its own modules such as `init_distributed_mode`) or uses
-    DistributedDataParallel or DistributedSampler. A script that asks for its rank when it is read, before
+    DistributedDataParallel or DistributedSampler. A call that switches the group off,
+    `set_up(distributed=False)`, joins none. A script that asks for its rank when it is read, before
     the guard, is the rule module-script's.
 
     **Reported.** `signal.signal` in such a script: it works in the main thread only, and the runtime runs

@@ -17,7 +17,7 @@ POPEN = frozenset(
 )
 SUBMITIT = frozenset({"submitit.AutoExecutor", "submitit.SlurmExecutor", "submitit.LocalExecutor"})
 SHELL = frozenset({"os.popen", "os.system", "subprocess.check_output", "subprocess.getoutput"})
-LAUNCHER = re.compile(r"torch\.distributed\.(launch|run)|torchrun|mpirun|mpiexec|srun")
+LAUNCHER = re.compile(r"torch\.distributed\.(launch|run)|torchrun|mpirun|mpiexec|srun|sbatch")
 PASSED = re.compile(r"--(local_)?rank\b")
 PYTHON = re.compile(r"python|sys\.executable|\.py\b")
 PROGRAM = re.compile(r"[\w./-]+")
@@ -39,7 +39,7 @@ class ProcessLaunchers(Rule):
 
     **Reported.** Commands run in a script that sets RANK, LOCAL_RANK or CUDA_VISIBLE_DEVICES for them, or
     puts `--rank` together for them, unless these run another program than Python, or a script of the project
-    that does jobs of the CPU; commands that run torchrun, `torch.distributed.launch`, mpirun or srun;
+    that does jobs of the CPU; commands that run torchrun, `torch.distributed.launch`, mpirun, srun or sbatch;
     submitit's executors, in a script that asks for GPUs or trains: start the rewritten training script once
     on each host instead.
 

@@ -1,0 +1,191 @@
+"""The end of one replica alone, in a training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.facts import Facts
+from migrate.reading.replicas.own_values import decided_alone
+from migrate.reading.steps.in_step import When
+from migrate.reading.tree.tree import code, last_part
+
+# `os._exit` and `os.abort` end the process, and with it the run.
+EXITS = frozenset({"sys.exit", "exit", "quit"})
+# What these give of a tensor is mostly the same on all replicas.
+OF_SHAPE = frozenset({"shape", "size", "ndim", "dim", "dtype", "device", "numel"})
+
+
+class LoneExit(Hazard):
+    """A replica ends itself for a value of its own, and the others wait for it.
+
+    **Why.** `if not math.isfinite(loss_value): sys.exit(1)` tests the loss of one replica. Under torchrun the
+    end of one process ends the run: the agent kills the others. `torch_xla.launch` waits for all replicas,
+    also after a `SystemExit` or an exception in one of them. The others wait for that one in their next
+    collective: the run stands still, and the exception is not printed.
+
+    **What to do.** Let all replicas decide the same: reduce the flag, and test what comes of it,
+    `xm.all_reduce(xm.REDUCE_MAX, bad)`. Or end the process with `os._exit(1)`, below a flush of what it has
+    printed: a process that is gone breaks the pool of processes, which raises `BrokenProcessPool` and ends
+    the other replicas of this host. Replicas on other hosts still wait.
+
+    **Left alone.** Tests of values that went through a collective, of settings and of counters; an exception
+    that the loop itself catches.
+
+    Source: torch_xla 2.9, `run_multiprocess` in `torch_xla/_internal/pjrt.py`; the pool of processes
+    measured: `sys.exit` and `raise` wait for the others, `os._exit` ends all.
+    """
+
+    code = "XLA879"
+    name = "lone-exit"
+    severity = Severity.WARNING
+    nodes = (cst.Call, cst.Raise)
+    words = r"exit\(|quit\(|\braise\b"
+    examples = (
+        example(
+            """
+            import math
+            import sys
+
+            import torch
+            import torch.distributed as dist
+
+
+            def reduced(value):
+                total = torch.tensor(value)
+                dist.all_reduce(total)
+                return total.item()
+
+
+            def train(model, loader, optimizer):
+                for x in loader:
+                    loss = model(x.to("xla")).mean()
+                    loss_value = loss.item()
+                    if not math.isfinite(loss_value):
+                        print("Loss is {}, stopping training".format(loss_value))
+                        sys.exit(1)  # XLA879
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    if loss_value > 1e6:
+                        raise ValueError("diverged")  # XLA879
+                    print(reduced(loss_value))
+
+
+            def main(model, loader, optimizer):
+                dist.init_process_group("xla", init_method="xla://")
+                train(model, loader, optimizer)
+            """
+        ),
+        example(
+            """
+            import math
+            import os
+            import sys
+
+            import torch.distributed as dist
+
+
+            def train(model, loader, optimizer, most):
+                for step, x in enumerate(loader):
+                    loss = model(x.to("xla")).mean()
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    if not math.isfinite(loss.item()):
+                        os._exit(1)
+                    if step == most:
+                        sys.exit(0)
+                    mean = loss.detach().clone()
+                    dist.all_reduce(mean)
+                    if not math.isfinite(mean.item()):
+                        sys.exit(1)
+                    if x.shape[1] != 3:
+                        raise ValueError("no image")
+
+
+            def main(model, loader, optimizer):
+                dist.init_process_group("xla", init_method="xla://")
+                train(model, loader, optimizer, 100)
+            """
+        ),
+    )
+    mended = example(
+        """
+        import math
+        import sys
+
+        import torch
+        import torch.distributed as dist
+
+
+        def train(model, loader, optimizer):
+            total = torch.zeros((), device="xla")
+            for x in loader:
+                loss = model(x.to("xla")).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                total += loss.detach()
+            dist.all_reduce(total)
+            if not math.isfinite(total.item()):
+                sys.exit(1)
+
+
+        def main(model, loader, optimizer):
+            dist.init_process_group("xla", init_method="xla://")
+            train(model, loader, optimizer)
+        """
+    )
+
+    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
+        """Yield the place where one replica ends itself."""
+        if isinstance(node, cst.Call):
+            if code(node.func) not in EXITS:
+                return
+            says = code(node)
+        else:
+            assert isinstance(node, cst.Raise)
+            says = "the exception"
+        context = facts.context
+        if not context.calls.replicated or not _is_in_training(node, facts):
+            return
+        if _is_caught(node, facts) or facts.guards.around(node) is not None:
+            return
+        alone = decided_alone(node, context)
+        if alone is None or alone.unfollowed is not None or _is_of_shape(alone.value, facts):
+            return
+        test = code(alone.condition.test)
+        yield self.hit(
+            node,
+            f"{says} ends one replica alone: `{test}` asks for a value of its own, and torch_xla.launch "
+            "waits for the others, which wait for this one: test what all replicas reduced, or end "
+            "the process with os._exit(1)",
+        )
+
+
+def _is_in_training(node: cst.CSTNode, facts: Facts) -> bool:
+    loops = {id(loop) for loop in facts.steps.loops}
+    if any(id(above) in loops for above in facts.context.ancestors(node)):
+        return True
+    return facts.steps.when(node) is not When.ELSEWHERE
+
+
+def _is_caught(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether a `try` around `node`, in its function, has a handler for it."""
+    below = node
+    for above in facts.context.ancestors(node):
+        if isinstance(above, cst.FunctionDef):
+            return False
+        if isinstance(above, cst.Try) and above.handlers and below is above.body:
+            return True
+        below = above
+    return False
+
+
+def _is_of_shape(value: cst.CSTNode, facts: Facts) -> bool:
+    """Whether the value is asked only for its shape, its type or its device."""
+    above = facts.context.parent(value)
+    return isinstance(above, cst.Attribute) and last_part(above) in OF_SHAPE

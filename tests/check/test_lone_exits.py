@@ -1,0 +1,49 @@
+"""XLA879: a replica that ends itself for its own loss, after the rewrite and where it is reduced later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from migrate.rewrite.folder import rewrite_folder
+
+TRAIN = """\
+import math
+import sys
+
+import torch
+import torch.distributed as dist
+
+
+def mean(value):
+    total = torch.tensor(value).cuda()
+    dist.all_reduce(total)
+    return total.item()
+
+
+def train(model, loader, optimizer):
+    for x in loader:
+        loss = model(x.cuda()).mean()
+        loss_value = {value}
+        if not math.isfinite(loss_value):
+            sys.exit(1)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        print(mean(loss_value))
+
+
+if __name__ == "__main__":
+    dist.init_process_group("nccl")
+    train(torch.nn.Linear(2, 2).cuda(), [], None)
+"""
+
+
+@pytest.mark.parametrize(("value", "is_own"), [("loss.item()", True), ("mean(loss.item())", False)])
+def test_rewrite_reports_the_end_of_one_replica(tmp_path: Path, value: str, is_own: bool) -> None:
+    (tmp_path / "train.py").write_text(TRAIN.format(value=value))
+    (file,) = rewrite_folder(tmp_path, processes=1).files
+    lines = [note.line for note in file.findings if note.rule == "XLA879"]
+    assert lines == ([19] if is_own else [])
