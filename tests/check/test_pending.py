@@ -202,3 +202,101 @@ def run(x, rank, best):
 """
     done = rewrite_source(parse(text.encode(), Path("a.py"))).data.decode()
     assert done == text.replace("e(x)\n", "e(x)\n    torch_xla.sync()\n")
+
+
+LOGS = """
+import torch.distributed as dist
+
+
+def log_image(sample, rank):
+    if dist.get_rank() == 0:
+        print(sample.cpu())
+
+
+def log_first(sample, rank):
+    if rank != 0:
+        return
+    print(sample.mean())
+
+
+def log_all(sample, rank):
+    value = sample.item()
+    if rank == 0:
+        print(value, sample.shape)
+
+
+def grid(sample):
+    return sample.cpu().numpy()
+
+
+def log_grid(sample, rank):
+    if rank == 0:
+        sample = grid(sample)
+        print(sample)
+"""
+TRAIN = """
+def run(model, rank, x):
+    samples = model(x)
+    dist.all_reduce(samples)
+    {call}(samples, rank)
+    grid(x)
+"""
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(
+    ("name", "waits"),
+    [("log_image", True), ("log_first", True), ("log_grid", True), ("log_all", False)],
+)
+def test_a_function_reads_its_argument_in_some_replicas(
+    tmp_path: Path, name: str, waits: bool, apart: bool
+) -> None:
+    script = tmp_path / "train.py"
+    train = TRAIN.format(call=name)
+    if apart:
+        (tmp_path / "logs.py").write_text(LOGS)
+        script.write_text(
+            f"import torch.distributed as dist\nfrom logs import {name}, grid\n{train}"
+        )
+    else:
+        script.write_text(f"{LOGS}\n{train}")
+    text = rewrite(script).data.decode()
+    assert (f"torch_xla.sync()\n    {name}(" in text) is waits
+    assert text.count("torch_xla.sync()") == int(waits)
+
+
+def test_a_function_reads_an_attribute_that_another_leaves_pending() -> None:
+    source = """
+import torch
+import torch.distributed as dist
+
+
+def sync_meter(m):
+    t = torch.tensor(m.values, device="cuda")
+    dist.all_reduce(t)
+    m.count = int(t[0].cpu().item())
+    m.values = list(t[1:])
+
+
+def dump(m):
+    if dist.get_rank() != 0:
+        return
+    print(torch.tensor(m.values).median())
+
+
+def count(m):
+    if dist.get_rank() == 0:
+        print(m.count)
+
+
+def run(meter):
+    sync_meter(meter)
+    {call}(meter)
+"""
+
+    def rewritten(call: str) -> str:
+        source_of = parse(source.replace("{call}", call).encode(), Path("script.py"))
+        return rewrite_source(source_of).data.decode()
+
+    assert "sync_meter(meter)\n    torch_xla.sync()\n    dump(meter)" in rewritten("dump")
+    assert "torch_xla.sync()" not in rewritten("count")

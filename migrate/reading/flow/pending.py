@@ -14,6 +14,7 @@ import libcst as cst
 
 from migrate.reading.facts import Facts
 from migrate.reading.flow import pending_values as v
+from migrate.reading.flow.elsewhere import used_by_some
 from migrate.reading.flow.reads import in_text
 from migrate.reading.steps.in_step import is_step
 from migrate.reading.tree.tree import base_name, is_dotted_name, nodes_of
@@ -36,12 +37,14 @@ class Ran:
         returned: what the result waits for.
         state: what is pending at the end, by dotted name.
         ends: whether it has ended the graph of its caller.
+        looked: the parameters that it reads, in whichever replica calls it.
     """
 
     hits: list[tuple[cst.CSTNode, cst.CSTNode, Origins]] = field(default_factory=list)
     returned: Origins = NONE
     state: State = field(default_factory=dict)
     ends: bool = False
+    looked: set[str] = field(default_factory=set)
 
     def reads(self, parameter: str) -> cst.CSTNode | None:
         """Return the test of the rank under which `parameter` is read."""
@@ -122,14 +125,20 @@ class Pending:
         return self._ran[id(root)]
 
     def _concerned(self) -> bool:
-        if not self.facts.guards.any:
-            return False
         if "shims" in self.facts.names.roots:
             return False  # its collectives run at once outside of a step
-        return any(
+        if not any(
             v.is_collective(call, self.facts) or v.makes_a_collective(call, self.facts)
             for call in self.facts.calls
-        )
+        ):
+            return False
+        return self.facts.guards.any or any(map(self._is_used_by_some, self.facts.calls))
+
+    def _is_used_by_some(self, call: cst.Call) -> bool:
+        """Whether `call` runs a function of another file that some replicas use its arguments in."""
+        context = self.facts.context
+        others = (one for one in context.run_by(call) if one.path != context.file)
+        return any(used_by_some(one.path, one.line) for one in others)
 
     def _apart(self, collective: int, guard: cst.CSTNode) -> bool:
         """Whether replicas come to the collective that do not come to what is below `guard`."""
@@ -352,7 +361,9 @@ class Walk(Statements):
         guard = guard or self._inline or self._facts.guards.around(node)
         if guard is not None:
             self._ran.hits.append((node, guard, origins))
-        elif looked_at is not None and is_dotted_name(looked_at):
+            return
+        self._ran.looked |= {one for one in origins if isinstance(one, str)}
+        if looked_at is not None and is_dotted_name(looked_at):
             self._state.pop(base_name(looked_at) or "", None)  # now it has its value
 
     def _value(self, node: cst.CSTNode) -> Origins:
@@ -389,7 +400,14 @@ class Walk(Statements):
     def _of_attribute(self, node: cst.Attribute) -> Origins:
         if is_dotted_name(node) and (origins := self._state.get(base_name(node) or "")):
             return origins
-        return self._value(node.value)
+        origins = self._value(node.value)
+        if (
+            is_dotted_name(node)
+            and isinstance(node.value, cst.Name)
+            and node.value.value in origins
+        ):
+            origins |= {base_name(node) or ""}  # this attribute of the parameter
+        return origins
 
     def _shown(self, node: cst.CSTNode, value: cst.BaseExpression) -> Origins:
         if origins := self._value(value):
@@ -437,7 +455,9 @@ class Walk(Statements):
             return NONE
         if v.is_collective(node, self._facts):
             return self._collective(node)
-        if v.is_read(node, bool(given), self._facts):
+        functions = self._facts.context.called(node)
+        elsewhere = self._used_elsewhere(node, args) if not functions else False
+        if not functions and not elsewhere and v.is_read(node, bool(given), self._facts):
             looked_at = node.args[0].value if len(node.args) == 1 else None
             if not given and isinstance(func, cst.Attribute):
                 looked_at = func.value
@@ -445,7 +465,7 @@ class Walk(Statements):
                 self._look(node, receiver | given, looked_at)
             self._add(v.kept_in(node, self._facts), given)
             return NONE
-        if functions := self._facts.context.called(node):
+        if functions:
             runs = [self._run(node, one, args) for one in functions[:3]]
             return receiver.union(*runs)
         if v.makes_a_collective(node, self._facts):
@@ -453,6 +473,22 @@ class Walk(Statements):
             return given | self._origin(node)
         self._add(v.kept_in(node, self._facts), given)
         return receiver | given
+
+    def _used_elsewhere(self, call: cst.Call, args: Sequence[Origins]) -> bool:
+        """Whether `call` runs a function of another file that uses its arguments in some replicas only."""
+        here = self._facts.context.file
+        found = False
+        for one in self._facts.context.run_by(call) if any(args) else ():
+            used = used_by_some(one.path, one.line) if one.path != here else frozenset()
+            for index, arg in enumerate(call.args):
+                name = arg.keyword.value if arg.keyword is not None else index
+                if args[index] and name in used:
+                    guard = self._facts.guards.around(call) or call
+                    self._ran.hits.append((call, guard, args[index]))
+                    found = True
+        if found:
+            self._read_in_line = True
+        return found
 
     def _origin(self, call: cst.Call, inner: Origins = NONE) -> Origins:
         self._pending.calls[id(call)] = call
@@ -480,14 +516,37 @@ class Walk(Statements):
             if not name and index < len(names):
                 name = names[index]
             guard = ran.reads(name) if args[index] else None
+            if guard is None and args[index] and name in ran.looked:
+                guard = self._inline or self._facts.guards.around(call)
+                if guard is None:
+                    self._ran.looked |= {one for one in args[index] if isinstance(one, str)}
+                    if name not in ran.state and is_dotted_name(arg.value):
+                        self._state.pop(base_name(arg.value) or "", None)  # it has its value
             if guard is not None:
+                self._read_in_line = True
                 self._ran.hits.append((call, guard, args[index]))
+            self._run_attributes(call, ran, name, arg.value)
             if name in ran.returned:
                 result |= args[index]
             if ran.writes(name):
                 for place in v.places(arg.value):
                     self._state[place] = self._origin(call, ran.state[name])
         return result
+
+    def _run_attributes(self, call: cst.Call, ran: Ran, name: str, arg: cst.CSTNode) -> None:
+        """Note which attributes of an argument a function reads in some replicas only, or leaves pending."""
+        if not name or not is_dotted_name(arg):
+            return
+        place = base_name(arg) or ""
+        for known in [k for k in self._state if k.startswith(f"{place}.")]:
+            inner = name + known.removeprefix(place)
+            guard = ran.reads(inner)
+            if guard is not None and self._state[known]:
+                self._read_in_line = True
+                self._ran.hits.append((call, guard, self._state[known]))
+        for inner, origins in ran.state.items():
+            if inner.startswith(f"{name}.") and any_call(origins):
+                self._state[place + inner.removeprefix(name)] = self._origin(call, origins)
 
 
 def parameters(function: cst.FunctionDef) -> list[str]:

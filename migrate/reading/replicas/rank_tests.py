@@ -160,13 +160,14 @@ def unset_attributes(analysis: Analysis) -> frozenset[str]:
     for scope in analysis.scopes.values():
         for test in scope.module.nodes if b"None" in scope.module.data else ():
             if isinstance(test, ast.If):
-                of_others = test.body if _is_for_others(test.test) else []
+                of_others = test.body if is_for_others(test.test) else []
                 of_others = test.orelse if is_for_first(test.test) else of_others
                 found |= set(_set_to_none(of_others))
     return frozenset(found)
 
 
-def _is_for_others(test: ast.expr) -> bool:
+def is_for_others(test: ast.expr) -> bool:
+    """Whether `test` lets all replicas but the first pass: `rank != 0`, `not env.chief`."""
     match test:
         case ast.Compare(left=left, ops=[ast.NotEq()], comparators=[ast.Constant(value=0)]):
             return _is_rank(left)

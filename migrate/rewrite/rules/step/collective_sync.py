@@ -23,7 +23,8 @@ class CollectiveSync(Rule):
     **What it does.** `torch_xla.sync()` goes below the collective, in all replicas: below the division of an
     average and what else is computed of the result right after it, once below several collectives in a row,
     and below the loop where the collectives are in one of their own. The call of a function of the script
-    that returns such a value, or leaves it in its argument, counts as a collective.
+    that returns such a value, or leaves it in its argument, counts as a collective. The call of a function,
+    also of another file, that uses an argument below such a test counts as a read.
 
     **Left alone.** Collectives in the step: the graph ends with it. Results that all replicas read first, or
     that meet `xm.save` or a rendezvous on the way. Everything with `--style portable`: the collectives of
