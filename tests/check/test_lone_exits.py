@@ -47,3 +47,14 @@ def test_rewrite_reports_the_end_of_one_replica(tmp_path: Path, value: str, is_o
     (file,) = rewrite_folder(tmp_path, processes=1).files
     lines = [note.line for note in file.findings if note.rule == "XLA879"]
     assert lines == ([19] if is_own else [])
+
+
+def test_a_check_of_settings_in_a_function_that_the_loop_calls_is_no_end(tmp_path: Path) -> None:
+    script = TRAIN.format(value="check(loss, KIND)").replace(
+        "def train(",
+        "KIND = input()\n\n\ndef check(loss, kind):\n    if kind not in ('l1', 'l2'):\n"
+        "        raise NotImplementedError(kind)\n    return mean(loss.item())\n\n\ndef train(",
+    )
+    (tmp_path / "train.py").write_text(script)
+    (file,) = rewrite_folder(tmp_path, processes=1).files
+    assert [note for note in file.findings if note.rule == "XLA879"] == []

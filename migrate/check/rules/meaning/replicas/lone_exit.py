@@ -9,7 +9,6 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.own_values import decided_alone
-from migrate.reading.steps.in_step import When
 from migrate.reading.tree.tree import code, last_part
 
 # `os._exit` and `os.abort` end the process, and with it the run.
@@ -32,7 +31,7 @@ class LoneExit(Hazard):
     the other replicas of this host. Replicas on other hosts still wait.
 
     **Left alone.** Tests of values that went through a collective, of settings and of counters; an exception
-    that the loop itself catches.
+    that the loop itself catches; what functions raise that the loop calls, which mostly ask for settings.
 
     Source: torch_xla 2.9, `run_multiprocess` in `torch_xla/_internal/pjrt.py`; the pool of processes
     measured: `sys.exit` and `raise` wait for the others, `os._exit` ends all.
@@ -167,10 +166,9 @@ class LoneExit(Hazard):
 
 
 def _is_in_training(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether a training loop of the script holds `node`; a check in a called function is one of settings."""
     loops = {id(loop) for loop in facts.steps.loops}
-    if any(id(above) in loops for above in facts.context.ancestors(node)):
-        return True
-    return facts.steps.when(node) is not When.ELSEWHERE
+    return any(id(above) in loops for above in facts.context.ancestors(node))
 
 
 def _is_caught(node: cst.CSTNode, facts: Facts) -> bool:
