@@ -39,6 +39,7 @@ from migrate.reading.calls.registries import Hidden, registries_of
 from migrate.reading.calls.saves import Saved, saves_of
 from migrate.reading.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.reading.calls.ties import FileTies, ties_of
+from migrate.reading.divided.uneven_turns import UnevenTurns, uneven_turns
 from migrate.reading.draws.drawing import drawing_of, drawn_attributes
 from migrate.reading.draws.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.reading.flow.broadcasts import NAMES_INFINITE, broadcast_parts
@@ -49,10 +50,10 @@ from migrate.reading.flow.mixed_groups import given_of, mixed_groups, run_with
 from migrate.reading.flow.prepared import unprepared_batches
 from migrate.reading.flow.prepared_models import loads_to_accelerator, unwrapped_modules
 from migrate.reading.flow.shares import Share, divided_saves
-from migrate.reading.flow.uneven_turns import UnevenTurns, uneven_turns
 from migrate.reading.names.reexports import reexports_of
 from migrate.reading.processes.led import led_of
 from migrate.reading.processes.one_by_one import starting_replicas
+from migrate.reading.processes.optional_groups import optional_groups
 from migrate.reading.processes.rivals import Rival, rivals_of
 from migrate.reading.processes.started import is_distributed_training
 from migrate.reading.processes.threads import handlers_in_threads
@@ -60,7 +61,6 @@ from migrate.reading.project.project import Module, Project, file_of
 from migrate.reading.replicas.acting import acting_of, meeting_of, waiting_of, wrapping_of
 from migrate.reading.replicas.early_ranks import importing_ranks
 from migrate.reading.replicas.endings import ending_of
-from migrate.reading.replicas.optional_groups import optional_groups
 from migrate.reading.replicas.rank_tests import first_attributes, first_functions, unset_attributes
 from migrate.reading.values.kind import Kind
 

@@ -72,7 +72,7 @@ class Share:
         by_name: whether nothing but the name of a loader says so.
         mixed: whether other calls of the function around it pass a value that is the same on all replicas.
         by_error: whether it is what an exception runs, which may happen in one replica alone.
-        node: the expression itself, where it divides data by hand (`migrate.reading.flow.divisions`).
+        node: the expression itself, where it divides data by hand (`migrate.reading.divided.divisions`).
         batched: whether a loader makes batches of the share.
         drops: whether that loader leaves out the last batch where it is not whole.
     """

@@ -149,9 +149,8 @@ def _constant(function: Function) -> bool | None:
     """Return the constant that a property gives; None for another method."""
     if not function.is_a("property") or len(function.returns) != 1:
         return None
-    value = function.returns[0]
-    is_flag = isinstance(value, ast.Constant) and isinstance(value.value, bool)
-    return value.value if is_flag and isinstance(value, ast.Constant) else None
+    value = getattr(function.returns[0], "value", None)
+    return value if isinstance(value, bool) else None
 
 
 def _names(call: ast.Call) -> list[str]:
