@@ -53,6 +53,7 @@ from migrate.reading.flow.uneven_turns import UnevenTurns, uneven_turns
 from migrate.reading.names.reexports import reexports_of
 from migrate.reading.processes.led import led_of
 from migrate.reading.processes.one_by_one import starting_replicas
+from migrate.reading.processes.optional_groups import optional_groups
 from migrate.reading.processes.rivals import Rival, rivals_of
 from migrate.reading.processes.started import is_distributed_training
 from migrate.reading.processes.threads import handlers_in_threads
@@ -61,7 +62,6 @@ from migrate.reading.project.read_attributes import read_attributes, set_attribu
 from migrate.reading.replicas.acting import acting_of, meeting_of, waiting_of, wrapping_of
 from migrate.reading.replicas.early_ranks import importing_ranks
 from migrate.reading.replicas.endings import ending_of
-from migrate.reading.replicas.optional_groups import optional_groups
 from migrate.reading.replicas.rank_tests import first_attributes, first_functions, unset_attributes
 from migrate.reading.values.kind import Kind
 

@@ -28,6 +28,7 @@ from migrate.reading.replicas.rank_tests import last_part, parents
 if TYPE_CHECKING:
     from migrate.reading.calls.analysis import Analysis
     from migrate.reading.calls.scopes import Binding
+    from migrate.reading.project.project import Module
 
 LOADERS = re.compile(r"\w*Loader")
 RANGES = frozenset({"arange", "range"})
@@ -43,6 +44,23 @@ PADS = frozenset({"extend", "pad", "resize", "tile"})
 # Hosts of TPUs have 4 or 8 chips: a multiple of 8 has no remainder.
 CHIPS = 8
 DEEPEST = 8
+
+
+@lru_cache(maxsize=256)
+def may_divide(module: Module) -> bool:
+    """Whether a file has an expression that may take a share of data: a stride, a range, a remainder."""
+    for node in module.nodes:
+        match node:
+            case ast.Slice(lower=ast.expr(), upper=upper, step=step):
+                if _is_stride(step) or upper is not None:
+                    return True
+            case ast.Call(func=function, args=args):
+                last = last_part(function)
+                if last in SPLITS or (last in RANGES and len(args) > 1):
+                    return True
+            case ast.Compare(left=ast.BinOp(op=ast.Mod())):
+                return True
+    return False
 
 
 class Divisions(Shares):

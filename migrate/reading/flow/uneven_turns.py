@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from migrate.reading.accelerators.programs import programs_of
-from migrate.reading.flow.divisions import Divisions
+from migrate.reading.flow.divisions import Divisions, may_divide
 from migrate.reading.replicas.acting import meeting_of, meets
 from migrate.reading.replicas.rank_tests import last_part, parents
 
@@ -53,6 +53,8 @@ class UnevenTurns:
 @lru_cache(maxsize=2)
 def uneven_turns(analysis: Analysis) -> Mapping[Path, Mapping[ast.expr, UnevenTurns]]:
     """Return the divisions of each file of a project, with a loop over the share that meets in every turn."""
+    if not any(may_divide(scope.module) for scope in analysis.scopes.values()):
+        return {}
     divisions = Divisions(analysis)
     found: dict[Path, dict[ast.expr, UnevenTurns]] = {}
     for scope, region in _loops(analysis):

@@ -15,6 +15,7 @@ from migrate.reading.values.words import words
 from migrate.rewrite.edits.branch import body_of
 from migrate.rewrite.edits.nodes import with_args, without
 from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
+from migrate.rewrite.rules.launch.fixed_counts import lost_counts
 from migrate.rewrite.rules.launch.indirect_launch import indirect_launch
 from migrate.rewrite.rules.launch.joined_spawn import Joined, joined_at_once
 from migrate.rewrite.rules.launch.world_size import WorldSize
@@ -58,7 +59,8 @@ class MpSpawn(Rule):
     built on `torch.distributed.rpc`; a lambda or nested worker, and a launch without a `__main__` guard
     (rewritten all the same); a world size that is passed to a worker whose definition is not in
     the script; other uses of the script's own number of processes, such as
-    `dataset[rank::WORLD_SIZE]`.
+    `dataset[rank::WORLD_SIZE]`; `nprocs=1`, and a function that launches different fixed numbers of
+    processes (`run(worker, 1)` and `run(worker, 2)`), which all become a replica on each chip.
 
     Source: torch_xla 2.9, `torch_xla.launch`; the worker's index is the global ordinal.
     """
@@ -273,6 +275,25 @@ class MpSpawn(Rule):
             """
             import torch.multiprocessing as mp
 
+
+            def worker(rank, size):
+                print(rank, size)
+
+
+            def run(size):
+                mp.spawn(worker, args=(size,), nprocs=size)
+
+
+            if __name__ == "__main__":
+                run(1)
+                run(2)
+            """,
+            "1 and 2 processes asked for",
+        ),
+        reported(
+            """
+            import torch.multiprocessing as mp
+
             WORLD_SIZE = 2
 
 
@@ -336,6 +357,8 @@ class MpSpawn(Rule):
                     "pickles its arguments: make it with multiprocessing.Manager()"
                 )
                 yield from self.report(value.value, message)
+        if "nprocs" in bound and (lost := lost_counts(bound["nprocs"].value, context)):
+            yield from self.report(node, lost)
         indirect = indirect_launch(node, bound, context)
         if indirect is not None:
             yield from indirect.edits(self)
