@@ -103,7 +103,6 @@ def _blocks() -> Iterator[Any]:
 def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The same values, of which XLA may not see that they are the same: else it would keep the first ones."""
     import torch
-    import torch_xla.core.xla_model as xm
     from torch.utils import _pytree as tree
 
     leaves, form = tree.tree_flatten((args, kwargs))
@@ -112,6 +111,10 @@ def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ..
         for place, one in enumerate(leaves)
         if isinstance(one, torch.Tensor) and one.device.type == "xla" and one.is_floating_point()
     ]
+    if not floats:
+        return args, kwargs
+    import torch_xla.core.xla_model as xm
+
     for place in floats:
         with torch.no_grad():
             copied = leaves[place].clone()
