@@ -142,20 +142,23 @@ class ImportHazard(Listed):
 
 def fallback(node: cst.CSTNode, facts: Facts) -> str:
     """Return what a finding says of the `except` that a failing import `node` goes to; empty without one."""
+    for handler in handlers_of(node, facts):
+        names = "" if handler.type is None else code(handler.type)
+        if not names or any(one in names for one in FAILS):
+            line = facts.context.position(handler).line
+            return f"; on a TPU the script goes on without it, by the `except` of line {line}"
+    return ""
+
+
+def handlers_of(node: cst.CSTNode, facts: Facts) -> Iterator[cst.ExceptHandler]:
+    """Yield the handlers in its function that an exception of `node` meets, the innermost first."""
     below = node
     for above in facts.context.ancestors(node):
-        if isinstance(above, cst.Try) and below is above.body:
-            for handler in above.handlers:
-                names = "" if handler.type is None else code(handler.type)
-                if not names or any(one in names for one in FAILS):
-                    line = facts.context.position(handler).line
-                    return (
-                        f"; on a TPU the script goes on without it, by the `except` of line {line}"
-                    )
         if isinstance(above, cst.FunctionDef):
-            break
+            return
+        if isinstance(above, cst.Try) and below is above.body:
+            yield from above.handlers
         below = above
-    return ""
 
 
 def method(node: cst.CSTNode) -> str:

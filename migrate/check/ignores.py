@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migrate.check.redirects import names_code
+from migrate.check.redirects import naming
 from migrate.reading.script import Script
 
 COMMENT = re.compile(r"#\s*migrate:\s*ignore(?:\[([^\]]*)\])?")
@@ -29,7 +29,7 @@ class Ignore:
 
     def covers(self, code: str) -> bool:
         """Whether the comment silences `code`, and remember that it did."""
-        named = next((one for one in self.codes if names_code(one, code)), None)
+        named = naming(self.codes, code)
         if self.codes and named is None:
             return False
         self.used.add(named or "")

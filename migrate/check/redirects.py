@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 # The code that a construct had before, by the code that it has now.
 _BEFORE = {
     "XLA419": "XLA404",  # apex-amp
@@ -17,3 +19,8 @@ _BEFORE = {
 def names_code(named: str, code: str) -> bool:
     """Whether what the user wrote, a code or the beginning of one, means `code`."""
     return code.startswith(named) or _BEFORE.get(code) == named
+
+
+def naming(codes: Iterable[str], code: str) -> str | None:
+    """Return the first of the codes that a comment names that means `code`; None where none does."""
+    return next((named for named in codes if names_code(named, code)), None)

@@ -26,8 +26,8 @@ from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.left.remaining import NAME as REMAINING
 from migrate.rewrite.options import Options
 from migrate.rewrite.results import FileRewrite, Note, Rewrite
-from migrate.rewrite.rule import Rule, Safety
-from migrate.rewrite.rules import all_rules
+from migrate.rewrite.rule import Safety
+from migrate.rewrite.rules import all_rules, rules_by_name
 
 SAFETY = {Safety.SAFE: Fix.SAFE, Safety.UNSAFE: Fix.UNSAFE, Safety.REPORT_ONLY: Fix.NONE}
 
@@ -114,7 +114,7 @@ def _joined(mended: _Mended, hazards: Sequence[Finding], config: Config) -> Iter
             found.append(hazard)
     by_hazard = {(one.cell, one.line, rule) for one in gone for rule in _rules_of(one.code)}
     for note in dict.fromkeys(done.edits):
-        rule, code = _rules().get(note.rule), code_of(note)
+        rule, code = rules_by_name().get(note.rule), code_of(note)
         if rule is None or (note.cell, note.line, note.rule) in by_hazard:
             continue
         if config.selects(code) and not done.comments.silence(code, (note.cell, note.line)):
@@ -176,14 +176,9 @@ def _is_said(hazard: Finding, left: Iterable[Note]) -> bool:
 def _fix(hazard: Finding, edits: Iterable[Note]) -> Fix:
     """Return how safe the edits are by which a hazard goes."""
     rules = {note.rule for note in edits if (note.cell, note.line) == (hazard.cell, hazard.line)}
-    mends = rules & {*_rules_of(hazard.code)} & _rules().keys()
-    unsafe = any(_rules()[name].safety is Safety.UNSAFE for name in mends)
+    mends = rules & {*_rules_of(hazard.code)} & rules_by_name().keys()
+    unsafe = any(rules_by_name()[name].safety is Safety.UNSAFE for name in mends)
     return Fix.UNSAFE if unsafe else Fix.SAFE
-
-
-@cache
-def _rules() -> Mapping[str, Rule]:
-    return {rule.name: rule for rule in all_rules()}
 
 
 @cache

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from migrate.check.counted import is_test
-from migrate.check.redirects import names_code
+from migrate.check.redirects import naming
 from migrate.check.severity import Severity
 from migrate.reading.notebook.text import SUFFIX, Notebook
 from migrate.reading.tree.source import Source, decoded
@@ -70,7 +70,7 @@ class Comments:
     def silence(self, code: str, line: Line) -> bool:
         """Whether one of them silences `code` on its line."""
         codes = self.codes.get(line)
-        return codes is not None and (not codes or any(names_code(one, code) for one in codes))
+        return codes is not None and (not codes or naming(codes, code) is not None)
 
     def moved(self, where: Callable[[int], Line]) -> Comments:
         """Return the comments of the joined cells of a notebook, each in its cell.

@@ -14,10 +14,11 @@ from migrate.check.rules import all_hazards
 from migrate.cli import commands
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
-from migrate.rewrite.foretold import check_and_mend
+from migrate.rewrite.foretold import findings_of
 from migrate.rewrite.left.codes import all_codes, code_of
+from migrate.rewrite.left.selected import with_used
 from migrate.rewrite.options import DEFAULT
-from migrate.rewrite.results import FileRewrite, Rewrite
+from migrate.rewrite.results import Comments, FileRewrite, Note, Rewrite
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.write import rewrite_into
 
@@ -41,8 +42,8 @@ def run(*args: str | Path) -> Result:
 
 
 def checked(path: Path) -> list[Finding]:
-    done = check_and_mend([path], Config(root=path.parent))
-    return [*done.findings, *done.in_tests]
+    """Return each finding, also those that the command shows as one since the file repeats them."""
+    return findings_of([path], Config(root=path.parent))[1]
 
 
 def left(done: Rewrite | FileRewrite) -> set[tuple[int, int, str]]:
@@ -173,6 +174,13 @@ class TestBothCommands:
         assert checked(path) == []
         path.write_text("import torch\n\nx = f()\nx = x.cuda()  # migrate: ignore[XLA101]\n")
         assert [one.code for one in checked(path)] == ["XLA724", "XLA001"]
+
+    def test_a_comment_is_of_use_to_any_finding_of_its_line(self) -> None:
+        comments = Comments({(None, 4): ("XLA724",)})
+        notes = [Note(4, 5, "device", "moved"), Note(4, 9, "compile", "goes")]
+        assert with_used(comments, notes).used == {(None, 4)}
+        assert with_used(comments, notes[::-1]).used == {(None, 4)}
+        assert with_used(comments, notes[1:]).used == frozenset()
 
     def test_the_configuration_holds_for_both(self, tmp_path: Path) -> None:
         path = tmp_path / "train.py"

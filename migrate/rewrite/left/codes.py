@@ -6,7 +6,7 @@ from functools import cache
 
 from migrate.check.config import known_codes
 from migrate.rewrite.results import Note
-from migrate.rewrite.rules import all_rules
+from migrate.rewrite.rules import rules_by_name
 
 # What is reported by no rule: names that no rule handles, and cells of a notebook that stay as they are.
 UNHANDLED = "XLA725"
@@ -28,5 +28,5 @@ def all_codes() -> tuple[str, ...]:
 
 @cache
 def _by_name() -> dict[str, str]:
-    rules = {rule.name: rule.code for rule in all_rules()}
+    rules = {name: rule.code for name, rule in rules_by_name().items()}
     return {**rules, "unhandled": UNHANDLED, "notebook": NOTEBOOK}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from migrate.reading.calls.order import callees_first
 from migrate.reading.project.project import Project
 from migrate.rewrite.results import Note
 from migrate.rewrite.rule import Stage
-from migrate.rewrite.rules import all_rules
+from migrate.rewrite.rules import rules_by_name
 
 if TYPE_CHECKING:
     from migrate.rewrite.results import FileRewrite
@@ -29,7 +28,8 @@ def in_order(files: Sequence[FileRewrite], project: Project) -> tuple[tuple[Path
 
     def key(entry: tuple[Path, Note]) -> tuple[int, int, str, int, int, int]:
         name, note = entry
-        stage = _stages().get(note.rule, Stage.REST)
+        rule = rules_by_name().get(note.rule)
+        stage = Stage.REST if rule is None else rule.stage
         place = places.get(root / name, len(places))
         return stage, place, str(name), note.cell or 0, note.line, note.column
 
@@ -42,8 +42,3 @@ def _imported_first(project: Project) -> dict[Path, int]:
     }
     order = (path for group in callees_first(imports) for path in sorted(group))
     return {path: number for number, path in enumerate(order)}
-
-
-@cache
-def _stages() -> Mapping[str, Stage]:
-    return {rule.name: rule.stage for rule in all_rules()}

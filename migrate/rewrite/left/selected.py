@@ -24,6 +24,6 @@ def selected(
 
 def with_used(comments: Comments, notes: Iterable[Note]) -> Comments:
     """Return the comments, those that silence one of `notes` marked as used."""
-    places = {(note.cell, note.line): note for note in notes}
-    used = {place for place, note in places.items() if comments.silence(code_of(note), place)}
+    places = ((code_of(note), (note.cell, note.line)) for note in notes)
+    used = {place for code, place in places if comments.silence(code, place)}
     return replace(comments, used=comments.used | used)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 from migrate.rewrite.rule import Rule
 from migrate.units import classes_in
+
+
+@cache
+def rules_by_name() -> Mapping[str, Rule]:
+    """Return an instance of every rule by its name."""
+    return {rule.name: rule for rule in all_rules()}
 
 
 @cache

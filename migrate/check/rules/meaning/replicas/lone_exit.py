@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.common import handlers_of
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.own_values import decided_alone
@@ -151,7 +152,7 @@ class LoneExit(Hazard):
         context = facts.context
         if not context.calls.replicated or not _is_in_training(node, facts):
             return
-        if _is_caught(node, facts) or facts.guards.around(node) is not None:
+        if any(handlers_of(node, facts)) or facts.guards.around(node) is not None:
             return
         alone = decided_alone(node, context)
         if alone is None or alone.unfollowed is not None or _is_of_shape(alone.value, facts):
@@ -169,18 +170,6 @@ def _is_in_training(node: cst.CSTNode, facts: Facts) -> bool:
     """Whether a training loop of the script holds `node`; a check in a called function is one of settings."""
     loops = {id(loop) for loop in facts.steps.loops}
     return any(id(above) in loops for above in facts.context.ancestors(node))
-
-
-def _is_caught(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether a `try` around `node`, in its function, has a handler for it."""
-    below = node
-    for above in facts.context.ancestors(node):
-        if isinstance(above, cst.FunctionDef):
-            return False
-        if isinstance(above, cst.Try) and above.handlers and below is above.body:
-            return True
-        below = above
-    return False
 
 
 def _is_of_shape(value: cst.CSTNode, facts: Facts) -> bool:
