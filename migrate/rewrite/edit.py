@@ -24,6 +24,9 @@ class Edit:
         message: what is done, for the user.
         consumes: original subtrees that do not survive the edit. No other rule may edit inside them,
             and a CUDA construct in them counts as handled.
+        wrong: what happens on a TPU without the edit, and what to do: what `migrate check` says. Where it
+            is empty, `message` says it.
+        severity: how bad that is; None: as the rule says (`Rule.edited`).
     """
 
     rule: str
@@ -31,6 +34,8 @@ class Edit:
     replace: Callable[[cst.CSTNode], Replacement]
     message: str
     consumes: tuple[cst.CSTNode, ...] = ()
+    wrong: str = ""
+    severity: Severity | None = None
 
 
 class Run(list[cst.BaseStatement]):

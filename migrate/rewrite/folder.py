@@ -335,10 +335,7 @@ def _with_functions(
         last,
         {path.resolve(): of_file for path, of_file in calls.items()},
         {path.resolve(): d for path, d in contents.items() if path.resolve() not in led},
-        {
-            root / file.name: [(n.line, n.column, n.rule, n.message) for n in file.findings]
-            for file in files
-        },
+        {root / file.name: file.findings for file in files},
         root,
         leaving,
         workers.run,

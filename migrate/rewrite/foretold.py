@@ -118,7 +118,7 @@ def _joined(mended: _Mended, hazards: Sequence[Finding], config: Config) -> Iter
         if rule is None or (note.cell, note.line, note.rule) in by_hazard:
             continue
         if config.selects(code) and not done.comments.silence(code, (note.cell, note.line)):
-            severity = config.severity(code, rule.edited)
+            severity = config.severity(code, note.unedited or rule.edited)
             found.append(replace(place.finding(note, severity), fix=SAFETY[rule.safety]))
     yield from sorted(found, key=lambda one: (one.cell or 0, one.line, one.column, one.code))
 
@@ -148,7 +148,7 @@ class _Places:
             code_of(note),
             _names().get(note.rule, note.rule),
             severity,
-            note.message,
+            note.wrong or note.message,
             note.cell,
             file_line,
         )

@@ -109,6 +109,8 @@ def notes_on(found: Plan, items: Sequence[Edit | Wrap | Finding]) -> tuple[Note,
         note = Note(position.line, position.column + 1, item.rule, item.message)
         if isinstance(item, Finding):
             note = replace(note, severity=item.severity, own_code=item.code, subject=item.subject)
+        elif isinstance(item, Edit):
+            note = replace(note, wrong=item.wrong, unedited=item.severity)
         notes.append(note)
     return tuple(notes)
 

@@ -30,6 +30,8 @@ class Note:
         is_hint: whether it costs little, or another finding covers it: `migrate check` alone shows it.
         own_code: its code where that is not the rule's.
         subject: the name, as the catalogue has it, of what is reported; empty where that is no name.
+        wrong: of an edit: what happens on a TPU without it, and what to do; empty where `message` says it.
+        unedited: of an edit: how bad that is; None: as its rule says.
     """
 
     line: int
@@ -42,6 +44,8 @@ class Note:
     is_hint: bool = False
     own_code: str = ""
     subject: str = ""
+    wrong: str = ""
+    unedited: Severity | None = None
 
     @property
     def place(self) -> str:

@@ -52,6 +52,7 @@ class Kind(StrEnum):
     REWRITTEN = "rewritten"
     LEFT_ALONE = "left alone"
     REPORTED = "reported"
+    CHECKED = "checked"
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,9 @@ class Example:
 
     Args:
         kind: what the rule does with it.
-        before: the script; indented as its place in the rule's source, dedented when used.
+        before: the script; indented as its place in the rule's source, dedented when used. Of
+            `Kind.CHECKED`, the lines of which `migrate check` speaks end in the rule's code, and the
+            severity where that is not `Rule.edited`: `# XLA824 info`.
         after: the script as written; empty where nothing is edited.
         reports: what the finding's message says (a part of it), for `Kind.REPORTED`.
     """
@@ -84,6 +87,11 @@ def left_alone(before: str) -> Example:
 def reported(before: str, reports: str) -> Example:
     """Return an example that the rule names to the user and does not edit."""
     return Example(Kind.REPORTED, inspect.cleandoc(before) + "\n", reports=reports)
+
+
+def checked(script: str) -> Example:
+    """Return an example with the lines that `migrate check` reports in the rule's name, and no others."""
+    return Example(Kind.CHECKED, inspect.cleandoc(script) + "\n")
 
 
 class Rule(ABC):
@@ -115,7 +123,7 @@ class Rule(ABC):
     def __init_subclass__(cls) -> None:
         if not cls.__doc__:
             raise TypeError(f"rule {cls.__name__} has no docstring: it is the rule's page")
-        shown = {example.kind for example in getattr(cls, "examples", ())}
+        shown = {Kind.CHECKED, *(example.kind for example in getattr(cls, "examples", ()))}
         if cls.safety is Safety.REPORT_ONLY:
             shown.add(Kind.REWRITTEN)
         if missing := [kind.value for kind in Kind if kind not in shown]:
@@ -134,9 +142,17 @@ class Rule(ABC):
         message: str,
         *,
         consumes: Iterable[cst.CSTNode] = (),
+        wrong: str = "",
+        severity: Severity | None = None,
     ) -> Edit:
-        """Return an edit of `node` in this rule's name."""
-        return Edit(self.name, node, replace, message, tuple(consumes))
+        """Return an edit of `node` in this rule's name.
+
+        Args:
+            node, replace, message, consumes: as `Edit` has them.
+            wrong: what happens on a TPU without the edit, and what to do.
+            severity: how bad that is, where it is not the rule's usual.
+        """
+        return Edit(self.name, node, replace, message, tuple(consumes), wrong, severity)
 
     def report(
         self,
@@ -145,6 +161,7 @@ class Rule(ABC):
         severity: Severity | None = None,
         *,
         subject: str = "",
+        code: str = "",
     ) -> Iterator[Finding]:
         """Yield a finding at `node` in this rule's name, as bad as the rule's usually are by default.
 
@@ -153,5 +170,6 @@ class Rule(ABC):
             message: what happens, and what to do.
             severity: how bad that is.
             subject: the name of what is reported, as the catalogue has it.
+            code: of the hazard that this is, where it is not the rule's own.
         """
-        yield Finding(self.name, node, message, severity or self.severity, subject=subject)
+        yield Finding(self.name, node, message, severity or self.severity, code, subject)

@@ -372,8 +372,7 @@ def with_hazards(draft: Draft, facts: Facts, config: Config) -> Draft:
         facts: what is known of it as it is now.
         config: which findings are reported.
     """
-    spoken = [(note.line, note.column, note.rule, note.message) for note in draft.findings]
-    spoken += [(line, 1, "tied-weights", "") for line in draft.moved]
+    spoken = [*draft.findings, *(Note(line, 1, "tied-weights", "") for line in draft.moved)]
     left = after_rewrite(decoded(draft.before, draft.path), facts, spoken)
     if draft.led:
         left = tuple(hazard for hazard in left if not _is_named(hazard, draft))

@@ -10,6 +10,7 @@ from migrate.reading.facts import Facts
 from migrate.reading.script import Script
 from migrate.reading.tree.source import parse
 from migrate.rewrite.left.after import Left, after_rewrite
+from migrate.rewrite.results import Note
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.story import rewrite_source
 
@@ -45,7 +46,8 @@ def train(model, loader, optimizer):
 
 def left(before: str, after: str, spoken: list[tuple[int, int, str, str]]) -> tuple[Left, ...]:
     source = parse(inspect.cleandoc(after).encode() + b"\n", Path("script.py"))
-    found = after_rewrite(inspect.cleandoc(before) + "\n", Facts(Script(source)), spoken)
+    notes = [Note(*one) for one in spoken]
+    found = after_rewrite(inspect.cleandoc(before) + "\n", Facts(Script(source)), notes)
     return tuple(one for one in found if not one.is_hint)
 
 

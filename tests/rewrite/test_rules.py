@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from migrate.check.config import Config
+from migrate.check.hazard import Example as marked  # noqa: N813
 from migrate.reading.tree.source import parse
+from migrate.rewrite.foretold import findings_of
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.rule import Example, Kind, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules import all_rules
@@ -44,6 +47,8 @@ def test_example(rule: Rule, example: Example) -> None:
             assert not reports
         case Kind.REPORTED:
             assert any(example.reports in message for message in reports), reports
+        case Kind.CHECKED:
+            assert not example.after
 
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
@@ -52,6 +57,18 @@ def test_a_second_run_changes_nothing(rule: Rule, example: Example) -> None:
     again = rewrite_source(parse(once, path(rule)), options=rule.options)
     assert not again.changed
     assert not again.edits
+
+
+CHECKED = [one for one in EXAMPLES if one.values[1].kind is Kind.CHECKED]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("rule", "example"), CHECKED)
+def test_what_check_says(rule: Rule, example: Example, tmp_path: Path) -> None:
+    script = tmp_path / path(rule)
+    script.write_text(example.before)
+    _, found = findings_of([script], Config(root=tmp_path))
+    said = {one.line: one.severity for one in found if one.code == rule.code}
+    assert said == marked(example.before).expected(rule.code, rule.edited)
 
 
 def test_a_rule_without_its_examples_does_not_register() -> None:

@@ -29,6 +29,7 @@ def rule_page(rule: Rule) -> str:
         (Kind.REWRITTEN, "Rewritten"),
         (Kind.LEFT_ALONE, "Left alone"),
         (Kind.REPORTED, "Reported, not edited"),
+        (Kind.CHECKED, "What `migrate check` says of it, line by line"),
     ):
         shown = [example for example in rule.examples if example.kind is kind]
         if shown:

@@ -26,6 +26,7 @@ from migrate.reading.script import Script
 from migrate.reading.tree.depth import deep
 from migrate.reading.tree.origins import origins
 from migrate.reading.tree.source import parse
+from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.left.deferrable import SUGGESTION, deferrable_lines
 from migrate.rewrite.left.remaining import NAME as REMAINING
 from migrate.rewrite.options import DEFAULT
@@ -40,8 +41,6 @@ MENTIONED = frozenset(
 HARMLESS = frozenset({"XLA709"})
 # Reads of the device; a rewrite mentions those of every step.
 READS = frozenset({"XLA110", "XLA201", "XLA202", "XLA203", "XLA204", "XLA205"})
-# Line, column, rule and message of what the rewrite reports.
-Spoken = tuple[int, int, str, str]
 
 
 @dataclass(frozen=True)
@@ -76,23 +75,20 @@ def note_of(left: Left) -> Note:
     )
 
 
-def after_rewrite(
-    original: str, rewritten: Facts, spoken: Sequence[Spoken] = ()
-) -> tuple[Left, ...]:
+def after_rewrite(original: str, rewritten: Facts, spoken: Sequence[Note] = ()) -> tuple[Left, ...]:
     """Return what the rewrite did not handle and would fail, hang or be slow on a TPU.
 
     Args:
         original: the text of the script before the rewrite.
         rewritten: the script after it, or as it was where nothing changed.
-        spoken: line, column, rule and message of what the rewrite itself reports, in the original. A
-            hazard of which its rule speaks there is not said twice, nor the import of a library whose
-            uses are reported.
+        spoken: what the rewrite itself reports, in the original. A hazard that is reported there is not
+            said twice, nor the import of a library whose uses are reported.
     """
     return left_of(rewritten, original, spoken)
 
 
 def left_of(
-    facts: Facts, original: str, spoken: Sequence[Spoken], whole: bool = True
+    facts: Facts, original: str, spoken: Sequence[Note], whole: bool = True
 ) -> tuple[Left, ...]:
     """Return the same of a script of which more is known; unless `whole`, of what other files' steps run."""
     lines = original.splitlines()
@@ -122,17 +118,21 @@ def left_of(
         end = max(column, one.end_column + shift)
         rules = hazards[one.code].spoken_by
         if any(
-            said == line
+            said.line == line
             and (
-                rule in rules
-                or (rule == REMAINING and (column <= at < end or message == one.message))
+                said.rule in rules
+                or code_of(said) == one.code
+                or (
+                    said.rule == REMAINING
+                    and (column <= said.column < end or said.message == one.message)
+                )
             )
-            for said, at, rule, message in spoken
+            for said in spoken
         ):
             continue
         if isinstance(hazards[one.code], ImportHazard):
             library = re.split(r"[.:]", one.message)[0]
-            used = any(message.startswith((f"{library}.", f"{library}:")) for *_, message in spoken)
+            used = any(said.message.startswith((f"{library}.", f"{library}:")) for said in spoken)
             is_hint = is_hint or used
         message = said_at_origin(one.message, origin)
         reads = one.code in READS or one.code == "XLA208"
@@ -202,7 +202,7 @@ class Look:
     after: bytes
     calls: ModuleCalls
     entries: Mapping[int, Entry]
-    spoken: tuple[Spoken, ...] = field(default=())
+    spoken: tuple[Note, ...] = field(default=())
 
 
 class Run(Protocol):
@@ -217,7 +217,7 @@ def left_in_functions(
     last: Analysis,
     calls: Mapping[Path, ModuleCalls],
     before: Mapping[Path, bytes],
-    spoken: Mapping[Path, Sequence[Spoken]],
+    spoken: Mapping[Path, Sequence[Note]],
     folder: Path,
     left_before: Mapping[Path, tuple[Leaving, ...]],
     run: Run,
@@ -342,7 +342,7 @@ def left_for(facts: Facts, name: str, before: bytes, after: bytes) -> tuple[Leav
 
 
 def _left_in(facts: Facts, look: Look) -> tuple[Left, ...]:
-    told = {(line, rule) for line, _, rule, _ in look.spoken}
+    told = {(said.line, said.rule) for said in look.spoken}
     text = look.before.decode(errors="replace")
     left = left_of(facts, text, look.spoken, whole=False)
     return tuple(one for one in left if (one.line, one.code) not in told)
