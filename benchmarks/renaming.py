@@ -22,9 +22,9 @@ from pathlib import Path
 import libcst as cst
 
 from migrate.errors import MigrateError
-from migrate.reading.tree.source import parse
 from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 KEPT = frozenset({*dir(builtins), "self", "cls", "_", "__all__"})
 # A rule or a code, and the line.

@@ -30,14 +30,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.facts import ModuleCalls, calls_of_file
-from migrate.reading.project.project import Project
-from migrate.reading.tree.prescan import concerns_rules
-from migrate.reading.tree.source import NotPythonError, NotUtf8Error, Source, parse
+from migrate.catalogue.prescan import concerns_rules
+from migrate.model.calls.analysis import Analysis
+from migrate.model.facts import ModuleCalls, calls_of_file
+from migrate.model.project.project import Project
 from migrate.rewrite.apply import RuleConflictError, apply
 from migrate.rewrite.story import NotStableError, check_stable, rewrite_source
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.source import NotPythonError, NotUtf8Error, Source, parse
 
 PACKAGES = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")

@@ -70,7 +70,7 @@ import resource, sys
 from pathlib import Path
 import libcst
 from libcst import metadata
-from migrate.reading.tree.memory import collect_seldom
+from migrate.syntax.memory import collect_seldom
 from migrate.rewrite.folder import files_of
 collect_seldom()
 ASKED = [
@@ -90,8 +90,8 @@ for path in files_of(Path(sys.argv[1])):
 GROWTH = """
 import sys, time
 from pathlib import Path
-from migrate.reading.tree.memory import collect_seldom
-from migrate.reading.tree.source import parse
+from migrate.syntax.memory import collect_seldom
+from migrate.syntax.source import parse
 from migrate.rewrite.story import rewrite_source
 collect_seldom()
 scripts = eval(sys.stdin.read())

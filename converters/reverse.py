@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from converters.atomic import require_writable
-from converters.back.arrays import PytreeLike, open_arrays
 from converters.back.restoring import RestoredRow, Restoring, total
 from converters.back.safetensors_output import write_leaves
 from converters.back.sources import Example, from_mapping, from_module, misfits_of
@@ -17,6 +16,7 @@ from converters.checkpoint.reader import Checkpoint
 from converters.errors import KeptFileError, MisfitError, ModelLoadError, OutputError
 from converters.kept import Kept, kept_path, read_kept
 from converters.model import load_config_model, load_model, require_module, what_it_describes
+from converters.output.arrays import PytreeLike, open_arrays
 
 TorchFormat = Literal["safetensors", "pt"]
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from migrate.reading.catalogue import catalogue
-from migrate.reading.catalogue.entry import Entry
+from migrate.catalogue import catalogue
+from migrate.catalogue.entry import Entry
 from shims.patches import assemble, cuda, rng
 from shims.patches.devices import Devices, HostPlace
 
 HEAD = """# What XLA makes of each name
 
-Made from `migrate/reading/catalogue` and from the answers of `shims` by `make docs`; the names of torch.cuda
+Made from `migrate/catalogue` and from the answers of `shims` by `make docs`; the names of torch.cuda
 are called by a test. A name stands for all that lies below it, unless it works. Native is torch_xla, portable
 is shims (where it says nothing else, the same); `migrate check` and `migrate rewrite` speak of the name by
 that code and that rule. Under `python -m shims` unedited scripts get what the last column says

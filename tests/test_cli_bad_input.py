@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from migrate.cli import commands
-from migrate.reading.tree.source import NotPythonError, require_python
 from migrate.rewrite.folder import rewrite_folder
+from migrate.syntax.source import NotPythonError, require_python
 from tests.waiting import LIMIT, until
 
 MIGRATE = Path(sys.executable).with_name("migrate")

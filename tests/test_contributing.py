@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.rule import Kind, Rule
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 ROOT = Path(__file__).parents[1]
 

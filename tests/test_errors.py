@@ -8,7 +8,7 @@ import pytest
 
 from migrate.errors import MigrateError
 from migrate.fit.products import UnknownProductError
-from migrate.reading.tree.source import UnreadableScriptError
+from migrate.syntax.source import UnreadableScriptError
 
 ERRORS = (
     MigrateError("x.py", "look"),

@@ -42,11 +42,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from migrate.reading.accelerators.programs import programs_of
-from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.scopes import Function, Region, Scope
-from migrate.reading.project.project import Project
-from migrate.reading.values.words import STEPS
+from migrate.catalogue.words import STEPS
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.scopes import Function, Region, Scope
+from migrate.model.objects.programs import programs_of
+from migrate.model.project.project import Project
 from migrate.rewrite.folder import files_of, rewrite_folder
 from migrate.rewrite.results import FolderRewrite
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from converters.back.arrays import open_arrays
 from converters.checkpoint.pytree import flatten
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import CheckpointDamagedError, TargetError
 from converters.model import imported, split_call
+from converters.output.arrays import open_arrays
 
 # Inputs to try where none are given: token ids, images, vectors.
 _GUESSES: tuple[tuple[tuple[int, ...], str], ...] = (

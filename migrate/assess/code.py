@@ -8,7 +8,7 @@ from pathlib import Path
 
 from migrate.assess.found import Code, Todo
 from migrate.check.hazard import Severity
-from migrate.reading.project.project import Project
+from migrate.model.project.project import Project
 from migrate.rewrite.left.work import work_of
 from migrate.rewrite.results import FolderRewrite
 

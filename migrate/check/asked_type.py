@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code
+from migrate.syntax.tree import code
 
 PLAIN = frozenset({"bool", "float", "int", "str"})
 LEAVING = (cst.Return, cst.Continue, cst.Break, cst.Raise)

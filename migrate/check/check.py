@@ -9,19 +9,19 @@ from pathlib import Path
 
 import libcst as cst
 
+from migrate.catalogue.prescan import concerned
 from migrate.check.config import Config
 from migrate.check.finding import UNUSED_IGNORE, Finding
 from migrate.check.hazard import Hazard, Hit, Severity
 from migrate.check.ignores import ignores, silenced
 from migrate.check.rules import all_hazards
-from migrate.reading.calls.facts import ModuleCalls
+from migrate.model.facts import ModuleCalls
 from migrate.reading.facts import Facts, facts_of
 from migrate.reading.names.dead_branches import never_runs
-from migrate.reading.project.entries import Entry
 from migrate.reading.project.workers import kept, let_go
 from migrate.reading.script import Script
-from migrate.reading.tree.prescan import concerned
-from migrate.reading.tree.source import Source, parse
+from migrate.reading.values.entries import Entry
+from migrate.syntax.source import Source, parse
 
 NAMES = frozenset({cst.Name, cst.Attribute})
 

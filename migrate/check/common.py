@@ -8,22 +8,22 @@ from typing import ClassVar
 
 import libcst as cst
 
+from migrate.catalogue import catalogue
 from migrate.check.hazard import Hazard, Hit, Severity
 from migrate.check.only_cuda import only_with_cuda
 from migrate.check.work import Work
-from migrate.reading.catalogue import catalogue
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.steps.evaluating import in_evaluation
 from migrate.reading.steps.in_step import When
-from migrate.reading.tree.tree import (
+from migrate.reading.values.collectives import makes_gloo_group
+from migrate.syntax.tree import (
     code,
     compared_with_type,
     is_attribute_of_self,
     keyword,
     string_value,
 )
-from migrate.reading.values.collectives import makes_gloo_group
 
 # The library whose evaluator gathers results by a collective of its own, and the method that does.
 EVALUATORS = "faster_coco_eval"

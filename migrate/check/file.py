@@ -11,14 +11,14 @@ from migrate.check.hazard import Severity
 from migrate.check.notebook import check_notebook
 from migrate.check.prescan import is_handed_hazards, may_hold_hazards
 from migrate.errors import MigrateError
-from migrate.reading.notebook.text import (
+from migrate.syntax.depth import deep
+from migrate.syntax.notebook.text import (
     SUFFIX,
     InvalidNotebookError,
     NoCodeError,
     parse_notebook,
 )
-from migrate.reading.tree.depth import deep
-from migrate.reading.tree.source import (
+from migrate.syntax.source import (
     NotPythonError,
     NotUtf8Error,
     UnreadableScriptError,

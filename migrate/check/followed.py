@@ -12,17 +12,17 @@ from typing import Self, TypeVar
 from migrate.check.check import Known
 from migrate.check.prescan import is_handed_hazards
 from migrate.errors import MigrateError
-from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.facts import ModuleCalls, calls_of_file
+from migrate.model.calls.analysis import Analysis
+from migrate.model.facts import ModuleCalls, calls_of_file
+from migrate.model.project.project import MOST_MODULES, Project, root_of
 from migrate.reading.facts import Facts
-from migrate.reading.notebook.cells import code_of
-from migrate.reading.notebook.text import SUFFIX
-from migrate.reading.project.entries import Entry
-from migrate.reading.project.project import MOST_MODULES, Project, root_of
 from migrate.reading.project.reach import Entries, Leaving, leaving, reached, starts
 from migrate.reading.project.workers import OfFile, Workers, keep, kept, let_go
 from migrate.reading.script import Script
-from migrate.reading.tree.source import parse
+from migrate.reading.values.entries import Entry
+from migrate.syntax.notebook.cells import code_of
+from migrate.syntax.notebook.text import SUFFIX
+from migrate.syntax.source import parse
 
 Work = TypeVar("Work", bound=OfFile)
 Result = TypeVar("Result")

@@ -122,7 +122,7 @@ class Hazard(ABC):
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]]
     examples: ClassVar[tuple[Example, ...]]
     mended: ClassVar[Example]  # what the reported example becomes; nothing in it is reported
-    words: ClassVar[str] = ""  # see `migrate.reading.tree.prescan.Worded`
+    words: ClassVar[str] = ""  # see `migrate.catalogue.prescan.Worded`
     # Whether it looks only at those names and attributes that stand for something imported.
     of_names: ClassVar[bool] = False
     # Rewrite rules whose finding on the same line says the same.

@@ -10,11 +10,11 @@ from migrate.check.check import check_context
 from migrate.check.config import Config
 from migrate.check.finding import UNREADABLE, Finding
 from migrate.check.hazard import Severity
-from migrate.reading.calls.facts import ModuleCalls
-from migrate.reading.notebook.cells import Cells, join
-from migrate.reading.notebook.text import Notebook, written_scripts
+from migrate.model.facts import ModuleCalls
 from migrate.reading.script import Script
-from migrate.reading.tree.source import NotPythonError, parse
+from migrate.syntax.notebook.cells import Cells, join
+from migrate.syntax.notebook.text import Notebook, written_scripts
+from migrate.syntax.source import NotPythonError, parse
 
 NAME = "not-python"
 

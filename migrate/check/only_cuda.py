@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import libcst as cst
 
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, nodes, nodes_of, string_value
 from migrate.reading.values.devices import names_cuda
+from migrate.syntax.tree import code, nodes, nodes_of, string_value
 
 # What places values and models: a branch for CUDA that does it has to be one for a TPU too.
 PLACES = frozenset(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from migrate.reading.calls.facts import ModuleCalls
-from migrate.reading.catalogue import catalogue
-from migrate.reading.tree.prescan import seen_by
+from migrate.catalogue import catalogue
+from migrate.catalogue.prescan import seen_by
+from migrate.model.facts import ModuleCalls
 
 # Every hazard needs one of these in the file: a name of the library, of CUDA or of NCCL, a name of which the
 # catalogue has a hazard, or a method that only matters in a file that also names torch.

@@ -16,11 +16,11 @@ from migrate.check.finding import Finding
 from migrate.check.followed import Followed, Job
 from migrate.check.hazard import Severity
 from migrate.check.prescan import may_hold_hazards
-from migrate.reading.notebook.text import SUFFIX, read_notebook
 from migrate.reading.project.progress import Tell, silent
-from migrate.reading.tree.depth import deep
-from migrate.reading.tree.memory import seldom_collected
-from migrate.reading.tree.source import UnreadableScriptError
+from migrate.syntax.depth import deep
+from migrate.syntax.memory import seldom_collected
+from migrate.syntax.notebook.text import SUFFIX, read_notebook
+from migrate.syntax.source import UnreadableScriptError
 
 # Fewer files than this are checked before other processes have started.
 FEW = 20

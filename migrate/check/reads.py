@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from migrate.catalogue.words import ONLY_TENSORS, READS
 from migrate.check.hazard import Hazard, Hit, Severity
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
-from migrate.reading.tree.tree import code, last_part
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import ONLY_TENSORS, READS
+from migrate.syntax.tree import code, last_part
 
 # Questions whether a number is a number, which need it.
 CHECKS = frozenset(

@@ -90,9 +90,9 @@ def by_values(checkpoint: Meant, options: Mapping[str, Any]) -> Iterator[Path]:
         if options[name] not in (None, ()):
             option = name.replace("_", "-")
             raise click.UsageError(f"--values says it all: leave --{option} out")
-    from converters.back.arrays import open_arrays
     from converters.checkpoint import open_checkpoint
     from converters.mapping.file import save_mapping
+    from converters.output.arrays import open_arrays
     from converters.target.values import fit_values
 
     torch = open_checkpoint(checkpoint.place, options["key"], as_stored=options["as_stored"])

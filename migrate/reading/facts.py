@@ -7,16 +7,16 @@ from functools import cached_property, lru_cache
 
 import libcst as cst
 
+from migrate.catalogue.launchers import LAUNCHERS
+from migrate.catalogue.words import RANKS
 from migrate.reading.names.bindings import Bindings
 from migrate.reading.names.names import Names, names_of
-from migrate.reading.project.entries import Entry
 from migrate.reading.replicas.guards import Guards
-from migrate.reading.replicas.launchers import LAUNCHERS
 from migrate.reading.script import Script
 from migrate.reading.steps.in_step import Steps
-from migrate.reading.tree.tree import dotted, string_value
+from migrate.reading.values.entries import Entry
 from migrate.reading.values.values import Values
-from migrate.reading.values.words import RANKS
+from migrate.syntax.tree import dotted, string_value
 
 EXPORTS = frozenset({"torch.onnx.export", "torch.jit.save"})
 RUNTIMES = frozenset({"onnx", "onnxruntime", "tensorrt", "torch_tensorrt", "coremltools"})

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 import libcst as cst
 
 from migrate.errors import MigrateError
-from migrate.reading.tree.tree import nodes
 from migrate.rewrite.edits.alignment import Alignment, as_around
 from migrate.rewrite.edits.definitions import Definitions, add_definitions
 from migrate.rewrite.edits.imports import Imports, add_imports, no_longer_used, remove_imports
 from migrate.rewrite.edits.nodes import with_parentheses
 from migrate.rewrite.edits.statements import Statements
 from migrate.rewrite.rule import Edit, Wrap
+from migrate.syntax.tree import nodes
 
 
 class RuleConflictError(MigrateError):

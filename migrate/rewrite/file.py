@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from migrate.reading.notebook.text import SUFFIX, read_notebook
-from migrate.reading.tree.depth import deep
-from migrate.reading.tree.memory import seldom_collected
 from migrate.rewrite.notebook import rewrite_notebook
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite
+from migrate.syntax.depth import deep
+from migrate.syntax.memory import seldom_collected
+from migrate.syntax.notebook.text import SUFFIX, read_notebook
 
 
 @seldom_collected()

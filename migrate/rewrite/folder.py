@@ -7,28 +7,23 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from migrate.catalogue.prescan import concerns_rules
 from migrate.check.config import Config
 from migrate.check.project import is_excluded
 from migrate.errors import MigrateError
-from migrate.reading.accelerators.asked import spelled_devices
-from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.facts import ModuleCalls, calls_of_file
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.reexports import reexports_of
+from migrate.model.facts import ModuleCalls, calls_of_file
+from migrate.model.objects.asked import spelled_devices
+from migrate.model.processes.led import led_of
+from migrate.model.processes.one_by_one import starting_replicas
+from migrate.model.processes.started import is_distributed_training
+from migrate.model.project.project import Project
+from migrate.model.project.shadowing import shadowing
 from migrate.reading.facts import facts_of
-from migrate.reading.names.reexports import reexports_of
-from migrate.reading.notebook.cells import join
-from migrate.reading.notebook.text import SUFFIX, parse_notebook
-from migrate.reading.processes.led import led_of
-from migrate.reading.processes.one_by_one import starting_replicas
-from migrate.reading.processes.started import is_distributed_training
 from migrate.reading.project.progress import Tell, silent
-from migrate.reading.project.project import Project
 from migrate.reading.project.reach import Leaving, entered_by_steps
-from migrate.reading.project.shadowing import shadowing
 from migrate.reading.project.workers import Workers, keep, let_go
-from migrate.reading.tree.depth import deep
-from migrate.reading.tree.memory import seldom_collected
-from migrate.reading.tree.prescan import concerns_rules
-from migrate.reading.tree.source import UnreadableScriptError, parse, why_unread
 from migrate.rewrite.left.after import left_for, left_in_functions, note_of
 from migrate.rewrite.left.answered import without_answered
 from migrate.rewrite.left.configurations import absent_submodules, in_configurations
@@ -41,6 +36,11 @@ from migrate.rewrite.own_shims import PORTABLE, OwnShimsError, check_own_shims
 from migrate.rewrite.results import FileRewrite, FolderRewrite
 from migrate.rewrite.story import Draft, first_turn, next_turn, with_hazards
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.depth import deep
+from migrate.syntax.memory import seldom_collected
+from migrate.syntax.notebook.cells import join
+from migrate.syntax.notebook.text import SUFFIX, parse_notebook
+from migrate.syntax.source import UnreadableScriptError, parse, why_unread
 
 # Not part of the source: left out of the rewritten folder, and not looked into.
 LEFT_OUT = frozenset(

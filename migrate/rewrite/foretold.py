@@ -18,7 +18,6 @@ from migrate.check.hazard import Severity
 from migrate.check.project import Checked, counted, hazards_of, python_files
 from migrate.check.rules import all_hazards
 from migrate.errors import MigrateError
-from migrate.reading.notebook.text import SUFFIX, parse_notebook
 from migrate.reading.project.progress import Tell, silent
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
@@ -28,6 +27,7 @@ from migrate.rewrite.options import Options
 from migrate.rewrite.results import FileRewrite, Note, Rewrite
 from migrate.rewrite.rule import Safety
 from migrate.rewrite.rules import all_rules, rules_by_name
+from migrate.syntax.notebook.text import SUFFIX, parse_notebook
 
 SAFETY = {Safety.SAFE: Fix.SAFE, Safety.UNSAFE: Fix.UNSAFE, Safety.REPORT_ONLY: Fix.NONE}
 

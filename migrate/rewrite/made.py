@@ -10,8 +10,6 @@ from functools import lru_cache
 import libcst as cst
 
 from migrate.errors import MigrateError
-from migrate.reading.tree.source import NotPythonError, Source, require_python
-from migrate.reading.tree.tree import nodes_of
 from migrate.rewrite.apply import apply
 from migrate.rewrite.edits.one_cell import within_cells
 from migrate.rewrite.plan import Plan, plan
@@ -19,6 +17,8 @@ from migrate.rewrite.results import Note
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
 from migrate.rewrite.withdrawn import claims, culprits
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.source import NotPythonError, Source, require_python
+from migrate.syntax.tree import nodes_of
 
 
 def planned(script: Workspace, rules: Sequence[Rule], *, rest: bool = True) -> Plan:

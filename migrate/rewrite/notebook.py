@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from migrate.catalogue.prescan import concerns_rules
 from migrate.check.finding import UNREADABLE
 from migrate.errors import MigrateError
-from migrate.reading.notebook.cells import RULE, Cells, NotMappedError, join
-from migrate.reading.notebook.shell import shell_advice
-from migrate.reading.notebook.text import WRITES, Cell, Notebook, parse_notebook, written_scripts
-from migrate.reading.tree.prescan import concerns_rules
-from migrate.reading.tree.source import NotPythonError, parse
 from migrate.rewrite.left.selected import selected
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.results import NO_COMMENTS, Comments, Note, Rewrite
 from migrate.rewrite.story import NotStableError, check_stable, rewrite_source
+from migrate.syntax.notebook.cells import RULE, Cells, NotMappedError, join
+from migrate.syntax.notebook.shell import shell_advice
+from migrate.syntax.notebook.text import WRITES, Cell, Notebook, parse_notebook, written_scripts
+from migrate.syntax.source import NotPythonError, parse
 
 
 def rewrite_notebook(notebook: Notebook, *, options: Options = DEFAULT) -> Rewrite:

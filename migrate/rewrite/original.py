@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from migrate.reading.tree.origins import origins
+from migrate.syntax.origins import origins
 from shims._started import stand_in
 
 

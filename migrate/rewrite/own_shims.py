@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from migrate.errors import MigrateError
-from migrate.reading.project.shadowing import shadowing
+from migrate.model.project.shadowing import shadowing
 from migrate.rewrite.made import applied
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.results import Note

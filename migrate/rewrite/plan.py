@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from migrate.catalogue.prescan import concerned
 from migrate.errors import MigrateError
-from migrate.reading.tree.prescan import concerned
-from migrate.reading.tree.tree import nodes
 from migrate.rewrite.edits.registering import register
 from migrate.rewrite.left.remaining import remaining
 from migrate.rewrite.rule import Edit, Finding, Rule, Wrap
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import nodes
 
 NAMES = frozenset({cst.Name, cst.Attribute})
 

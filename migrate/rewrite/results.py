@@ -12,8 +12,8 @@ from pathlib import Path
 from migrate.check.counted import is_test
 from migrate.check.redirects import naming
 from migrate.check.severity import Severity
-from migrate.reading.notebook.text import SUFFIX, Notebook
-from migrate.reading.tree.source import Source, decoded
+from migrate.syntax.notebook.text import SUFFIX, Notebook
+from migrate.syntax.source import Source, decoded
 
 
 @dataclass(frozen=True)

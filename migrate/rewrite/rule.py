@@ -107,7 +107,7 @@ class Rule(ABC):
     severity: ClassVar[Severity] = Severity.ERROR  # of its findings, where they do not say another
     edited: ClassVar[Severity] = Severity.ERROR  # of what it edits, were that left as it is
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]]
-    words: ClassVar[str] = ""  # see `migrate.reading.tree.prescan.Worded`
+    words: ClassVar[str] = ""  # see `migrate.catalogue.prescan.Worded`
     # Whether it looks only at those names and attributes that stand for something imported.
     of_names: ClassVar[bool] = False
     examples: ClassVar[tuple[Example, ...]]

@@ -12,19 +12,9 @@ from migrate.check.config import Config
 from migrate.check.hazard import Severity
 from migrate.check.ignores import ignores
 from migrate.errors import MigrateError
-from migrate.reading.calls.facts import ModuleCalls
+from migrate.model.facts import ModuleCalls
+from migrate.reading.collectives.pending_values import COLLECTIVE
 from migrate.reading.facts import Facts, facts_of
-from migrate.reading.flow.pending_values import COLLECTIVE
-from migrate.reading.tree.depth import deep
-from migrate.reading.tree.origins import origins
-from migrate.reading.tree.source import (
-    NotPythonError,
-    Source,
-    decoded,
-    parse,
-    read,
-    why_unread,
-)
 from migrate.rewrite.left.after import (
     Left,
     after_rewrite,
@@ -45,6 +35,16 @@ from migrate.rewrite.rule import Edit, Rule, Wrap
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.withdrawn import EVERYWHERE, Withdrawn, is_covered
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.depth import deep
+from migrate.syntax.origins import origins
+from migrate.syntax.source import (
+    NotPythonError,
+    Source,
+    decoded,
+    parse,
+    read,
+    why_unread,
+)
 
 # The rules; those that look at what these have made; what the two enable; a rule that still finds something
 # to change after so many turns does not settle.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from migrate.errors import MigrateError
-from migrate.reading.project.project import Project, root_of
+from migrate.model.project.project import Project, root_of
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import files_of, rewrite_folder
 from migrate.rewrite.results import Note

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from migrate.reading.calls.facts import ModuleCalls
+from migrate.model.facts import ModuleCalls
 from migrate.reading.script import Script
-from migrate.reading.tree.source import Source
 from migrate.rewrite.edits.definitions import Definitions
 from migrate.rewrite.edits.imports import Imports
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.styles.vocabulary import Vocabulary, vocabulary_of
+from migrate.syntax.source import Source
 
 
 class Workspace(Script):

@@ -9,8 +9,8 @@ import pytest
 
 from migrate.check.check import check_source
 from migrate.check.config import Config
-from migrate.reading.tree.source import parse
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 SCRIPT = """
     import copy

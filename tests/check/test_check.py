@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from migrate.catalogue import catalogue
+from migrate.catalogue.prescan import concerns_rules
 from migrate.check import check as check_module
 from migrate.check.config import BadConfigError, Config, find_config
 from migrate.check.hazard import Severity
 from migrate.check.prescan import may_hold_hazards
 from migrate.check.project import check_paths, python_files
 from migrate.cli import commands
-from migrate.reading.catalogue import catalogue
-from migrate.reading.tree.prescan import concerns_rules
-from migrate.reading.tree.source import UnreadableScriptError
+from migrate.syntax.source import UnreadableScriptError
 
 ERROR = "import torch.distributed as dist\n\ndist.init_process_group('nccl')\n"
 WARNING = "import torch\n\ndevice = 'cuda' if torch.cuda.is_available() else 'cpu'\n"

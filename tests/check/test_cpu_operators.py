@@ -13,9 +13,9 @@ import pytest
 from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.check.hazard import Severity
-from migrate.reading.tree.source import parse
 from migrate.rewrite.options import Options, Style
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 ON_CPU = [
     "F.unfold(x, 3)",

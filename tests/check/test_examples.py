@@ -10,7 +10,7 @@ from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.check.hazard import Example, Hazard, Severity, example
 from migrate.check.rules import all_hazards
-from migrate.reading.tree.source import parse
+from migrate.syntax.source import parse
 
 EXAMPLES = [
     pytest.param(hazard, one, id=f"{hazard.code}-{number}")

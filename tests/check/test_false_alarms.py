@@ -12,7 +12,7 @@ from migrate.check.config import Config
 from migrate.check.file import check_file
 from migrate.check.finding import Finding
 from migrate.check.project import check_paths
-from migrate.reading.tree.source import parse
+from migrate.syntax.source import parse
 
 HEAD = "import torch\nfrom torch import nn\n"
 SCRIPTS = {

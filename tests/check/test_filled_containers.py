@@ -8,7 +8,7 @@ import pytest
 
 from migrate.check.check import check_source
 from migrate.check.config import Config
-from migrate.reading.tree.source import parse
+from migrate.syntax.source import parse
 
 SCRIPT = """
 from collections import defaultdict

@@ -11,7 +11,7 @@ from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.check.hazard import Severity
 from migrate.check.project import check_paths
-from migrate.reading.tree.source import parse
+from migrate.syntax.source import parse
 
 HEAD = """
 import contextlib

@@ -8,10 +8,10 @@ import pytest
 
 from migrate.check.check import check_source
 from migrate.check.config import Config
-from migrate.reading.tree.source import parse
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import Options, Style
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 TRAINING = """
 import random as rnd

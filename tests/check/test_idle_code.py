@@ -11,7 +11,7 @@ from migrate.check.config import Config
 from migrate.check.finding import Finding
 from migrate.check.hazard import Severity
 from migrate.check.project import check_paths
-from migrate.reading.tree.source import parse
+from migrate.syntax.source import parse
 
 SCRIPT = """
 import torch

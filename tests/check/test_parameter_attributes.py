@@ -10,9 +10,9 @@ from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.check.hazard import Severity
 from migrate.check.project import check_paths
-from migrate.reading.tree.source import parse
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import Options, Style
+from migrate.syntax.source import parse
 
 NET = """
 import torch

@@ -10,8 +10,8 @@ import pytest
 from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.check.hazard import Severity
-from migrate.reading.tree.source import parse
 from migrate.rewrite.story import rewrite, rewrite_source
+from migrate.syntax.source import parse
 
 HEAD = """\
 import torch

@@ -10,7 +10,7 @@ import pytest
 from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.check.finding import Finding
-from migrate.reading.tree.source import parse, read
+from migrate.syntax.source import parse, read
 
 
 def check(script: str) -> tuple[Finding, ...]:

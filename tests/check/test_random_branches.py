@@ -10,7 +10,7 @@ import pytest
 from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.check.project import check_paths
-from migrate.reading.tree.source import parse
+from migrate.syntax.source import parse
 
 MODULE = """
 import random

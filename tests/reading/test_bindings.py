@@ -9,8 +9,8 @@ import libcst as cst
 import pytest
 
 from migrate.reading.script import Script
-from migrate.reading.tree.source import parse
-from migrate.reading.tree.tree import code
+from migrate.syntax.source import parse
+from migrate.syntax.tree import code
 
 
 def bound(text: str) -> tuple[str, list[str]]:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from migrate.catalogue import catalogue
+from migrate.catalogue.entry import HOMES, OnXla, names
 from migrate.check.rules import all_hazards
-from migrate.reading.catalogue import catalogue
-from migrate.reading.catalogue.entry import HOMES, OnXla, names
 from migrate.rewrite.rules import all_rules
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="measured without a GPU")

@@ -8,10 +8,10 @@ import libcst as cst
 import pytest
 
 from migrate.reading.script import Script
-from migrate.reading.tree.source import parse
-from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.values.devices import Kind
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
+from migrate.syntax.tree import code, nodes_of
 
 
 def after(script: str) -> str:

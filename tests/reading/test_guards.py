@@ -11,8 +11,8 @@ import pytest
 from migrate.reading.replicas.first_replica import on_first
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.script import Script
-from migrate.reading.tree.source import parse
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.syntax.source import parse
+from migrate.syntax.tree import code, nodes_of
 
 HEAD = """
 import os

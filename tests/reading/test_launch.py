@@ -8,9 +8,9 @@ import pytest
 
 from migrate.reading.replicas.launch import Style
 from migrate.reading.script import Script
-from migrate.reading.tree.source import parse
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 GUARDED = """
 import argparse

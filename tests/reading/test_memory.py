@@ -11,18 +11,18 @@ import pytest
 
 from migrate.check.check import check_facts
 from migrate.check.config import Config
-from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.facts import calls_of_file
+from migrate.model.calls.analysis import Analysis
+from migrate.model.facts import calls_of_file
+from migrate.model.project.project import Project
 from migrate.reading.facts import Facts
-from migrate.reading.project.project import Project
 from migrate.reading.project.reach import entered_by_steps
 from migrate.reading.project.workers import MEMORY, OF_CALLS, Workers, keep, kept, let_go
 from migrate.reading.script import Script
-from migrate.reading.tree.memory import SELDOM, seldom_collected
-from migrate.reading.tree.source import Source, UnreadableScriptError, parse
 from migrate.rewrite import file
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.left import after
+from migrate.syntax.memory import SELDOM, seldom_collected
+from migrate.syntax.source import Source, UnreadableScriptError, parse
 
 
 def test_only_in_the_block() -> None:

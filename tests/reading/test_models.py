@@ -10,13 +10,13 @@ import pytest
 
 from migrate.check.config import Config
 from migrate.check.project import check_paths
-from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.facts import calls_of_file
-from migrate.reading.project.project import Project
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.kind import Kind
+from migrate.model.facts import calls_of_file
+from migrate.model.project.project import Project
 from migrate.reading.script import Script
-from migrate.reading.tree.source import parse
-from migrate.reading.tree.tree import nodes_of
-from migrate.reading.values.kind import Kind
+from migrate.syntax.source import parse
+from migrate.syntax.tree import nodes_of
 
 NETS = """
     import torch

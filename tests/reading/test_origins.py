@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from migrate.reading.tree.origins import origins
+from migrate.syntax.origins import origins
 
 
 def test_a_changed_line_comes_from_the_one_it_took_the_place_of() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from migrate.reading.replicas.options import same_on_all
 from migrate.reading.script import Script
-from migrate.reading.tree.source import parse
-from migrate.reading.tree.tree import code
+from migrate.syntax.source import parse
+from migrate.syntax.tree import code
 
 
 def same(text: str) -> bool:

@@ -20,8 +20,8 @@ from libcst.metadata import (
 )
 
 from migrate.reading.script import Script
-from migrate.reading.tree.source import parse
-from migrate.reading.tree.tree import is_dotted_name
+from migrate.syntax.source import parse
+from migrate.syntax.tree import is_dotted_name
 
 SCOPES = dedent(
     """

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from migrate.reading.tree.source import (
+from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import (
     NotPythonError,
     NotUtf8Error,
     UnreadableScriptError,
     parse,
     read,
 )
-from migrate.rewrite.story import rewrite_source
 
 SCRIPT = Path("script.py")
 

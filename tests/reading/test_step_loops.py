@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import pytest
 
-from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.facts import ModuleCalls, calls_of_file, calls_of_script
-from migrate.reading.project.project import Project
-from migrate.reading.tree.source import parse
+from migrate.model.calls.analysis import Analysis
+from migrate.model.facts import ModuleCalls, calls_of_file, calls_of_script
+from migrate.model.project.project import Project
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 
 def written(folder: Path, files: dict[str, str]) -> Path:

@@ -7,12 +7,12 @@ from pathlib import Path
 import libcst as cst
 import pytest
 
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.script import Script
-from migrate.reading.tree.source import parse
-from migrate.reading.tree.tree import nodes_of
 from migrate.reading.values.host import is_on_the_cpu
-from migrate.reading.values.kind import Kind
+from migrate.syntax.source import parse
+from migrate.syntax.tree import nodes_of
 
 LOOP = """
 for x, y in loader:

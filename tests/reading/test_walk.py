@@ -11,7 +11,7 @@ import libcst as cst
 import pytest
 from libcst.metadata import MetadataWrapper, ParentNodeProvider
 
-from migrate.reading.tree import walk
+from migrate.syntax import walk
 
 EVERYTHING = dedent(
     '''

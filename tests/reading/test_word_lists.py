@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from migrate.reading.values import words
+from migrate.catalogue import words
 
 PAGE = Path(__file__).parents[2] / "docs" / "word-lists.md"
 LISTS = {

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from migrate.catalogue.words import CALLED_MODEL, MODEL, words
 from migrate.check.check import check_source
 from migrate.check.config import Config
-from migrate.reading.tree.source import parse
-from migrate.reading.values.words import CALLED_MODEL, MODEL, words
 from migrate.rewrite.options import Options
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 MODELS = words(
     "model net network module backbone encoder decoder generator discriminator student teacher critic actor "

@@ -36,7 +36,6 @@ from migrate.observe.report import (
 )
 from migrate.prove.compare.verdict import Verdict
 from migrate.prove.resume import Direction, ResumeProof
-from migrate.reading.tree.source import parse
 from migrate.report.text.doctor import devices_summary, diagnosis_summary
 from migrate.report.text.folder import folder_summary
 from migrate.report.text.parity.summary import parity_summary
@@ -45,6 +44,7 @@ from migrate.report.text.rewrite import rewrite_summary
 from migrate.report.text.run import run_summary
 from migrate.report.text.weights import plan_summary
 from migrate.rewrite.results import FileRewrite, FolderRewrite, Note, Rewrite
+from migrate.syntax.source import parse
 from tests.parity import made
 from tests.report.test_prove_page import proof
 from tests.waiting import until

@@ -8,11 +8,11 @@ from pathlib import Path
 from migrate.check.rules import all_hazards
 from migrate.reading.facts import Facts
 from migrate.reading.script import Script
-from migrate.reading.tree.source import parse
 from migrate.rewrite.left.after import Left, after_rewrite
 from migrate.rewrite.results import Note
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 BEFORE = """
 import torch

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 HEAD = "import torch\nimport torch.multiprocessing as mp\n\n\ndef worker(rank, a, b):\n    print(rank)\n\n\n"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 HEAD = (
     "import torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\nmodel.cuda()\n"

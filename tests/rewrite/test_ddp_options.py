@@ -7,9 +7,9 @@ from typing import Literal
 
 import pytest
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.options import Options
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 HEAD = """\
 import torch

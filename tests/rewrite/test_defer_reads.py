@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 from shims import activate
 from tests.waiting import LIMIT
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.folder import FolderRewrite, rewrite_folder
 from migrate.rewrite.story import rewrite, rewrite_source
+from migrate.syntax.source import parse
 
 LOOP = """
         for inputs, labels in loader:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 
 def test_a_step_in_a_branch_that_goes_needs_no_import() -> None:

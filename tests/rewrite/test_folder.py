@@ -14,7 +14,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from migrate.cli import commands
-from migrate.reading.tree.source import NotPythonError, Source, parse
 from migrate.report.text.folder import folder_as_json, folder_summary
 from migrate.rewrite import folder as folder_module
 from migrate.rewrite import story as story_module
@@ -25,6 +24,7 @@ from migrate.rewrite.options import Options
 from migrate.rewrite.own_shims import OwnShimsError
 from migrate.rewrite.story import rewrite
 from migrate.rewrite.write import NotWritableError, WouldOverwriteError, rewrite_into, write_folder
+from migrate.syntax.source import NotPythonError, Source, parse
 
 MAIN = """\
 import torch

@@ -7,10 +7,10 @@ from textwrap import dedent
 
 import pytest
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import Options, Style
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 SCRIPT = """
     import torch

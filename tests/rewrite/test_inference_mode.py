@@ -11,10 +11,10 @@ import pytest
 
 from migrate.check.config import Config
 from migrate.check.file import check_file
-from migrate.reading.tree.source import parse
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import Options, Style
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 from tests.waiting import LIMIT
 
 MAIN = """

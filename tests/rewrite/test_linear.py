@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 # What is repeated, and the lines above it.
 BODY = "\n\ndef main():\n    x = torch.zeros(1).cuda()\n"

@@ -9,11 +9,11 @@ import pytest
 
 from migrate.check.config import Config
 from migrate.check.file import check_file
-from migrate.reading.tree.source import parse
 from migrate.rewrite.left.deferrable import SUGGESTION
 from migrate.rewrite.options import Options
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 LOOP = """
 import torch

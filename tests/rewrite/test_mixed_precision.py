@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 
 def run(script: str) -> Rewrite:

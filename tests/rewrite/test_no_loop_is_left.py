@@ -11,13 +11,13 @@ import pytest
 
 from migrate.reading.script import Script
 from migrate.reading.steps.loops import has_sync
-from migrate.reading.tree.source import parse
 from migrate.rewrite.left.net import without_step
 from migrate.rewrite.plan import plan
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.rules.step.steps import trains_on_accelerator
 from migrate.rewrite.story import rewrite_source
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.source import parse
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = {

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from migrate.cli import commands
-from migrate.reading.notebook.cells import join
-from migrate.reading.notebook.text import InvalidNotebookError, parse_notebook
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.notebook import rewrite_notebook
 from migrate.rewrite.write import rewrite_into
+from migrate.syntax.notebook.cells import join
+from migrate.syntax.notebook.text import InvalidNotebookError, parse_notebook
 
 CUDA = "import torch\nimport torch_xla\n\nmodel = torch.nn.Linear(2, 2).cuda()"
 XLA = 'import torch\nimport torch_xla\n\nmodel = torch.nn.Linear(2, 2).to("xla")'
@@ -279,12 +279,12 @@ class TestRefused:
         """What no rule does today: a run of statements at module level put into one block."""
         import libcst as cst
 
-        from migrate.reading.tree.source import parse
         from migrate.rewrite.apply import apply
         from migrate.rewrite.edits.one_cell import within_cells
         from migrate.rewrite.plan import Plan
         from migrate.rewrite.rule import Run, Wrap
         from migrate.rewrite.workspace import Workspace
+        from migrate.syntax.source import parse
 
         cells = join(
             parse_notebook(json.dumps(content("x = 1", "y = 2")).encode(), Path("a.ipynb"))

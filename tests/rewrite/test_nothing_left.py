@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.rule import Example, Kind
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 NAMES = sorted(
     name

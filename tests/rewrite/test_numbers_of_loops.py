@@ -7,9 +7,9 @@ from textwrap import dedent
 
 import pytest
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.options import Options, Style
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 SCRIPT = """
     import itertools

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.options import Options
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 ON = "torch.__future__.set_swap_module_params_on_conversion(True)\n"
 OFF = ON.replace("True", "False")

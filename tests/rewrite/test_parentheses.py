@@ -8,11 +8,11 @@ from pathlib import Path
 import libcst as cst
 import pytest
 
-from migrate.reading.tree.source import parse
-from migrate.reading.tree.tree import code
 from migrate.rewrite.edits.nodes import with_parentheses
 from migrate.rewrite.options import Options, Style
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
+from migrate.syntax.tree import code
 
 # Each kind of expression, loosest first.
 KINDS = (

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.options import Options
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.rule import Example, Kind, Rule
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 from tests.frameworks import need_torch_xla
 from tests.waiting import LIMIT
 

@@ -12,9 +12,9 @@ from textwrap import indent
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 IMPORTS = (
     "import torch",

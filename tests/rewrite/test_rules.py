@@ -9,12 +9,12 @@ import pytest
 
 from migrate.check.config import Config
 from migrate.check.hazard import Example as marked  # noqa: N813
-from migrate.reading.tree.source import parse
 from migrate.rewrite.foretold import findings_of
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.rule import Example, Kind, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 EXAMPLES = [
     pytest.param(rule, example, id=f"{rule.name}-{number}-{example.kind.value}")

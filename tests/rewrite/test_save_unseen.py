@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from migrate.check.hazard import Severity
-from migrate.reading.tree.source import parse
 from migrate.rewrite.results import Note
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 SCRIPT = """
 import functools

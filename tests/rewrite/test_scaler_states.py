@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 SAVED = {
     "an attribute": """

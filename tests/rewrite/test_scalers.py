@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.rules.precision.grad_scaler import COMMENT
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 LOOP = """
     for batch in batches:

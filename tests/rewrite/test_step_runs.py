@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 from tests.waiting import LIMIT
 
 # Whole numbers and quarters only: every sum is exact, so that both sides have the same bits.

@@ -11,13 +11,13 @@ import libcst as cst
 import pytest
 
 from migrate.check.hazard import Severity
-from migrate.reading.tree.source import parse
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.results import Note, Rewrite
 from migrate.rewrite.rule import Edit, Rule, Safety, left_alone, reported
 from migrate.rewrite.story import rewrite_source
 from migrate.rewrite.withdrawn import Withdrawn
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.source import parse
 
 EXAMPLES = (left_alone("x"), reported("y", "z"))
 

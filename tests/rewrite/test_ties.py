@@ -9,10 +9,10 @@ import pytest
 from migrate.check.check import check_context
 from migrate.check.config import Config
 from migrate.reading.script import Script
-from migrate.reading.tree.source import read
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite
+from migrate.syntax.source import read
 
 SWAP = "torch.__future__.set_swap_module_params_on_conversion(True)"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.options import Options, Style
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 SCRIPT = """\
 import torch

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.results import Note
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 SCRIPT = """\
 import torch

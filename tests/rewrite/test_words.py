@@ -7,16 +7,16 @@ from textwrap import dedent
 
 import pytest
 
+from migrate.catalogue.prescan import concerned, spelled
 from migrate.check import check
 from migrate.check.hazard import Hazard
 from migrate.check.rules import all_hazards
 from migrate.reading.facts import Facts
-from migrate.reading.tree.prescan import concerned, spelled
-from migrate.reading.tree.source import NotPythonError, parse
 from migrate.rewrite import plan
 from migrate.rewrite.rule import Rule
 from migrate.rewrite.rules import all_rules
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.source import NotPythonError, parse
 
 SCRIPTS = sorted((Path(__file__).parents[2] / "examples").rglob("*.py"))
 TEXTS = [

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 HEAD = "from torch.nn.parallel import DistributedDataParallel as DDP\n\n\n"
 

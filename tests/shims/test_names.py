@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from migrate.reading.catalogue import catalogue
+from migrate.catalogue import catalogue
 from shims.errors import DeviceNotAnsweredError
 from shims.patches import assemble, cuda, rng
 from shims.patches.devices import Devices, HostPlace

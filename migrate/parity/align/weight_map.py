@@ -125,7 +125,7 @@ def load_file(side: Side, file: Path, work: Path) -> None:
         checkpoint = open_checkpoint(file)
         names = clean(checkpoint.infos, shapes_in(own).keys()).names
     else:
-        from converters.back.arrays import open_arrays
+        from converters.output.arrays import open_arrays
 
         checkpoint = open_arrays(file)
         names = {key: key for key in checkpoint.infos}
@@ -183,7 +183,7 @@ def _without_constants(flax: Side, file: Path, work: Path) -> Path:
 
 
 def _arrays(file: Path) -> list[Leaf]:
-    from converters.back.arrays import open_arrays
+    from converters.output.arrays import open_arrays
 
     found = open_arrays(file)
     return [

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.reading.tree.tree import base_name, is_attribute_of_self, is_dotted_name
-from migrate.reading.tree.walk import children
+from migrate.syntax.tree import base_name, is_attribute_of_self, is_dotted_name
+from migrate.syntax.walk import children
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script

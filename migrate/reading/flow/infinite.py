@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import (
+from migrate.catalogue.words import words
+from migrate.syntax.tree import (
     code,
     is_attribute_of_self,
     last_part,
     nodes_of,
     string_value,
 )
-from migrate.reading.values.words import words
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts

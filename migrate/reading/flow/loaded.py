@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.catalogue.words import OF_CHECKPOINTS, words
 from migrate.reading.names.bindings import Given, How, passed_for
-from migrate.reading.tree.tree import code, is_none, keyword, nodes_of, string_value
 from migrate.reading.values.devices import LOADERS
-from migrate.reading.values.words import OF_CHECKPOINTS, words
+from migrate.syntax.tree import code, is_none, keyword, nodes_of, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts

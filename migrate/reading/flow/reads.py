@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import nodes_of
-from migrate.reading.tree.walk import children
-from migrate.reading.values.device_values import DeviceValues
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import (
+from migrate.catalogue.words import (
     CONVERSIONS,
     LOG_FUNCTION,
     LOG_METHODS,
@@ -20,6 +16,10 @@ from migrate.reading.values.words import (
     NUMBERS,
     READ_METHODS,
 )
+from migrate.model.calls.kind import Kind
+from migrate.reading.values.device_values import DeviceValues
+from migrate.syntax.tree import nodes_of
+from migrate.syntax.walk import children
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import libcst as cst
 
+from migrate.catalogue.words import CALLED_MODEL, DESCRIBES, DESCRIBING_METHODS
 from migrate.errors import MigrateError
-from migrate.reading.calls.facts import ModuleCalls
+from migrate.model.calls.kind import Kind
+from migrate.model.facts import ModuleCalls
 from migrate.reading.facts import Facts
 from migrate.reading.halves.operations import (
     COMPUTING,
@@ -28,10 +30,8 @@ from migrate.reading.halves.operations import (
 from migrate.reading.halves.regions import Region, region_around
 from migrate.reading.names.bindings import Given, How
 from migrate.reading.script import Script
-from migrate.reading.tree.source import parse
-from migrate.reading.tree.tree import code, is_attribute_of_self, keyword, last_part, string_value
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import CALLED_MODEL, DESCRIBES, DESCRIBING_METHODS
+from migrate.syntax.source import parse
+from migrate.syntax.tree import code, is_attribute_of_self, keyword, last_part, string_value
 
 DEEPEST = 40
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from migrate.catalogue.words import words
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import last_part
-from migrate.reading.values.words import words
+from migrate.syntax.tree import last_part
 
 # Functions that make an array of their first argument: a tensor, or a list of tensors.
 OF_FIRST = words(

@@ -5,7 +5,7 @@ Source: torch 2.9 and torch_xla 2.9 (measured, of inputs in float32 and in bfloa
 
 from __future__ import annotations
 
-from migrate.reading.values.words import words
+from migrate.catalogue.words import words
 
 # In a region these give bfloat16 of anything.
 NARROW = words(

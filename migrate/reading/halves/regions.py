@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.catalogue import torch_cuda
-from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.torch_other import TYPED_AUTOCAST
-from migrate.reading.tree.tree import bind, code, string_value
+from migrate.catalogue import torch_cuda
+from migrate.catalogue.entry import names
+from migrate.catalogue.torch_other import TYPED_AUTOCAST
 from migrate.reading.values.region_arguments import PARTIAL
 from migrate.reading.values.region_types import HALF, types_of
+from migrate.syntax.tree import bind, code, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script

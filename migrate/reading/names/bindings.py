@@ -12,7 +12,7 @@ from typing import Any
 import libcst as cst
 
 from migrate.reading.names.parsed import Parsed
-from migrate.reading.tree.tree import bind, is_attribute_of_self, last_part, string_value
+from migrate.syntax.tree import bind, is_attribute_of_self, last_part, string_value
 
 Owner = cst.FunctionDef | cst.Module
 Place = tuple[int, int]

@@ -9,8 +9,8 @@ import libcst as cst
 
 from migrate.reading.names.bindings import calls_of
 from migrate.reading.names.parsed import Parsed
-from migrate.reading.tree.tree import bind, code, is_attribute_of_self, nodes, nodes_of
-from migrate.reading.tree.walk import children
+from migrate.syntax.tree import bind, code, is_attribute_of_self, nodes, nodes_of
+from migrate.syntax.walk import children
 
 DEEPEST = 4
 WORDS: dict[str, object] = {"True": True, "False": False, "None": None}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.names.bindings import How
-from migrate.reading.tree.tree import bind, is_attribute_of_self, last_part, nodes_of, string_value
+from migrate.syntax.tree import bind, is_attribute_of_self, last_part, nodes_of, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts

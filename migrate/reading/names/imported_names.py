@@ -8,7 +8,7 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from migrate.reading.names.scopes import Binding, Use, Uses, bound_by
-from migrate.reading.tree.tree import is_dotted_name
+from migrate.syntax.tree import is_dotted_name
 
 Import = cst.Import | cst.ImportFrom
 

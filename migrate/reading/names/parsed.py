@@ -11,12 +11,12 @@ from typing import TypeVar, overload
 import libcst as cst
 from libcst.metadata import CodePosition
 
-from migrate.reading.calls.facts import Definition, ModuleCalls, calls_of_script
+from migrate.model.facts import Definition, ModuleCalls, calls_of_script
 from migrate.reading.names.imported_names import ImportedNames
 from migrate.reading.names.scopes import Binding, Uses
-from migrate.reading.tree.source import Source, require_this_python
-from migrate.reading.tree.tree import TARGETED, assigned_by, code, compared_with_type, dotted
-from migrate.reading.tree.walk import order
+from migrate.syntax.source import Source, require_this_python
+from migrate.syntax.tree import TARGETED, assigned_by, code, compared_with_type, dotted
+from migrate.syntax.walk import order
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 Other = TypeVar("Other", bound=cst.CSTNode)

@@ -10,7 +10,7 @@ from typing import Any
 
 import libcst as cst
 
-from migrate.reading.tree.walk import children
+from migrate.syntax.walk import children
 
 # After one of these, other names are bound in the scope than before.
 ASSIGNING = frozenset(

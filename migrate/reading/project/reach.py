@@ -9,14 +9,14 @@ from pathlib import Path
 
 import libcst as cst
 
-from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.facts import Definition, ModuleCalls
-from migrate.reading.calls.scopes import Function, ModuleScope, Region
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.kind import Kind
+from migrate.model.calls.scopes import Function, ModuleScope, Region
+from migrate.model.facts import Definition, ModuleCalls
 from migrate.reading.facts import Facts
 from migrate.reading.flow.loaded import is_loaded
-from migrate.reading.project.entries import Entry, Given
 from migrate.reading.steps.drawn import drawn_of
-from migrate.reading.values.kind import Kind
+from migrate.reading.values.entries import Entry, Given
 
 Entries = Mapping[Path, Mapping[int, Entry]]
 Leaving = tuple[Definition, Entry]

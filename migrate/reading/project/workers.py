@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from migrate.reading.project.progress import Tell, silent
 from migrate.reading.script import Script
-from migrate.reading.tree.memory import collect_seldom
+from migrate.syntax.memory import collect_seldom
 
 # Fewer files than that are worked at in this process: starting others takes longer.
 WORTH_A_POOL = 8

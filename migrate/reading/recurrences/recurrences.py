@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.catalogue.words import DESCRIBES, DESCRIBING_METHODS, ONLY_TENSORS, words
 from migrate.reading.names.bindings import Given, How
-from migrate.reading.recurrences.carried import carried
-from migrate.reading.tree.tree import code, last_part, nodes_of
-from migrate.reading.values.words import DESCRIBES, DESCRIBING_METHODS, ONLY_TENSORS, words
+from migrate.reading.steps.carried import carried
+from migrate.syntax.tree import code, last_part, nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts

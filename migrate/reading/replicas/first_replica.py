@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.replicas.guards import asks_for_a_group
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.syntax.tree import code, nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.catalogue import catalogue
+from migrate.catalogue import catalogue
 from migrate.reading.replicas.told_cuda import asks_for_cuda, told
-from migrate.reading.tree.tree import (
+from migrate.syntax.tree import (
     code,
     is_attribute_of_self,
     nodes,

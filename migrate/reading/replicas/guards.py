@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import (
-    code,
-    is_attribute_of_self,
-    is_none,
-    last_part,
-    nodes,
-    nodes_of,
-    string_value,
-)
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import (
+from migrate.catalogue.words import (
     FIRST_DECORATOR,
     FIRST_NAME,
     GPU_NAME,
@@ -29,6 +19,16 @@ from migrate.reading.values.words import (
     RANK_NAME,
     RANK_VARIABLES,
     words,
+)
+from migrate.model.calls.kind import Kind
+from migrate.syntax.tree import (
+    code,
+    is_attribute_of_self,
+    is_none,
+    last_part,
+    nodes,
+    nodes_of,
+    string_value,
 )
 
 if TYPE_CHECKING:

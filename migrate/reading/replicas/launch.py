@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.catalogue import catalogue, libraries, torch_distributed, torch_other
-from migrate.reading.catalogue.entry import names
+from migrate.catalogue import catalogue, libraries, torch_distributed, torch_other
+from migrate.catalogue.entry import names
+from migrate.catalogue.launchers import DDP, LAUNCHERS, PROCESS, SCRIPT, SUBMITTERS
+from migrate.catalogue.words import CLUSTER, JOINING, RANKS
 from migrate.reading.names.dead_branches import live_nodes
-from migrate.reading.replicas.launchers import DDP, LAUNCHERS, PROCESS, SCRIPT, SUBMITTERS
 from migrate.reading.replicas.one_device import one_device
-from migrate.reading.tree.tree import (
+from migrate.reading.values.devices import moves
+from migrate.reading.values.environment import environment_name, is_read
+from migrate.syntax.tree import (
     base_name,
     code,
     keyword,
@@ -29,9 +32,6 @@ from migrate.reading.tree.tree import (
     string_value,
     targets,
 )
-from migrate.reading.values.devices import moves
-from migrate.reading.values.environment import environment_name, is_read
-from migrate.reading.values.words import CLUSTER, JOINING, RANKS
 
 if TYPE_CHECKING:
     from migrate.reading.values.devices import Placed

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.replicas.launchers import SPAWN, SPAWN_PARAMETERS
-from migrate.reading.tree.tree import bind, code, elements
+from migrate.catalogue.launchers import SPAWN, SPAWN_PARAMETERS
+from migrate.syntax.tree import bind, code, elements
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed

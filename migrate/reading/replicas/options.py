@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.catalogue.words import GROUP_RANK_NAME, METRIC
+from migrate.model.pure import leaves, same_everywhere
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.names.scopes import Binding
-from migrate.reading.replicas.pure import leaves, same_everywhere
-from migrate.reading.tree.tree import code, last_part, nodes, nodes_of
-from migrate.reading.values.words import GROUP_RANK_NAME, METRIC
+from migrate.syntax.tree import code, last_part, nodes, nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script

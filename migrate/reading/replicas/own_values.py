@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.catalogue.words import METRIC, READ_METHODS
+from migrate.model.calls.kind import Kind
+from migrate.model.processes.meetings import EQUALIZE
+from migrate.model.pure import leaves, same_everywhere
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.names.scopes import Binding
-from migrate.reading.replicas.pure import leaves, same_everywhere
-from migrate.reading.tree.tree import code, keyword, last_part, nodes_of, string_value
-from migrate.reading.tree.walk import children
 from migrate.reading.values.collectives import OF_XLA, called
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.meetings import EQUALIZE
-from migrate.reading.values.words import METRIC, READ_METHODS
+from migrate.syntax.tree import code, keyword, last_part, nodes_of, string_value
+from migrate.syntax.walk import children
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script

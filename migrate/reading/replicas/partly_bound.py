@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import is_attribute_of_self, is_none, nodes_of, used
+from migrate.syntax.tree import is_attribute_of_self, is_none, nodes_of, used
 
 if TYPE_CHECKING:
     from migrate.reading.replicas.guards import Guards

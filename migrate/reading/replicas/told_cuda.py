@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import dotted, nodes_of, string_value
+from migrate.syntax.tree import dotted, nodes_of, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed

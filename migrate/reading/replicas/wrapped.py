@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import is_attribute_of_self
-from migrate.reading.values.words import WRAPPERS
+from migrate.catalogue.words import WRAPPERS
+from migrate.syntax.tree import is_attribute_of_self
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed

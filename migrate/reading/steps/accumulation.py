@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.reading.steps.effects import BOTH, Effect
 from migrate.reading.steps.loops import Loop, loops
-from migrate.reading.tree.tree import nodes_of
+from migrate.syntax.tree import nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script

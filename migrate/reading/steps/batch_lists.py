@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.catalogue.words import NO_TENSORS
 from migrate.reading.names.bindings import How
-from migrate.reading.tree.tree import code, last_part, string_value
-from migrate.reading.values.words import NO_TENSORS
+from migrate.syntax.tree import code, last_part, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts

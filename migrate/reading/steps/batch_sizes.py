@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.accelerators.collating import GIVEN_AS
+from migrate.model.objects.collating import GIVEN_AS
 from migrate.reading.steps.drawn import drawn_of, is_dataset
-from migrate.reading.tree.tree import code, keyword, last_part, nodes_of
+from migrate.syntax.tree import code, keyword, last_part, nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from migrate.reading.script import Script
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.syntax.tree import code, nodes_of
 
 
 class Beside:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from migrate.catalogue.words import HOST_ROOTS
 from migrate.reading.flow.dataflow import aliases, overlap
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
 from migrate.reading.steps.tails import tail
-from migrate.reading.tree.tree import base_name, nodes, nodes_of
 from migrate.reading.values.device_values import DeviceValues
 from migrate.reading.values.devices import moves
-from migrate.reading.values.words import HOST_ROOTS
+from migrate.syntax.tree import base_name, nodes, nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script

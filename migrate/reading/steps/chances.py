@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.catalogue.drawing import ORDERS
+from migrate.catalogue.drawing import ORDERS
 from migrate.reading.names.bindings import How
 from migrate.reading.steps.drawn import drawn_of
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.syntax.tree import code, nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.catalogue.words import CALLED_MODEL, NO_GRADIENTS
+from migrate.model.calls.kind import Kind
 from migrate.reading.steps.in_step import is_step
 from migrate.reading.steps.loops import Loop
-from migrate.reading.tree.tree import code, nodes_of
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import CALLED_MODEL, NO_GRADIENTS
+from migrate.syntax.tree import code, nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts

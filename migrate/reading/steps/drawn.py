@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.draws import FILLS, LIKES
-from migrate.reading.catalogue.drawing import (
+from migrate.catalogue.drawing import (
     CLOCKS,
     DISTRIBUTION_DRAWS,
     EMPTIES,
@@ -18,10 +17,11 @@ from migrate.reading.catalogue.drawing import (
     NUMPY_OTHERS,
     OF_ONE_PROCESS,
 )
+from migrate.draws import FILLS, LIKES
 from migrate.reading.names.bindings import Given, How
 from migrate.reading.names.entries import entries_of
-from migrate.reading.tree.tree import code, keyword, nodes_of, string_value
 from migrate.reading.values.devices import is_accelerator
+from migrate.syntax.tree import code, keyword, nodes_of, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.calls.effect import BOTH, Effect
-from migrate.reading.calls.saves import Saved
-from migrate.reading.flow.shares import Share
-from migrate.reading.tree.tree import nodes_of
+from migrate.model.calls.effect import BOTH, Effect
+from migrate.model.replicated.saves import Saved
+from migrate.model.replicated.shares import Share
+from migrate.syntax.tree import nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed

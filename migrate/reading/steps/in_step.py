@@ -8,16 +8,16 @@ from functools import cached_property
 
 import libcst as cst
 
-from migrate.reading.project.entries import Entry
+from migrate.catalogue.words import CACHE, EVALUATION, NO_GRADIENTS, SAVE
 from migrate.reading.script import Script
 from migrate.reading.steps.beside import Beside, unconditional
 from migrate.reading.steps.effects import BOTH
 from migrate.reading.steps.loops import Loop, batch_names
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.spans import Span, Trained, given_batches
-from migrate.reading.tree.tree import code, nodes, nodes_of
+from migrate.reading.values.entries import Entry
 from migrate.reading.values.values import is_forward, is_update
-from migrate.reading.values.words import CACHE, EVALUATION, NO_GRADIENTS, SAVE
+from migrate.syntax.tree import code, nodes, nodes_of
 
 # What a step may have in its middle and is none of its work.
 APART = (Outside.SAVE, Outside.EVALUATION, Outside.STEPS)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.catalogue.words import CHECKS, EXITS
 from migrate.reading.flow.reads import is_log
-from migrate.reading.tree.tree import code, last_part, nodes_of
-from migrate.reading.tree.walk import children
-from migrate.reading.values.words import CHECKS, EXITS
+from migrate.syntax.tree import code, last_part, nodes_of
+from migrate.syntax.walk import children
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script

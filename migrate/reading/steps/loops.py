@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, nodes_of
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import STEPS
+from migrate.catalogue.words import STEPS
+from migrate.model.calls.kind import Kind
+from migrate.syntax.tree import code, nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script

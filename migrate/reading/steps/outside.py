@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from migrate.catalogue.words import CLOCKS, EVALUATION, SAVE, SCHEDULE, WAITS
+from migrate.model.calls.kind import Kind
 from migrate.reading.flow.reads import Reads, is_log
-from migrate.reading.tree.tree import code, last_part, nodes, nodes_of
-from migrate.reading.tree.walk import children
 from migrate.reading.values.device_values import DeviceValues
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import CLOCKS, EVALUATION, SAVE, SCHEDULE, WAITS
+from migrate.syntax.tree import code, last_part, nodes, nodes_of
+from migrate.syntax.walk import children
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script

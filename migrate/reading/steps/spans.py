@@ -18,8 +18,8 @@ from migrate.reading.steps.accumulation import micro_batches
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import BOTH, Effect
 from migrate.reading.steps.loops import Loop, batch_names
-from migrate.reading.tree.tree import code, nodes
-from migrate.reading.tree.walk import children
+from migrate.syntax.tree import code, nodes
+from migrate.syntax.walk import children
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script

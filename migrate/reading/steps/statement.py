@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.catalogue.words import AVERAGES
 from migrate.reading.flow.dataflow import Flow, flow
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.outside import Outside, why_outside
-from migrate.reading.tree.tree import base_name, last_part, nodes, nodes_of, targets
 from migrate.reading.values.device_values import DeviceValues
 from migrate.reading.values.devices import moves
 from migrate.reading.values.scalers import is_scaler
-from migrate.reading.values.words import AVERAGES
+from migrate.syntax.tree import base_name, last_part, nodes, nodes_of, targets
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script

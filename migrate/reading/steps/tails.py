@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from migrate.reading.steps.statement import Statement
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.syntax.tree import code, nodes_of
 
 
 class Tail:

@@ -7,26 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.flow.reads import Reads
-from migrate.reading.recurrences.carried import carried
-from migrate.reading.steps.effects import Effect
-from migrate.reading.steps.in_step import is_step
-from migrate.reading.steps.loops import Loop
-from migrate.reading.tree.tree import (
-    code,
-    container,
-    is_attribute_of_self,
-    last_part,
-    nodes_of,
-    string_value,
-    targets,
-)
-from migrate.reading.tree.walk import children
-from migrate.reading.values.device_values import DeviceValues
-from migrate.reading.values.kind import LOADERS, Kind
-from migrate.reading.values.parameters import holds_parameters, is_in_optimizer
-from migrate.reading.values.values import is_forward
-from migrate.reading.values.words import (
+from migrate.catalogue.words import (
     CALLED_MODEL,
     NO_GRADIENTS,
     OF_HOST,
@@ -36,6 +17,25 @@ from migrate.reading.values.words import (
     TO_CPU,
     WAITS,
 )
+from migrate.model.calls.kind import LOADERS, Kind
+from migrate.reading.flow.reads import Reads
+from migrate.reading.steps.carried import carried
+from migrate.reading.steps.effects import Effect
+from migrate.reading.steps.in_step import is_step
+from migrate.reading.steps.loops import Loop
+from migrate.reading.values.device_values import DeviceValues
+from migrate.reading.values.parameters import holds_parameters, is_in_optimizer
+from migrate.reading.values.values import is_forward
+from migrate.syntax.tree import (
+    code,
+    container,
+    is_attribute_of_self,
+    last_part,
+    nodes_of,
+    string_value,
+    targets,
+)
+from migrate.syntax.walk import children
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts

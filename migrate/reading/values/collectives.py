@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.values.meetings import MPI_WORLD as MPI_WORLD
-from migrate.reading.values.meetings import OBJECTS as OBJECTS
-from migrate.reading.values.meetings import OF_MPI as OF_MPI
-from migrate.reading.values.meetings import OF_XLA as OF_XLA
-from migrate.reading.values.meetings import TENSORS as TENSORS
-from migrate.reading.values.words import words
+from migrate.catalogue.words import words
+from migrate.model.processes.meetings import MPI_WORLD as MPI_WORLD
+from migrate.model.processes.meetings import OBJECTS as OBJECTS
+from migrate.model.processes.meetings import OF_MPI as OF_MPI
+from migrate.model.processes.meetings import OF_XLA as OF_XLA
+from migrate.model.processes.meetings import TENSORS as TENSORS
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script

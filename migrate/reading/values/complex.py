@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import nodes_of
-from migrate.reading.values.words import words
+from migrate.catalogue.words import words
+from migrate.syntax.tree import nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from migrate.catalogue.words import COUNTER, DESCRIBES, TEXT_METHODS
+from migrate.model.calls.kind import Kind
 from migrate.reading.names.bindings import pairs
-from migrate.reading.tree.tree import (
+from migrate.reading.values.devices import moves
+from migrate.reading.values.values import asks_no_value
+from migrate.syntax.tree import (
     base_name,
     container,
     is_attribute_of_self,
@@ -18,11 +22,7 @@ from migrate.reading.tree.tree import (
     nodes,
     nodes_of,
 )
-from migrate.reading.tree.walk import children
-from migrate.reading.values.devices import moves
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.values import asks_no_value
-from migrate.reading.values.words import COUNTER, DESCRIBES, TEXT_METHODS
+from migrate.syntax.walk import children
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script

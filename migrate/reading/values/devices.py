@@ -7,11 +7,10 @@ from functools import cached_property
 
 import libcst as cst
 
-from migrate.reading.calls.devices import ACCELERATOR, CURRENT, DEVICE
+from migrate.model.calls.devices import ACCELERATOR, CURRENT, DEVICE
+from migrate.model.calls.kind import ACCELERATORS, Kind
 from migrate.reading.names.parsed import Parsed
-from migrate.reading.replicas.ranks import Ranks
-from migrate.reading.tree.tree import code, keyword, nodes_of
-from migrate.reading.values.kind import ACCELERATORS, Kind
+from migrate.reading.values.ranks import Ranks
 from migrate.reading.values.values import (
     Values,
     device_argument,
@@ -21,6 +20,7 @@ from migrate.reading.values.values import (
     option_names,
     type_with_index,
 )
+from migrate.syntax.tree import code, keyword, nodes_of
 
 __all__ = [
     "ACCELERATOR",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, keyword, last_part, nodes_of, string_value
-from migrate.reading.values.words import EXITS, RANKS, words
+from migrate.catalogue.words import EXITS, RANKS, words
+from migrate.syntax.tree import code, keyword, last_part, nodes_of, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.catalogue.words import DATASETS, KEEPING
+from migrate.model.calls.kind import Kind
 from migrate.reading.names.bindings import passed_for
-from migrate.reading.tree.tree import base_name, code, is_attribute_of_self, last_part, nodes_of
-from migrate.reading.values.kind import Kind
 from migrate.reading.values.values import place_of_load
-from migrate.reading.values.words import DATASETS, KEEPING
+from migrate.syntax.tree import base_name, code, is_attribute_of_self, last_part, nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script

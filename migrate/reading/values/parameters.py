@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import bind, dotted, nodes, nodes_of, string_value
-from migrate.reading.values.words import words
+from migrate.catalogue.words import words
+from migrate.syntax.tree import bind, dotted, nodes, nodes_of, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.values.words import MADE_ON_HOST, words
+from migrate.catalogue.words import MADE_ON_HOST, words
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed

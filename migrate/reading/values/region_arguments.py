@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import bind, dotted, string_value
+from migrate.syntax.tree import bind, dotted, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed

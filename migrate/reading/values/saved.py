@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.catalogue.words import READ_METHODS, SAFETENSORS_SAVES
 from migrate.reading.names.bindings import passed_for
-from migrate.reading.tree.tree import bind, is_none, keyword, last_part, string_value
 from migrate.reading.values.host import is_dataset, is_on_the_cpu, items_put
-from migrate.reading.values.words import READ_METHODS, SAFETENSORS_SAVES
+from migrate.syntax.tree import bind, is_none, keyword, last_part, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed

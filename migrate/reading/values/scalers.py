@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.catalogue.words import SCALER
 from migrate.reading.names.dead_branches import constant
-from migrate.reading.tree.tree import code, keyword
-from migrate.reading.values.words import SCALER
+from migrate.syntax.tree import code, keyword
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed

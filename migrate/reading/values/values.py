@@ -14,7 +14,10 @@ from typing import Any
 
 import libcst as cst
 
-from migrate.reading.calls.devices import (
+from migrate.catalogue import words as v
+from migrate.catalogue.entry import names
+from migrate.catalogue.torch_other import DATA_LOADERS
+from migrate.model.calls.devices import (
     ACCELERATOR,
     BOUNDS,
     COUNTS,
@@ -25,13 +28,21 @@ from migrate.reading.calls.devices import (
     WITH_INDEX,
     XLA_DEVICES,
 )
-from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.torch_other import DATA_LOADERS
+from migrate.model.calls.kind import (
+    ACCELERATORS,
+    DEVICES,
+    LOADERS,
+    PLACED,
+    TENSORS,
+    Kind,
+    held,
+    joined,
+)
 from migrate.reading.names.bindings import Bindings, Given, How, Put, passed_for
 from migrate.reading.names.parsed import Parsed
-from migrate.reading.project.entries import Entry
-from migrate.reading.replicas.ranks import Ranks
-from migrate.reading.tree.tree import (
+from migrate.reading.values.entries import Entry
+from migrate.reading.values.ranks import Ranks
+from migrate.syntax.tree import (
     bind,
     code,
     container,
@@ -41,17 +52,6 @@ from migrate.reading.tree.tree import (
     last_part,
     nodes_of,
     string_value,
-)
-from migrate.reading.values import words as v
-from migrate.reading.values.kind import (
-    ACCELERATORS,
-    DEVICES,
-    LOADERS,
-    PLACED,
-    TENSORS,
-    Kind,
-    held,
-    joined,
 )
 
 FORWARDS = frozenset({"forward", "training_step"})

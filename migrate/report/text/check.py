@@ -13,8 +13,8 @@ import click
 from migrate.check.finding import Finding, Fix
 from migrate.check.hazard import Severity
 from migrate.check.project import Checked
-from migrate.report.schema.sarif import check_as_sarif
 from migrate.report.text.in_tests import count_in_tests
+from migrate.report.text.sarif import check_as_sarif
 
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 MARKS = {Fix.NONE: "", Fix.SAFE: " [*]", Fix.UNSAFE: " [*unsafe]"}

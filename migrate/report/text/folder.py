@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from migrate.counts import many
-from migrate.reading.notebook.text import SUFFIX
 from migrate.report.text.findings import Findings, count
 from migrate.report.text.in_tests import count_in_tests
 from migrate.report.text.rewrite import finding_as_json, note_as_json
 from migrate.report.text.tables import plain_table
 from migrate.rewrite.results import FolderRewrite, Note
+from migrate.syntax.notebook.text import SUFFIX
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

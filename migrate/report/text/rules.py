@@ -7,9 +7,9 @@ import inspect
 from dataclasses import replace
 from pathlib import Path
 
-from migrate.reading.tree.source import parse
 from migrate.rewrite.rule import Example, Kind, Rule
 from migrate.rewrite.story import rewrite_source
+from migrate.syntax.source import parse
 
 
 def title(rule: Rule) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Replacement, Rule
+from migrate.syntax.tree import code
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

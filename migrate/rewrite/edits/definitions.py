@@ -7,7 +7,7 @@ from functools import cached_property
 
 import libcst as cst
 
-from migrate.reading.tree.tree import nodes_of
+from migrate.syntax.tree import nodes_of
 
 
 class Definitions:

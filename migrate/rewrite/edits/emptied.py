@@ -6,8 +6,8 @@ import re
 
 import libcst as cst
 
-from migrate.reading.replicas.pure import PURE_CALLS
-from migrate.reading.tree.tree import code, last_part, nodes_of
+from migrate.model.pure import PURE_CALLS
+from migrate.syntax.tree import code, last_part, nodes_of
 
 # Questions, by the last part of their name: nothing is lost where they are not asked.
 ASKS = re.compile(

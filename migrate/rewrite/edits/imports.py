@@ -12,10 +12,10 @@ from typing import TypeVar
 import libcst as cst
 from libcst.helpers import get_absolute_module_for_import, get_full_name_for_node
 
-from migrate.reading.tree.tree import is_docstring, nodes_of
-from migrate.reading.tree.walk import children
 from migrate.rewrite.edits.nodes import split_blank
 from migrate.rewrite.edits.statements import KeepingComments
+from migrate.syntax.tree import is_docstring, nodes_of
+from migrate.syntax.walk import children
 
 # Imported for what the import does: it registers the backend.
 FOR_EFFECT = frozenset({"torch_xla.distributed.xla_backend"})

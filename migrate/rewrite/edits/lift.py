@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 
 import libcst as cst
 
-from migrate.reading.replicas.pure import is_pure
-from migrate.reading.tree.tree import code, nodes_of, targets, used
+from migrate.model.pure import is_pure
+from migrate.syntax.tree import code, nodes_of, targets, used
 
 
 def lifted(

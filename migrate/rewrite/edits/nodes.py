@@ -7,8 +7,8 @@ from typing import TypeVar, cast
 
 import libcst as cst
 
-from migrate.reading.tree.tree import is_docstring
-from migrate.reading.tree.walk import code_nodes
+from migrate.syntax.tree import is_docstring
+from migrate.syntax.walk import code_nodes
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import replace
 
-from migrate.reading.notebook.cells import MARK
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.rule import Edit, Finding, Wrap
+from migrate.syntax.notebook.cells import MARK
 
 
 def within_cells(found: Plan) -> Plan:

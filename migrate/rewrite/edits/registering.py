@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from migrate.reading.accelerators.programs import TEST
+from migrate.model.objects.programs import TEST
 from migrate.reading.replicas.launch import is_guard
-from migrate.reading.tree.tree import dotted, string_value
 from migrate.rewrite.rule import Edit, Wrap
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import dotted, string_value
 
 NAMING = ("device", "typed-tensors")
 XLA = "torch_xla"

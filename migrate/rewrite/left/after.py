@@ -16,22 +16,22 @@ from migrate.check.finding import UNREADABLE, UNUSED_IGNORE
 from migrate.check.hazard import Severity
 from migrate.check.rules import all_hazards
 from migrate.errors import MigrateError
-from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.facts import ModuleCalls, calls_of_file
+from migrate.model.calls.analysis import Analysis
+from migrate.model.facts import ModuleCalls, calls_of_file
 from migrate.reading.facts import Facts
-from migrate.reading.project.entries import Entry
 from migrate.reading.project.reach import Entries, Leaving, leaving, reached, starts
 from migrate.reading.project.workers import keep, kept, let_go
 from migrate.reading.script import Script
-from migrate.reading.tree.depth import deep
-from migrate.reading.tree.origins import origins
-from migrate.reading.tree.source import parse
+from migrate.reading.values.entries import Entry
 from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.left.deferrable import SUGGESTION, deferrable_lines
 from migrate.rewrite.left.remaining import NAME as REMAINING
 from migrate.rewrite.options import DEFAULT
 from migrate.rewrite.results import Note
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.depth import deep
+from migrate.syntax.origins import origins
+from migrate.syntax.source import parse
 
 # Hazards that are information and that a rewrite mentions all the same.
 MENTIONED = frozenset(

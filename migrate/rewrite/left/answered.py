@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from migrate.reading.calls.facts import ModuleCalls
-from migrate.reading.calls.order import closure
-from migrate.reading.project.project import Project
+from migrate.model.calls.order import closure
+from migrate.model.facts import ModuleCalls
+from migrate.model.project.project import Project
 from migrate.rewrite.results import Note
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import libcst as cst
 
-from migrate.reading.replicas.pure import PURE_CALLS
-from migrate.reading.tree.tree import code, nodes, nodes_of
+from migrate.model.pure import PURE_CALLS
 from migrate.rewrite.edit import Edit, Finding, Wrap
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes, nodes_of
 
 # Functions of torch.cuda that only ask, by how their last part begins.
 ASKS = ("get_", "mem_get_info", "memory_", "max_memory_", "device_count", "current_device", "is_")

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import libcst as cst
 import libcst.matchers as m
 
-from migrate.reading.catalogue import catalogue
+from migrate.catalogue import catalogue
 from migrate.reading.replicas.launch import Style
-from migrate.reading.tree.tree import code, is_none, keyword, nodes_of
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.rule import Finding
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, is_none, keyword, nodes_of
 
 RULE = "frameworks"
 ACCELERATE = "accelerate"

@@ -8,11 +8,11 @@ import libcst as cst
 
 from migrate.reading.replicas.launch import Style
 from migrate.reading.steps.loops import Loop, has_sync
-from migrate.reading.tree.tree import nodes, nodes_of
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.rule import Finding, Wrap
 from migrate.rewrite.rules.step.steps import trains_on_accelerator
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import nodes, nodes_of
 
 STEP = "step"
 WHY = (

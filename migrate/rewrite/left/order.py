@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from migrate.reading.calls.order import callees_first
-from migrate.reading.project.project import Project
+from migrate.model.calls.order import callees_first
+from migrate.model.project.project import Project
 from migrate.rewrite.results import Note
 from migrate.rewrite.rule import Stage
 from migrate.rewrite.rules import rules_by_name

@@ -10,18 +10,18 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from migrate.catalogue import catalogue
+from migrate.catalogue.entry import Entry, OnXla, names
+from migrate.catalogue.torch_distributed import HOOKS
+from migrate.catalogue.torch_other import DATA_PARALLEL, DDP, SYNC_BATCH_NORM
 from migrate.check.hazard import Severity
-from migrate.reading.catalogue import catalogue
-from migrate.reading.catalogue.entry import Entry, OnXla, names
-from migrate.reading.catalogue.torch_distributed import HOOKS
-from migrate.reading.catalogue.torch_other import DATA_PARALLEL, DDP, SYNC_BATCH_NORM
-from migrate.reading.tree.tree import code, keyword, string_value
 from migrate.reading.values.collectives import is_comm_hook, makes_gloo_group
 from migrate.reading.values.devices import names_cuda
 from migrate.reading.values.environment import CALLS
 from migrate.rewrite.rule import Finding
 from migrate.rewrite.styles.advice import BACKEND, DEVICE
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, keyword, string_value
 
 NAME = "unhandled"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from functools import cache
 
+from migrate.catalogue.catalogue import of_import
 from migrate.check.rules import all_hazards
 from migrate.check.work import Work
-from migrate.reading.catalogue.catalogue import of_import
 from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.left.framework import RULE as FRAMEWORKS
 from migrate.rewrite.results import Note

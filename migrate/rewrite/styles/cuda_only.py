@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code
+from migrate.syntax.tree import code
 
 if TYPE_CHECKING:
     from migrate.rewrite.rule import Edit, Rule

@@ -11,9 +11,9 @@ import torch
 from click.testing import CliRunner
 
 from converters import load_pytree
-from converters.back.arrays import open_arrays
 from converters.checkpoint import StateDict
 from converters.errors import MisfitError
+from converters.output.arrays import open_arrays
 from converters.target.values import fit_values
 from migrate.cli import commands
 

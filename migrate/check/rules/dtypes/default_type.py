@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.prescan import spelled
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import code
+from migrate.syntax.tree import code
 
 SETTERS = frozenset(
     {"torch.set_default_tensor_type", "torch.set_default_dtype", "torch.set_default_device"}

@@ -9,8 +9,8 @@ import libcst as cst
 from migrate.check.common import is_a_type, method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
+from migrate.model.calls.kind import PLACED
 from migrate.reading.facts import Facts
-from migrate.reading.values.kind import PLACED
 from migrate.reading.values.region_arguments import is_type_of_options
 
 # Names and dictionaries by which a type goes to its region, at most.

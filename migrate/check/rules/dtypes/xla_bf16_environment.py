@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.prescan import spelled
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import passed_for
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import keyword, last_part, string_value
+from migrate.syntax.tree import keyword, last_part, string_value
 
 VARIABLES = frozenset({"XLA_USE_BF16", "XLA_DOWNCAST_BF16"})
 ACCELERATORS = frozenset({"accelerate.Accelerator", "accelerate.accelerator.Accelerator"})

@@ -12,7 +12,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
 from migrate.check.work import Work
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import last_part, nodes_of, string_value
+from migrate.syntax.tree import last_part, nodes_of, string_value
 
 NAMED = re.compile(r"_?attn_implementation(_internal)?")
 KERNEL = re.compile(

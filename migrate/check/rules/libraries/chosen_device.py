@@ -8,9 +8,9 @@ from typing import NamedTuple
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, keyword, last_part, string_value
-from migrate.reading.values.kind import Kind
+from migrate.syntax.tree import code, keyword, last_part, string_value
 
 
 class Chooser(NamedTuple):

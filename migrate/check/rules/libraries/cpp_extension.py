@@ -10,7 +10,7 @@ from migrate.check.common import ImportHazard, fallback
 from migrate.check.hazard import Hit, Severity, example
 from migrate.check.work import Work
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import dotted, string_value
+from migrate.syntax.tree import dotted, string_value
 
 LOADERS = frozenset({"torch.ops.load_library", "torch.classes.load_library"})
 OPERATIONS = "use the operations of torch"

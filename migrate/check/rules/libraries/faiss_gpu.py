@@ -11,7 +11,7 @@ from migrate.check.common import is_a_type
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import nodes_of
+from migrate.syntax.tree import nodes_of
 
 COUNT = "faiss.get_num_gpus"
 ON_GPUS = re.compile(

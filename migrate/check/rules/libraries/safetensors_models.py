@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, keyword, last_part, nodes_of
 from migrate.reading.values.devices import device_argument, is_move
-from migrate.reading.values.kind import Kind
+from migrate.syntax.tree import code, keyword, last_part, nodes_of
 
 RAISE = frozenset({"safetensors.torch.save_model", "safetensors.torch.load_model"})
 PRETRAINED = "save_pretrained"

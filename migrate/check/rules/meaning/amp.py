@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue import torch_cuda
+from migrate.catalogue.entry import names
+from migrate.catalogue.torch_other import TYPED_AUTOCAST
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.reading.catalogue import torch_cuda
-from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.torch_other import TYPED_AUTOCAST
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, keyword, string_value
 from migrate.reading.values.region_types import WIDE
+from migrate.syntax.tree import code, keyword, string_value
 
 OLD = names(*torch_cuda.AUTOCAST)
 NEW = names(*TYPED_AUTOCAST)

@@ -8,9 +8,9 @@ import libcst as cst
 
 from migrate.check.common import NamedHazard, method, receiver
 from migrate.check.hazard import Hit, Severity, example
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, last_part
-from migrate.reading.values.kind import Kind
+from migrate.syntax.tree import code, last_part
 
 # Methods of the models of transformers and diffusers, of timm and open_clip.
 OF_TRANSFORMERS = frozenset(

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue import catalogue
+from migrate.catalogue.words import DEVICE_NAME
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
-from migrate.reading.catalogue import catalogue
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, string_value
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import DEVICE_NAME
+from migrate.syntax.tree import code, string_value
 
 TYPES = frozenset({Kind.CUDA, Kind.XLA})
 

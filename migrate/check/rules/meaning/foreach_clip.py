@@ -8,10 +8,10 @@ import libcst as cst
 
 from migrate.check.common import truth
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.reading.catalogue.foreach import TAKES_FOREACH, foreach_of
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, nodes_of
-from migrate.reading.values.kind import Kind
+from migrate.reading.values.foreach import TAKES_FOREACH, foreach_of
+from migrate.syntax.tree import code, nodes_of
 
 
 class ForeachClip(Hazard):

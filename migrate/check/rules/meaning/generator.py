@@ -7,16 +7,16 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
-from migrate.reading.tree.tree import is_none, keyword, last_part
 from migrate.reading.values.devices import (
     device_of_generator,
     is_accelerator,
     makes_generator,
 )
 from migrate.reading.values.host import is_on_the_cpu
-from migrate.reading.values.kind import Kind
+from migrate.syntax.tree import is_none, keyword, last_part
 
 # Methods that a construction is followed by: they return the generator.
 CHAINED = frozenset({"manual_seed"})

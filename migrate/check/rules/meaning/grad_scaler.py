@@ -10,8 +10,8 @@ from migrate.check.common import NamedHazard
 from migrate.check.hazard import Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.script import Script
-from migrate.reading.tree.tree import keyword, string_value
 from migrate.reading.values.scalers import is_switched_off
+from migrate.syntax.tree import keyword, string_value
 
 
 class GradScaler(NamedHazard):

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.prescan import spelled
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.prescan import spelled
 
 PATCHED = frozenset({"torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad.clip_grad_norm_"})
 

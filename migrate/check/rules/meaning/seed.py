@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue import torch_cuda
+from migrate.catalogue.entry import names
+from migrate.catalogue.torch_other import CPU_SEEDS
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
-from migrate.reading.catalogue import torch_cuda
-from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.torch_other import CPU_SEEDS
-from migrate.reading.draws.randomness import Start
+from migrate.model.draws.randomness import Start
 from migrate.reading.facts import Facts
 
 SEEDS = names(*CPU_SEEDS)

@@ -8,8 +8,8 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, nodes_of, targets
 from migrate.reading.values.devices import is_move
+from migrate.syntax.tree import code, nodes_of, targets
 
 MEND = "tie again after the move, or call torch.__future__.set_swap_module_params_on_conversion(True) first"
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.prescan import spelled
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.prescan import spelled
 
 ASKS = frozenset({"data_ptr", "untyped_storage", "storage", "typed_storage"})
 

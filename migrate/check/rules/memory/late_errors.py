@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, nodes, string_value
+from migrate.syntax.tree import code, nodes, string_value
 
 MEMORY = "out of memory"
 ERRORS = frozenset({"torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError"})

@@ -10,9 +10,9 @@ from migrate.check.common import truth
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import keyword
 from migrate.reading.values.devices import pins
 from migrate.reading.values.pinned import makes_tensor
+from migrate.syntax.tree import keyword
 
 
 class PinnedMemory(Hazard):

@@ -8,8 +8,8 @@ import libcst as cst
 
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
-from migrate.reading.values.kind import Kind
 
 
 class ShareMemory(Hazard):

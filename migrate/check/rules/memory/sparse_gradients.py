@@ -10,7 +10,7 @@ from migrate.check.common import NamedHazard
 from migrate.check.hazard import Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.names.parsed import Parsed
-from migrate.reading.tree.tree import code, keyword
+from migrate.syntax.tree import code, keyword
 
 EMBEDDINGS = frozenset(
     {

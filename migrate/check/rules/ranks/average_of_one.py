@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.words import STEPS
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.collectives.computing import updates_copy
 from migrate.reading.facts import Facts
-from migrate.reading.flow.computing import updates_copy
 from migrate.reading.steps.in_step import When
-from migrate.reading.tree.tree import code, nodes_of
-from migrate.reading.values.words import STEPS
+from migrate.syntax.tree import code, nodes_of
 
 
 class AverageOfOne(Hazard):

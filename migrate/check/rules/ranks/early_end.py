@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from migrate.catalogue.words import WAITS, WRAPPERS
+from migrate.reading.collectives.pending_values import ends_the_graph, is_collective
 from migrate.reading.facts import Facts
-from migrate.reading.flow.pending_values import ends_the_graph, is_collective
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.steps.in_step import When
-from migrate.reading.tree.tree import nodes_of
-from migrate.reading.values.words import WAITS, WRAPPERS
+from migrate.syntax.tree import nodes_of
 
 DEPTH = 3  # so many functions are followed, one out of another
 

@@ -9,8 +9,8 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.guards import Guard
-from migrate.reading.tree.tree import code, keyword, nodes_of
 from migrate.reading.values.collectives import MPI_WORLD, OBJECTS, OF_MPI, OF_XLA, TENSORS
+from migrate.syntax.tree import code, keyword, nodes_of
 
 COLLECTIVE = frozenset(
     [f"torch.distributed.{name}" for name in (*TENSORS, *OBJECTS, "barrier")]

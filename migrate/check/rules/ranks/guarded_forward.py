@@ -7,13 +7,13 @@ from typing import TypeGuard
 
 import libcst as cst
 
+from migrate.catalogue.words import EVALUATION
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.rules.ranks.guarded_read import evaluates
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.wrapped import is_wrapped
-from migrate.reading.tree.tree import bind, code, dotted, nodes_of
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import EVALUATION
+from migrate.syntax.tree import bind, code, dotted, nodes_of
 
 
 class GuardedForward(Hazard):

@@ -7,21 +7,21 @@ from itertools import islice
 
 import libcst as cst
 
+from migrate.catalogue.words import METER_METHODS, READ_METHODS, SYNCS, WAITS
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.rules.ranks.early_end import ended_early
 from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
+from migrate.model.calls.kind import Kind
+from migrate.reading.collectives.pending import parameters
+from migrate.reading.collectives.pending_values import HOLDS
 from migrate.reading.facts import Facts
-from migrate.reading.flow.pending import parameters
-from migrate.reading.flow.pending_values import HOLDS
 from migrate.reading.flow.reads import in_text, is_log
 from migrate.reading.names.bindings import Given, How
 from migrate.reading.names.dead_branches import never_runs
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.steps.in_step import When, is_step
-from migrate.reading.tree.tree import code, keyword, nodes_of
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import METER_METHODS, READ_METHODS, SYNCS, WAITS
+from migrate.syntax.tree import code, keyword, nodes_of
 
 DEPTH = 3  # so many functions are followed, one into another
 

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, keyword, nodes_of
-from migrate.reading.values.kind import PLACED, Kind
-from migrate.reading.values.saved import arguments, is_of_host
-from migrate.reading.values.words import (
+from migrate.catalogue.words import (
     SAFETENSORS_SAVES,
     SAVED,
     TORCH_SAVES,
 )
+from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.kind import PLACED, Kind
+from migrate.reading.facts import Facts
+from migrate.reading.values.saved import arguments, is_of_host
+from migrate.syntax.tree import code, keyword, nodes_of
 
 SAVES = TORCH_SAVES | SAFETENSORS_SAVES
 

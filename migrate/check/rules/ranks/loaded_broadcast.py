@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.kind import Kind
+from migrate.reading.collectives.computing import updates_copy
+from migrate.reading.collectives.uneven import UnevenGraphs
 from migrate.reading.facts import Facts
-from migrate.reading.flow.computing import updates_copy
-from migrate.reading.flow.uneven import UnevenGraphs
-from migrate.reading.tree.tree import keyword, last_part, nodes_of
 from migrate.reading.values.collectives import makes_gloo_group
-from migrate.reading.values.kind import Kind
+from migrate.syntax.tree import keyword, last_part, nodes_of
 
 BROADCASTS = frozenset({"torch.distributed.broadcast", "torch.distributed.all_reduce"})
 SYNCS = frozenset(

@@ -9,8 +9,8 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, nodes, string_value
 from migrate.reading.values.parameters import holds_parameters, is_in_optimizer, value_of
+from migrate.syntax.tree import code, nodes, string_value
 
 MESSAGE = (
     "each replica computes with other parameters than the others, so that their graphs differ, and "

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.reading.collectives.pending import Pending
 from migrate.reading.facts import Facts
-from migrate.reading.flow.pending import Pending
-from migrate.reading.tree.tree import code
+from migrate.syntax.tree import code
 
 
 class PendingRead(Hazard):

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.words import MADE_ON_HOST, RANK_NAME
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import last_part, nodes_of
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import MADE_ON_HOST, RANK_NAME
+from migrate.syntax.tree import last_part, nodes_of
 
 # Methods whose argument is a device, or that run nothing on the device.
 OF_DEVICES = frozenset(

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.prescan import spelled
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import bind, code, nodes_of
+from migrate.syntax.tree import bind, code, nodes_of
 
 MAKERS = frozenset({"torch.as_tensor", "torch.tensor", "torch.stack", "torch.cat"})
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.words import BOOLEAN_METHODS, ENTRY_OF_MASK, MASK, words
 from migrate.check.common import method, receiver, varying
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.kind import TENSORS, Kind
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import Given, How
 from migrate.reading.steps.evaluating import in_evaluation
-from migrate.reading.tree.tree import code, string_value
-from migrate.reading.values.kind import TENSORS, Kind
-from migrate.reading.values.words import BOOLEAN_METHODS, ENTRY_OF_MASK, MASK, words
+from migrate.syntax.tree import code, string_value
 
 # Methods that give a mask with the same values.
 SAME_VALUES = words("bool clone contiguous detach flatten ravel reshape squeeze to unsqueeze view")

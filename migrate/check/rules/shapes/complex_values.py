@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.prescan import spelled
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import code
 from migrate.reading.values.complex import is_complex
-from migrate.reading.values.kind import Kind
+from migrate.syntax.tree import code
 
 # What raises for a complex tensor; `abs` where it is differentiated.
 RAISES = frozenset({"mean", "var", "std", "abs"})

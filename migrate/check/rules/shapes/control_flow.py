@@ -12,7 +12,7 @@ from migrate.check.reads import CHECKS, is_read, reads_device
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
 from migrate.reading.steps.in_step import When
-from migrate.reading.tree.tree import code
+from migrate.syntax.tree import code
 
 # What is a tensor where it is asked of tensors: `bad = torch.isnan(loss).any()`, `x > 3`.
 ANSWERS = cst.Call | cst.Comparison

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue import cpu_operators as cpu
+from migrate.catalogue.prescan import spelled
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.reading.catalogue import cpu_operators as cpu
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import bind, code, keyword, string_value
-from migrate.reading.values.kind import Kind
+from migrate.syntax.tree import bind, code, keyword, string_value
 
 # Adaptive poolings, by the kind; that of the maximum in 3-D always runs on the CPU.
 ADAPTIVE = {f"AdaptiveAvgPool{rank}d": "average" for rank in (1, 2, 3)}

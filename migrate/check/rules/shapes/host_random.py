@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.drawing import ORDERS
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.reading.catalogue.drawing import ORDERS
-from migrate.reading.draws.branch_values import computed_with_later
+from migrate.model.calls.kind import TENSORS, Kind
 from migrate.reading.facts import Facts
 from migrate.reading.steps.batch_sizes import chooses_size
+from migrate.reading.steps.branch_values import computed_with_later
 from migrate.reading.steps.chances import (
     is_chosen,
     is_in_drawn_order,
@@ -18,8 +19,7 @@ from migrate.reading.steps.chances import (
     mapping_of,
 )
 from migrate.reading.steps.drawn import drawn_of, is_transform
-from migrate.reading.tree.tree import code, nodes, nodes_of
-from migrate.reading.values.kind import TENSORS, Kind
+from migrate.syntax.tree import code, nodes, nodes_of
 
 SOME = "; replicas that draw differently run different graphs, and wait for each other for ever"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, keyword, nodes_of
+from migrate.syntax.tree import code, keyword, nodes_of
 
 FILLED = frozenset(
     {

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.entry import names
+from migrate.catalogue.torch_other import DATA_LOADERS
+from migrate.catalogue.words import OF_EVALUATION
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.torch_other import DATA_LOADERS
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, keyword
-from migrate.reading.values.words import OF_EVALUATION
+from migrate.syntax.tree import code, keyword
 
 LOADERS = names(*DATA_LOADERS)
 

@@ -18,7 +18,7 @@ from migrate.check.rules.shapes.largest_sizes import (
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
 from migrate.reading.steps.batch_lists import lists_of_parts
-from migrate.reading.tree.tree import code, keyword, nodes, nodes_of, string_value
+from migrate.syntax.tree import code, keyword, nodes, nodes_of, string_value
 
 COLLATORS = (
     "DataCollatorWithPadding",

@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.common import method, receiver, varying
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import keyword
+from migrate.syntax.tree import keyword
 
 
 class RepeatInterleave(Hazard):

@@ -13,8 +13,8 @@ from migrate.reading.steps.batch_sizes import drawn_size, is_first_use
 from migrate.reading.steps.counters import counters_of
 from migrate.reading.steps.drawn import drawn_of, is_transform
 from migrate.reading.steps.in_step import When
-from migrate.reading.tree.tree import code, keyword, nodes_of, string_value
 from migrate.reading.values.devices import is_accelerator
+from migrate.syntax.tree import code, keyword, nodes_of, string_value
 
 # Methods, and functions of torch, with the place of the number that is a part of the graph (of the method).
 PLACES = {"roll": 0, "pow": 0, "select": 1, "narrow": 1, "diagonal": 0, "triu": 0, "tril": 0}

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.drawing import MAKERS, SAMPLERS
+from migrate.catalogue.words import STEPS
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.draws import FILLS, LIKES
-from migrate.reading.catalogue.drawing import MAKERS, SAMPLERS
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
 from migrate.reading.steps.loops import has_sync
-from migrate.reading.tree.tree import code, keyword, nodes_of, string_value
 from migrate.reading.values.devices import is_accelerator
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import STEPS
+from migrate.syntax.tree import code, keyword, nodes_of, string_value
 
 LIBRARIES = ("torch_xla", "shims")
 SEEDS = frozenset(

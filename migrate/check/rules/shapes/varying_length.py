@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.words import READS
 from migrate.check.common import method, placed, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.reads import is_read
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
-from migrate.reading.tree.tree import code, nodes_of
-from migrate.reading.values.words import READS
+from migrate.syntax.tree import code, nodes_of
 
 PACKED = frozenset({"torch.nn.utils.rnn.pack_padded_sequence", "torch.nn.utils.rnn.pack_sequence"})
 DEEPEST = 3

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import libcst as cst
 
+from migrate.catalogue.entry import names
+from migrate.catalogue.torch_cuda import AVAILABLE, COUNTS
 from migrate.check.common import NamedHazard
 from migrate.check.hazard import Hit, Severity, example
 from migrate.check.only_cuda import goes_well, guards_cuda_only, only_with_cuda
-from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.torch_cuda import AVAILABLE, COUNTS
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.for_cuda import lists_of_gpus
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.syntax.tree import code, nodes_of
 
 COUNTED = names(*COUNTS)
 ASKED = names(*AVAILABLE)

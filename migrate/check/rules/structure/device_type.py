@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import goes_well
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import string_value
+from migrate.syntax.tree import string_value
 
 
 class DeviceType(Hazard):

@@ -10,7 +10,7 @@ import libcst as cst
 from migrate.check.common import NamedHazard, method
 from migrate.check.hazard import Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import nodes_of
+from migrate.syntax.tree import nodes_of
 
 
 class JitScript(NamedHazard):

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.launchers import LAUNCHERS
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.replicas.launchers import LAUNCHERS
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.syntax.tree import code, nodes_of
 
 
 class MainGuard(Hazard):

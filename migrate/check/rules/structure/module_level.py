@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.launchers import LAUNCHERS, SCRIPT
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.replicas.launchers import LAUNCHERS, SCRIPT
 from migrate.reading.values.devices import is_move
 
 ASKS = frozenset(

@@ -9,8 +9,8 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.launch import declares_local_rank
-from migrate.reading.tree.tree import string_value
 from migrate.reading.values.environment import OF_TORCHRUN, needed, sets
+from migrate.syntax.tree import string_value
 
 VARIABLES = {
     "RANK": "torch_xla.runtime.global_ordinal()",

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.words import DEVICE_NAME
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, string_value
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import DEVICE_NAME
+from migrate.syntax.tree import code, string_value
 
 TORCHES = frozenset({"torch", "torch_xla"})
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.words import DESCRIBES, DESCRIBING_METHODS
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.script import Script
 from migrate.reading.steps.loops import batch_names
-from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.values.devices import moves
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import DESCRIBES, DESCRIBING_METHODS
+from migrate.syntax.tree import code, nodes_of
 
 LOADER = "torch_xla.distributed.parallel_loader.MpDeviceLoader"
 # Iterators of Python and tqdm around a loader.

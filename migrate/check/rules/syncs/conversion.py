@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.words import NUMBERS
 from migrate.check.asked_type import is_no_tensor
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.reads import CHECKS, placed, reads_device
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import Given, How
-from migrate.reading.values.words import NUMBERS
 
 # Functions that make one tensor, or array, of the numbers in a list.
 FROM_LISTS = frozenset(

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.words import SYNCS
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import is_step
-from migrate.reading.tree.tree import nodes_of
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import SYNCS
+from migrate.syntax.tree import nodes_of
 
 
 class DoubleSync(Hazard):

@@ -8,9 +8,9 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import nodes, nodes_of, string_value
 from migrate.reading.values.devices import device_argument
 from migrate.reading.values.parameters import value_of
+from migrate.syntax.tree import nodes, nodes_of, string_value
 
 # Their state has no step count.
 WITHOUT_STEP = frozenset({"torch.optim.SGD", "torch.optim.LBFGS"})

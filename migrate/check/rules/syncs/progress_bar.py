@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.prescan import spelled
+from migrate.catalogue.words import SHOWING_METHODS
 from migrate.check.common import method
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import nodes
-from migrate.reading.values.words import SHOWING_METHODS
+from migrate.syntax.tree import nodes
 
 
 class ProgressBar(Hazard):

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.kind import TENSORS
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
-from migrate.reading.tree.tree import dotted
-from migrate.reading.values.kind import TENSORS
+from migrate.syntax.tree import dotted
 
 
 class ReadInFunction(Hazard):

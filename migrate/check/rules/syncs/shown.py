@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.words import LOGGING_METHODS
 from migrate.check.common import method
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.reads import placed
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import nodes_of
-from migrate.reading.values.words import LOGGING_METHODS
+from migrate.syntax.tree import nodes_of
 
 
 class Shown(Hazard):

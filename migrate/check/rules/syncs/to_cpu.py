@@ -9,11 +9,11 @@ import libcst as cst
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.reads import is_returned_elsewhere, placed
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import bind, code, keyword, nodes_of
-from migrate.reading.values.kind import Kind
 from migrate.reading.values.parameters import holds_parameters
 from migrate.reading.values.values import device_argument
+from migrate.syntax.tree import bind, code, keyword, nodes_of
 
 # Averages of weights of timm that copy each weight to their `device`: the position of that argument.
 AVERAGES = {

@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.common import option, truth
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code
+from migrate.syntax.tree import code
 
 WRAPPERS = frozenset(
     {

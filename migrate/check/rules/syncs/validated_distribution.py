@@ -8,10 +8,10 @@ import libcst as cst
 
 from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
-from migrate.reading.tree.tree import code, keyword
-from migrate.reading.values.kind import Kind
+from migrate.syntax.tree import code, keyword
 
 PACKAGE = "torch.distributions."
 # What is no distribution with parameters of its own.

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.tree import bind, code
 from migrate.reading.values.collectives import TENSORS, called
 from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code
 
 
 class AsyncHandles(Rule):

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.torch_distributed import AVERAGE
-from migrate.reading.tree.tree import bind, code, is_dotted_name, keyword
-from migrate.reading.tree.walk import children
+from migrate.catalogue.entry import names
+from migrate.catalogue.torch_distributed import AVERAGE
 from migrate.reading.values.collectives import TENSORS, called
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.collectives.written import as_shims, beside
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code, is_dotted_name, keyword
+from migrate.syntax.walk import children
 
 AVG = names(*AVERAGE)
 RESULT = {

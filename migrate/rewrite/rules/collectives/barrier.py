@@ -7,13 +7,13 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Severity
-from migrate.reading.tree.tree import bind, code, nodes_of
 from migrate.reading.values.collectives import called, makes_gloo_group
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.collectives.barrier_pairs import is_met
 from migrate.rewrite.rules.collectives.step_barriers import is_in_step
 from migrate.rewrite.rules.collectives.written import as_shims
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code, nodes_of
 
 PARAMETERS = ("group", "async_op", "device_ids")
 

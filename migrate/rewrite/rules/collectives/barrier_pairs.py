@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.replicas.first_replica import on_first, parts
-from migrate.reading.tree.tree import code, nodes
+from migrate.syntax.tree import code, nodes
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

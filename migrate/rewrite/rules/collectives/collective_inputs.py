@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.tree import bind, code
 from migrate.reading.values.collectives import TENSORS, called, makes_gloo_group
 from migrate.reading.values.host import is_on_the_cpu
 from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code
 
 OTHERS = frozenset({"group", "op", "async_op", "src", "dst", "group_src", "group_dst"})
 DEFAULTS = frozenset({"torch.set_default_device", "torch.set_default_tensor_type", "torch.device"})

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import code
+from migrate.catalogue.prescan import spelled
 from migrate.reading.values.devices import is_accelerator
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code
 
 DEFAULT = "torch.distributed.get_default_backend_for_device"
 

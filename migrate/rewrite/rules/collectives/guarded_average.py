@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.replicas.first_replica import joined, parts
-from migrate.reading.tree.tree import bind, code
 from migrate.reading.values.collectives import TENSORS, called
 from migrate.rewrite.edits.branch import body_of
 from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code
 
 
 class GuardedAverage(Rule):

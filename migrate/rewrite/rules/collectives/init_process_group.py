@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.replicas.launch import INIT
-from migrate.reading.tree.tree import bind, code, string_value
 from migrate.reading.values.collectives import TENSORS, called
 from migrate.reading.values.values import is_option, option_names
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code, string_value
 
 PARAMETERS = (
     "backend",

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Severity
-from migrate.reading.tree.tree import bind, code, dotted, nodes_of, string_value
 from migrate.reading.values.collectives import called
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.rank_arguments import INERT
 from migrate.rewrite.styles.advice import BACKEND as OF_SHIMS
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code, dotted, nodes_of, string_value
 
 BACKEND = re.compile(r"(.*_)?backend", re.IGNORECASE)
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Severity
-from migrate.reading.tree.tree import code
 from migrate.reading.values.environment import access, environment_name, is_read
 from migrate.rewrite.edits.imports import bindings
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code
 
 INERT = re.compile(
     r"(TORCH_)?NCCL_\w+|CUDA_LAUNCH_BLOCKING|CUDA_DEVICE_ORDER|CUDA_DEVICE_MAX_CONNECTIONS"

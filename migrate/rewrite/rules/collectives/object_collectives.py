@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.prescan import spelled
 from migrate.check.hazard import Severity
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import bind, code
 from migrate.reading.values.collectives import OBJECTS, called, makes_gloo_group
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.collectives.written import as_shims, beside
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code
 
 GROUP = '''\
 @{functools}.cache

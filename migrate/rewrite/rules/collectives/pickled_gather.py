@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.tree import bind, code, nodes_of
 from migrate.reading.values.collectives import TENSORS, called
 from migrate.rewrite.edits.nodes import split_blank
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.collectives.object_collectives import GROUP
 from migrate.rewrite.rules.collectives.written import beside
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code, nodes_of
 
 BYTES = frozenset(
     {

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.tree import bind, code, string_value
 from migrate.reading.values.collectives import called
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.collectives.written import as_shims
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code, string_value
 
 PARAMETERS = (
     "ranks",

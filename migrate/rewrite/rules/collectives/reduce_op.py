@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.catalogue import catalogue
-from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.torch_distributed import NO_REDUCTION, REDUCTIONS
+from migrate.catalogue import catalogue
+from migrate.catalogue.entry import names
+from migrate.catalogue.torch_distributed import NO_REDUCTION, REDUCTIONS
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 

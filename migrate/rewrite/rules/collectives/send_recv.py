@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import keyword
+from migrate.catalogue.prescan import spelled
 from migrate.reading.values.collectives import POINT_TO_POINT, called
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import keyword
 
 
 class SendRecv(Rule):

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue import catalogue
+from migrate.catalogue.entry import OnXla, names
+from migrate.catalogue.prescan import spelled
+from migrate.catalogue.torch_cuda import ASKED, IGNORED, INITIALIZED
 from migrate.check.hazard import Severity
-from migrate.reading.catalogue import catalogue
-from migrate.reading.catalogue.entry import OnXla, names
-from migrate.reading.catalogue.torch_cuda import ASKED, IGNORED, INITIALIZED
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import is_cuda, only_on_cuda
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code
 
 GONE = names(*IGNORED)
 # Of these, what raises where there is no GPU.

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.reading.catalogue import torch_cuda
-from migrate.reading.catalogue.entry import names
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.catalogue import torch_cuda
+from migrate.catalogue.entry import names
 from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.step.arrange import Arrangement
 from migrate.rewrite.rules.step.evaluation import evaluation_step
 from migrate.rewrite.rules.step.steps import Step, steps_of
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes_of
 
 WAIT = names(*torch_cuda.WAITS)
 EVENT = names(*torch_cuda.EVENTS)

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.words import TORCH_OPTIMIZER
 from migrate.check.hazard import Severity
-from migrate.reading.tree.tree import code, dotted, keyword, nodes_of, string_value
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import TORCH_OPTIMIZER
+from migrate.model.calls.kind import Kind
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.gpu_conditions import is_asked
 from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, dotted, keyword, nodes_of, string_value
 
 # Of an optimizer: which code runs its step. XLA compiles the plain one into the graph of the step.
 CHOICES = ("fused", "capturable")

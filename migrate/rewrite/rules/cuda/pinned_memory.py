@@ -7,17 +7,17 @@ from functools import lru_cache
 
 import libcst as cst
 
+from migrate.catalogue import torch_cuda
+from migrate.catalogue.entry import names
+from migrate.catalogue.torch_other import DATA_LOADERS
 from migrate.check.hazard import Severity
-from migrate.reading.catalogue import torch_cuda
-from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.torch_other import DATA_LOADERS
-from migrate.reading.tree.tree import code, keyword, nodes, string_value
 from migrate.reading.values.devices import names_cuda
 from migrate.reading.values.pinned import makes_tensor
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, keyword, nodes, string_value
 
 LOADERS = names(*DATA_LOADERS)
 POSITION = 7  # of pin_memory among the parameters of a DataLoader

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 import libcst as cst
 
 from migrate.check.hazard import Severity
-from migrate.reading.tree.tree import code, nodes_of
-from migrate.reading.values.kind import Kind
+from migrate.model.calls.kind import Kind
 from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.cuda.cuda_timing import is_wait, steps_around
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes_of
 
 # The first of these that the function does not use holds the result.
 NAMES = ("output", "result", "outputs", "results")

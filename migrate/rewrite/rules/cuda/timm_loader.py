@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.prescan import spelled
 from migrate.check.common import option
 from migrate.reading.facts import Facts, facts_of
 from migrate.reading.names.dead_branches import constant
-from migrate.reading.tree.prescan import spelled
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 

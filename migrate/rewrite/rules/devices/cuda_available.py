@@ -9,7 +9,6 @@ import libcst as cst
 from migrate.check.hazard import Severity
 from migrate.reading.replicas.for_cuda import decides_about_pinned, lists_of_gpus, needs_cuda
 from migrate.reading.steps.leaving import never_reached
-from migrate.reading.tree.tree import code, nodes, nodes_of, string_value
 from migrate.reading.values.devices import is_device_count, is_move, names_cuda
 from migrate.rewrite.edits.branch import body_of
 from migrate.rewrite.rule import (
@@ -34,6 +33,7 @@ from migrate.rewrite.rules.devices.gpu_conditions import (
     whole_condition,
 )
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes, nodes_of, string_value
 
 # Libraries to which an accelerator is XLA.
 OURS = frozenset({"torch", "torch_xla", "shims"})

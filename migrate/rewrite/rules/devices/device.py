@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.reading.accelerators.asked import OTHERS
-from migrate.reading.tree.tree import bind, code, dotted, elements, keyword, last_part
+from migrate.catalogue.words import DEVICE_NAME
+from migrate.model.objects.asked import OTHERS
 from migrate.reading.values.devices import (
     ACCELERATOR,
     CURRENT,
@@ -23,7 +23,6 @@ from migrate.reading.values.devices import (
     option_names,
     pins,
 )
-from migrate.reading.values.words import DEVICE_NAME
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.kept_devices import (
@@ -39,6 +38,7 @@ from migrate.rewrite.rules.devices.kept_devices import (
     used_as_number,
 )
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code, dotted, elements, keyword, last_part
 
 # Libraries of their own kernels: an index of theirs is no device of torch.
 GPU_LIBRARIES = frozenset({"cuml", "cupy", "faiss", "nvidia", "onnxruntime", "tensorrt"})

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.torch_cuda import TYPES
+from migrate.catalogue.words import DEVICE_NAME, OPTIONS
 from migrate.check.hazard import Severity
-from migrate.reading.catalogue.torch_cuda import TYPES
 from migrate.reading.replicas.told_cuda import told
-from migrate.reading.tree.tree import code, nodes_of, string_value
 from migrate.reading.values.devices import Kind, is_move
-from migrate.reading.values.words import DEVICE_NAME, OPTIONS
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.gpu_conditions import is_asked
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes_of, string_value
 
 # What takes the type of a device, not a device, also by `device=`.
 OF_TYPES = frozenset({"GradScaler", "autocast"})

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.torch_cuda import AVAILABLE, BFLOAT16
-from migrate.reading.tree.tree import nodes_of
+from migrate.catalogue.entry import names
+from migrate.catalogue.torch_cuda import AVAILABLE, BFLOAT16
 from migrate.reading.values.devices import is_device_count
+from migrate.syntax.tree import nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import libcst as cst
 
-from migrate.reading.tree.tree import bind, last_part, string_value
+from migrate.catalogue.words import DEVICE_NAME, words
 from migrate.reading.values.devices import (
     DEVICE,
     Kind,
@@ -15,8 +15,8 @@ from migrate.reading.values.devices import (
     names_cuda,
     type_with_index,
 )
-from migrate.reading.values.words import DEVICE_NAME, words
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, last_part, string_value
 
 # Words of names that hold a number: `num_dev = 2`, `std_dev = 0`.
 _OF_NUMBERS = re.compile(

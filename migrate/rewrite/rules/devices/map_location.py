@@ -7,13 +7,13 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Severity
-from migrate.reading.tree.tree import bind, code, keyword
 from migrate.reading.values.devices import LOADERS, Kind
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.saving.save_calls import is_open_file
 from migrate.rewrite.rules.saving.whole_modules import left_on_host
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code, keyword
 
 PARAMETERS = ("f", "map_location", "weights_only")
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.catalogue import torch_cuda
-from migrate.reading.catalogue.entry import names
+from migrate.catalogue import torch_cuda
+from migrate.catalogue.entry import names
 from migrate.reading.replicas.launch import INIT
-from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.edits.branch import unwrapped
 from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import contexts_on_cuda, only_on_cuda
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes_of
 
 SETTERS = names(*torch_cuda.SETTERS)
 CONTEXTS = names(*torch_cuda.DEVICE_CONTEXTS)

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.catalogue.torch_cuda import TYPES
-from migrate.reading.tree.tree import code, string_value
+from migrate.catalogue.torch_cuda import TYPES
 from migrate.rewrite.edits.nodes import keyword_arg
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, string_value
 
 # In-place methods that fill a tensor: what is filled was made from a size.
 FILLS = frozenset({"fill_", "normal_", "ones_", "random_", "uniform_", "zero_"})

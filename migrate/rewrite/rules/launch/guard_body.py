@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.tree import nodes, targets
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import nodes, targets
 
 
 def shared_names(guard: cst.If, context: Workspace) -> frozenset[str]:

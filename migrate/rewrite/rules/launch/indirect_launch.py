@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import libcst as cst
 
 from migrate.reading.names.bindings import calls_of, passed_for
-from migrate.reading.tree.tree import bind, code, elements, nodes
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.edits.branch import removed_with_comment
 from migrate.rewrite.edits.nodes import insert_first, with_args
@@ -16,6 +15,7 @@ from migrate.rewrite.rule import Edit, Rule
 from migrate.rewrite.rules.collectives.init_process_group import in_rendezvous_argument
 from migrate.rewrite.rules.launch.launching import only_counts, with_aliases
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code, elements, nodes
 
 
 @dataclass(frozen=True)

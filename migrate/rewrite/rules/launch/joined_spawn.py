@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code
 
 
 @dataclass(frozen=True, eq=False)

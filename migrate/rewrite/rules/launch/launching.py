@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import libcst as cst
 
-from migrate.reading.replicas.pure import PURE_CALLS
-from migrate.reading.tree.tree import last_part, nodes, nodes_of, string_value
+from migrate.catalogue.words import EXITS, LOGGING_METHODS
+from migrate.model.pure import PURE_CALLS
 from migrate.reading.values.devices import is_device_count
-from migrate.reading.values.words import EXITS, LOGGING_METHODS
 from migrate.rewrite.rules.ranks.index_sums import added_index, is_index, is_rank_increment
 from migrate.rewrite.rules.ranks.kept import Kept, kept_on
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import last_part, nodes, nodes_of, string_value
 
 TELLS = frozenset({"print", "warnings.warn"})
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.replicas.launch import Style
-from migrate.reading.tree.tree import code, is_docstring, nodes_of
 from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.replica_function import (
     free_name,
@@ -18,6 +17,7 @@ from migrate.rewrite.rules.launch.replica_function import (
     rank_environment,
 )
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, is_docstring, nodes_of
 
 
 class ModuleScript(Rule):

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.reading.replicas.launchers import PROCESS
-from migrate.reading.replicas.process_loops import ProcessLoop, process_loop
-from migrate.reading.tree.tree import code, keyword
+from migrate.catalogue.launchers import PROCESS
+from migrate.reading.values.process_loops import ProcessLoop, process_loop
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.world_size import WorldSize
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, keyword
 
 
 class MpProcess(Rule):

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.launchers import SPAWN, SPAWN_PARAMETERS
+from migrate.catalogue.prescan import spelled
+from migrate.catalogue.words import words
 from migrate.reading.replicas.launch import is_guard
-from migrate.reading.replicas.launchers import SPAWN, SPAWN_PARAMETERS
 from migrate.reading.replicas.one_device import one_device
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import bind, code, elements
-from migrate.reading.values.words import words
 from migrate.rewrite.edits.branch import body_of
 from migrate.rewrite.edits.nodes import with_args, without
 from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
@@ -20,6 +19,7 @@ from migrate.rewrite.rules.launch.indirect_launch import indirect_launch
 from migrate.rewrite.rules.launch.joined_spawn import Joined, joined_at_once
 from migrate.rewrite.rules.launch.world_size import WorldSize
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code, elements
 
 MULTIPROCESSING = ("multiprocessing", "torch.multiprocessing")
 GET_CONTEXT = ("multiprocessing.get_context", "torch.multiprocessing.get_context")

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, keyword, string_value
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, keyword, string_value
 
 LAUNCH = "torch_xla.launch"
 PORTABLE = frozenset({"shims.launch", "shims.ranks.launch"})

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import code, nodes_of, string_value
+from migrate.catalogue.prescan import spelled
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes_of, string_value
 
 POPEN = frozenset(
     {"subprocess.Popen", "subprocess.run", "subprocess.call", "subprocess.check_call"}

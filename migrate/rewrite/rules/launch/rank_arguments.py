@@ -8,10 +8,10 @@ import libcst as cst
 
 from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import Style, declares_local_rank
-from migrate.reading.tree.tree import code, keyword, string_value
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, keyword, string_value
 
 # What the xla:// rendezvous finds by itself.
 INERT = frozenset(

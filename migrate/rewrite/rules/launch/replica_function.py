@@ -5,8 +5,8 @@ from __future__ import annotations
 import libcst as cst
 
 from migrate.reading.replicas.launch import names_in
-from migrate.reading.tree.tree import nodes_of
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import nodes_of
 
 
 def free_name(wanted: str, context: Workspace) -> str:

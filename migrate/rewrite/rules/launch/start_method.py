@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.prescan import spelled
 from migrate.check.hazard import Severity
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import bind, code
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code
 
 SETS = frozenset({"multiprocessing.set_start_method", "torch.multiprocessing.set_start_method"})
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import libcst as cst
 
 from migrate.reading.replicas.one_device import one_device
-from migrate.reading.replicas.process_loops import holds
-from migrate.reading.tree.tree import code, elements, nodes
+from migrate.reading.values.process_loops import holds
 from migrate.rewrite.edits.branch import removed_with_comment
 from migrate.rewrite.edits.nodes import insert_first, with_args, without
 from migrate.rewrite.rule import Edit, Rule
@@ -26,6 +25,7 @@ from migrate.rewrite.rules.ranks.kept import kept_on
 from migrate.rewrite.rules.ranks.sampler_counts import own_count
 from migrate.rewrite.rules.ranks.shared_counts import SharedCounts
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, elements, nodes
 
 
 class WorldSize:

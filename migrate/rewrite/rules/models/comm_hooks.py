@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code
 from migrate.reading.values.collectives import REGISTER_HOOK
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code
 
 
 class CommHooks(Rule):

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, nodes_of, string_value
-from migrate.reading.values.words import words
+from migrate.catalogue.words import words
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes_of, string_value
 
 PREFIX = "_orig_mod"
 TAKES_OFF = words("replace removeprefix lstrip strip sub")

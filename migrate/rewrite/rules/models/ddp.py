@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.launchers import DDP, DDP_DEVICES
+from migrate.catalogue.words import DEVICE_NAME
 from migrate.check.hazard import Severity
-from migrate.reading.replicas.launchers import DDP, DDP_DEVICES
-from migrate.reading.tree.tree import bind, code
 from migrate.reading.values.devices import device_argument
-from migrate.reading.values.words import DEVICE_NAME
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.rules.models.ddp_options import DdpOptions
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code
 
 UNREAD = (
     "DistributedDataParallel with arguments that cannot be read off the call: "

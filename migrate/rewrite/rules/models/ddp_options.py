@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
+from migrate.catalogue.launchers import DDP, DDP_DEVICES
 from migrate.reading.names.spread import Entry, Spread, others_than, spread_of
-from migrate.reading.replicas.launchers import DDP, DDP_DEVICES
-from migrate.reading.tree.tree import dotted
 from migrate.rewrite.edits.nodes import with_args, without
 from migrate.rewrite.rule import Edit, Rule
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import dotted
 
 
 class DdpOptions:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import code, is_attribute_of_self, keyword, used
+from migrate.catalogue.prescan import spelled
 from migrate.reading.values.devices import moves
 from migrate.rewrite.rule import Finding, Rule, Run, Wrap, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, is_attribute_of_self, keyword, used
 
 AVERAGES = frozenset(
     {

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.reading.catalogue import catalogue
-from migrate.reading.catalogue.libraries import LED_CLASSES
+from migrate.catalogue import catalogue
+from migrate.catalogue.libraries import LED_CLASSES
 from migrate.rewrite.rule import Finding, Rule, Safety, Stage, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 

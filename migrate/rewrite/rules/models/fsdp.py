@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.catalogue import torch_distributed
-from migrate.reading.catalogue.entry import names
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import bind, code
+from migrate.catalogue import torch_distributed
+from migrate.catalogue.entry import names
+from migrate.catalogue.prescan import spelled
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, Safety, Stage, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code
 
 FSDP = names(*torch_distributed.FSDP)
 XLA = "torch_xla.distributed.fsdp"

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.accelerators.inference import INFERENCE_MODE, is_switched_off
-from migrate.reading.tree.tree import code
+from migrate.reading.values.inference import INFERENCE_MODE, is_switched_off
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code
 
 REASON = "in inference mode a Linear raises on XLA"
 

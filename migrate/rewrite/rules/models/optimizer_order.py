@@ -8,8 +8,8 @@ from functools import lru_cache
 import libcst as cst
 
 from migrate.check.hazard import Severity
+from migrate.model.calls.kind import Kind
 from migrate.reading.values.devices import moves
-from migrate.reading.values.kind import Kind
 from migrate.rewrite.edits.imports import bindings
 from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace

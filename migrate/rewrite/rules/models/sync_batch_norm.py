@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.torch_other import SYNC_BATCH_NORM
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import bind, code
+from migrate.catalogue.entry import names
+from migrate.catalogue.prescan import spelled
+from migrate.catalogue.torch_other import SYNC_BATCH_NORM
 from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code
 
 CLASSES = names(*SYNC_BATCH_NORM)
 CONVERSIONS = frozenset(f"{name}.convert_sync_batchnorm" for name in CLASSES) | {

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Severity
-from migrate.reading.calls.ties import Tie
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.model.objects.ties import Tie
 from migrate.reading.values.devices import Kind, device_argument, is_move
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.models.optimizer_order import (
@@ -18,6 +17,7 @@ from migrate.rewrite.rules.models.optimizer_order import (
     is_switched_off,
 )
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes_of
 
 COMMENT = "# Weights that modules of the model share stay shared."
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.words import NO_GRADIENTS
 from migrate.check.hazard import Severity
 from migrate.reading.replicas.first_replica import on_first
 from migrate.reading.replicas.wrapped import is_wrapped, wraps
-from migrate.reading.tree.tree import code
-from migrate.reading.values.words import NO_GRADIENTS
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code
 
 
 class UnwrappedForward(Rule):

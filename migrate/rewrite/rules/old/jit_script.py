@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.prescan import spelled
 from migrate.check.hazard import Severity
-from migrate.reading.tree.prescan import spelled
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 

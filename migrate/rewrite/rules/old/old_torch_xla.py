@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.reading.catalogue import catalogue, torch_xla
-from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.torch_xla import GONE_TO
-from migrate.reading.replicas.launchers import SPAWN_PARAMETERS
-from migrate.reading.tree.tree import bind, code
+from migrate.catalogue import catalogue, torch_xla
+from migrate.catalogue.entry import names
+from migrate.catalogue.launchers import SPAWN_PARAMETERS
+from migrate.catalogue.torch_xla import GONE_TO
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.old.portable_xla import portable_calls
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code
 
 XM = "torch_xla.core.xla_model"
 SPAWN = "torch_xla.distributed.xla_multiprocessing.spawn"

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.reading.replicas.launchers import SPAWN_PARAMETERS
-from migrate.reading.tree.tree import bind, code
+from migrate.catalogue.launchers import SPAWN_PARAMETERS
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code
 
 XM = "torch_xla.core.xla_model"
 XR = "torch_xla.runtime"

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.reading.tree.tree import bind, code, nodes_of, string_value
 from migrate.rewrite.edits.nodes import with_parentheses
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.precision.scalers import Change, edits
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code, nodes_of, string_value
 
 INITIALIZE = frozenset({"apex.amp.initialize", "apex.amp.frontend.initialize"})
 SCALE_LOSS = frozenset({"apex.amp.scale_loss", "apex.amp.handle.scale_loss"})

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.reading.tree.tree import nodes
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.models.sync_batch_norm import SyncBatchNorm
 from migrate.rewrite.rules.precision.apex_amp import ApexAmp
 from migrate.rewrite.rules.precision.apex_optimizers import ApexOptimizers
 from migrate.rewrite.rules.precision.clip_gradients import ClipGradients
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import nodes
 
 # What speaks of the uses of apex.
 HANDLE = (ApexAmp(), ApexOptimizers(), ClipGradients(), SyncBatchNorm())

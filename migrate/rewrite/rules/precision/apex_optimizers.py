@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import libcst as cst
 
-from migrate.reading.catalogue import catalogue
-from migrate.reading.catalogue.entry import names, public
-from migrate.reading.catalogue.libraries import APEX_ALONE
-from migrate.reading.tree.tree import bind, code
-from migrate.reading.values.words import words
+from migrate.catalogue import catalogue
+from migrate.catalogue.entry import names, public
+from migrate.catalogue.libraries import APEX_ALONE
+from migrate.catalogue.words import words
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code
 
 # apex's parameters in their order.
 SIGNATURES = {

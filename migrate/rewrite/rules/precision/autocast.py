@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
+from migrate.catalogue import torch_cuda
+from migrate.catalogue.entry import names
+from migrate.catalogue.torch_other import TYPED_AUTOCAST
 from migrate.check.hazard import Severity
-from migrate.reading.catalogue import torch_cuda
-from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.torch_other import TYPED_AUTOCAST
-from migrate.reading.tree.tree import code, nodes_of, string_value
 from migrate.reading.values.region_arguments import (
     PARTIAL,
     Arguments,
@@ -22,6 +21,7 @@ from migrate.rewrite.edits.nodes import first_in, keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.gpu_conditions import ASKED
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes_of, string_value
 
 CUDA_AUTOCAST = names(*torch_cuda.AUTOCAST) | {"torch_xla.amp.autocast"}
 AUTOCAST = names(*TYPED_AUTOCAST)

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, keyword, string_value
 from migrate.reading.values.region_types import HALF
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, keyword, string_value
 
 DECORATORS = {
     f"torch.cuda.amp.{module}custom_{way}": f"custom_{way}"

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.catalogue import torch_other
-from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.foreach import TAKES_FOREACH, foreach_of
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import bind, code, keyword
+from migrate.catalogue import torch_other
+from migrate.catalogue.entry import names
+from migrate.catalogue.prescan import spelled
+from migrate.reading.values.foreach import TAKES_FOREACH, foreach_of
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import is_cuda
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code, keyword
 
 CLIPS = names(*torch_other.CLIPS)
 # On CUDA they keep the choice, as shims has no function for them.

@@ -7,15 +7,14 @@ from functools import partial
 
 import libcst as cst
 
+from migrate.catalogue import torch_cuda, torch_xla
+from migrate.catalogue.entry import names
+from migrate.catalogue.torch_distributed import SHARDED_SCALER
+from migrate.catalogue.torch_other import TYPED_SCALERS
+from migrate.catalogue.words import words
 from migrate.check.hazard import Severity
 from migrate.check.work import Work
-from migrate.reading.catalogue import torch_cuda, torch_xla
-from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.torch_distributed import SHARDED_SCALER
-from migrate.reading.catalogue.torch_other import TYPED_SCALERS
-from migrate.reading.tree.tree import bind, code, keyword, string_value
 from migrate.reading.values.scalers import is_off, is_switched_off
-from migrate.reading.values.words import words
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.precision.scaler_states import empty_states, takes_scale
@@ -25,6 +24,7 @@ from migrate.rewrite.rules.precision.scalers import (
     edits,
 )
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code, keyword, string_value
 
 SHARDED = names(*SHARDED_SCALER)
 CUDA_SCALERS = SHARDED | names(*torch_cuda.SCALERS)

@@ -10,9 +10,9 @@ from migrate.check.rules.meaning.tensors.half_arrays import half_array
 from migrate.reading.facts import facts_of
 from migrate.reading.halves.half_values import Half, half_values_of
 from migrate.reading.halves.made_arrays import array_arguments, is_container, receiver_of
-from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code
 
 ATOMS = cst.Name | cst.Attribute | cst.Call | cst.Subscript
 

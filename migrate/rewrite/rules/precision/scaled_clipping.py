@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.catalogue.prescan import spelled
 from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
 from migrate.rewrite.rules.precision.clip_gradients import CLIPS
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes_of
 
 
 class ScaledClipping(Rule):

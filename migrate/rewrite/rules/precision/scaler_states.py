@@ -7,9 +7,9 @@ from typing import TypeGuard
 
 import libcst as cst
 
-from migrate.reading.tree.tree import string_value
 from migrate.reading.values.scalers import is_scaler, is_switched_off
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import string_value
 
 
 def empty_states(

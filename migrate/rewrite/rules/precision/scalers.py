@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.edits.branch import left_above
 from migrate.rewrite.rule import Edit, Replacement, Rule
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes_of
 
 # What a comment that goes with a scaler speaks of.
 ABOUT = re.compile(r"scaler|unscal|scal(e|es|ing)\b|\bamp\b|mixed.precision|fp16", re.IGNORECASE)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migrate.reading.draws.randomness import Start
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.model.draws.randomness import Start
 from migrate.rewrite.rule import Edit, Finding, Rule
 from migrate.rewrite.rules.random.seeds import CUDA_SEED, XLA_SEED
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes_of
 
 OWN = "# XLA starts all replicas at the same seed: each gets its own, as each GPU does."
 WITHOUT = "# Where no seed is given, XLA would start all replicas at the same one."

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, nodes_of, targets
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes_of, targets
 
 
 def is_made_here(state: cst.BaseExpression, gets: Collection[str], context: Workspace) -> bool:

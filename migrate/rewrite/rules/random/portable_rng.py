@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migrate.reading.catalogue import catalogue
-from migrate.reading.catalogue.drawing import OTHER_SEEDERS, SEEDERS
-from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.torch_cuda import RANDOM_SEEDS, STATE_OF_ALL, STATE_OF_ONE
-from migrate.reading.tree.tree import code, nodes_of
+from migrate.catalogue import catalogue
+from migrate.catalogue.drawing import OTHER_SEEDERS, SEEDERS
+from migrate.catalogue.entry import names
+from migrate.catalogue.torch_cuda import RANDOM_SEEDS, STATE_OF_ALL, STATE_OF_ONE
 from migrate.reading.values.devices import (
     GENERATOR,
     Kind,
@@ -22,6 +21,7 @@ from migrate.rewrite.rule import Edit, Finding, Rule
 from migrate.rewrite.rules.random.following import after_silent_seed
 from migrate.rewrite.rules.random.seeds import CPU_SEED, CUDA_SEED, launches
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes_of
 
 OURS = "shims.manual_seed"
 OF_OURS = "generator().device"

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue import catalogue
+from migrate.catalogue.entry import names
+from migrate.catalogue.torch_cuda import RANDOM_SEEDS, STATE_OF_ALL, STATE_OF_ONE
 from migrate.check.hazard import Severity
-from migrate.reading.catalogue import catalogue
-from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.torch_cuda import RANDOM_SEEDS, STATE_OF_ALL, STATE_OF_ONE
 from migrate.reading.replicas.launch import Style
-from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.values.devices import (
     GENERATOR,
     Kind,
@@ -42,6 +41,7 @@ from migrate.rewrite.rules.random.seeds import (
     worker_seed,
 )
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes_of
 
 DRAWN = ".initial_seed()"  # the seed that was drawn for the CPU
 BY_HAND = names(*RANDOM_SEEDS)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from migrate.reading.catalogue.entry import names
-from migrate.reading.catalogue.torch_cuda import SEEDS
-from migrate.reading.catalogue.torch_other import CPU_SEEDS
+from migrate.catalogue.entry import names
+from migrate.catalogue.launchers import LAUNCHERS, PROCESS, SPAWN, SPAWN_PARAMETERS
+from migrate.catalogue.torch_cuda import SEEDS
+from migrate.catalogue.torch_other import CPU_SEEDS
 from migrate.reading.replicas.launch import Style
-from migrate.reading.replicas.launchers import LAUNCHERS, PROCESS, SPAWN, SPAWN_PARAMETERS
-from migrate.reading.tree.tree import bind, code, elements, nodes_of
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code, elements, nodes_of
 
 CPU_SEED = names(*CPU_SEEDS)
 CUDA_SEED = names(*SEEDS)

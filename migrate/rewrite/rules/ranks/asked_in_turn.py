@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, nodes_of, string_value
 from migrate.reading.values.environment import CALLS, ENVIRON
+from migrate.syntax.tree import code, nodes_of, string_value
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

@@ -6,13 +6,13 @@ from collections.abc import Container, Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.words import CLUSTER, RANKS
 from migrate.reading.replicas.launch import Style
-from migrate.reading.tree.tree import code, nodes_of
 from migrate.reading.values.environment import access, environment_name, is_read
-from migrate.reading.values.words import CLUSTER, RANKS
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.rank_environment import WORDS
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes_of
 
 
 class ClusterEnvironment(Rule):

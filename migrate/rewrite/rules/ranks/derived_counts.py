@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, nodes
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.rules.random.seeds import AVAILABLE, in_worker
 from migrate.rewrite.rules.ranks.kept import Counted, kept_on
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes
 
 PURE = frozenset({"float", "int", "len", "max", "min", "round"})
 ASKED = "migrate_asked_count"  # where the number itself stands in a text

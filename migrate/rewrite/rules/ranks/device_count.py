@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Severity
-from migrate.reading.tree.tree import code
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.gpu_conditions import is_asked
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code
 
 
 class DeviceCount(Rule):

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.tree import bind, code, keyword
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.sampler_counts import PARAMETERS, SAMPLERS, own_count
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code, keyword
 
 
 class DistributedSampler(Rule):

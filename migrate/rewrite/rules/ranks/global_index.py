@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.index_sums import added_index, is_rank_increment
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code
 
 
 class GlobalIndex(Rule):

@@ -6,10 +6,10 @@ import re
 
 import libcst as cst
 
-from migrate.reading.tree.tree import last_part
-from migrate.reading.values.words import HOST_NAME
+from migrate.catalogue.words import HOST_NAME
 from migrate.rewrite.rules.ranks.kept import kept_on
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import last_part
 
 DEVICES = re.compile(r"gpu|nproc|num_proc|device|per_node|local_size|local_world_size")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from migrate.reading.tree.tree import string_value
+from migrate.syntax.tree import string_value
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.reading.replicas.launch import Style
-from migrate.reading.tree.tree import bind, code, string_value
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.vocabulary import Word
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code, string_value
 
 WORLD = frozenset({"mpi4py.MPI.COMM_WORLD"})
 ALONE = frozenset({"mpi4py.MPI.COMM_SELF"})

@@ -6,10 +6,10 @@ import re
 
 import libcst as cst
 
+from migrate.catalogue.words import IN_A_FORWARD, MOVES, ONLY_TENSORS, words
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
-from migrate.reading.tree.tree import nodes_of
-from migrate.reading.values.words import IN_A_FORWARD, MOVES, ONLY_TENSORS, words
+from migrate.syntax.tree import nodes_of
 
 TORCH_FUNCTION = re.compile(r"torch\.(nn\.functional\.|linalg\.|special\.|fft\.)?[a-z_]\w*")
 # Functions and methods that give several tensors, or something else than a tensor.

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.launchers import SCRIPT
 from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import Style
-from migrate.reading.replicas.launchers import SCRIPT
-from migrate.reading.tree.tree import code
 from migrate.reading.values.environment import access, environment_name, is_read, sets
 from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.styles.vocabulary import Word
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code
 
 WORDS: dict[str, Word] = {
     "RANK": "rank",

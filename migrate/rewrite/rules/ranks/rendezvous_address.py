@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import libcst as cst
 
+from migrate.catalogue.prescan import spelled
 from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import Style
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import code, string_value
 from migrate.reading.values.environment import OF_TORCHRUN, needed, sets
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.started_by_torchrun import decides
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, string_value
 
 VARIABLES = frozenset({"MASTER_ADDR", "MASTER_PORT"})
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.catalogue import torch_other
-from migrate.reading.catalogue.entry import names
-from migrate.reading.replicas.launchers import PROCESS, SPAWN, SPAWN_PARAMETERS
-from migrate.reading.tree.tree import bind, elements, nodes
+from migrate.catalogue import torch_other
+from migrate.catalogue.entry import names
+from migrate.catalogue.launchers import PROCESS, SPAWN, SPAWN_PARAMETERS
 from migrate.reading.values.devices import is_device_count
 from migrate.reading.values.environment import environment_name
 from migrate.rewrite.rules.ranks.shared_counts import COUNTS, SharedCounts
+from migrate.syntax.tree import bind, elements, nodes
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

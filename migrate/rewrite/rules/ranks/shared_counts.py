@@ -10,13 +10,13 @@ from functools import cached_property
 
 import libcst as cst
 
+from migrate.catalogue.words import LOGGING_METHODS
 from migrate.reading.replicas.launch import INIT
-from migrate.reading.tree.tree import code, nodes, nodes_of
 from migrate.reading.values.devices import is_device_count
-from migrate.reading.values.words import LOGGING_METHODS
 from migrate.rewrite.rules.ranks.derived_counts import derived_of
 from migrate.rewrite.rules.ranks.kept import Counted, Kept, kept_on
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes, nodes_of
 
 COUNTS = re.compile(r"world_size|nprocs?|n?gpus?|num_gpus|n?gpus_per_node|nproc_per_node")
 

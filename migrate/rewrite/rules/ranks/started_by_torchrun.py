@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.catalogue.prescan import spelled
+from migrate.catalogue.words import RANKS
 from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import INIT, Style
-from migrate.reading.tree.prescan import spelled
-from migrate.reading.tree.tree import code, nodes_of, string_value
 from migrate.reading.values.environment import OF_TORCHRUN, access, environment_name, is_read
-from migrate.reading.values.words import RANKS
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.asked_in_turn import asked, listed, names_in
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes_of, string_value
 
 # What the launcher sets of torchrun's variables, in the order in which a test asks for them instead.
 SET_BY_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")

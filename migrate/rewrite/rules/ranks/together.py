@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import libcst as cst
 
+from migrate.catalogue.words import READS
 from migrate.check.hazard import Hit
 from migrate.check.rules.ranks.guarded_read import GuardedRead
 from migrate.reading.facts import Facts, facts_of
 from migrate.reading.replicas.first_replica import joined, on_first
-from migrate.reading.tree.tree import code, nodes_of
-from migrate.reading.values.words import READS
 from migrate.rewrite.edits.lift import marked
 from migrate.rewrite.edits.nodes import split_blank
 from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.work import ON_HOST, CannotError, Work, made_by, work_of
 from migrate.rewrite.rules.saving.unguard import keep_to_first
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes_of
 
 
 class Together(Rule):

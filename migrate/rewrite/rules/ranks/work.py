@@ -8,23 +8,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migrate.check.rules.ranks.guarded_read import computed_after, evaluates
-from migrate.reading.facts import Facts
-from migrate.reading.flow.pending_values import is_description
-from migrate.reading.flow.reads import in_text, is_log
-from migrate.reading.replicas.first_replica import Rest, on_first
-from migrate.reading.replicas.options import same_on_all
-from migrate.reading.tree.tree import (
-    base_name,
-    code,
-    is_docstring,
-    nodes_of,
-    targets,
-    used,
-)
-from migrate.reading.tree.walk import children
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import (
+from migrate.catalogue.words import (
     IN_A_FORWARD,
     KEEPING,
     LOG_METHODS,
@@ -33,7 +17,23 @@ from migrate.reading.values.words import (
     SAVE,
     words,
 )
+from migrate.check.rules.ranks.guarded_read import computed_after, evaluates
+from migrate.model.calls.kind import Kind
+from migrate.reading.collectives.pending_values import is_description
+from migrate.reading.facts import Facts
+from migrate.reading.flow.reads import in_text, is_log
+from migrate.reading.replicas.first_replica import Rest, on_first
+from migrate.reading.replicas.options import same_on_all
 from migrate.rewrite.rules.ranks.one_tensor import is_one_tensor
+from migrate.syntax.tree import (
+    base_name,
+    code,
+    is_docstring,
+    nodes_of,
+    targets,
+    used,
+)
+from migrate.syntax.walk import children
 
 # Reads of what may be a list or a dict of tensors, as a model returns them.
 ON_HOST = "on_host"

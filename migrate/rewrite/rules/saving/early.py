@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.model.pure import PURE_CALLS, is_pure
 from migrate.reading.replicas.own_values import own_value
-from migrate.reading.replicas.pure import PURE_CALLS, is_pure
 from migrate.reading.steps.leaving import ends_program, leaves_turn
-from migrate.reading.tree.tree import code, last_part, nodes_of
+from migrate.syntax.tree import code, last_part, nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.names.bindings import passed_for
-from migrate.reading.tree.tree import last_part, nodes_of
 from migrate.reading.values.saved import arguments
+from migrate.syntax.tree import last_part, nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.check.hazard import Severity
-from migrate.reading.flow.shares import Share
-from migrate.reading.tree.tree import code, last_part, nodes_of
+from migrate.model.calls.kind import TENSORS, Kind
+from migrate.model.replicated.shares import Share
 from migrate.reading.values.host import is_on_the_cpu, items_put
-from migrate.reading.values.kind import TENSORS, Kind
 from migrate.reading.values.saved import arguments
 from migrate.rewrite.rule import Edit, Finding, Rule
+from migrate.syntax.tree import code, last_part, nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

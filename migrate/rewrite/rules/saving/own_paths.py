@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import bind, code, nodes_of, targets
-from migrate.reading.tree.walk import children
 from migrate.reading.values.saved import arguments
+from migrate.syntax.tree import bind, code, nodes_of, targets
+from migrate.syntax.walk import children
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

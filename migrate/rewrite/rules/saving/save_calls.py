@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, keyword, nodes_of, string_value, targets
+from migrate.catalogue.words import COUNTERS, SAFETENSORS_SAVES
 from migrate.reading.values.saved import arguments
-from migrate.reading.values.words import COUNTERS, SAFETENSORS_SAVES
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rules.saving.own_paths import (
     names_replica,
@@ -17,6 +16,7 @@ from migrate.rewrite.rules.saving.own_paths import (
     ways_of_path,
 )
 from migrate.rewrite.rules.saving.whole_modules import is_module
+from migrate.syntax.tree import code, keyword, nodes_of, string_value, targets
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from migrate.catalogue.words import SAFETENSORS_SAVES
 from migrate.check.hazard import Severity
+from migrate.model.pure import bound_with_effects, is_pure, same_everywhere
 from migrate.reading.replicas.first_replica import Rest, is_local, on_first
 from migrate.reading.replicas.guards import Guard, asks_for_a_group
 from migrate.reading.replicas.options import same_on_all
 from migrate.reading.replicas.own_values import decided_alone
-from migrate.reading.replicas.pure import bound_with_effects, is_pure, same_everywhere
-from migrate.reading.tree.tree import bind, code, nodes_of, targets, used
 from migrate.reading.values.saved import arguments, is_of_host, is_save
-from migrate.reading.values.words import SAFETENSORS_SAVES
 from migrate.rewrite.edits.lift import lifted, marked
 from migrate.rewrite.rule import Edit, Finding, Rule
 from migrate.rewrite.rules.saving.early import WaysOut, leaves_before, ways_out
@@ -28,6 +27,7 @@ from migrate.rewrite.rules.saving.save_calls import as_shims_save, as_xla_save, 
 from migrate.rewrite.rules.saving.unguard import alone, keep_to_first, or_none, without_guard
 from migrate.rewrite.rules.saving.unseen import unseen_condition
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import bind, code, nodes_of, targets, used
 
 # `if dp_rank == 0:` with a file for each tensor-parallel rank: neither one writer nor all of them.
 WRITERS_OF_GROUPS = (

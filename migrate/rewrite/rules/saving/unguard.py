@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.replicas.first_replica import Rest, is_local, joined, parts
-from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.edits.lift import marked, split
 from migrate.rewrite.edits.nodes import split_blank
+from migrate.syntax.tree import code, nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.rule import Edit, Rule

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.catalogue.words import words
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.replicas.options import same_on_all
-from migrate.reading.tree.tree import code, nodes_of
-from migrate.reading.values.words import words
+from migrate.syntax.tree import code, nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

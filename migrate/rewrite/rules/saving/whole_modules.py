@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.replicas.launchers import DDP
-from migrate.reading.tree.tree import bind, code, is_attribute_of_self, parameters_of
+from migrate.catalogue.launchers import DDP
 from migrate.reading.values.devices import is_move, moves
+from migrate.syntax.tree import bind, code, is_attribute_of_self, parameters_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from migrate.catalogue.words import READ_METHODS
 from migrate.reading.flow.dataflow import flow, overlap
 from migrate.reading.flow.reads import Reads
 from migrate.reading.steps.block import Body
@@ -14,9 +15,8 @@ from migrate.reading.steps.leaving import leaves_turn, may_stop
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
 from migrate.reading.steps.tails import Tail
-from migrate.reading.tree.tree import code, nodes_of
-from migrate.reading.values.words import READ_METHODS
 from migrate.rewrite.rules.step.detached_read import Read, as_read
+from migrate.syntax.tree import code, nodes_of
 
 # What moves below the block where nothing speaks against it.
 MOVES = frozenset({Outside.GUARD, Outside.SAVE, Outside.READ, Outside.LOG, Outside.SYNC})

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import libcst as cst
 
+from migrate.reading.collectives.pending import Pending, PendingRead
 from migrate.reading.facts import facts_of
-from migrate.reading.flow.pending import Pending, PendingRead
-from migrate.reading.tree.tree import code
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code
 
 
 class CollectiveSync(Rule):

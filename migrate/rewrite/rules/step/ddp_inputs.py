@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from migrate.reading.steps.loops import batch_names
-from migrate.reading.tree.tree import base_name, code, nodes_of, string_value
 from migrate.reading.values.devices import moves
 from migrate.reading.values.host import is_on_the_cpu, items_put
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import base_name, code, nodes_of, string_value
 
 DEPTH = 3  # so many names and dicts are followed
 

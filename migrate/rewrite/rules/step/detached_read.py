@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from migrate.catalogue.words import READ_METHODS
 from migrate.reading.flow.dataflow import is_view
-from migrate.reading.values.words import READ_METHODS
 
 
 @dataclass(frozen=True)

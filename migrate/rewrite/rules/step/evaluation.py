@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from migrate.catalogue.words import CALLED_MODEL, MOVES, NO_GRADIENTS
 from migrate.check.hazard import Severity
 from migrate.reading.flow.dataflow import overlap
 from migrate.reading.steps.block import Body
@@ -17,10 +18,8 @@ from migrate.reading.steps.leaving import leaves_turn, yields
 from migrate.reading.steps.loops import Loop, batch_names, has_sync, numbers_of_host
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.unended import is_unknown_callee
-from migrate.reading.tree.tree import code, nodes, nodes_of
 from migrate.reading.values.devices import is_move, moves
 from migrate.reading.values.parameters import holds_parameters, is_in_optimizer
-from migrate.reading.values.words import CALLED_MODEL, MOVES, NO_GRADIENTS
 from migrate.rewrite.rules.step.arrange import Arrangement, arrange, head
 from migrate.rewrite.rules.step.detached_read import Read, as_read
 from migrate.rewrite.rules.step.forward_read import as_forward_read
@@ -32,6 +31,7 @@ from migrate.rewrite.rules.step.steps import (
     steps_of,
     trains_on_accelerator,
 )
+from migrate.syntax.tree import code, nodes, nodes_of
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.reading.flow.dataflow import is_view
-from migrate.reading.tree.tree import code, nodes, nodes_of
 from migrate.rewrite.rules.step.detached_read import Read
+from migrate.syntax.tree import code, nodes, nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

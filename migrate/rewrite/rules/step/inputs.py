@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.check.hazard import Severity
+from migrate.model.calls.kind import LOADERS, Kind
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.steps.loops import batch_names, on_device
-from migrate.reading.tree.tree import base_name, bind, nodes_of, parameters_of, targets
 from migrate.reading.values.devices import is_move, moves
-from migrate.reading.values.kind import LOADERS, Kind
 from migrate.rewrite.rules.step.steps import Step
+from migrate.syntax.tree import base_name, bind, nodes_of, parameters_of, targets
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

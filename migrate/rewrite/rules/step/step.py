@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Severity
-from migrate.reading.calls.scopes import CPU_MARK, MARK
+from migrate.model.calls.scopes import CPU_MARK, MARK
 from migrate.rewrite.rule import Edit, Finding, Rule, Stage, Wrap, left_alone, reported, rewritten
 from migrate.rewrite.rules.step.inputs import Unknown, unmoved_inputs
 from migrate.rewrite.rules.step.steps import Undecided, steps_of

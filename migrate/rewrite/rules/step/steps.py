@@ -18,8 +18,8 @@ from migrate.reading.steps.leaving import yields
 from migrate.reading.steps.loops import Loop, batch_names, has_sync
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.spans import Inner, Span, Trained, given_batches
-from migrate.reading.tree.tree import nodes_of
 from migrate.rewrite.rules.step.arrange import Arrangement, arrange, head
+from migrate.syntax.tree import nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

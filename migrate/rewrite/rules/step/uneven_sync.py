@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.reading.collectives.pending import Pending
+from migrate.reading.collectives.uneven import Uneven, UnevenGraphs
 from migrate.reading.facts import facts_of
-from migrate.reading.flow.pending import Pending
-from migrate.reading.flow.uneven import Uneven, UnevenGraphs
-from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes_of
 
 
 class UnevenSync(Rule):

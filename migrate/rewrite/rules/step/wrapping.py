@@ -14,12 +14,12 @@ from migrate.reading.flow.reads import Reads
 from migrate.reading.steps.leaving import leaves_turn, may_stop
 from migrate.reading.steps.outside import Outside
 from migrate.reading.steps.statement import Statement
-from migrate.reading.tree.tree import code, nodes, nodes_of
 from migrate.rewrite.rule import Edit, Finding, Run, Wrap
 from migrate.rewrite.rules.step.arrange import Arrangement, feedback
 from migrate.rewrite.rules.step.detached_read import Read, as_read
 from migrate.rewrite.rules.step.layout import CutTail, Layout, new, original, renamed
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code, nodes, nodes_of
 
 
 @dataclass

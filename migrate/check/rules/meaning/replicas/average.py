@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.common import NamedHazard
 from migrate.check.hazard import Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import string_value
+from migrate.syntax.tree import string_value
 
 # Modules whose collectives take the reduction as a text.
 FUNCTIONAL = ("torch.ops._c10d_functional.", "torch.distributed._functional_collectives.")

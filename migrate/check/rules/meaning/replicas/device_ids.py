@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.launchers import DDP
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.replicas.launchers import DDP
-from migrate.reading.tree.tree import code, keyword
+from migrate.syntax.tree import code, keyword
 
 
 class DeviceIds(Hazard):

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.replicated.broadcasts import BUFFERS, INFINITE, PARAMETERS, STATE, WRAPPED
 from migrate.reading.facts import Facts
-from migrate.reading.flow.broadcasts import BUFFERS, INFINITE, PARAMETERS, STATE, WRAPPED
 from migrate.reading.flow.infinite import Infinite
-from migrate.reading.tree.tree import bind, code, nodes_of, string_value
 from migrate.reading.values.collectives import TENSORS, called, makes_gloo_group
+from migrate.syntax.tree import bind, code, nodes_of, string_value
 
 HELD = {
     "torch.nn.Parameter": PARAMETERS,

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, keyword
+from migrate.syntax.tree import code, keyword
 
 
 class LaunchArguments(Hazard):

@@ -10,7 +10,7 @@ from migrate.check.common import handlers_of
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.own_values import decided_alone
-from migrate.reading.tree.tree import code, last_part
+from migrate.syntax.tree import code, last_part
 
 # `os._exit` and `os.abort` end the process, and with it the run.
 EXITS = frozenset({"sys.exit", "exit", "quit"})

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import bind, code
+from migrate.syntax.tree import bind, code
 
 PARAMETERS = ("output", "input", "output_split_sizes", "input_split_sizes", "group", "async_op")
 

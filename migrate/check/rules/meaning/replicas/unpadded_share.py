@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.replicated.uneven_turns import UnevenTurns
 from migrate.reading.facts import Facts
-from migrate.reading.flow.uneven_turns import UnevenTurns
 
 
 class UnpaddedShare(Hazard):

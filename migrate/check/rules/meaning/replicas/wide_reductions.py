@@ -8,9 +8,9 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import bind, last_part
 from migrate.reading.values.collectives import TENSORS, called, makes_gloo_group
 from migrate.reading.values.wide import wide_dtype
+from migrate.syntax.tree import bind, last_part
 
 # The names of the tensors that are reduced, by the collective.
 REDUCED = {

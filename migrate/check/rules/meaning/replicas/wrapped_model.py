@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code
+from migrate.syntax.tree import code
 
 # What a test asks that tells a wrapped model from a plain one.
 ASKS = ("hasattr", "isinstance", "type(", "getattr", "MULTI_GPU")

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.words import LOADED
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, keyword, last_part, nodes_of, string_value
 from migrate.reading.values.devices import is_accelerator
-from migrate.reading.values.words import LOADED
+from migrate.syntax.tree import code, keyword, last_part, nodes_of, string_value
 
 # What tells that a file holds weights, where a statement loads one.
 

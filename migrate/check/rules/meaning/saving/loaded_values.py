@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.words import OF_CHECKPOINTS, words
 from migrate.check.common import truth
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.flow.loaded import is_loaded
 from migrate.reading.names.bindings import FILLS
 from migrate.reading.steps.in_step import When
-from migrate.reading.tree.tree import base_name, code, keyword, nodes_of
 from migrate.reading.values.devices import is_move
-from migrate.reading.values.kind import Kind
-from migrate.reading.values.words import OF_CHECKPOINTS, words
+from migrate.syntax.tree import base_name, code, keyword, nodes_of
 
 # Measured: with a tensor of the host these run, and copy it each time.
 COPIES = words("copy_ add add_ sub sub_ mul mul_ div div_ load_state_dict")

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code
-from migrate.reading.values.kind import Kind
 from migrate.reading.values.saved import is_of_host
+from migrate.syntax.tree import code
 
 PICKLES = frozenset({"pickle.dump", "pickle.dumps", "cloudpickle.dump", "dill.dump", "joblib.dump"})
 DEEPEST = 4

@@ -10,8 +10,8 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.flow.loaded import is_loaded
 from migrate.reading.names.bindings import How
-from migrate.reading.tree.tree import code, is_attribute_of_self
 from migrate.reading.values.host import is_dataset
+from migrate.syntax.tree import code, is_attribute_of_self
 
 SAVE = "torch_xla.core.xla_model.save"
 RESTORE = "random.setstate"

@@ -10,7 +10,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.halves.half_values import Found, Half, half_values_of
 from migrate.reading.halves.made_arrays import array_arguments, is_container, receiver_of
-from migrate.reading.tree.tree import code
+from migrate.syntax.tree import code
 
 
 class HalfArraysHazard(Hazard):

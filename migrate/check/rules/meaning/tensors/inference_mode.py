@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.reading.accelerators.inference import INFERENCE_MODE, is_switched_off
 from migrate.reading.facts import Facts
+from migrate.reading.values.inference import INFERENCE_MODE, is_switched_off
 
 
 class InferenceMode(Hazard):

@@ -8,8 +8,8 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code, keyword, nodes_of
 from migrate.reading.values.devices import is_accelerator, is_move
+from migrate.syntax.tree import code, keyword, nodes_of
 
 MAKERS = ("torch.nn.parameter.Uninitialized", "torch.nn.Uninitialized", "torch.Uninitialized")
 MEND = (

@@ -8,8 +8,8 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import code
 from migrate.reading.values.devices import is_move
+from migrate.syntax.tree import code
 
 # Methods between a tensor and its move.
 BETWEEN = frozenset({"clone", "contiguous", "detach", "pin_memory"})

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
-from migrate.reading.tree.tree import bind, code, nodes_of, string_value
 from migrate.reading.values.devices import is_move
-from migrate.reading.values.kind import Kind
 from migrate.reading.values.parameters import holds_parameters, is_in_optimizer, value_of
+from migrate.syntax.tree import bind, code, nodes_of, string_value
 
 # Attributes of every tensor: to set them changes the parameter itself.
 OF_TENSORS = frozenset({"data", "grad", "names", "requires_grad"})

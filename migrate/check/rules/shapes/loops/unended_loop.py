@@ -10,7 +10,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.work import Work
 from migrate.reading.facts import Facts
 from migrate.reading.steps.unended import unended_call
-from migrate.reading.tree.tree import code
+from migrate.syntax.tree import code
 
 
 class UnendedLoop(Hazard):

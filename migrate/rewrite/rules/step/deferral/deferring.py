@@ -12,7 +12,6 @@ from migrate.reading.flow.reads import Reads
 from migrate.reading.replicas.first_replica import joined
 from migrate.reading.steps.leaving import may_stop
 from migrate.reading.steps.loops import Loop, batch_names
-from migrate.reading.tree.tree import base_name, code, nodes, nodes_of
 from migrate.reading.values.collectives import TENSORS, called
 from migrate.reading.values.device_values import DeviceValues
 from migrate.rewrite.edits.nodes import split_blank
@@ -25,6 +24,7 @@ from migrate.rewrite.rules.step.deferral.reading import (
     why_it_stays,
 )
 from migrate.rewrite.rules.step.deferral.written import Written, bare
+from migrate.syntax.tree import base_name, code, nodes, nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

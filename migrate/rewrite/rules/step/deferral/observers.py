@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.catalogue.words import COUNTER
+from migrate.model.pure import same_everywhere
 from migrate.reading.replicas.first_replica import parts
-from migrate.reading.replicas.pure import same_everywhere
 from migrate.reading.steps.loops import Loop
-from migrate.reading.tree.tree import code, nodes, nodes_of
-from migrate.reading.values.words import COUNTER
 from migrate.rewrite.rules.step.deferral.reading import Reading
 from migrate.rewrite.rules.step.deferral.variables import Variables
+from migrate.syntax.tree import code, nodes, nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

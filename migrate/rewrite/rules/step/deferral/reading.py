@@ -10,9 +10,9 @@ import libcst as cst
 
 from migrate.reading.flow.dataflow import flow
 from migrate.reading.flow.reads import is_log
-from migrate.reading.tree.tree import nodes, nodes_of
-from migrate.reading.tree.walk import children
 from migrate.reading.values.device_values import DeviceValues
+from migrate.syntax.tree import nodes, nodes_of
+from migrate.syntax.walk import children
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from migrate.catalogue.words import CLOCKS
 from migrate.reading.steps.loops import Loop
-from migrate.reading.tree.tree import base_name, code, nodes, nodes_of, targets
-from migrate.reading.values.words import CLOCKS
+from migrate.syntax.tree import base_name, code, nodes, nodes_of, targets
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.reading.tree.tree import code, nodes_of
 from migrate.rewrite.rules.step.deferral.reading import Reading
+from migrate.syntax.tree import code, nodes_of
 
 if TYPE_CHECKING:
     from migrate.rewrite.workspace import Workspace

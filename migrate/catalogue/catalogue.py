@@ -1,0 +1,57 @@
+"""One catalogue of what XLA makes of the names of torch and of other libraries.
+
+The hazards that are a list of names, the reports of what no rule handles, the rules that are a table, and
+the advice of both styles come from here; `tests/reading/test_catalogue.py` holds it against torch itself
+and against what `shims` answers and refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from migrate.catalogue.entry import Entry, OnXla, public
+from migrate.catalogue.libraries import APEX, HUB_KERNELS, LIBRARIES
+from migrate.catalogue.torch_cuda import TORCH_CUDA
+from migrate.catalogue.torch_distributed import TORCH_DISTRIBUTED
+from migrate.catalogue.torch_other import TORCH_OTHER
+from migrate.catalogue.torch_xla import TORCH_XLA
+
+
+def _by_name(entries: Iterable[Entry]) -> dict[str, Entry]:
+    found: dict[str, Entry] = {}
+    for entry in entries:
+        if entry.name in found:
+            raise TypeError(f"two entries of the catalogue are {entry.name}")
+        found[entry.name] = entry
+    return found
+
+
+# Reported where they are used.
+NAMES = _by_name((*TORCH_CUDA, *TORCH_DISTRIBUTED, *TORCH_OTHER, *TORCH_XLA, *APEX, *HUB_KERNELS))
+# Reported where they are imported.
+IMPORTS = NAMES | _by_name(LIBRARIES)
+
+
+@lru_cache(maxsize=10_000)
+def of(name: str) -> Entry | None:
+    """Return what is known of the qualified `name`: its own entry, else that of the longest name above it.
+
+    A name that works says nothing of what lies below it.
+    """
+    return _longest(name, NAMES)
+
+
+def of_import(name: str) -> Entry | None:
+    """Return the same of a module, or of a name in one, that is imported."""
+    return _longest(name, IMPORTS)
+
+
+def _longest(name: str, entries: Mapping[str, Entry]) -> Entry | None:
+    known = public(name)
+    found = entries.get(known)
+    while found is None and "." in known:
+        known = known.rpartition(".")[0]
+        above = entries.get(known)
+        found = None if above is None or above.on_xla is OnXla.WORKS else above
+    return found

@@ -1,0 +1,31 @@
+"""What starts replicas, or processes of which each may be one."""
+
+from __future__ import annotations
+
+from migrate.catalogue import torch_other
+from migrate.catalogue.entry import names
+
+SPAWN = names(*torch_other.SPAWN)
+SPAWN_PARAMETERS = ("fn", "args", "nprocs", "join", "daemon", "start_method")
+# Holds the model of a replica.
+DDP = names(*torch_other.DDP)
+# Its parameters that name CUDA devices; with them its forward moves the inputs there.
+DDP_DEVICES = frozenset({"device_ids", "output_device"})
+# Runs a whole file in each replica.
+SCRIPT = "shims.launch_script"
+LAUNCHERS = SPAWN | {
+    "shims.launch",
+    SCRIPT,
+    "torch_xla.launch",
+    "torch_xla.distributed.xla_multiprocessing.spawn",
+}
+PROCESS = frozenset(
+    {
+        "multiprocessing.Process",
+        "multiprocessing.context.Process",
+        "torch.multiprocessing.Process",
+    }
+)
+STARTS = LAUNCHERS | PROCESS
+# What is handed to one of these runs in a job of a cluster: the script only asks for the job.
+SUBMITTERS = frozenset({"submitit"})

@@ -1,0 +1,119 @@
+"""What XLA makes of names of torch beside torch.cuda and torch.distributed (torch_xla 2.9, measured)."""
+
+from __future__ import annotations
+
+from migrate.catalogue.entry import Family, OnXla
+
+RAISES, WRONG, WORKS, CALLED = OnXla.RAISES, OnXla.WRONG, OnXla.WORKS, OnXla.CALLED
+
+_works = Family("torch", WORKS)
+# For the device that they name: those of CUDA silently compute in float32 on XLA.
+TYPED_AUTOCAST = _works("autocast amp.autocast")
+CPU_SEEDS = _works("manual_seed random.manual_seed")
+DATA_LOADERS = _works("utils.data.DataLoader")
+SAMPLERS = _works("utils.data.DistributedSampler")
+CLIPS = _works("nn.utils.clip_grad_norm_ nn.utils.clip_grad_value_ nn.utils.clip_grad_norm")
+# They take `foreach`, of which torch has no implementation for XLA tensors.
+NORMS = _works("nn.utils.get_total_norm nn.utils.clip_grads_with_norm_")
+TYPED_SCALERS = Family("torch", CALLED, "XLA804", "grad-scaler")(
+    "GradScaler amp.GradScaler",
+    "remove it",
+    "shims.grad_scaler()",
+    does="bf16 on a TPU needs no scaler",
+)
+DATA_PARALLEL = Family("torch.nn", WRONG, "XLA815")(
+    "DataParallel parallel.DataParallel parallel.data_parallel",
+    "DistributedDataParallel",
+    "shims.ddp",
+    does="uses one device on XLA",
+)
+DDP = Family("torch.nn.parallel", CALLED, rule="ddp", stands=True)(
+    "DistributedDataParallel",
+    "see that it gets no device_ids",
+    "shims.ddp",
+    does="is told CUDA devices where it is called",
+)
+SYNC_BATCH_NORM = Family("torch.nn", RAISES, "XLA809", "sync-batch-norm")(
+    "SyncBatchNorm",
+    "shims.batch_norm.SyncBatchNorm, or torch_xla.core.functions.SyncBatchNorm",
+    "shims.sync_batch_norm(model), or shims.batch_norm.SyncBatchNorm",
+)
+SPAWN = Family("torch.multiprocessing", CALLED, rule="mp-spawn")(
+    "spawn start_processes",
+    "replicas are started by torch_xla.launch",
+    "replicas are started by shims.launch",
+    does="starts processes that are no replicas",
+)
+# Measured: a ValueError, also without torch.compile; a mask of blocks does not lower.
+_flex = Family("torch.nn.attention.flex_attention", RAISES, "XLA413")
+FLEX_ATTENTION = (
+    *_flex(
+        "flex_attention",
+        "torch.nn.functional.scaled_dot_product_attention, with is_causal=True or attn_mask= in place of "
+        "score_mod= and block_mask=",
+        does="takes tensors of CUDA, the CPU and HPUs only, compiled or not: a ValueError on XLA",
+    ),
+    *_flex(
+        "create_block_mask create_nested_block_mask create_mask",
+        "a mask of bools for torch.nn.functional.scaled_dot_product_attention, as "
+        "torch.ones(n, n, dtype=torch.bool).tril()",
+        does="makes the mask on CUDA, and raises for device='xla'",
+    ),
+)
+# Measured: no tensor is sparse on XLA, and this optimizer refuses dense gradients.
+SPARSE_OPTIMIZERS = Family("torch.optim", RAISES, "XLA606")(
+    "SparseAdam",
+    "torch.optim.Adam, with sparse=True left out of the embedding",
+    does="takes sparse gradients only, which XLA has not",
+)
+
+_checkpoint = Family("torch.utils", RAISES, "XLA808", "activation-checkpointing")
+_script = Family("torch.jit", WORKS, "XLA709", "jit-script")
+TORCH_OTHER = (
+    *(*TYPED_AUTOCAST, *TYPED_SCALERS, *CPU_SEEDS, *DATA_LOADERS, *SAMPLERS, *CLIPS, *NORMS),
+    *(*DATA_PARALLEL, *DDP, *SYNC_BATCH_NORM, *SPAWN),
+    *Family("torch.multiprocessing", WRONG)(
+        "Process",
+        "replicas are started by torch_xla.launch",
+        "replicas are started by shims.launch",
+        does="starts a process that is no replica",
+    ),
+    *Family("torch", RAISES, does="moves to CUDA")(
+        "Tensor.cuda nn.Module.cuda", ".to('xla')", ".to(shims.device())"
+    ),
+    *Family("torch", RAISES, rule="compile")(
+        "compile",
+        "drop it, or backend='openxla'",
+        "shims.compile",
+        does="its default backend raises on XLA",
+    ),
+    *FLEX_ATTENTION,
+    *SPARSE_OPTIMIZERS,
+    *Family("torch.profiler", WRONG)(
+        "ProfilerActivity.CUDA", "torch_xla.debug.profiler", does="records nothing on a TPU"
+    ),
+    *Family("torch", CALLED, rule="save")(
+        "save",
+        "torch_xla.core.xla_model.save(obj, path) on all ranks, outside of a rank guard",
+        "shims.save(obj, path) on all ranks, outside of a rank guard",
+        does="waits for the device on one rank, or writes what needs torch_xla to be read",
+    ),
+    *Family("torch.utils", RAISES)(
+        "checkpoint", "torch_xla.utils.checkpoint", "shims.checkpoint_activations"
+    ),
+    *_checkpoint(
+        "checkpoint.checkpoint checkpoint.checkpoint_sequential",
+        "torch_xla.utils.checkpoint.checkpoint",
+        "shims.checkpoint_activations",
+    ),
+    *_script("script script_method", "leave it out", does="brings nothing on XLA, and hides syncs"),
+    *_script("trace", "leave it out", does="brings nothing on XLA"),
+    *Family("torch", WORKS, "XLA503")(
+        "complex128 cdouble", "complex64, or two real tensors", does="float64 twice over"
+    ),
+    *Family("jax.lax", WORKS, "XLA826")(
+        "approx_max_k approx_min_k",
+        "jax.lax.top_k, or measure the recall",
+        does="exact on a CPU, on a TPU it may miss some of the k",
+    ),
+)

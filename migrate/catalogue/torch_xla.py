@@ -1,0 +1,51 @@
+"""What torch_xla 2.9 makes of its own names: gone, deprecated."""
+
+from __future__ import annotations
+
+from migrate.catalogue.entry import Entry, Family, OnXla
+
+RAISES, WORKS = OnXla.RAISES, OnXla.WORKS
+
+XM = "torch_xla.core.xla_model"
+XR = "torch_xla.runtime"
+
+SCALERS = Family("torch_xla.amp", OnXla.CALLED, "XLA804", "grad-scaler")(
+    "GradScaler", "remove it", does="is gone in torch_xla 2.9, and bf16 needs none"
+)
+# What is gone, and its successor, which takes no argument.
+GONE_TO = {
+    f"{XM}.get_ordinal": f"{XR}.global_ordinal",
+    f"{XM}.get_local_ordinal": f"{XR}.local_ordinal",
+    f"{XM}.xrt_world_size": f"{XR}.world_size",
+}
+# What is deprecated, and its successor.
+OLD_TO = {
+    f"{XM}.xla_device": "torch_xla.device",
+    f"{XM}.mark_step": "torch_xla.sync",
+    "torch_xla.distributed.xla_multiprocessing.spawn": "torch_xla.launch",
+}
+_gone = Family("torch_xla", RAISES, rule="old-torch-xla")
+# What is gone without a successor that does the same.
+GONE = (
+    *_gone("experimental.pjrt", XR, does="PJRT is the only runtime"),
+    *_gone("test.test_utils", does="is no longer installed"),
+    *_gone("core.xla_model.parse_xla_device", "torch.device(...).index", does="is gone"),
+    *_gone("amp.syncfree", "torch.optim, in bfloat16", does="skips steps for a gradient scaler"),
+)
+TORCH_XLA = (
+    *(*SCALERS, *GONE),
+    *Family("torch_xla.amp", RAISES, "XLA819", "autocast")(
+        "autocast",
+        'torch.autocast("xla", dtype=torch.bfloat16)',
+        "shims.autocast()",
+        does="raises with a device as its argument",
+    ),
+    *(
+        Entry(name, RAISES, f"{now}()", does="is gone in 2.9", code="XLA819", rule="old-torch-xla")
+        for name, now in GONE_TO.items()
+    ),
+    *(
+        Entry(name, WORKS, now, does="is deprecated", code="XLA820", rule="old-torch-xla")
+        for name, now in OLD_TO.items()
+    ),
+)

@@ -1,0 +1,475 @@
+"""What names say: of torch, numpy and Python, and those that scripts give to what they keep.
+
+Every list of names that stands for a model, an optimizer, a scaler, a loader, an evaluation, a read, a log,
+a save, a wait, a device, options or the index of a replica stands here, once, with why; rules, hazards and
+analyses ask these.
+"""
+
+from __future__ import annotations
+
+import re
+
+from migrate.catalogue import torch_cuda
+from migrate.catalogue.entry import names
+
+
+def words(text: str) -> frozenset[str]:
+    """Return the words of `text`."""
+    return frozenset(text.split())
+
+
+# Methods and attributes that say something about a tensor and are plain Python values.
+DESCRIBES = words(
+    "shape dtype device ndim is_cuda is_leaf requires_grad layout itemsize nbytes is_sparse is_quantized "
+    "name training grad_fn names"
+)
+# Methods that read a tensor's values from the device: the host waits for them.
+READ_METHODS = words("cpu item numpy tolist")
+# Of these the result is a number, or a list of numbers: no tensor is left.
+READS = frozenset({"item", "tolist"})
+# Methods that say something about a tensor without a look at its values.
+DESCRIBING_METHODS = words(
+    "size dim numel stride element_size get_device is_contiguous is_floating_point nelement ndimension "
+    "storage_offset is_complex is_shared is_pinned"
+)
+# Methods of collections that keep what they are given.
+KEEPING = words("add append appendleft extend insert setdefault update")
+# Methods that give a value of the host, or a tensor there; `x.type(…)` with an argument converts.
+TO_HOST = READ_METHODS | DESCRIBING_METHODS | words("data_ptr type keys __len__")
+# Methods of texts that tensors do not have.
+TEXT_METHODS = words(
+    "capitalize casefold decode encode endswith format join ljust lower lstrip removeprefix removesuffix "
+    "replace rjust rstrip splitlines startswith strip title upper zfill"
+)
+# Python's functions that look at a tensor's values: each waits for the device.
+CONVERSIONS = words("bool float format int repr round str")
+NUMBERS = words("bool float int")
+# Python's functions that ask about an object, not about a tensor's values.
+DESCRIBING = words("getattr hasattr id isinstance len range type")
+
+# What only a tensor has, not an array of numpy.
+ONLY_TENSORS = words(
+    "unsqueeze permute contiguous detach masked_fill masked_fill_ backward new_zeros new_ones new_full "
+    "new_tensor new_empty index_select expand expand_as type_as log_softmax masked_select scatter_ scatter "
+    "index_add_ bmm narrow unbind zero_ add_ mul_ sub_ div_ clamp_ fill_ numel tril triu logsumexp view_as "
+    "data_ptr"
+)
+IN_A_FORWARD = ONLY_TENSORS | words(
+    "shape dtype view reshape transpose mean sum max min chunk split squeeze clone to size dim float long "
+    "half cpu device"
+)
+
+# torch functions that make a tensor, on the CPU where no device is named; `torch.tensor(x)` of a tensor x
+# is where that is.
+MADE_ON_HOST = words(
+    "arange empty empty_strided eye from_numpy frombuffer full hamming_window hann_window linspace logspace "
+    "ones rand randint randn randperm tensor tril_indices triu_indices zeros BoolTensor ByteTensor "
+    "DoubleTensor FloatTensor HalfTensor IntTensor LongTensor Tensor"
+)
+# Of these the result is where the tensors are that they are given; of numbers, on the CPU.
+MADE_OF_TENSORS = words("as_tensor asarray complex normal")
+# Methods of a checkpoint, or of a tensor in it, whose result is where that is.
+OF_CHECKPOINTS = words(
+    "get pop items values copy clone detach contiguous float half double bfloat16 long int view reshape "
+    "squeeze unsqueeze permute transpose t flatten"
+)
+# `torch.load`, and what projects make of it, by the last part of the name.
+LOADS = re.compile(r"(^|_)load$")
+# torch functions whose result is no tensor.
+PLAIN = words(
+    "device dtype finfo iinfo is_tensor is_floating_point is_complex numel Size get_default_dtype "
+    "get_rng_state Generator is_grad_enabled no_grad enable_grad inference_mode set_grad_enabled "
+    "manual_seed seed initial_seed save compile jit autocast get_num_threads typename promote_types "
+    "result_type can_cast is_storage are_deterministic_algorithms_enabled broadcast_shapes get_device "
+    "allclose equal is_inference_mode_enabled"
+)
+# Parts of torch whose functions return no tensors.
+PLAIN_MODULES = (
+    "torch.cuda",
+    "torch.distributed",
+    "torch.utils",
+    "torch.backends",
+    "torch.multiprocessing",
+    "torch.optim",
+    "torch.profiler",
+    "torch.version",
+    "torch.hub",
+    "torch.jit",
+    "torch.onnx",
+    "torch.random",
+    "torch.amp",
+    "torch.autograd.profiler",
+    "torch.fx",
+    "torch._dynamo",
+    "torch._C",
+    "torch.overrides",
+    "torch.export",
+    "torch.compiler",
+)
+HOST_ROOTS = words(
+    "numpy math random os sys time json re pathlib itertools functools collections logging argparse "
+    "scipy pandas PIL cv2 datetime copy glob shutil subprocess typing string operator statistics"
+)
+# Of these the result is, or holds, what they are given.
+HANDING_ON = re.compile(
+    r"copy\.(copy|deepcopy)|functools\.reduce|itertools\.\w+|random\.(choices?|sample)|typing\.cast"
+)
+# Builtins that give a number.
+MAKES_NUMBER = words("bool float int len round")
+HOST_BUILTINS = words(
+    "int float bool str len range repr isinstance hasattr callable type id hash ord chr open input print "
+    "round format issubclass"
+)
+FIRST_ARGUMENT = words("sum max min abs list tuple sorted reversed iter next zip map filter set")
+
+# Modules by the names that scripts give them: a word for a model, with what it is for before it
+# (`student_net`), and after it how it is wrapped or which one it is (`model_ema`, `netD_2`).
+_MODEL = (
+    r"(?:\w*_)?(?:model|net|network|module|encoder|decoder|backbone|generator|discriminator|student"
+    r"|teacher|classifier|critic|actor|criterion|loss_fn|loss_func|loss_function|[gd]_?net|net_?[gd]"
+    r"|(?:sub|super)net)"
+)
+MODEL = re.compile(
+    rf"{_MODEL}(?:_(?:without_ddp|ddp|dp|ema|wrapped|single|\d+))?\d*", re.IGNORECASE
+)
+# Where the name is called with tensors, whatever is behind the word: `model_engine(x)`, `net_a2b(x)`.
+CALLED_MODEL = re.compile(rf"{_MODEL}(?:_\w*)?\d*", re.IGNORECASE)
+# Methods by which a model computes, beside its forward: `model.encode_text(x)`.
+COMPUTES = re.compile(
+    r"(?:encode|embed|extract|forward|predict|decode)(?:_\w+)?|get_\w*(?:features?|embeddings?|logits)"
+)
+# Those that only models have, whatever they are called.
+COMPUTES_ONLY = re.compile(
+    r"encode_(?:image|text|video|audio|frame|prompt)s?|get_(?:image|text|audio|video)_features"
+    r"|forward_features"
+)
+OPTIMIZER = re.compile(r"(?:.*_)?(?:optimizer|optim)", re.IGNORECASE)
+# The classes of torch, by their qualified names.
+TORCH_OPTIMIZER = re.compile(r"torch\.optim\.(?!lr_scheduler|swa_utils)(\w+\.)*[A-Z]\w*")
+# What the classes of optimizers derive from, by its qualified name.
+TORCH_OPTIMIZER_BASE = re.compile(r"torch\.optim\.(?!lr_scheduler|swa_utils)")
+# Optimizers of other libraries, by their qualified names; asked only of what is given parameters.
+LIBRARY_OPTIMIZER = re.compile(
+    r"optim|adam|sgd|lamb|lars|lion|muon|prodigy|shampoo|soap|adafactor|adabelief|adagrad|rmsprop|sophia"
+    r"|\bcame\b|ranger|radam|nadam|galore",
+    re.IGNORECASE,
+)
+# The same by the qualified names of classes, and of what makes them.
+OPTIMIZER_CLASS = re.compile(r"optim|GradScaler|FusedAdam|FusedLAMB|FusedSGD|Optimizer")
+# `.step()` is also what these are told, by the names that scripts give them.
+NOT_OPTIMIZERS = re.compile(
+    "sched|prof|env|writer|meter|warmup|progress|bar|clip|anneal|simul|game|timer|logger|tracker|sampler"
+    "|dataset|stopper|sweep|decoder"
+)
+SCHEDULER = re.compile(r"lr_scheduler|sched|annealing|warmup", re.IGNORECASE)
+# Calls and attributes that set the learning rate.
+SCHEDULE = re.compile(
+    r".*(adjust|schedul|warm_?up|anneal).*|(.*_)?(lr|learning_rate)(_.*)?", re.IGNORECASE
+)
+# Of what external calls give only this is followed; every tensor would be too much.
+FOLLOWED = re.compile(
+    r"optim|sched|scaler|adam|lamb|deepspeed|graph|fastai|learner"
+    r"|^timm\.data\.(?:\w+\.)?(?:Mixup|RandomErasing)$|^torchvision\.transforms\."
+    r"|^(?:gym|gymnasium|envpool|procgen|pettingzoo|dm_env|dm_control|minigrid|brax|isaacgym)\."
+    r"|^accelerate\.(?:accelerator\.)?Accelerator$|^torch\.(?:autograd\.)?profiler\.",
+    re.IGNORECASE,
+)
+# What makes a profiler, whose `step` trains nothing.
+PROFILER = re.compile(r"torch\.(autograd\.)?profiler\.")
+# What makes an environment, whose `step` trains nothing, by its qualified name.
+ENVIRONMENT = re.compile(
+    r"^(?:gym|gymnasium|envpool|procgen|pettingzoo|dm_env|dm_control|minigrid|brax|isaacgym)\."
+)
+# What scripts call a gradient scaler; calling one of timm's runs the backward pass and the optimizer's step.
+SCALER = re.compile(r"(.*_)?\w*scaler(_.*)?", re.IGNORECASE)
+CALLABLE_SCALER = re.compile(r"(^|\.)(NativeScaler|ApexScaler)\w*$")
+# What follows an optimizer's step and is work of the device: averages of weights, a scaler's update.
+AVERAGES = re.compile(
+    r".*(ema|moving_average|polyak|swa|avg_model|averaged?_model|momentum_(update|encoder)"
+    r"|update_(teacher|target|momentum)|soft_update)(_.*|\d*)?|accumulate|.*scaler",
+    re.IGNORECASE,
+)
+# These give back the module that they are called on.
+MODULE_METHODS = words("eval train to cuda cpu half float double bfloat16 apply requires_grad_")
+# What derives from these has a forward and a backward pass of its own, and keeps tensors for the latter.
+AUTOGRAD_FUNCTIONS = frozenset(
+    {
+        "torch.autograd.Function",
+        "torch.autograd.function.Function",
+        "torch.autograd.function.InplaceFunction",
+    }
+)
+KEPT_TENSORS = words("saved_tensors saved_variables")
+# These move it; a tensor stays where it is, and gives another one.
+MOVES = words("to cuda to_empty")
+MODULE_TENSORS = words("parameters buffers named_parameters named_buffers")
+# What gives a module when it is called; and what classes of modules derive from.
+MAKES_MODEL = re.compile(
+    r"torchvision\.models\.[\w.]+$|timm\.(models\.)?create_model$|torch\.compile$"
+    r"|torch\.nn\.(?!utils\.|init\.|Parameter$|parameter\.)(\w+\.)*[A-Z]\w*$"
+)
+# Class methods of libraries that make an object of the class that they are called on.
+MAKES_OWN = re.compile(r"_?from_(pretrained|config)|load_from_checkpoint")
+MODULE_BASE = re.compile(
+    r"torch\.nn\.|torchvision\.models\.|timm\.models\.|(?!.*DataModule).*Module"
+)
+
+# What a loop goes over that yields batches.
+LOADER = re.compile(
+    r"(loader|dataset|batches|prefetcher|data_iter|dataiter|_iter)s?\d*$", re.IGNORECASE
+)
+# Functions that evaluate; and parts of the names of loaders and samplers that are not for training.
+EVALUATION = re.compile(
+    r"_*(run_|do_)?(eval|evaluate|evaluation|validate|validation|val|test|inference)(_.*)?",
+    re.IGNORECASE,
+)
+# Functions and methods of which the source shows nothing and that train; and those that are given an
+# optimizer and do not.
+HIDDEN_TRAINING = re.compile(
+    r"train_?(step|batch|iter|one_|epoch)\w*|training_step\w*|optimi[sz]e(_\w+)?|run_step\w*"
+    r"|fit_(batch|step)\w*"
+)
+TRAINS_NOTHING = re.compile(
+    r"(?!.*train)((.*_)?(save|load|log|checkpoint|ckpt|resume|restore|sched|adjust|anneal|warm_?up|lr"
+    r"|learning_rate|decay|eval|valid|test|print|show|wandb).*|.*(_save|schedul\w*)|append|prepare|watch"
+    r"|get_\w+)",
+    re.IGNORECASE,
+)
+# Functions that work on data of the host, or are no models, where nothing but their name is known.
+OF_HOST = re.compile(
+    r"loss|criterion|metric|transform|token|callback|log|writer|print|save|load|read|open|parse|collate"
+    r"|hook|path|plot|(^|_)(fn|func|function|key|cb|f)$",
+    re.IGNORECASE,
+)
+# Functions that make a batch of samples, where no call of them and no loader that is given them is seen.
+COLLATES = re.compile(r"collat(e|or)", re.IGNORECASE)
+# A part of a sample that is text, or a note of where it comes from, and no tensor.
+NO_TENSORS = re.compile(
+    r"name|path|file|(^|_)ids?$|idx|index|text|caption|prompt|string|sentence|meta|info|url|uri|title|key"
+    r"|question|answer|raw",
+    re.IGNORECASE,
+)
+# A parameter that is no optimizer, where nothing is known of it but its name.
+NO_OPTIMIZER = re.compile(
+    r"args?|arguments|batch|cfg|config|criterion|data|dataset|datasets|dev|device|dir|epoch|file|gpu|h?params"
+    r"|hyp|images?|inputs?|iteration|labels?|local_rank|log|logger|loss|loss_fn|metrics?|mode|name|options?"
+    r"|opts|path|prefix|rank|sched|scheduler|size|split|step|tag|targets?|tokenizer|vocab|world_size|writer"
+    r"|x|y|.*(_(args|cfg|config|data|dir|file|fn|id|ids|loader|loss|name|path|rank|size|step|steps))",
+    re.IGNORECASE,
+)
+# Methods by which a copy of the weights follows the model: `ema.update()`, `average.step(model)`.
+UPDATES = re.compile(r"_*(\w+_)?(update|step|accumulate|average)(_\w+)?")
+OF_EVALUATION = re.compile("val|test|eval|sequential|dev_")
+# Below these nothing is differentiated.
+NO_GRADIENTS = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
+# What a model keeps while it generates, one token after the other: no training step has it.
+CACHE = re.compile(r"(\w*_)?(kv_?cache|cache|past(_key_values?|_kv)?|layer_past)s?", re.IGNORECASE)
+MASK = re.compile(r"(^|_)(mask|masks|keep|valid|is_\w+|ignore|selected)(_\w+)?$", re.IGNORECASE)
+# Entries of a batch, and parts of what a call returns, that are masks where nothing else is known of them.
+ENTRY_OF_MASK = re.compile(r"(^|_)(masks?|msks?|valid)\d*(_\w+)?$", re.IGNORECASE)
+BOOLEAN_METHODS = words(
+    "bool eq ne gt ge lt le isnan isinf isfinite logical_and logical_or logical_not logical_xor "
+    "greater less not_equal"
+)
+# Functions of torch that ask something of each number of a tensor.
+ASK_TENSORS = words("isnan isinf isfinite isposinf isneginf signbit")
+# Annotations of plain values.
+PLAIN_ANNOTATION = re.compile(
+    r"^(Optional\[|Union\[)?(typing\.)?(int|float|bool|str|bytes|dict|Dict|Callable|Sequence\[int|"
+    r"List\[int|list\[int|Tuple\[int|tuple\[int|torch\.dtype|torch\.device|torch\.Size|np\.|numpy\.|"
+    r"Path|Any\b|argparse)"
+)
+# A mapping of which the annotation does not say what it holds: a batch as well as settings.
+OPEN_MAPPING = re.compile(
+    r"(Optional\[)?(typing\.)?(dict|Dict|Mapping|MutableMapping)(\[str, ?(typing\.)?(Any|object)\])?\]?"
+    r"( ?\| ?None)?"
+)
+# Parameters of a forward that are no tensors, by their names.
+NUMBER = re.compile(
+    r"^(self|cls|n|k|h|w|b|c|t|d|i|j|height|width|size|shape|scale|alpha|beta|gamma|eps|ratio|temperature|"
+    r"length|start_pos|mode|train|training|epoch|step|iteration|iters|layer|level|stage|name|config|cfg|"
+    r"args|kwargs|state|cache|meta|info|opt|options|fn|func|device|dtype|ctx|steps|resolution|"
+    r"\w*(feature|feat|image|img|im|input|spatial)_?(shapes|sizes|h|w)|"
+    r"(num|n|max|min|use|return|is|has|with)_\w+|\w+_(size|len|length|idx|index|dim|num|ratio|scale|"
+    r"type|name|fn|shape|shapes|hw|args|kwargs|list|dict|info|metas|step|steps|id|p|prob|rate))$",
+    re.IGNORECASE,
+)
+
+
+# Methods that log, of whatever has them but a tensor: `x.log()` is arithmetic.
+LOG_METHODS = re.compile(
+    "add_(scalars?|histogram|images?|text|figure)|critical|debug|display|dumpkvs|error|exception|info"
+    "|log|log_(dict|metrics?)|logkvs?|logkv_mean|print|set_(description|postfix)(_str)?|warn|warning"
+)
+# What scripts call their meters, loggers and progress bars; also as a part of a longer name.
+LOGGER = re.compile(
+    r"(.*_)?(log|logger|loggers|logging|logs|wandb|writer|tensorboard|tb|[pt]?bar|tqdm|progress|meter"
+    r"|meters|metric|metrics|losses|top_?[15]|tracker|recorder|stats|monitor|mlflow|callbacks)(_.*)?"
+    r"|acc\d*|.*(meter|logger|writer)",
+    re.IGNORECASE,
+)
+METER_METHODS = frozenset({"add", "add_meter", "record", "run", "set_step", "update", "write"})
+LOG_FUNCTION = re.compile(r"_*(log|print|logging)(_.*)?", re.IGNORECASE)
+# Methods of Python's own loggers, and of progress bars.
+LOGGING_METHODS = words("critical debug error exception fatal info log warn warning")
+SHOWING_METHODS = words("set_description set_description_str set_postfix set_postfix_str")
+
+# What is loaded, and what is saved, that holds weights.
+LOADED = re.compile(
+    "ckpt|checkpoint|resume|model|weight|pretrain|state|snapshot|net|opt", re.IGNORECASE
+)
+SAVED = re.compile(
+    r"(^|_|\.)(state|states|state_dict|ckpt|checkpoint|snapshot|weights|save_dict|params)$"
+)
+
+# Functions and methods of the script that save, by their names; and those of libraries.
+SAVE = re.compile(r"_*(save|checkpoint)(_.*)?|.*_save", re.IGNORECASE)
+TORCH_SAVES = frozenset(
+    {"torch.save", "torch_xla.core.xla_model.save", "torch_xla.utils.serialization.save"}
+)
+SAFETENSORS_SAVES = frozenset({"safetensors.torch.save_file", "safetensors.torch.save_model"})
+# How the names of the classes of datasets begin: files and numbers of the host.
+DATASETS = "torchvision.datasets."
+HOST_SAVES = frozenset({"torch.save", "numpy.save", "numpy.savez"})  # they wait for what they write
+
+# Modules whose functions act on the world (write files, log, meet others), whatever they are called;
+# functions and methods that do, of whatever, but for one that is also of text; and what only asks.
+ACTING_MODULES = words("dist logging mlflow shutil subprocess tdist wandb")
+ACTS = words(
+    "backward barrier dump exit imsave imwrite input kill load_state_dict makedirs mkdir popen quit "
+    "removedirs rename replace rmdir rmtree save save_image savefig savetxt save_pretrained savez symlink "
+    "system to_csv touch unlink urlretrieve write write_text write_bytes writelines writerow"
+)
+ACTS_OR_OF_TEXT = words("replace")
+ONLY_ASKS = words("get_rank get_world_size is_available is_initialized getLogger")
+# What ends the program.
+EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort"})
+# Functions that nothing else is known of, and that may stop the program for what they are given.
+CHECKS = re.compile(
+    r"_*(abort|assert|check|die|ensure|fail|guard|raise|require|validate|verify)(_.*)?|(.*_)?(check|guard)"
+    r"|(assert|check|ensure|raise|verify)[A-Z].*"
+)
+# What tells the time: a loop that asks for it measures something.
+CLOCKS = frozenset({"time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer"})
+
+# What scripts call the options that they are given: the same on every replica.
+OPTIONS = words("args cfg conf config FLAGS flags hparams hps opt options opts params")
+# Names that hold the same on every replica, as counters do.
+COUNTERS = re.compile(
+    r"(.*_)?(epoch|epochs|step|steps|iter|iters|iteration|iterations|iter_num|batch_idx|it|i|n|freq"
+    r"|every|interval|save|saving|save_\w+|no_save|checkpoint|checkpoints|ckpt|distributed|debug"
+    r"|verbose|output_dir|out_dir|eval|train|last|final|start_\w+|resume\w*|\w+_(freq|every|interval))",
+    re.IGNORECASE,
+)
+# What scripts call a value that each replica has its own of.
+METRIC = re.compile(
+    r".*(loss|acc|accuracy|best|metric|score|err|psnr|ssim|fid|bleu|wer|cer|map|miou|time|rand|(?<!e)val)(\d|_.*)?",
+    re.IGNORECASE,
+)
+# What loops count with, and what methods are called on.
+COUNTER = re.compile(
+    r"self|[ijkn]|(.*_)?(it|iter|iters|itr|iteration|idx|index|ind|step|count|counter|epoch|num|id)(_num)?",
+    re.IGNORECASE,
+)
+
+# The ends of the names of what wraps a model for several replicas.
+WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "shims.ddp")
+
+_XM = "torch_xla.core.xla_model."
+# Calls that end the graph, and nothing else.
+SYNCS = frozenset({"torch_xla.sync", f"{_XM}mark_step"})
+# Calls that make a loop one for torch_xla already.
+STEPS = SYNCS | {"shims.step", "torch_xla.step", f"{_XM}optimizer_step"}
+# Calls that wait for the device: no part of a step.
+WAITS = SYNCS | names(*torch_cuda.WAITS) | {"shims.synchronize", f"{_XM}wait_device_ops"}
+# Calls that run what is pending, its collectives included.
+# Functions that move all the tensors of a structure to the host, however deep they lie in it.
+TO_CPU = re.compile(r"(\w*_)?(to|2|on)_?(cpu|host|numpy|np)")
+RUNS_PENDING = SYNCS | {
+    f"{_XM}rendezvous",
+    f"{_XM}save",
+    f"{_XM}mesh_reduce",
+    f"{_XM}broadcast_master_param",
+}
+
+# Set by torchrun in every process, and by the launcher that the rewrite adds.
+RANKS = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
+# What SLURM, Open MPI, MVAPICH and MPICH set in every process that they start.
+CLUSTER = {
+    "SLURM_PROCID": "RANK",
+    "SLURM_LOCALID": "LOCAL_RANK",
+    "SLURM_NTASKS": "WORLD_SIZE",
+    "SLURM_NPROCS": "WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK": "RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
+    "OMPI_COMM_WORLD_SIZE": "WORLD_SIZE",
+    "MV2_COMM_WORLD_RANK": "RANK",
+    "MV2_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
+    "MV2_COMM_WORLD_SIZE": "WORLD_SIZE",
+    "PMI_RANK": "RANK",
+    "PMI_SIZE": "WORLD_SIZE",
+}
+# Of these, what says which replica this is; beside them, which of the groups or hosts.
+RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK"}) | {
+    name for name, same in CLUSTER.items() if same in ("RANK", "LOCAL_RANK")
+}
+GROUP_VARIABLES = frozenset({"GROUP_RANK", "NODE_RANK"})
+# Calls that ask for the index of the replica.
+ASKS_RANK = frozenset(
+    {
+        "shims.local_rank",
+        "shims.rank",
+        "torch.distributed.get_node_local_rank",
+        "torch.distributed.get_rank",
+    }
+)
+# What scripts call what they keep a device under.
+DEVICE_NAME = re.compile(r"(.*_)?(acc|accelerator|devices|dev(ice)?_?(type|name|str(ing)?)?)", re.I)
+# What scripts call the index of their GPU: in `x.to(args.gpu)` it can be nothing but a device.
+INDEX_NAME = re.compile(
+    r"((ddp_|my_)?(local_?)?rank|proc_id|local_process_index|gpu|local_gpu|gpu_to_work_on"
+    r"|(gpu|device|dev|cuda)_?(id|idx|index|rank))",
+    re.IGNORECASE,
+)
+# Which of the replicas this is, as scripts name it: `rank`, `args.local_rank`, `LOCAL_RANK`, `self.gpu_id`.
+RANK_NAME = re.compile(
+    r"_*((local|global|node|world|ddp|dist|distributed|process|proc|worker|machine|my|cur|current"
+    r"|slurm|mpi|hvd|torch|gpu|group|replica|host|this)_?)*rank(_id)?|(local_)?(process|proc)_(index|id)",
+    re.IGNORECASE,
+)
+# Which one this is of some group of replicas: `tp_rank`, `self.pipeline_rank`; not `lora_rank`, a size.
+GROUP_RANK_NAME = re.compile(r"(?!(\w*_)?(lora|low|dora)_)\w*rank(_id)?", re.IGNORECASE)
+# Which one of a group that shares the data, the layers or their parts: of several replicas it is the same.
+PARALLEL_RANK_NAME = re.compile(
+    r"(get_|\w*_)?(dp|tp|pp|cp|mp|sp|ep|data|tensor|pipeline|pipe|context|model|sequence|expert)"
+    r"(_model)?(_parallel)?_rank",
+    re.IGNORECASE,
+)
+# Which of the hosts this is, or which replica: `args.nr`, `node_rank`, `machine`.
+HOST_NAME = re.compile(r"(^|_)(nr|node|rank|machine|host|procid|nodeid)(_|$)")
+# The same as RANK_NAME where it is compared, but where alone it says whether there is a device at all.
+GPU_NAME = re.compile(r"_*(local_)?gpu(_id|_idx|_index)?", re.IGNORECASE)
+# The answer of a function that scripts define for it.
+RANK_FUNCTION = re.compile(
+    r"_*(get_)?((local|global|node|world|dist)_)*rank|(global|local)_ordinal|get_(local_)?ordinal",
+    re.IGNORECASE,
+)
+# Whether this is the first replica.
+FIRST_NAME = re.compile(
+    r"_*(is_|on_)?((local|global|world)_)*(main|master|primary|chief|root)"
+    r"_?(process|proc|rank|node|worker|gpu|ordinal|replica|host)"
+    r"|_*is_((local|global|world)_)*(main|master|primary|chief|rank_?(0|zero)|first_rank)",
+    re.IGNORECASE,
+)
+FIRST_DECORATOR = re.compile(
+    r"(on_|only_on_)?(rank_zero|rank0|main_process|master|master_process)(_only)?"
+    r"|(run_|only_)*on_(rank_?(0|zero)|main|master|chief|primary)(_(process|rank|worker))?"
+    r"|(main|master|chief|primary|global_zero)(_(process|rank|worker))?_only"
+)
+
+# Functions of a script's own modules that join the process group, by the names that scripts give them.
+JOINING = words(
+    "ddp_setup dist_init distributed_init init_ddp init_dist init_distributed "
+    "init_distributed_device init_distributed_mode init_distributed_training init_process_group "
+    "init_torch_distributed initialize_distributed setup_ddp setup_dist setup_distributed"
+)

@@ -1,0 +1,78 @@
+"""Who calls a function of a project, directly or through others."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Set
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeVar
+
+from migrate.model.calls.scopes import Function, Scope
+
+if TYPE_CHECKING:
+    from migrate.model.calls.analysis import Analysis
+
+Why = TypeVar("Why")
+Callers = Mapping[Function, list[tuple[ast.Call, Scope]]]
+
+
+@lru_cache(maxsize=2)
+def callers_of(analysis: Analysis) -> Callers:
+    """Return the calls of each function of a project, and the scope that each stands in."""
+    found: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
+    for root in analysis.roots:
+        for region in analysis.regions(root):
+            for call, scope in region.calls:
+                for function in analysis.running[call].functions:
+                    found[function].append((call, scope))
+    return dict(found)
+
+
+def returning(
+    analysis: Analysis, is_such: Callable[[ast.expr, Function, Set[Scope]], bool]
+) -> frozenset[Scope]:
+    """Return the functions of a project that return something, also by way of other functions.
+
+    Args:
+        analysis: the project.
+        is_such: whether an expression of a function is such a value, where the functions known so far are.
+    """
+    functions = [f for scope in analysis.scopes.values() for f in scope.functions if f.returns]
+    found: set[Scope] = set()
+    while new := [
+        function
+        for function in functions
+        if function not in found
+        and any(is_such(value, function, found) for value in function.returns)
+    ]:
+        found.update(new)
+    return frozenset(found)
+
+
+def reaching(
+    analysis: Analysis,
+    first: Mapping[Function, Why],
+    counts: Callable[[ast.Call, Scope, Function], bool] = lambda call, scope, function: True,
+) -> dict[Function, Why]:
+    """Return the functions `first` and all that run one of them, each with what its first one came with.
+
+    Args:
+        analysis: of the project.
+        first: the functions to start from.
+        counts: whether a call, with its scope and the function that it runs, is one.
+    """
+    found = dict(first)
+    waiting: Iterable[Function] = list(found)
+    callers = callers_of(analysis) if found else {}
+    while waiting:
+        new = []
+        for function in waiting:
+            for call, scope in callers.get(function, ()):
+                if not isinstance(scope, Function) or scope in found:
+                    continue
+                if counts(call, scope, function):
+                    found[scope] = found[function]
+                    new.append(scope)
+        waiting = new
+    return found

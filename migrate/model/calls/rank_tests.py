@@ -1,0 +1,373 @@
+"""Which tests let some replicas alone pass, in whichever file of a project they stand.
+
+`replicas/guards.py` knows more of the tests of one script; this knows those of all files, by their names.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+from migrate.catalogue.words import FIRST_DECORATOR, FIRST_NAME, RANK_FUNCTION, RANK_NAME
+from migrate.model.calls.devices import kind_of
+from migrate.model.calls.kind import Kind
+from migrate.model.calls.kinds import Values
+from migrate.model.calls.scopes import Binding, Function, ModuleScope, Scope
+from migrate.model.project.project import Module
+
+
+class Evaluator(Protocol):
+    """What is asked here of the evaluator of a project, which asks this for `x if rank == 0 else None`."""
+
+    def values(self, node: ast.expr | None, scope: Scope) -> Values:
+        """Return what an expression may be."""
+
+    def origins(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[Binding]:
+        """Yield the assignments that a name or an attribute may stand for."""
+
+
+class Analysis(Protocol):
+    """What is asked here of an analysed project."""
+
+    @property
+    def scopes(self) -> Mapping[Path, ModuleScope]:
+        """The scopes of its modules."""
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """What expressions of it may be."""
+
+    def __hash__(self) -> int: ...  # answers are kept for it
+
+
+# So many names and functions are followed from a test to the comparison that gives its outcome.
+DEEPEST = 3
+# What a test of whether there are several replicas names.
+OF_RUN = re.compile(r"dist|world|ddp|init|parallel|multi|size|n_?gpu|num_gpu|rank", re.IGNORECASE)
+
+
+def is_for_first(test: ast.expr, attributes: frozenset[str] = frozenset()) -> bool:
+    """Whether `test` lets the first replica pass and no other: `rank == 0`, `not rank`, `env.chief`.
+
+    Args:
+        test: the test.
+        attributes: those that are known to hold on the first replica only.
+    """
+    match test:
+        case ast.BoolOp(op=ast.And()):
+            return any(is_for_first(value, attributes) for value in test.values)
+        case ast.UnaryOp(op=ast.Not()):
+            return _is_rank(test.operand)
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=0)]):
+            return _is_rank(left)
+        case ast.Compare(left=ast.Constant(value=0), ops=[ast.Eq()], comparators=[right]):
+            return _is_rank(right)
+        case ast.Attribute(attr=name) if name in attributes:
+            return True
+        case ast.Call(func=named) | ((ast.Name() | ast.Attribute()) as named):
+            return FIRST_NAME.fullmatch(last_part(named)) is not None
+    return False
+
+
+def is_local(test: ast.expr) -> bool:
+    """Whether `test` lets one replica of every host pass; `step % 10 == 0 and rank == 0` does not."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        asked = [part for part in test.values if is_for_first(part)]
+        if asked:
+            return any(map(is_local, asked))
+    text = ast.unparse(test)
+    return "local" in text.lower() or "%" in text
+
+
+@lru_cache(maxsize=2)
+def first_attributes(analysis: Analysis) -> frozenset[str]:
+    """Return the attributes that the project makes the outcome of such a test, and nothing else.
+
+    `self.chief = rank == 0`, a property that returns that, `Cluster(chief=rank == 0)`.
+    """
+    return frozenset(
+        name for name in set(_first_attributes(analysis)) if not _is_else(name, analysis)
+    )
+
+
+@lru_cache(maxsize=2)
+def first_functions(analysis: Analysis) -> frozenset[Function]:
+    """Return the functions of a project whose result says whether this is the first replica.
+
+    Of a context manager that is what it yields: `with main_only() as chosen:`.
+    """
+    return frozenset(
+        function
+        for scope in analysis.scopes.values()
+        for function in scope.functions
+        if (function.returns or function.yields) and _says_first(function, analysis)
+    )
+
+
+def _says_first(function: Function, analysis: Analysis) -> bool:
+    """Whether `function` returns the outcome of such a test, and True where there is one replica only."""
+    is_manager = function.is_a("contextmanager", "asynccontextmanager")
+    results = function.yields if is_manager else function.returns
+    tests = [value for value in results if not _is_true(value)]
+    return bool(tests) and all(_asks(value, function, analysis) for value in tests)
+
+
+def _asks(test: ast.expr | None, scope: Scope, analysis: Analysis) -> bool:
+    """Whether `test` lets the first replica alone pass: by its names, or by what made what it compares."""
+    if test is None:
+        return False
+    if is_for_first(test):
+        return True
+    match test:
+        case ast.BoolOp(op=ast.And()):
+            return any(_asks(value, scope, analysis) for value in test.values)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _is_index(operand, scope, analysis)
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+            sides = (left, right) if isinstance(right, ast.Constant) else (right, left)
+            is_zero = isinstance(sides[1], ast.Constant) and sides[1].value == 0
+            return is_zero and _is_index(sides[0], scope, analysis)
+    return False
+
+
+def _is_index(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
+    return kind_of(analysis.evaluator.values(node, scope)) is Kind.INDEX
+
+
+def _is_true(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is True
+
+
+@lru_cache(maxsize=256)
+def parents(module: Module) -> dict[ast.AST, ast.AST]:
+    """Return what is directly above each node of a module."""
+    return {child: node for node in module.nodes for child in ast.iter_child_nodes(node)}
+
+
+def last_part(node: ast.expr) -> str:
+    """Return `c` of `a.b.c`, and of `c`; empty for anything else."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+@lru_cache(maxsize=2)
+def unset_attributes(analysis: Analysis) -> frozenset[str]:
+    """Return the attributes that the project makes None on the other replicas: `c.run_dir = None`."""
+    found: set[str] = set()
+    for scope in analysis.scopes.values():
+        for test in scope.module.nodes if b"None" in scope.module.data else ():
+            if isinstance(test, ast.If):
+                of_others = test.body if is_for_others(test.test) else []
+                of_others = test.orelse if is_for_first(test.test) else of_others
+                found |= set(_set_to_none(of_others))
+    return frozenset(found)
+
+
+def is_for_others(test: ast.expr) -> bool:
+    """Whether `test` lets all replicas but the first pass: `rank != 0`, `not env.chief`."""
+    match test:
+        case ast.Compare(left=left, ops=[ast.NotEq()], comparators=[ast.Constant(value=0)]):
+            return _is_rank(left)
+        case ast.UnaryOp(op=ast.Not()):
+            return is_for_first(test.operand)
+    return False
+
+
+def _set_to_none(statements: list[ast.stmt]) -> Iterator[str]:
+    for one in statements:
+        match one:
+            case ast.Assign(value=ast.Constant(value=None)):
+                yield from (t.attr for t in one.targets if isinstance(t, ast.Attribute))
+
+
+def _first_attributes(analysis: Analysis) -> Iterator[str]:
+    for scope in analysis.scopes.values():
+        tests = [one for one, around in scope.compared if _asks(one, around, analysis)]
+        for test in tests:
+            above = parents(scope.module).get(test)
+            match above:
+                case ast.Assign():
+                    yield from (t.attr for t in above.targets if isinstance(t, ast.Attribute))
+                case ast.Return():
+                    yield from _property(above, scope.module)
+                case ast.keyword(arg=str() as name):
+                    call = parents(scope.module).get(above)
+                    if isinstance(call, ast.Call) and last_part(call.func)[:1].isupper():
+                        yield name
+
+
+def _is_else(name: str, analysis: Analysis) -> bool:
+    """Whether the attribute `name` has other values too, or is an option."""
+    for scope in analysis.scopes.values():
+        if f"--{name}".encode() in scope.module.data:
+            return True
+        bindings = [binding for _, binding in scope.assigned.get(name, ())]
+        for made in scope.classes:
+            bindings += made.attributes.get(name, ())
+        others = [one for one in bindings if not _is_parameter(one, name)]
+        if not all(
+            _is_for_one_process(one) or _asks(one.value, one.scope, analysis) for one in others
+        ):
+            return True
+    return False
+
+
+def _is_for_one_process(binding: Binding) -> bool:
+    """Whether `binding` is True where there is one replica only: `else:` of `if dist.is_initialized():`."""
+    if not _is_true(binding.value) or binding.value is None:
+        return False
+    above = parents(binding.scope.module)
+    branch = above.get(above.get(binding.value, binding.value))
+    return isinstance(branch, ast.If) and OF_RUN.search(ast.unparse(branch.test)) is not None
+
+
+def _is_parameter(binding: Binding, name: str) -> bool:
+    """Whether what is bound is the parameter `name`: `self.chief = chief`."""
+    value = binding.value
+    parameters = getattr(binding.scope, "parameters", ())
+    return isinstance(value, ast.Name) and value.id == name and name in parameters
+
+
+def _property(node: ast.AST, module: Module) -> Iterator[str]:
+    """Yield the name of the property that `node` is a statement of."""
+    above: ast.AST | None = parents(module).get(node)
+    decorators = above.decorator_list if isinstance(above, ast.FunctionDef) else ()
+    if any(last_part(one) in ("property", "cached_property") for one in decorators):
+        assert isinstance(above, ast.FunctionDef)
+        yield above.name
+
+
+def _is_rank(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        return RANK_FUNCTION.fullmatch(last_part(node.func)) is not None
+    return RANK_NAME.fullmatch(last_part(node)) is not None
+
+
+def chosen_by_rank(choice: ast.IfExp, scope: Scope, evaluator: Evaluator) -> bool:
+    """Whether `choice` is None on some replicas: `Tracker() if rank == 0 else None`."""
+    nothing = [_is_none(part) for part in (choice.body, choice.orelse)]
+    return any(nothing) and not all(nothing) and _differs(choice.test, scope, evaluator)
+
+
+def bound_by_some(bindings: Iterable[Binding], evaluator: Evaluator) -> bool:
+    """Whether a name is None, and only some replicas give it something else, below a test of the rank."""
+    given = [one for one in bindings if one.kind == "value" and one.value is not None]
+    others = [one for one in given if not _is_none(one.value)]
+    if not others or len(others) == len(given):
+        return False
+    guards = [_guard_of(one.value, one.scope, evaluator) for one in others]
+    if None in guards:
+        return False
+    # Where the two branches of a test give something each, all replicas have it.
+    return len({id(test) for test, _ in filter(None, guards)}) == len(set(filter(None, guards)))
+
+
+def returned_by_some(function: Function, evaluator: Evaluator) -> bool:
+    """Whether `function` returns None on all but some replicas."""
+    returned = [value for value in function.returns if not _is_none(value)]
+    if not returned or function.yields:
+        return False
+    if any(FIRST_DECORATOR.fullmatch(last_part(one)) for one in function.decorators):
+        return True
+    guards = [_guard_of(value, function, evaluator) for value in returned]
+    if None in guards:
+        return False
+    return len({id(test) for test, _ in filter(None, guards)}) == len(set(filter(None, guards)))
+
+
+def _is_none(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _guard_of(
+    value: ast.AST | None, scope: Scope, evaluator: Evaluator
+) -> tuple[ast.If, bool] | None:
+    """Return the test of the rank that decides whether `value` is evaluated, and which outcome it needs."""
+    above = parents(scope.module)
+    node = value
+    while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        around = above.get(node)
+        in_branch = isinstance(around, ast.If) and node is not around.test
+        if isinstance(around, ast.If) and in_branch and _differs(around.test, scope, evaluator):
+            return around, node in around.body
+        for block in (getattr(around, "body", None), getattr(around, "orelse", None)):
+            if not isinstance(block, list) or node not in block:
+                continue
+            for before in block[: block.index(node)]:
+                leaves = isinstance(before, ast.If) and not before.orelse and _leaves(before.body)
+                if leaves and _differs(before.test, scope, evaluator):
+                    return before, False
+        node = around
+    return None
+
+
+def _leaves(body: list[ast.stmt]) -> bool:
+    """Whether a branch ends with a return of nothing."""
+    match body[-1]:
+        case ast.Return(value=value):
+            return value is None or _is_none(value)
+    return False
+
+
+def _differs(test: ast.expr, scope: Scope, evaluator: Evaluator, depth: int = DEEPEST) -> bool:
+    """Whether `test` comes out differently on different replicas: by its names, or by what made its parts."""
+    match test:
+        case ast.BoolOp(values=parts):
+            return any(_differs(part, scope, evaluator, depth) for part in parts)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _is_of_rank(operand, scope, evaluator) or _differs(
+                operand, scope, evaluator, depth
+            )
+        case ast.Compare(left=left, ops=[operator], comparators=[right]):
+            return _compares(left, operator, right, scope, evaluator)
+        case ast.Call() | ast.Name() | ast.Attribute():
+            named = test.func if isinstance(test, ast.Call) else test
+            if FIRST_NAME.fullmatch(last_part(named)):
+                return True
+            if isinstance(test, ast.Call) and _is_rank(test):
+                return True  # another replica than the first
+            return depth > 0 and _holds_test(test, scope, evaluator, depth - 1)
+    return False
+
+
+def _compares(
+    left: ast.expr, operator: ast.cmpop, right: ast.expr, scope: Scope, evaluator: Evaluator
+) -> bool:
+    """Whether the index of the replica is compared, and not asked whether there is one: `rank != -1`."""
+    if isinstance(operator, ast.Is | ast.IsNot):
+        return False
+    if not isinstance(operator, ast.In | ast.NotIn) and _is_of_rank(right, scope, evaluator):
+        left, right = right, left
+    if not _is_of_rank(left, scope, evaluator):
+        return False
+    if isinstance(right, ast.Constant) and right.value == 0:
+        return not isinstance(operator, ast.GtE | ast.Lt)
+    return not isinstance(right, ast.UnaryOp) and not _is_none(right)
+
+
+def _is_of_rank(node: ast.expr, scope: Scope, evaluator: Evaluator) -> bool:
+    if isinstance(node, ast.BinOp):
+        return any(_is_of_rank(side, scope, evaluator) for side in (node.left, node.right))
+    return _is_rank(node) or kind_of(evaluator.values(node, scope)) is Kind.INDEX
+
+
+def _holds_test(
+    node: ast.Call | ast.Name | ast.Attribute, scope: Scope, evaluator: Evaluator, depth: int
+) -> bool:
+    """Whether `node` is the outcome of such a test, that a name holds or a function returns."""
+    if isinstance(node, ast.Call):
+        functions = [f for f in evaluator.values(node.func, scope) if isinstance(f, Function)]
+        return any(
+            _differs(value, function, evaluator, depth)
+            for function in functions
+            for value in function.returns
+        )
+    return any(
+        binding.kind == "value"
+        and binding.value is not None
+        and _differs(binding.value, binding.scope, evaluator, depth)
+        for binding in evaluator.origins(node, scope)
+    )

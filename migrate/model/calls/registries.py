@@ -1,0 +1,249 @@
+"""Loops that train through an object whose class is chosen by name while the script runs.
+
+`model = build_model(opt)` of a registry, `construct_class_by_name(**options)`, hydra's `instantiate`: what
+`model.optimize_parameters()` runs is not to be known from the source. Where a class of the project that
+is made by name has a method of that name which trains, or any class of it where a file of settings has the
+name, the loop is one to be decided by hand; and so is one that does the other half of the training itself,
+or whose method says by its name that it trains.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+from migrate.catalogue.words import HIDDEN_TRAINING
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.effect import BOTH, Effect
+from migrate.model.calls.kinds import UNKNOWN
+from migrate.model.calls.scopes import Class, Function, ModuleScope, Region, Scope
+
+REGISTERS = re.compile(r"^register|_register$|^registered$", re.IGNORECASE)
+# Functions that make an object of a class that a string names.
+MAKES_BY_NAME = re.compile(
+    r"by_name$|^instantiate|^build_from|from_cfg$|^import_(class|object|string)|^load_obj|^locate$"
+)
+# What a method may be called where the loop itself does the other half: `loss.accumulate_gradients()`.
+HALF = re.compile("backward|grad|loss|optimi|step|train")
+# How a name is bound that may stand for any class: assigned, gone through by a loop.
+VARIABLE = frozenset({"value", "item", "element"})
+# A class that only such a string names: 'training.loss.StyleGAN2Loss'.
+DOTTED = re.compile(r"[A-Za-z_][\w]*(?:\.[A-Za-z_]\w*)+")
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """A loop that may train.
+
+    Args:
+        line: of the loop.
+        call: the call that would, as it is written.
+        classes: the names of the classes whose method it may run.
+    """
+
+    line: int
+    call: str
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A call of a method of which only the name is known, and what methods of that name do."""
+
+    call: ast.Call
+    effect: Effect
+    classes: tuple[str, ...]
+
+
+@dataclass
+class Registries:
+    """The methods that train, of classes that are made by name.
+
+    Args:
+        analysis: of the project.
+    """
+
+    analysis: Analysis
+    _methods: dict[str, list[tuple[Class, Effect]]] = field(init=False)
+    _found: set[Region] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        named = self._named()
+        self._methods = defaultdict(list)
+        for scope in self.analysis.scopes.values():
+            for made in scope.classes:
+                by_name = made.name in named or any(registers(one) for one in made.decorators)
+                for name, effect in self._training(made) if by_name else ():
+                    self._methods[name].append((made, effect))
+
+    def loops(self, scope: ModuleScope) -> Iterator[Hidden]:
+        """Yield the loops of a module that train only through such methods."""
+        for root in scope.all_roots:
+            for region in reversed(list(self.analysis.regions(root))):  # inner loops first
+                hidden = self._loop(region)
+                if hidden is not None:
+                    self._found.add(region)
+                    yield hidden
+
+    def _loop(self, region: Region) -> Hidden | None:
+        if region.loop is None or region in self.analysis.step_loops | self.analysis.captured:
+            return None
+        found = list(self._open_calls(region))
+        effect = self._plain(region)
+        for one in found:
+            effect |= one.effect
+        if not found or effect != BOTH:
+            return None
+        name = ast.unparse(found[0].call.func)
+        classes = {
+            made: None
+            for one in found
+            if ast.unparse(one.call.func) == name
+            for made in one.classes
+        }
+        return Hidden(region.loop.lineno, name, tuple(classes))
+
+    def marked(self, region: Region) -> Iterator[tuple[ast.Call, Effect]]:
+        """Yield the calls of a loop that is marked by hand which train through an object made by name."""
+        for one in self._open_calls(region):
+            yield one.call, one.effect
+
+    def _plain(self, region: Region) -> Effect:
+        """Return what is known to train in a turn of the loop."""
+        effect = Effect.NONE
+        for part in self._turn(region):
+            for call, _ in part.calls:
+                effect |= self.analysis.effect(call)
+        return effect
+
+    def _open_calls(self, region: Region) -> Iterator[_Open]:
+        effect = self._plain(region)
+        for call, scope in (entry for part in self._turn(region) for entry in part.calls):
+            if not isinstance(call.func, ast.Attribute) or not self._is_open(call, scope):
+                continue
+            method = call.func.attr
+            methods = self._methods.get(method)
+            if not methods and self._anyones.get(method) and self._made_by_name(call.func, scope):
+                methods = self._anyones[method]  # a configuration names the class
+            if methods:
+                known = Effect.NONE
+                for _, hidden in methods:
+                    known |= hidden
+                yield _Open(call, known, tuple(made.name for made, _ in methods))
+            elif HIDDEN_TRAINING.fullmatch(method) and self._made_by_name(call.func, scope):
+                yield _Open(call, BOTH, ())
+            elif effect and HALF.search(method) and self._made_by_name(call.func, scope):
+                yield _Open(call, BOTH & ~effect, ())
+
+    def _turn(self, region: Region) -> Iterator[Region]:
+        """Yield what runs in one turn of a loop: its body, blocks, and inner loops that are no step loops."""
+        yield region
+        for inner in region.inner:
+            if inner not in self.analysis.step_loops and inner not in self._found:
+                yield from self._turn(inner)
+
+    def _is_open(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether `call` is a method of an object of which nothing is known."""
+        function = call.func
+        if not isinstance(function, ast.Attribute) or self.analysis.running[call].functions:
+            return False
+        known = self.analysis.evaluator.values(function.value, scope)
+        return not known - {UNKNOWN} and not self.analysis.effect(call)
+
+    def _made_by_name(self, method: ast.Attribute, scope: Scope) -> bool:
+        """Whether the object of `method` was made by a function that takes the name of a class."""
+        receiver = method.value
+        if not isinstance(receiver, ast.Name | ast.Attribute):
+            return False
+        return any(
+            isinstance(binding.value, ast.Call)
+            and (
+                MAKES_BY_NAME.search(_last(binding.value.func))
+                or self._looks_up(binding.value, binding.scope)
+            )
+            for binding in self.analysis.evaluator.origins(receiver, scope)
+        )
+
+    def _looks_up(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether `call` runs a function of the project that calls what it finds under a name."""
+        for made in self.analysis.evaluator.values(call.func, scope):
+            if not isinstance(made, Function):
+                continue
+            for returned in made.returns:
+                values = [returned]
+                if isinstance(returned, ast.Name):
+                    values = [b.value for b in made.bindings.get(returned.id, ()) if b.value]
+                if any(self._calls_what_it_finds(value, made) for value in values):
+                    return True
+        return False
+
+    def _calls_what_it_finds(self, value: ast.expr, function: Function) -> bool:
+        """Whether `value` is `REGISTRY.get(name)(…)`, or calls a variable of which nothing is known."""
+        if not isinstance(value, ast.Call):
+            return False
+        called = value.func
+        if isinstance(called, ast.Name):
+            bound = function.bindings.get(called.id, ())
+            is_variable = bool(bound) and all(b.kind in VARIABLE for b in bound)
+            return is_variable and not self.analysis.evaluator.values(called, function) - {UNKNOWN}
+        match called:
+            case ast.Call(func=ast.Attribute(attr="get")) | ast.Subscript():
+                return True
+            case ast.Call(func=ast.Name(id="getattr" | "eval" | "locate")):
+                return True
+            case ast.Attribute(attr="build"):  # mmcv's: MODELS.build(config)
+                return True
+        return False
+
+    @cached_property
+    def _anyones(self) -> Mapping[str, list[tuple[Class, Effect]]]:
+        """The methods that train, of all classes of the project."""
+        found = defaultdict(list)
+        for scope in self.analysis.scopes.values():
+            for made in scope.classes:
+                for name, effect in self._training(made):
+                    found[name].append((made, effect))
+        return found
+
+    def _training(self, made: Class) -> Iterator[tuple[str, Effect]]:
+        """Yield the methods of a class, inherited ones included, that train."""
+        seen: set[str] = set()
+        for ancestor in self.analysis.evaluator.ancestors(made):
+            for name, bindings in ancestor.bindings.items():
+                for binding in bindings:
+                    if isinstance(binding.scope, Function) and name not in seen:
+                        seen.add(name)
+                        if effect := self.analysis.effects.get(binding.scope, Effect.NONE):
+                            yield name, effect
+
+    def _named(self) -> set[str]:
+        """Return the last parts of the dotted names that stand in strings of a project that uses them."""
+        called = {_last(call.func) for call in self.analysis.running}
+        if not any(MAKES_BY_NAME.search(name) for name in called):
+            return set()
+        return {
+            text.rpartition(".")[2]
+            for module in self.analysis.project.modules.values()
+            for text in module.strings
+            if DOTTED.fullmatch(text)
+        }
+
+
+@lru_cache(maxsize=2)
+def registries_of(analysis: Analysis) -> Registries:
+    """Return the methods that train of the classes made by name; found once, for all files."""
+    return Registries(analysis)
+
+
+def registers(decorator: ast.expr) -> bool:
+    """Whether a decorator puts what it decorates in a registry, by its name."""
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return REGISTERS.search(_last(called)) is not None
+
+
+def _last(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")

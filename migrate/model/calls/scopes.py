@@ -1,0 +1,513 @@
+"""The functions, classes and loops of a module, what each scope binds, and which calls run where.
+
+One walk over the tree; nothing is evaluated here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from migrate.model.project.project import Module
+
+Loop = ast.For | ast.AsyncFor | ast.While
+MARK = re.compile(r"#\s*migrate:\s*step\b")
+CPU_MARK = re.compile(r"#\s*migrate:\s*cpu\b")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Binding:
+    """One way in which a name gets a value.
+
+    Args:
+        kind: `scope`: a function or class; `import`: a module; `from`: a name of a module; `value`: an
+            expression; `element`: an element of it; `item`: its element number `index`; `param`.
+        scope: the function or class itself, or where `value` is evaluated.
+        value: the expression.
+        name: the module, the name in the module, or the parameter.
+        level: leading dots of a relative import.
+        index: of the element.
+    """
+
+    kind: Literal["scope", "import", "from", "value", "element", "item", "param"]
+    scope: Scope
+    value: ast.expr | None = None
+    module: str = ""
+    name: str = ""
+    level: int = 0
+    index: int = 0
+
+
+@dataclass(eq=False)
+class Region:
+    """The calls that run together: the body of a loop, of a `with`, or what of a function is in neither."""
+
+    loop: Loop | None = None
+    entered: list[tuple[ast.Call, Scope]] = field(
+        default_factory=list
+    )  # the contexts of the `with`
+    marks: list[int] = field(default_factory=list)  # lines of the comments that mark the loop
+    on_cpu: list[int] = field(default_factory=list)  # of those that say that it runs on the CPU
+    calls: list[tuple[ast.Call, Scope]] = field(default_factory=list)
+    imports: list[tuple[Binding, Scope]] = field(default_factory=list)
+    inner: list[Region] = field(default_factory=list)
+
+    @property
+    def marked(self) -> bool:
+        """Whether a comment `# migrate: step` marks the loop."""
+        return bool(self.marks)
+
+
+@dataclass(eq=False)
+class Scope:
+    """A module, class or function, and what its names are bound to."""
+
+    module: Module
+    parent: Scope | None
+    name: str
+    region: Region = field(default_factory=Region)
+    bindings: dict[str, list[Binding]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def roots(self) -> list[Region]:
+        """What it runs itself: its body, of a module the main guard, too."""
+        return [self.region]
+
+    @property
+    def top(self) -> ModuleScope:
+        """The scope of the module around it."""
+        scope = self
+        while scope.parent is not None:
+            scope = scope.parent
+        assert isinstance(scope, ModuleScope)
+        return scope
+
+
+@dataclass(eq=False)
+class ModuleScope(Scope):
+    """A module: its body, and apart from it what only runs when it is the script."""
+
+    guard: Region = field(default_factory=Region)
+    functions: list[Function] = field(default_factory=list)
+    classes: list[Class] = field(default_factory=list)
+    stars: list[Binding] = field(default_factory=list)
+    compared: list[tuple[ast.Compare, Scope]] = field(default_factory=list)
+    entered: set[ast.expr] = field(default_factory=set)  # what its `with` statements enter, by name
+    # Names, attributes, items and calls whose truth decides something, and subjects of `match`.
+    tested: list[tuple[ast.expr, Scope]] = field(default_factory=list)
+    # Both sides of an operation, what is added by `x += …`, positions in an item or a slice.
+    computed: list[tuple[ast.expr, Scope]] = field(default_factory=list)
+    # `args.device = value`, `options["device"] = value`: the receiver and the value, by the name.
+    assigned: dict[str, list[tuple[ast.expr, Binding]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    unused_marks: list[int] = field(default_factory=list)  # lines of marks that stand at no loop
+
+    @property
+    def roots(self) -> list[Region]:
+        """Its body and its main guard."""
+        return [self.region, self.guard]
+
+    @cached_property
+    def names_called(self) -> dict[Function, frozenset[str]]:
+        """The last parts of the names of all that a function calls, itself or in a function inside of it."""
+        found: dict[Scope, set[str]] = defaultdict(set)
+        for function in self.functions:
+            names: set[str] = set()
+            waiting = [function.region]
+            while waiting:
+                region = waiting.pop()
+                waiting += region.inner
+                for call, _ in region.calls:
+                    names.add(str(getattr(call.func, "attr", getattr(call.func, "id", ""))))
+            around: Scope | None = function
+            while around is not None:
+                found[around] |= names
+                around = around.parent
+        return {function: frozenset(found[function]) for function in self.functions}
+
+    @property
+    def all_roots(self) -> list[Region]:
+        """The same, and the bodies of all its functions."""
+        return [*self.roots, *(function.region for function in self.functions)]
+
+
+@dataclass(eq=False)
+class Class(Scope):
+    """A class: its bases and decorators, and what its methods put on `self`."""
+
+    bases: list[ast.expr] = field(default_factory=list)
+    decorators: list[ast.expr] = field(default_factory=list)
+    attributes: dict[str, list[Binding]] = field(default_factory=lambda: defaultdict(list))
+    fields: list[str] = field(default_factory=list)  # what a data class declares, in order
+
+
+@dataclass(eq=False)
+class Function(Scope):
+    """A function, method or lambda."""
+
+    line: int = 0
+    owner: Class | None = None
+    decorators: list[ast.expr] = field(default_factory=list)
+    arguments: ast.arguments = field(
+        default_factory=lambda: ast.arguments([], [], None, [], [], None, [])
+    )
+    returns: list[ast.expr] = field(default_factory=list)
+    yields: list[ast.expr] = field(default_factory=list)
+    elsewhere: dict[str, Scope] = field(default_factory=dict)  # names declared global or nonlocal
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the positional parameters, `self` included."""
+        return [a.arg for a in (*self.arguments.posonlyargs, *self.arguments.args)]
+
+    @cached_property
+    def optional(self) -> frozenset[str]:
+        """The names of the positional parameters that are None by default."""
+        defaults = self.arguments.defaults
+        names = self.parameters[len(self.parameters) - len(defaults) :]
+        return frozenset(
+            name
+            for name, default in zip(names, defaults, strict=True)
+            if isinstance(default, ast.Constant) and default.value is None
+        )
+
+    @cached_property
+    def declared(self) -> dict[str, tuple[ast.expr | None, list[ast.expr]]]:
+        """The default and the annotation of each parameter that has one."""
+        arguments = self.arguments
+        positional = [*arguments.posonlyargs, *arguments.args]
+        defaults: dict[str, ast.expr] = dict(
+            zip([a.arg for a in positional][::-1], arguments.defaults[::-1], strict=False)
+        )
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+            if default is not None:
+                defaults[argument.arg] = default
+        annotations: dict[str, list[ast.expr]] = defaultdict(list)
+        for argument in (*positional, *arguments.kwonlyargs):
+            if argument.annotation is not None:
+                annotations[argument.arg].append(argument.annotation)
+        return {
+            name: (defaults.get(name), annotations.get(name, []))
+            for name in {**defaults, **annotations}
+        }
+
+    def is_a(self, *decorators: str) -> bool:
+        """Whether one of `decorators`, by the last part of its name, stands above the function."""
+        for decorator in self.decorators:
+            called = decorator.func if isinstance(decorator, ast.Call) else decorator
+            last = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+            if last in decorators:
+                return True
+        return False
+
+    @property
+    def definition(self) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+        """The statement that defines it; None for a lambda."""
+        definitions = (
+            node
+            for node in self.module.nodes
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        )
+        return next((d for d in definitions if (d.lineno, d.name) == (self.line, self.name)), None)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether a call does not pass the first parameter: a method that is not static."""
+        return self.owner is not None and not self.is_a("staticmethod")
+
+
+def scopes_of(module: Module) -> ModuleScope:
+    """Return the scope of `module`, with every scope and loop inside it."""
+    return _Walk(module).top
+
+
+def _computed(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the named values and results of calls that `node` computes with, or takes as a position."""
+    match node:
+        case ast.BinOp(left=left, right=right):
+            parts: list[ast.expr | None] = [left, right]
+        case ast.AugAssign(value=value):
+            parts = [value]
+        case ast.Subscript(slice=ast.Tuple(elts=positions)):
+            parts = [*positions]
+        case ast.Subscript(slice=position):
+            parts = [position]
+        case ast.Slice(lower=lower, upper=upper):
+            parts = [lower, upper]
+        case _:
+            return
+    asked = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
+    yield from (part for part in parts if isinstance(part, asked))
+
+
+def _tested(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield what `node` tests for its truth, apart from operators, and the subject of a `match`."""
+    match node:
+        case ast.If() | ast.While() | ast.IfExp() | ast.Assert():
+            parts = [node.test]
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            parts = [operand]
+        case ast.BoolOp(values=parts):
+            pass
+        case ast.Call(func=ast.Name(id="bool"), args=[part]):
+            parts = [part]
+        case ast.Match(subject=subject):
+            parts = [subject]
+        case ast.comprehension(ifs=parts):
+            pass
+        case _:
+            return
+    yield from (
+        part
+        for part in parts
+        if isinstance(part, ast.Name | ast.Attribute | ast.Subscript | ast.Call)
+    )
+
+
+class _Walk:
+    def __init__(self, module: Module) -> None:
+        self.top = ModuleScope(module, None, module.path.stem)
+        self._marks, self._cpu_marks = _marks(module, MARK), _marks(module, CPU_MARK)
+        self._loop_lines: set[int] = set()
+        self._waiting: list[tuple[ast.AST, Scope, Region]] = []
+        for statement in module.tree.body:
+            guarded = isinstance(statement, ast.If) and is_main_guard(statement.test)
+            self._waiting.append(
+                (statement, self.top, self.top.guard if guarded else self.top.region)
+            )
+        while self._waiting:
+            self._visit(*self._waiting.pop())
+        marks = self._marks | self._cpu_marks
+        at_loops = {line for loop in self._loop_lines for line in self._marks_at(loop, marks)}
+        self.top.unused_marks = sorted(marks - at_loops)
+
+    def _visit(self, node: ast.AST, scope: Scope, region: Region) -> None:
+        self.top.tested.extend((part, scope) for part in _tested(node))
+        self.top.computed.extend((part, scope) for part in _computed(node))
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._function(node, scope, region)
+                return
+            case ast.Lambda():
+                self._lambda(node, scope)
+                return
+            case ast.ClassDef():
+                self._class(node, scope, region)
+                return
+            case ast.For() | ast.AsyncFor() | ast.While():
+                self._loop(node, scope, region)
+                return
+            case ast.Call():
+                region.calls.append((node, scope))
+            case ast.Assign():
+                for target in node.targets:
+                    self._bind(target, node.value, scope)
+            case ast.AnnAssign(value=ast.expr() as value) | ast.NamedExpr(value=value):
+                self._bind(node.target, value, scope)
+            case ast.With() | ast.AsyncWith():
+                for item in node.items:
+                    if item.optional_vars is not None:
+                        self._bind(item.optional_vars, item.context_expr, scope)
+                        self.top.entered.add(item.context_expr)
+                self._with(node, scope, region)
+                return
+            case ast.Compare():
+                self.top.compared.append((node, scope))
+            case ast.comprehension():
+                self._bind_element(node.target, node.iter, scope)
+            case ast.Import() | ast.ImportFrom():
+                self._import(node, scope, region)
+            case ast.Return(value=ast.expr() as value) if isinstance(scope, Function):
+                scope.returns.append(value)
+            case ast.Yield(value=ast.expr() as value) if isinstance(scope, Function):
+                scope.yields.append(value)
+            case ast.Global() | ast.Nonlocal() if isinstance(scope, Function):
+                outer = self.top if isinstance(node, ast.Global) else scope.parent
+                scope.elsewhere.update(dict.fromkeys(node.names, outer or self.top))
+        for child in ast.iter_child_nodes(node):
+            self._waiting.append((child, scope, region))
+
+    def _function(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope, region: Region
+    ) -> None:
+        function = self._make_function(node.name, node.lineno, node.args, scope)
+        function.decorators = node.decorator_list
+        self._home(scope, node.name)[node.name].append(Binding("scope", function))
+        defaults = (*node.args.defaults, *node.args.kw_defaults)
+        run = (*node.decorator_list, *(default for default in defaults if default is not None))
+        self._waiting += [(part, scope, region) for part in run]
+        # Globals first: they say where the other statements bind.
+        for statement in reversed(node.body):
+            self._waiting.append((statement, function, function.region))
+        for statement in node.body:
+            if isinstance(statement, ast.Global | ast.Nonlocal):
+                self._visit(statement, function, function.region)
+
+    def _lambda(self, node: ast.Lambda, scope: Scope) -> None:
+        function = self._make_function("<lambda>", node.lineno, node.args, scope)
+        function.owner = None
+        function.returns.append(node.body)
+        scope.bindings[lambda_name(node)].append(Binding("scope", function))
+        self._waiting.append((node.body, function, function.region))
+
+    def _make_function(self, name: str, line: int, args: ast.arguments, scope: Scope) -> Function:
+        function = Function(self.top.module, scope, name, line=line, arguments=args)
+        function.owner = scope if isinstance(scope, Class) else None
+        for argument in (*args.posonlyargs, *args.args, *args.kwonlyargs):
+            function.bindings[argument.arg].append(Binding("param", function, name=argument.arg))
+        self.top.functions.append(function)
+        return function
+
+    def _class(self, node: ast.ClassDef, scope: Scope, region: Region) -> None:
+        made = Class(
+            self.top.module, scope, node.name, bases=node.bases, decorators=node.decorator_list
+        )
+        made.fields = [
+            one.target.id
+            for one in node.body
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        ]
+        self.top.classes.append(made)
+        self._home(scope, node.name)[node.name].append(Binding("scope", made))
+        self._waiting += [(child, scope, region) for child in (*node.bases, *node.decorator_list)]
+        self._waiting += [(statement, made, region) for statement in node.body]
+
+    def _loop(self, node: Loop, scope: Scope, region: Region) -> None:
+        self._loop_lines.add(node.lineno)
+        inner = Region(
+            node,
+            marks=self._marks_at(node.lineno, self._marks),
+            on_cpu=self._marks_at(node.lineno, self._cpu_marks),
+        )
+        region.inner.append(inner)
+        if isinstance(node, ast.While):
+            # `while` runs its test in every turn.
+            self._waiting.append((node.test, scope, inner))
+        else:
+            self._bind_element(node.target, node.iter, scope)
+            self._waiting.append((node.iter, scope, region))
+        self._waiting += [(statement, scope, inner) for statement in node.body]
+        self._waiting += [(statement, scope, region) for statement in node.orelse]
+
+    def _with(self, node: ast.With | ast.AsyncWith, scope: Scope, region: Region) -> None:
+        entered = [i.context_expr for i in node.items if isinstance(i.context_expr, ast.Call)]
+        inner = Region(entered=[(call, scope) for call in entered])
+        region.inner.append(inner)
+        self._waiting += [(item, scope, region) for item in node.items]
+        self._waiting += [(statement, scope, inner) for statement in node.body]
+
+    def _marks_at(self, line: int, marks: Set[int]) -> list[int]:
+        """Return the lines of `marks` on the loop at `line`, or on the comments above it."""
+        found = [line] if line in marks else []
+        lines = self.top.module.lines
+        above = line - 1
+        while above >= 1 and lines[above - 1].lstrip().startswith("#"):
+            if above in marks:
+                found.append(above)
+            above -= 1
+        return found
+
+    def _bind(self, target: ast.expr, value: ast.expr, scope: Scope) -> None:
+        if isinstance(target, ast.Name):
+            self._home(scope, target.id)[target.id].append(Binding("value", scope, value))
+        elif isinstance(target, ast.Attribute):
+            self._bind_attribute(target, Binding("value", scope, value), scope)
+        elif isinstance(target, ast.Subscript):
+            if (key := key_of(target.slice)) is not None:
+                binding = Binding("value", scope, value)
+                self.top.assigned[key].append((target.value, binding))
+        elif isinstance(target, ast.Tuple | ast.List):
+            for index, part in enumerate(target.elts):
+                binding = Binding("item", scope, value, index=index)
+                if isinstance(part, ast.Name):
+                    self._home(scope, part.id)[part.id].append(binding)
+                elif isinstance(part, ast.Attribute):
+                    self._bind_attribute(part, binding, scope)
+
+    def _bind_element(self, target: ast.expr, value: ast.expr, scope: Scope) -> None:
+        parts = _zipped(target, value)
+        if parts:
+            for part, of in parts:
+                self._bind_element(part, of, scope)
+            return
+        for name in ast.walk(target):
+            if isinstance(name, ast.Name):
+                self._home(scope, name.id)[name.id].append(Binding("element", scope, value))
+
+    def _bind_attribute(self, target: ast.Attribute, binding: Binding, scope: Scope) -> None:
+        """Note `self.NAME = value` with the class, also from a function inside a method."""
+        around: Scope | None = scope
+        while around is not None:
+            if isinstance(around, Function) and around.owner is not None:
+                receiver = target.value.id if isinstance(target.value, ast.Name) else ""
+                if around.is_bound and around.parameters[:1] == [receiver]:
+                    around.owner.attributes[target.attr].append(binding)
+                    return
+                break
+            around = around.parent
+        self.top.assigned[target.attr].append((target.value, binding))
+
+    def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope, region: Region) -> None:
+        for alias in node.names:
+            if isinstance(node, ast.Import):
+                dotted = alias.name if alias.asname else alias.name.partition(".")[0]
+                binding = Binding("import", scope, module=dotted)
+                region.imports.append((Binding("import", scope, module=alias.name), scope))
+            else:
+                module, level = node.module or "", node.level
+                binding = Binding("from", scope, module=module, name=alias.name, level=level)
+                region.imports.append((binding, scope))
+            if alias.name == "*":
+                self.top.stars.append(binding)
+            else:
+                name = alias.asname or alias.name.partition(".")[0]
+                self._home(scope, name)[name].append(binding)
+
+    @staticmethod
+    def _home(scope: Scope, name: str) -> dict[str, list[Binding]]:
+        """Return the bindings that an assignment to `name` in `scope` goes to."""
+        elsewhere = scope.elsewhere.get(name) if isinstance(scope, Function) else None
+        return (elsewhere or scope).bindings
+
+
+def lambda_name(node: ast.Lambda) -> str:
+    """Return the name, no identifier, under which a scope keeps the lambda `node`."""
+    return f"<lambda {node.lineno}:{node.col_offset}>"
+
+
+def key_of(key: ast.expr) -> str | None:
+    """Return under which key an item is put or read: a string, or "[NAME]" of a constant; else None."""
+    match key:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.Name(id=name) | ast.Attribute(attr=name) if name.isupper():
+            return f"[{name}]"
+    return None
+
+
+def _marks(module: Module, mark: re.Pattern[str]) -> set[int]:
+    if b"migrate:" not in module.data:
+        return set()
+    return {number for number, line in enumerate(module.lines, 1) if mark.search(line)}
+
+
+def is_main_guard(test: ast.expr) -> bool:
+    """Whether `test` asks whether the module is the script: `__name__ == "__main__"`."""
+    names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    return "__name__" in names and "__main__" in ast.unparse(test)
+
+
+def _zipped(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """Return the names of `for a, b in zip(x, y)`, each with what it is an element of."""
+    match target, value:
+        case ast.Tuple(elts=names), ast.Call(func=ast.Name(id="zip"), args=args):
+            starred = any(isinstance(one, ast.Starred) for one in (*names, *args))
+            if len(names) == len(args) and not starred:
+                return list(zip(names, args, strict=True))
+    return []

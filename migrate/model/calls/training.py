@@ -1,0 +1,284 @@
+"""What one call does to the training state, and which functions of the project it runs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from migrate.catalogue.words import (
+    CALLABLE_SCALER,
+    ENVIRONMENT,
+    NOT_OPTIMIZERS,
+    OPTIMIZER,
+    OPTIMIZER_CLASS,
+    PROFILER,
+    SCALER,
+    SCHEDULER,
+)
+from migrate.model.calls.effect import BOTH, Effect
+from migrate.model.calls.kinds import (
+    Applied,
+    External,
+    Instance,
+    Partial,
+    Result,
+    Super,
+    Value,
+    Values,
+)
+from migrate.model.calls.scopes import Class, Function, Scope
+from migrate.model.calls.values import Evaluator
+from migrate.model.project.project import Module
+
+DEEPSPEED = (
+    "DeepSpeed's engine runs the backward pass and the step itself: it has no TPU backend, so take plain "
+    "DDP first"
+)
+RPC = "torch.distributed.autograd and RPC have no equivalent on XLA"
+CUDA_GRAPH = (
+    "a CUDA graph is captured and replayed: XLA compiles every step by itself; take the captured "
+    "function out of the graph"
+)
+FASTAI = "the loop is fastai's own, which has no XLA backend in current releases"
+OBSTACLES = {
+    re.compile(r"^deepspeed\.initialize\(\)\.(backward|step|train_batch)$"): DEEPSPEED,
+    re.compile(r"^torch\.distributed\.autograd\.backward$"): RPC,
+    re.compile(
+        r"^torch\.cuda\.CUDAGraph\(\)\.replay$|^torch\.cuda\.make_graphed_callables$"
+    ): CUDA_GRAPH,
+    re.compile(r"^torch\.cuda\.graph$"): CUDA_GRAPH,
+    re.compile(r"^fastai\..*\.(fit|fit_one_cycle|fine_tune|fit_flat_cos)$"): FASTAI,
+}
+# What only timm's scalers are given by name.
+OF_SCALERS = frozenset({"clip_grad", "create_graph", "need_update", "update_grad"})
+# What runs below these is captured, or warms up for it: the CUDA graph takes the place of the loop.
+CAPTURES = frozenset({"torch.cuda.graph", "torch.cuda.stream"})
+
+
+@dataclass(eq=False, slots=True)
+class Running:
+    """What one call runs.
+
+    Args:
+        call, scope: the call, and where it stands.
+        effect: what it does by itself.
+        functions: the functions of the project that it runs.
+        given: how many of the first parameters of such a function are not its arguments, where some are not.
+        later: the functions that the backward pass runs for it; what they do is no effect of the call.
+        obstacle: why its effect cannot be put in a step, where that is so.
+    """
+
+    call: ast.Call
+    scope: Scope
+    effect: Effect = Effect.NONE
+    functions: list[Function] = field(default_factory=list)
+    given: dict[Function, int] = field(default_factory=dict)
+    later: list[Function] = field(default_factory=list)
+    obstacle: str = ""
+
+
+def running(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Running:
+    """Return what `call` runs, as far as it is plain to see."""
+    values = evaluator.values(call.func, scope)
+    found = Running(call, scope)
+    ran = {function for value in values for function in _run_by(value, evaluator)}
+    # A set has another order in each process; what is said of a call must not.
+    found.functions = sorted(ran, key=_order)
+    found.given = dict(_given_before(values, evaluator))
+    later = (evaluator.method(one.of, "backward") for one in values if isinstance(one, Applied))
+    found.later = sorted({one for one in later if one is not None}, key=_order)
+    externals = {value.name for value in values if isinstance(value, External)}
+    found.obstacle = next(
+        (why for name in externals for what, why in OBSTACLES.items() if what.search(name)), ""
+    )
+    if found.obstacle is DEEPSPEED and _steps_optimizer(call):
+        found.obstacle = (
+            ""  # the engine's own is `engine.step()`: without DeepSpeed this is torch's
+        )
+    if found.obstacle:
+        return found
+    if isinstance(call.func, ast.Attribute):
+        found.effect = _of_method(call, call.func, scope, found.functions, evaluator)
+        if Effect.STEP in found.effect:  # optimizer.step(closure)
+            found.functions += _functions_in(call, scope, evaluator)
+    elif not found.functions:
+        found.effect = _of_scaler(call, values, scope, evaluator)
+    return found
+
+
+def _order(one: Function) -> tuple[Path, int, str]:
+    return one.module.path, one.line, one.name
+
+
+def _given_before(values: Values, evaluator: Evaluator) -> Iterator[tuple[Function, int]]:
+    """Yield the functions of which a call does not give the first parameters, and how many these are."""
+    for value in values:
+        if isinstance(value, Partial):
+            yield value.of, value.given
+        elif isinstance(value, Applied) and (forward := evaluator.method(value.of, "forward")):
+            # With a `setup_context` of its own the forward takes no context.
+            yield forward, int(evaluator.method(value.of, "setup_context") is None)
+
+
+def _run_by(value: Value, evaluator: Evaluator) -> Iterator[Function]:
+    match value:
+        case Function():
+            yield value
+        case Partial(of):
+            yield of
+        case Class():
+            for name in ("__init__", "__post_init__"):
+                if method := evaluator.method(value, name):
+                    yield method
+        case Applied(of):
+            if forward := evaluator.method(of, "forward"):
+                yield forward
+        case Instance(of):
+            called = evaluator.method(of, "__call__") or evaluator.method(of, "forward")
+            if called is not None:
+                yield called
+
+
+def _steps_optimizer(call: ast.Call) -> bool:
+    """Whether `call` is `optimizer.step()`, by the name of the receiver."""
+    function = call.func
+    if not isinstance(function, ast.Attribute) or function.attr != "step":
+        return False
+    return OPTIMIZER.fullmatch(_last_name(function.value)) is not None
+
+
+def _of_method(
+    call: ast.Call,
+    function: ast.Attribute,
+    scope: Scope,
+    functions: list[Function],
+    evaluator: Evaluator,
+) -> Effect:
+    if function.attr == "backward":
+        return Effect.NONE if functions else Effect.BACKWARD
+    if function.attr == "step" and _is_optimizer(call, function.value, scope, functions, evaluator):
+        return Effect.STEP
+    if not functions:
+        return _of_scaler(call, evaluator.values(function, scope), scope, evaluator)
+    return Effect.NONE
+
+
+def _of_scaler(
+    call: ast.Call, values: frozenset[Value], scope: Scope, evaluator: Evaluator
+) -> Effect:
+    """Return BOTH for `loss_scaler(loss, optimizer, …)`, a scaler of timm's, or one that looks like it.
+
+    torch's GradScaler cannot be called; what is called like this with an optimizer is of timm's kind.
+    """
+    if any(isinstance(value, Result) and CALLABLE_SCALER.search(value.name) for value in values):
+        return BOTH
+    unknown = not any(isinstance(value, Function | Class | Instance) for value in values)
+    given = any(_may_be_optimizer(arg, scope, evaluator) for arg in call.args)
+    if unknown and SCALER.fullmatch(_last_name(call.func)) and given:
+        return BOTH
+    # `s(loss, o, clip_grad=1.0)`, whatever the names: nothing of torch's takes these.
+    of_torch = any(isinstance(v, External) and v.name.startswith("torch.") for v in values)
+    used = any(keyword.arg in OF_SCALERS for keyword in call.keywords) and len(call.args) > 1
+    return BOTH if unknown and used and not of_torch else Effect.NONE
+
+
+def _may_be_optimizer(node: ast.expr, scope: Scope, evaluator: Evaluator) -> bool:
+    """Whether an argument is an optimizer: by what made it, else by its name."""
+    kinds = {is_optimizer_value(value, evaluator) for value in evaluator.values(node, scope)}
+    if kinds - {None}:
+        return True in kinds
+    return "optim" in _last_name(node).lower()
+
+
+def _told_zero_grad(module: Module) -> frozenset[str]:
+    """Return the names, in lower case, on which a file calls `zero_grad`."""
+    return _told(module, "zero_grad")
+
+
+@lru_cache(maxsize=64)
+def _told(module: Module, method: str) -> frozenset[str]:
+    """Return the names, in lower case, on which a file calls `method`."""
+    return frozenset(
+        _last_name(node.value).lower()
+        for node in module.nodes
+        if isinstance(node, ast.Attribute) and node.attr == method
+    )
+
+
+def _is_optimizer(
+    call: ast.Call,
+    receiver: ast.expr,
+    scope: Scope,
+    functions: list[Function],
+    evaluator: Evaluator,
+) -> bool:
+    """Whether `receiver.step(…)` is an optimizer's step: by what it was made from, else by its name."""
+    values = evaluator.values(receiver, scope)
+    kinds = {is_optimizer_value(value, evaluator) for value in values} - {None}
+    if len(kinds) == 1:
+        return True in kinds
+    if functions or len(call.args) > 2:
+        return False  # a method of the project speaks for itself; env.step(action, …)
+    if any(
+        isinstance(value, External) and not OPTIMIZER_CLASS.search(value.name) for value in values
+    ):
+        return False  # `torch_xla.step()`: a module or an imported function
+    name = _last_name(receiver).lower()
+    if not name or name in ("self", "lr", "super") or _is_entered(receiver, scope, evaluator):
+        return False
+    if call.args and name in _told(scope.module, "reset") - _told_zero_grad(scope.module):
+        return False  # an environment: it is reset, and its step takes an action
+    if NOT_OPTIMIZERS.search(name):
+        return name in _told_zero_grad(scope.module)  # only optimizers and models are
+    held = [_last_name(one).lower() for one in evaluator.iterated(receiver, scope)]
+    return not held or not all(NOT_OPTIMIZERS.search(name) for name in held)
+
+
+def _is_entered(receiver: ast.expr, scope: Scope, evaluator: Evaluator) -> bool:
+    """Whether `receiver` is what a `with` gives, as a profiler or a progress bar: no optimizer is."""
+    if not isinstance(receiver, ast.Name):
+        return False
+    bindings = list(evaluator.bindings_of(receiver.id, scope))
+    return bool(bindings) and all(
+        binding.kind == "value" and binding.value in binding.scope.top.entered
+        for binding in bindings
+    )
+
+
+def is_optimizer_value(value: Value, evaluator: Evaluator) -> bool | None:
+    """Whether `value` is an optimizer; None where that does not show."""
+    match value:
+        case Result(name) | External(name):
+            names = {name}
+        case Instance(of) | Super(of):
+            made = list(evaluator.ancestors(of))
+            names = {scope.name for scope in made} | evaluator.external_bases(of)
+        case _:
+            return None
+    if any(
+        SCHEDULER.search(name) or ENVIRONMENT.search(name) or PROFILER.match(name) for name in names
+    ):
+        return False
+    return True if any(OPTIMIZER_CLASS.search(name) for name in names) else None
+
+
+def _functions_in(call: ast.Call, scope: Scope, evaluator: Evaluator) -> list[Function]:
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    values = (value for arg in arguments for value in evaluator.values(arg, scope))
+    return [value for value in values if isinstance(value, Function)]
+
+
+def _last_name(node: ast.expr) -> str:
+    """Return the name that says what `node` is: `optimizer` of `self.optimizer[0]`, also of `f(x)`, `f`."""
+    while True:
+        match node:
+            case ast.Subscript(value=inner) | ast.Call(func=inner) | ast.Starred(value=inner):
+                node = inner
+            case ast.Attribute(attr=name) | ast.Name(id=name):
+                return name
+            case _:
+                return ""

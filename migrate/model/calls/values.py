@@ -1,0 +1,745 @@
+"""What an expression may be: a function, class, instance or module of the project, or something external.
+
+Flow is ignored: a name is whatever it is bound to anywhere. What is not known has no value; nothing is
+guessed.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Set
+from functools import cached_property
+from pathlib import Path
+
+from migrate.catalogue.launchers import DDP, DDP_DEVICES
+from migrate.catalogue.words import (
+    AUTOGRAD_FUNCTIONS,
+    MAKES_OWN,
+    MODEL,
+    MODULE_BASE,
+    MODULE_METHODS,
+)
+from migrate.model.calls import devices
+from migrate.model.calls.families import Families
+from migrate.model.calls.kinds import (
+    MODULES,
+    MOVES_INPUTS,
+    NOTHING,
+    ON_SOME,
+    PREPARES,
+    UNKNOWN,
+    Applied,
+    Device,
+    External,
+    Instance,
+    Options,
+    Partial,
+    Place,
+    Result,
+    Super,
+    Trait,
+    Value,
+    Values,
+    class_around,
+    handed_back,
+    result_of,
+)
+from migrate.model.calls.rank_tests import bound_by_some, chosen_by_rank, returned_by_some
+from migrate.model.calls.scopes import (
+    Binding,
+    Class,
+    Function,
+    ModuleScope,
+    Scope,
+    key_of,
+    lambda_name,
+)
+from migrate.model.project.project import Project, file_of
+
+DEEPEST = 60
+BUILTINS = frozenset(dir(builtins))
+COLLECTIONS = frozenset(
+    {"list", "tuple", "set", "dict", "sorted", "reversed", "iter", "zip", "enumerate", "filter"}
+    | {"chain", "ModuleList"}
+)
+Key = tuple[str, int, int]
+# A parameter of a function, or a field of a data class.
+Parameter = tuple[Function | Class, str]
+# What depends on more of them than that is evaluated anew whenever one of all changes.
+MOST_PARAMETERS = 60
+# Of what a call on the result of a call gives, and so on; functions that call each other have no end of them.
+MOST_CALLS = 3
+ANY: Set[Parameter | None] = frozenset([None])
+
+
+def concerned(needed: Set[Parameter | None], changed: Set[Parameter]) -> bool:
+    """Whether what depends on the parameters `needed` may be another where `changed` are others."""
+    return not needed.isdisjoint(changed) or (None in needed and bool(changed))
+
+
+class Evaluator(Families):
+    """Evaluates expressions of a project, each once.
+
+    Args:
+        project: the project.
+        scopes: the scopes of its modules.
+    """
+
+    def __init__(self, project: Project, scopes: dict[Path, ModuleScope]) -> None:
+        self._project = project
+        self._scopes = scopes
+        self._dumps: dict[ast.expr, str] = {}
+        self._at: dict[Path, ModuleScope | None] = {}
+        self._known: dict[Key, Values] = {}
+        # The parameters that the known values depend on, and those that were asked for just now.
+        self._depends: dict[Key, Set[Parameter | None]] = {}
+        self._asked: set[Parameter | None] = set()
+        self._running: set[Key] = set()
+        # What calls pass for parameters, and for the fields of data classes.
+        self.passed: dict[Parameter, set[Value]] = defaultdict(set)
+        self._assigned: dict[str, list[tuple[ast.expr, Binding]]] = defaultdict(list)
+        for scope in scopes.values():
+            for name, found in scope.assigned.items():
+                self._assigned[name] += found
+        super().__init__(made for scope in scopes.values() for made in scope.classes)
+
+    def forget(self, changed: Set[Parameter]) -> None:
+        """Evaluate anew, when asked, what depends on the parameters `changed`."""
+        gone = [key for key, needed in self._depends.items() if concerned(needed, changed)]
+        for key in gone:
+            del self._depends[key]
+            self._known.pop(key, None)
+
+    def let_go(self) -> None:
+        """Forget what is known but what calls pass; it is evaluated anew where that is asked for again."""
+        self._known.clear()
+        self._depends.clear()
+
+    def asked_for(self) -> Set[Parameter | None]:
+        """Return the parameters that were asked for since this was called last."""
+        asked, self._asked = self._asked, set()
+        return ANY if len(asked) > MOST_PARAMETERS else asked
+
+    def depends_on_parameters(self, node: ast.expr, scope: Scope) -> bool:
+        """Whether the values of `node`, already asked for, depend on the arguments of calls."""
+        return ("value", id(node), id(scope)) in self._depends
+
+    def calls(self) -> Iterator[tuple[ast.Call, Scope]]:
+        """Yield every call of the project, and where it stands."""
+        for scope in self._scopes.values():
+            waiting = scope.all_roots
+            while waiting:
+                region = waiting.pop()
+                yield from region.calls
+                waiting += region.inner
+
+    def externals(self, node: ast.expr, scope: Scope) -> frozenset[str]:
+        """The dotted names of what `node` may be that is outside of the project."""
+        values = self.values(node, scope)
+        return frozenset(value.name for value in values if isinstance(value, External))
+
+    def values(self, node: ast.expr | None, scope: Scope) -> Values:
+        """Return what `node`, evaluated in `scope`, may be."""
+        if node is None:
+            return NOTHING
+        if isinstance(node, ast.Constant):
+            return devices.named(node, scope)
+        return self._once(("value", id(node), id(scope)), lambda: self._evaluate(node, scope))
+
+    def elements(self, node: ast.expr | None, scope: Scope) -> Values:
+        """Return what the elements of the container `node` may be; the values, for a dictionary."""
+        if node is None or isinstance(node, ast.Constant):
+            return NOTHING
+        return self._once(("elements", id(node), id(scope)), lambda: self._elements(node, scope))
+
+    def _once(self, key: Key, evaluate: Callable[[], Values]) -> Values:
+        """Return the known values of `key`, else `evaluate` them; what depends on itself has none."""
+        known = self._known.get(key)
+        if known is not None:
+            if key in self._depends:
+                self._asked |= self._depends[key]
+            return known
+        if key in self._running or len(self._running) > DEEPEST:
+            return NOTHING
+        self._running.add(key)
+        around, self._asked = self._asked, set()
+        found = evaluate()
+        asked, self._asked = self._asked, around
+        self._running.discard(key)
+        self._known[key] = found
+        if asked:
+            self._depends[key] = ANY if len(asked) > MOST_PARAMETERS else asked
+            around |= asked
+        return found
+
+    def _evaluate(self, node: ast.expr, scope: Scope) -> Values:
+        match node:
+            case ast.Name(id=name):
+                bindings = self._lookup(name, scope)
+                return self._union(self._bound(b) for b in bindings) | self._bound_by_some(bindings)
+            case ast.Attribute(value=receiver, attr=name):
+                found = self.values(receiver, scope)
+                return self._union(self.attribute(value, name) for value in found)
+            case ast.Call():
+                return self._result(node, scope)
+            case ast.Subscript(value=container, slice=ast.Constant(value=str(key))):
+                return self.at_key(container, key, scope)
+            case ast.Subscript(value=container, slice=ast.Constant(value=0)) if (
+                device := devices.type_before_colon(container)
+            ) is not None:
+                return self.values(device, scope)
+            case ast.Subscript(value=container, slice=key):
+                constant = key_of(key)
+                put = self.at_key(container, constant, scope) if constant is not None else NOTHING
+                return self.elements(container, scope) | put
+            case ast.BinOp() | ast.JoinedStr():
+                return devices.spelled(node, scope, self)
+            case ast.IfExp(body=one, orelse=other):
+                on_some = frozenset([ON_SOME]) if chosen_by_rank(node, scope, self) else NOTHING
+                return self.values(one, scope) | self.values(other, scope) | on_some
+            case ast.BoolOp(values=parts):
+                return self._union(self.values(part, scope) for part in parts)
+            case ast.NamedExpr(value=value) | ast.Await(value=value):
+                return self.values(value, scope)
+            case ast.Lambda():
+                return self._union(self._bound(b) for b in scope.bindings[lambda_name(node)])
+        return NOTHING
+
+    def _bound_by_some(self, bindings: Iterable[Binding]) -> Values:
+        return frozenset([ON_SOME]) if bound_by_some(bindings, self) else NOTHING
+
+    def attribute(self, value: Value, name: str) -> Values:
+        """Return what `value.name` may be; methods are functions, a property is what it returns."""
+        found = self._attribute(value, name)
+        if name in self._assigned and not isinstance(value, External | Device | Trait):
+            found |= self._once(
+                (f"assigned {name}", hash(value), 0), lambda: self._put_on(value, name)
+            )
+        return found
+
+    def _is_autograd_function(self, of: Class) -> bool:
+        return not AUTOGRAD_FUNCTIONS.isdisjoint(self.external_bases(of))
+
+    def _put_on(self, value: Value, name: str) -> Values:
+        """Return the devices that are assigned to `value.name`, wherever in the project that is.
+
+        Functions put on an object take the place of a method for one object only: they are not followed.
+        """
+        found = self._union(
+            self._bound(binding)
+            for receiver, binding in self._assigned[name]
+            if any(_same(value, one) for one in self.values(receiver, binding.scope))
+        )
+        return frozenset(one for one in found if isinstance(one, Device | Options))
+
+    @cached_property
+    def options_set(self) -> dict[Path, frozenset[str]]:
+        """What the project assigns to the options of a command line, by the file that parses them."""
+        found: dict[Path, set[str]] = defaultdict(set)
+        for name, assigned in self._assigned.items():
+            for receiver, binding in assigned:
+                for value in self.values(receiver, binding.scope):
+                    if isinstance(value, Options):
+                        found[value.path].add(name)
+        return {path: frozenset(names) for path, names in found.items()}
+
+    def at_key(self, container: ast.expr, key: str, scope: Scope) -> Values:
+        """Return what `container[key]` may be."""
+        found = devices.of_environment(container, key, scope, self)
+        for node, at in self._containers(container, scope):
+            if isinstance(node, ast.Dict):
+                for name, value in zip(node.keys, node.values, strict=True):
+                    if name is None or not isinstance(name, ast.Constant) or name.value == key:
+                        found |= self.values(value, at)
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict":
+                found |= self._union(
+                    self.values(k.value, at) for k in node.keywords if k.arg == key
+                )
+            else:
+                found |= self.elements(node, at)
+        if key in self._assigned:
+            as_container = self._dumped(container)
+            for receiver, binding in self._assigned[key]:
+                if self._dumped(receiver) == as_container:
+                    found |= self._bound(binding)
+        return found
+
+    def _dumped(self, node: ast.expr) -> str:
+        if node not in self._dumps:
+            self._dumps[node] = ast.dump(node)
+        return self._dumps[node]
+
+    def _containers(self, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+        """Yield the expressions that `node` stands for."""
+        if not isinstance(node, ast.Name | ast.Attribute):
+            yield node, scope
+            return
+        for binding in self.origins(node, scope):
+            if binding.value is not None:
+                yield binding.value, binding.scope
+
+    def _attribute(self, value: Value, name: str) -> Values:
+        match value:
+            case Device():
+                return frozenset([value]) if name == "type" else NOTHING
+            case Options(path):
+                return devices.of_option(path, name, self)
+            case Instance(of, exact):
+                return self._member(of, name, exact)
+            case Class():
+                member = self._member(value, name, exact=True)
+                applied = name == "apply" and not member and self._is_autograd_function(value)
+                return frozenset([Applied(value)]) if applied else member
+            case Super(of):
+                found = (
+                    self._member(base, name) for base in self.bases(of) if isinstance(base, Class)
+                )
+                return self._union(found)
+            case Place(path):
+                return self._exported(path, name)
+            case External(dotted):
+                return frozenset([External(f"{dotted}.{name}")])
+            case Result(dotted) if value not in MODULES and dotted.count("()") < MOST_CALLS:
+                return frozenset([External(f"{dotted}().{name}")])
+        return NOTHING
+
+    def _elements(self, node: ast.expr | None, scope: Scope) -> Values:
+        match node:
+            case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+                return self._union(self._flat(part, scope) for part in parts)
+            case ast.Dict(values=parts):
+                return self._union(self._flat(part, scope) for part in parts)
+            case ast.ListComp(elt=part) | ast.SetComp(elt=part) | ast.GeneratorExp(elt=part):
+                return self._flat(part, scope)
+            case ast.DictComp(value=part):
+                return self._flat(part, scope)
+            case ast.IfExp(body=one, orelse=other) | ast.BinOp(left=one, right=other):
+                return self.elements(one, scope) | self.elements(other, scope)
+            case ast.Subscript(value=container):
+                return self.elements(container, scope)
+            case ast.Call():
+                return self._elements_of_result(node, scope)
+            case ast.Name() | ast.Attribute():
+                found = self.origins(node, scope)
+                return self._union(self.elements(b.value, b.scope) for b in found)
+        return NOTHING
+
+    def _flat(self, part: ast.expr, scope: Scope) -> Values:
+        if isinstance(part, ast.Starred):
+            return self.elements(part.value, scope)
+        if isinstance(part, ast.List | ast.Tuple | ast.Set | ast.Dict):
+            return self.elements(part, scope)
+        return self.values(part, scope)
+
+    def _elements_of_result(self, call: ast.Call, scope: Scope) -> Values:
+        function = call.func
+        if isinstance(function, ast.Attribute) and function.attr in ("values", "items", "get"):
+            return self.elements(function.value, scope)
+        if isinstance(function, ast.Attribute) and function.attr == "parse_known_args":
+            return frozenset([Options(scope.module.path)])
+        last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        if last in COLLECTIONS:
+            named = (self._flat(keyword.value, scope) for keyword in call.keywords)
+            return self._union(self.elements(arg, scope) for arg in call.args) | self._union(named)
+        return self._union(
+            self.elements(returned, made)
+            for made in self.values(function, scope)
+            if isinstance(made, Function)
+            for returned in made.returns
+        )
+
+    def origins(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[Binding]:
+        """Yield the assignments `name = value` that `node` may stand for."""
+        if isinstance(node, ast.Name):
+            for binding in self._lookup(node.id, scope):
+                if binding.kind == "from":
+                    yield from self._origins_elsewhere(binding)
+                elif binding.kind == "value":
+                    yield binding
+            return
+        for value in self.values(node.value, scope):
+            if isinstance(value, Instance):
+                for related in self.relatives(value.of, value.exact):
+                    assigned = (
+                        *related.attributes[node.attr],
+                        *related.bindings.get(node.attr, ()),
+                    )
+                    yield from (b for b in assigned if b.kind == "value")
+            elif isinstance(value, Place) and (module := self._scope_at(value.path)):
+                yield from (b for b in module.bindings.get(node.attr, ()) if b.kind == "value")
+
+    def parameter(self, function: Function, name: str) -> Values:
+        """Return what the parameter `name` of `function` may be."""
+        return self._parameter(function, name)
+
+    def bindings_of(self, name: str, scope: Scope) -> Iterator[Binding]:
+        """Yield what binds `name` as seen from `scope`; what is imported, by its bindings in its file."""
+        for binding in self._lookup(name, scope):
+            yield from self._at_home(binding)
+
+    def members_of(self, receiver: ast.expr, name: str, scope: Scope) -> Iterator[Binding]:
+        """Yield what binds the attribute `name` of `receiver`, wherever in the project that is."""
+        found = self.values(receiver, scope)
+        for value in found:
+            if isinstance(value, Instance | Class):
+                of, exact = (
+                    (value.of, value.exact) if isinstance(value, Instance) else (value, True)
+                )
+                for related in self.relatives(of, exact):
+                    yield from related.attributes.get(name, ())
+                    yield from related.bindings.get(name, ())
+            elif isinstance(value, Place) and (module := self._scope_at(value.path)):
+                for binding in module.bindings.get(name, ()):
+                    yield from self._at_home(binding)
+        text = self._dumped(receiver)
+        for other, binding in self._assigned.get(name, ()):
+            near = binding.scope.top is scope.top and self._dumped(other) == text
+            if near or any(_same(a, b) for a in found for b in self.values(other, binding.scope)):
+                yield binding
+
+    def _at_home(self, binding: Binding, depth: int = 0) -> Iterator[Binding]:
+        if binding.kind != "from" or depth > DEEPEST:
+            yield binding
+            return
+        importer = binding.scope.module.path
+        place = self._project.find(importer, binding.module, binding.level)
+        module = self._scope_at(place) if place is not None else None
+        elsewhere = module.bindings.get(binding.name, ()) if module is not None else ()
+        for other in elsewhere:
+            yield from self._at_home(other, depth + 1)
+        if not elsewhere:
+            yield binding
+
+    def iterated(self, node: ast.expr, scope: Scope) -> Iterator[ast.expr]:
+        """Yield what the loops go over that bind the name `node`: both of `zip(one, other)`."""
+        if isinstance(node, ast.Name):
+            for binding in self._lookup(node.id, scope):
+                match binding.value:
+                    case ast.Call(func=ast.Name(id="zip" | "enumerate"), args=args):
+                        yield from args if binding.kind == "element" else ()
+                    case ast.expr() as value if binding.kind == "element":
+                        yield value
+
+    def _origins_elsewhere(self, imported: Binding, depth: int = 0) -> Iterator[Binding]:
+        """Yield the assignments to a name of another file that is imported."""
+        importer = imported.scope.module.path
+        place = self._project.find(importer, imported.module, imported.level)
+        module = self._scope_at(place) if place is not None else None
+        for binding in module.bindings.get(imported.name, ()) if module is not None else ():
+            if binding.kind == "value":
+                yield binding
+            elif binding.kind == "from" and depth < DEEPEST:
+                yield from self._origins_elsewhere(binding, depth + 1)
+
+    def _lookup(self, name: str, scope: Scope) -> list[Binding]:
+        """Return the bindings of `name` as seen from `scope`."""
+        around: Scope | None = scope
+        if isinstance(scope, Function) and name in scope.elsewhere:
+            around = scope.elsewhere[name]
+        while around is not None:
+            visible = around is scope or not isinstance(around, Class)
+            if visible and (found := around.bindings.get(name)):
+                return found
+            around = around.parent
+        return self._from_stars(name, scope.top)
+
+    def _from_stars(
+        self, name: str, top: ModuleScope, seen: frozenset[Path] = frozenset()
+    ) -> list[Binding]:
+        external: list[Binding] = []
+        for star in top.stars:
+            place = self._project.find(top.module.path, star.module, star.level)
+            module = self._scope_at(place) if place is not None else None
+            if module is None:
+                external.append(Binding("from", top, module=star.module, name=name))
+            elif module.module.path not in seen:
+                seen |= {module.module.path}
+                found = module.bindings.get(name) or self._from_stars(name, module, seen)
+                if found:
+                    return found
+        return external
+
+    def from_outside(self, top: ModuleScope) -> Iterator[tuple[str, str]]:
+        """Yield the names that stars bring to a file from outside of the project, and what they stand for."""
+        used = {node.id for node in top.module.nodes if isinstance(node, ast.Name)}
+        for name in sorted(used - BUILTINS - top.bindings.keys()):
+            found = self._from_stars(name, top)
+            if not all(_is_of_torch(b) or b in b.scope.bindings.get(name, ()) for b in found):
+                continue  # what a star of another library brings is not to be known
+            values = self._union(self._bound(b) for b in found)
+            names = {value.name for value in values if isinstance(value, External)}
+            if len(values) == len(names) == 1 and not name.startswith("_"):
+                yield name, names.pop()
+
+    def _bound(self, binding: Binding) -> Values:
+        match binding.kind:
+            case "scope":
+                assert isinstance(binding.scope, Function | Class)
+                return frozenset([binding.scope])
+            case "value":
+                return self.values(binding.value, binding.scope)
+            case "element":
+                return self.elements(binding.value, binding.scope)
+            case "item":
+                key = (f"item {binding.index}", id(binding.value), id(binding.scope))
+                return self._once(key, lambda: self._item(binding))
+            case "param":
+                assert isinstance(binding.scope, Function)
+                return self._parameter(binding.scope, binding.name)
+            case _:
+                return self.imported(binding)
+
+    def imported(self, binding: Binding) -> Values:
+        """Return the module, or the name of a module, that an import binds."""
+        importer = binding.scope.module.path
+        place = self._project.find(importer, binding.module, binding.level)
+        dotted = ".".join(filter(None, (binding.module, binding.name)))
+        if place is None:
+            return NOTHING if binding.level else frozenset([External(dotted)])
+        if not binding.name:
+            return frozenset([Place(place)])
+        values = self._exported(place, binding.name)
+        if not values and not binding.level and file_of(place) is None:
+            # An installed package comes before a folder of the same name without `__init__.py`.
+            return frozenset([External(dotted)])
+        return values
+
+    def _exported(self, place: Path, name: str) -> Values:
+        """Return what `name` is in the module or package at `place`."""
+        module = self._scope_at(place)
+        if module is not None:
+            found = module.bindings.get(name) or self._from_stars(name, module)
+            key = (f"export {name}", id(module), 0)  # asked twice by `from . import x` in a package
+            values = self._once(key, lambda: self._union(self._bound(b) for b in found))
+            if values:
+                return values
+        below = self._project.below(place, name)
+        return frozenset([Place(below)]) if below is not None else NOTHING
+
+    def _scope_at(self, place: Path) -> ModuleScope | None:
+        if place not in self._at:
+            file = file_of(place)
+            self._at[place] = self._scopes.get(file) if file is not None else None
+        return self._at[place]
+
+    def _parameter(self, function: Function, name: str) -> Values:
+        if function.owner is not None and function.is_bound and function.parameters[:1] == [name]:
+            own = (
+                function.owner
+                if function.is_a("classmethod")
+                else Instance(function.owner, exact=False)
+            )
+            return frozenset([own])
+        self._asked.add((function, name))
+        given = frozenset(self.passed.get((function, name), ()))
+        outside = function.parent or function
+        if self._is_given_options(function, name, outside):
+            given |= {Options(function.module.path)}
+        default, annotations = function.declared.get(name, (None, ()))
+        given |= devices.by_default(self.values(default, outside))
+        for annotation in annotations:
+            given |= self._annotated(annotation, outside)
+        return given
+
+    def _is_given_options(self, function: Function, name: str, outside: Scope) -> bool:
+        """Whether a decorator gives `name` the configuration: `@hydra.main(…)`."""
+        if function.parameters[:1] != [name]:
+            return False
+        called = (one.func if isinstance(one, ast.Call) else one for one in function.decorators)
+        return any(External("hydra.main") in self.values(one, outside) for one in called)
+
+    def _annotated(self, annotation: ast.expr, scope: Scope) -> Values:
+        """Return the objects that have the type `annotation`; for `X | None` and `Optional[X]`, X's."""
+        match annotation:
+            case ast.Name() | ast.Attribute():
+                found: set[Value] = set()
+                for value in self.values(annotation, scope):
+                    if isinstance(value, Class):
+                        found.add(Instance(value, exact=False))
+                    elif isinstance(value, External):
+                        found |= result_of(value)
+                return frozenset(found)
+            case ast.BinOp(left=one, right=other):
+                return self._annotated(one, scope) | self._annotated(other, scope)
+            case ast.Subscript(value=ast.Name(id="Optional" | "Union"), slice=inner):
+                parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+                return self._union(self._annotated(part, scope) for part in parts)
+        return NOTHING
+
+    def _item(self, binding: Binding) -> Values:
+        """Return what element number `index` of the value is, as `a, b = value` takes it apart."""
+        value, scope, index = binding.value, binding.scope, binding.index
+        if isinstance(value, ast.Tuple | ast.List):
+            return self.values(value.elts[index], scope) if index < len(value.elts) else NOTHING
+        if not isinstance(value, ast.Call):
+            return self.elements(value, scope)
+        found: set[Value] = set()
+        if index == 0 and (device := devices.type_before_colon(value)) is not None:
+            return self.values(device, scope)
+        if getattr(value.func, "attr", "") == "parse_known_args" and index == 0:
+            return frozenset([Options(scope.module.path)])
+        for called in self.values(value.func, scope):
+            if isinstance(called, Function):
+                for returned in called.returns:
+                    found |= self._bound(Binding("item", called, returned, index=index))
+            elif isinstance(called, External):
+                found |= result_of(called)
+                if index < len(value.args):  # model, optimizer = amp.initialize(model, optimizer)
+                    found |= handed_back(called, self.values(value.args[index], scope))
+                    found |= self._prepared(called, value.args[index], scope)
+        return frozenset(found)
+
+    def _result(self, call: ast.Call, scope: Scope) -> Values:
+        """Return what calling gives; wrappers of the outside give what they wrap, too."""
+        if isinstance(call.func, ast.Name):
+            if call.func.id == "super" and (own := class_around(scope)):
+                return frozenset([Super(own)])
+            if call.func.id == "getattr" and len(call.args) >= 2:
+                return self._getattr(call, scope)
+        found: set[Value] = set(devices.of_call(call, scope, self))
+        if isinstance(call.func, ast.Attribute):
+            if call.func.attr in MODULE_METHODS:
+                found.update(self._same_module(call.func, scope))
+            found.update(self._made_by_method(call.func, scope))
+        for called in self.values(call.func, scope):
+            match called:
+                case Class():
+                    found.add(Instance(called))
+                case Function():
+                    found |= self._union(
+                        self.values(returned, called) for returned in called.returns
+                    )
+                    if returned_by_some(called, self):
+                        found.add(ON_SOME)
+                case Partial(of):
+                    found |= self._union(self.values(returned, of) for returned in of.returns)
+                case Applied(of):
+                    if method := self.method(of, "forward"):
+                        found |= self._union(self.values(r, method) for r in method.returns)
+                case Instance(of):
+                    if method := self.method(of, "__call__"):
+                        found |= self._union(self.values(r, method) for r in method.returns)
+                case External():
+                    found |= result_of(called)
+                    if called.name in DDP and any(_names_devices(one) for one in call.keywords):
+                        found.add(MOVES_INPUTS)
+                    if call.args:
+                        back = handed_back(called, self.values(call.args[0], scope))
+                        found |= _bound_to(back, len(call.args) - 1) if _binds(called) else back
+                        if len(call.args) == 1:
+                            found |= self._prepared(called, call.args[0], scope)
+        return frozenset(found)
+
+    def _prepared(self, called: External, given: ast.expr, scope: Scope) -> Values:
+        """Return the module that moves its inputs, where Accelerate is given a model to prepare."""
+        is_prepared = called.name in PREPARES and self.is_prepared_model(given, scope)
+        return frozenset([MOVES_INPUTS]) if is_prepared else NOTHING
+
+    def is_prepared_model(self, given: ast.expr, scope: Scope) -> bool:
+        """Whether what Accelerate is given to prepare is a model; by its name where nothing else is known."""
+        values = self.values(given, scope) - {UNKNOWN}
+        if not values:
+            spelled = getattr(given, "attr", getattr(given, "id", ""))
+            return MODEL.fullmatch(spelled) is not None
+        return any(
+            value in MODULES
+            or (
+                isinstance(value, Instance)
+                and any(MODULE_BASE.match(base) for base in self.external_bases(value.of))
+            )
+            for value in values
+        )
+
+    def _same_module(self, method: ast.Attribute, scope: Scope) -> Iterator[Value]:
+        """Yield the modules that `module.to(…)` gives back."""
+        for value in self.values(method.value, scope):
+            if value in MODULES or (
+                isinstance(value, Instance)
+                and self.method(value.of, method.attr) is None
+                and any(MODULE_BASE.match(base) for base in self.external_bases(value.of))
+            ):
+                yield value
+
+    def _made_by_method(self, method: ast.Attribute, scope: Scope) -> Iterator[Instance]:
+        """Yield the object of `Cls` that `Cls.from_pretrained(…)` makes by a method of a base class."""
+        for value in self.values(method.value, scope):
+            if not isinstance(value, Class):
+                continue
+            made = self.method(value, method.attr)
+            if made is None:
+                if MAKES_OWN.fullmatch(method.attr) and self.external_bases(value):
+                    yield Instance(value)
+            elif made.is_a("classmethod") and made.owner is not None and made.owner is not value:
+                results = self._union(self.values(returned, made) for returned in made.returns)
+                if any(isinstance(one, Instance) and one.of is made.owner for one in results):
+                    yield Instance(value)
+
+    def _getattr(self, call: ast.Call, scope: Scope) -> Values:
+        name = call.args[1]
+        if not (isinstance(name, ast.Constant) and isinstance(name.value, str)):
+            return NOTHING
+        found = self.values(call.args[0], scope)
+        found = self._union(self.attribute(value, name.value) for value in found)
+        return found | self._union(self.values(default, scope) for default in call.args[2:])
+
+    def _member(self, of: Class, name: str, exact: bool = True) -> Values:
+        found: set[Value] = set()
+        if method := self.method(of, name):
+            found |= self._of_method(method)
+        for related in self.relatives(of, exact):
+            bindings = related.bindings.get(name, ())
+            methods = (
+                b.scope for b in bindings if isinstance(b.scope, Function) and b.kind == "scope"
+            )
+            if related is not of and related not in self.ancestors(of):
+                found |= self._union(self._of_method(method) for method in methods)
+            if name in related.fields:
+                self._asked.add((related, name))
+                found |= self.passed.get((related, name), set())
+            assigned = [
+                *related.attributes.get(name, ()),
+                *(b for b in bindings if b.kind != "scope"),
+            ]
+            found |= self._union(self._bound(binding) for binding in assigned)
+            found |= self._bound_by_some(assigned)
+        return frozenset(found)
+
+    def _of_method(self, method: Function) -> Values:
+        if method.is_a("property", "cached_property"):
+            return self._union(self.values(returned, method) for returned in method.returns)
+        return frozenset([method])
+
+    @staticmethod
+    def _union(found: Iterable[Values]) -> Values:
+        return frozenset().union(*found)
+
+
+def _is_of_torch(binding: Binding) -> bool:
+    return binding.module.split(".")[0] in ("torch", "torch_xla")
+
+
+def _same(one: Value, other: Value) -> bool:
+    """Whether two values may be one object: of one class, or options of the command line."""
+    if isinstance(one, Options) and isinstance(other, Options):
+        return True
+    if isinstance(one, Instance) and isinstance(other, Instance):
+        return one.of is other.of
+    return one == other and isinstance(one, Place | Class)
+
+
+def _names_devices(given: ast.keyword) -> bool:
+    """Whether an argument of DistributedDataParallel names a device; that of a GPU, or it would name none."""
+    nothing = isinstance(given.value, ast.Constant) and given.value.value is None
+    return given.arg in DDP_DEVICES and not nothing
+
+
+def _binds(called: External) -> bool:
+    return called.name in ("functools.partial", "functools.partialmethod")
+
+
+def _bound_to(values: Values, count: int) -> Values:
+    """Return the functions among `values` with their first `count` arguments given."""
+    made = (Partial(v, count) if isinstance(v, Function) and count else v for v in values)
+    return frozenset(made)

@@ -1,0 +1,165 @@
+"""Functions that return a random number of the host, in whatever file they are."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Set
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from migrate.catalogue.drawing import (
+    DISTRIBUTION_DRAWS,
+    HOST_DRAWS,
+    MAKERS,
+    NUMPY_OTHERS,
+    OF_ONE_PROCESS,
+)
+from migrate.model.calls.callers import returning
+from migrate.model.calls.kinds import External, Instance
+from migrate.model.calls.passing import passed_by
+from migrate.model.calls.scopes import Class, Function
+
+if TYPE_CHECKING:
+    from migrate.model.calls.analysis import Analysis
+    from migrate.model.calls.scopes import Scope
+
+DEEPEST = 8
+# Python's functions whose result is random where an argument is.
+PLAIN = frozenset({"int", "float", "bool", "round", "abs", "min", "max", "len", "sum"})
+READS = frozenset({"item", "tolist"})
+# What they set stays as it is for the life of the object.
+MADE_ONCE = frozenset({"__init__", "__post_init__", "setup"})
+
+
+@lru_cache(maxsize=2)
+def drawing_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions of a project that return a random number of the host, or one made of it."""
+    return returning(
+        analysis, lambda value, function, found: _is_drawn(value, function, analysis, found)
+    )
+
+
+@lru_cache(maxsize=2)
+def drawn_attributes(analysis: Analysis) -> frozenset[tuple[Class, str]]:
+    """Return the attributes, by class and name, that are set to random numbers of the host, more than once.
+
+    Also where the method is handed the number: `model.set_depth(random.randint(1, 4))`, and where another
+    object sets the attribute: `model.depth = random.randint(1, 4)`.
+    """
+    found: set[tuple[Class, str]] = set()
+    asked: dict[tuple[Function, str], set[tuple[Class, str]]] = defaultdict(set)
+    drawing = drawing_of(analysis)
+    for top in analysis.scopes.values():
+        for made in top.classes:
+            for name, bindings in made.attributes.items():
+                for one in bindings:
+                    method = one.scope
+                    if not isinstance(method, Function) or method.name in MADE_ONCE:
+                        continue
+                    if _is_drawn(one.value, method, analysis, drawing):
+                        found.add((made, name))
+                    for part in ast.walk(one.value) if one.value is not None else ():
+                        if isinstance(part, ast.Name) and part.id in method.parameters:
+                            asked[method, part.id].add((made, name))
+        for name, sets in top.assigned.items():
+            for receiver, one in sets:
+                if _is_drawn(one.value, one.scope, analysis, drawing):
+                    for value in analysis.evaluator.values(receiver, one.scope):
+                        if isinstance(value, Instance):
+                            found.add((value.of, name))
+    methods = {method for method, _ in asked}
+    for ran in analysis.running.values() if asked else ():
+        if methods.isdisjoint(ran.functions):
+            continue
+        for passed in passed_by(ran, analysis.evaluator):
+            place = (passed.to, passed.name)
+            if place in asked and _is_drawn(passed.node, ran.scope, analysis, drawing):
+                found |= asked[place]
+    return frozenset(found)
+
+
+def _is_drawn(
+    node: ast.expr | None, scope: Scope, analysis: Analysis, found: Set[Scope], depth: int = 0
+) -> bool:
+    if depth > DEEPEST:
+        return False
+
+    def drawn(value: ast.expr) -> bool:
+        return _is_drawn(value, scope, analysis, found, depth + 1)
+
+    match node:
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return any(map(drawn, parts))
+        case ast.BinOp(left=left, right=right):
+            return drawn(left) or drawn(right)
+        case ast.UnaryOp(operand=value):
+            return drawn(value)
+        case ast.IfExp(test=test, body=one, orelse=other):
+            return any(map(drawn, (test, one, other)))
+        case ast.Compare(left=left, comparators=others, ops=operators):
+            asks = any(isinstance(operator, ast.Is | ast.IsNot) for operator in operators)
+            return not asks and any(map(drawn, (left, *others)))
+        case ast.BoolOp(values=values):
+            return any(map(drawn, values))
+        case ast.Name():
+            origins = analysis.evaluator.origins(node, scope)
+            return any(
+                _is_drawn(origin.value, origin.scope, analysis, found, depth + 1)
+                for origin in origins
+            )
+        case ast.Call():
+            return _is_call(node, scope, analysis, found, depth)
+    return False
+
+
+def _is_call(
+    call: ast.Call, scope: Scope, analysis: Analysis, found: Set[Scope], depth: int
+) -> bool:
+    def drawn(value: ast.expr) -> bool:
+        return _is_drawn(value, scope, analysis, found, depth + 1)
+
+    func = call.func
+    if isinstance(func, ast.Name) and func.id in PLAIN:
+        return any(map(drawn, call.args))
+    ran = analysis.running.get(call)
+    if ran is not None and ran.functions:
+        return not found.isdisjoint(ran.functions)
+    names = {v.name for v in analysis.evaluator.values(func, scope) if isinstance(v, External)}
+    if any(_draws(name, call) for name in names):
+        return True
+    if isinstance(func, ast.Attribute) and func.attr in DISTRIBUTION_DRAWS:
+        return True
+    if isinstance(func, ast.Name) and func.id == "hash" and call.args:
+        return _is_string(call.args[0])
+    if any(name.startswith(("math.", "numpy.")) for name in names):
+        return any(map(drawn, call.args))
+    if isinstance(func, ast.Attribute) and func.attr in READS:
+        return drawn(func.value)
+    return False
+
+
+def _is_string(node: ast.expr) -> bool:
+    """Whether `node` is written as a string, whose hash is another one in every process."""
+    match node:
+        case ast.JoinedStr() | ast.Constant(value=str()):
+            return True
+        case ast.Call(func=ast.Name(id="str" | "repr")):
+            return True
+        case ast.Tuple(elts=parts):
+            return any(map(_is_string, parts))
+    return False
+
+
+def _draws(name: str, call: ast.Call) -> bool:
+    package, _, last = name.rpartition(".")
+    if name in OF_ONE_PROCESS:
+        return True
+    if package == "random":
+        return last in HOST_DRAWS
+    if package == "numpy.random":
+        return last not in NUMPY_OTHERS
+    # On the device a draw is no number of the host.
+    return (
+        package == "torch" and last in MAKERS and not any(k.arg == "device" for k in call.keywords)
+    )

@@ -1,0 +1,169 @@
+"""Seeds that a script sets only where one is given: `if args.seed is not None: set_seed(args.seed)`.
+
+Where none is given the script is one that nothing seeds.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from migrate.model.calls.callers import callers_of
+from migrate.model.calls.rank_tests import last_part
+from migrate.model.calls.scopes import Function, Scope
+
+if TYPE_CHECKING:
+    from migrate.model.calls.analysis import Analysis
+
+Site = tuple[ast.Call, Scope]
+COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+class OptionalSeeds:
+    """Finds out whether a seed is set only where one is given, and what runs before it.
+
+    Args:
+        analysis: the project.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+        self._tests: dict[Scope, dict[ast.Call, list[ast.expr]]] = {}
+
+    def is_optional(self, site: Site, seen: frozenset[Scope] = frozenset()) -> bool:
+        """Whether a test of the seed itself decides whether the call at `site` runs."""
+        call, scope = site
+        if any(self._asks_for_the_seed(test, call) for test in self._tests_around(call, scope)):
+            return True
+        if not isinstance(scope, Function) or scope in seen:
+            return False
+        callers = callers_of(self._analysis).get(scope, ())
+        return bool(callers) and all(self.is_optional(c, seen | {scope}) for c in callers)
+
+    def comes_after(self, site: Site, firsts: Iterable[Site]) -> bool:
+        """Whether the call at `site` runs below one of `firsts`, by the lines of what runs both."""
+        lines = self._lines(site)
+        for first in firsts:
+            before = self._lines(first)
+            pairs = [(before[s], lines[s]) for s in lines.keys() & before.keys()]
+            differing = [(a, b) for a, b in pairs if a != b]
+            if differing and all(a < b for a, b in differing):
+                return True
+        return False
+
+    def _lines(self, site: Site) -> dict[Scope, int]:
+        """Return the scopes that come to the call at `site`, each with its first line that does."""
+        found: dict[Scope, int] = {}
+        waiting = [site]
+        while waiting:
+            call, scope = waiting.pop()
+            if scope not in found and isinstance(scope, Function):
+                waiting += callers_of(self._analysis).get(scope, ())
+            found[scope] = min(call.lineno, found.get(scope, call.lineno))
+        return found
+
+    def _tests_around(self, call: ast.Call, scope: Scope) -> list[ast.expr]:
+        top = scope
+        while top.parent is not None:
+            top = top.parent
+        if top not in self._tests:
+            tests: dict[ast.Call, list[ast.expr]] = defaultdict(list)
+            _note(scope.module.tree, [], tests)
+            self._tests[top] = tests
+        return self._tests[top].get(call, [])
+
+    def _asks_for_the_seed(self, test: ast.expr, call: ast.Call) -> bool:
+        """Whether `test` looks at what `call` seeds with, and may fail."""
+        for asked in _asked(test):
+            given = [*call.args, *(keyword.value for keyword in call.keywords)]
+            names = {ast.dump(node) for arg in given for node in ast.walk(arg)}
+            if ast.dump(asked) in names:
+                default = self._defaults.get(last_part(asked), ...)
+                return default is ... or not _holds(test, asked, default)
+        return False
+
+    @cached_property
+    def _defaults(self) -> dict[str, object]:
+        """The defaults of the project's command-line options."""
+        found: dict[str, object] = {}
+        for call, _ in self._analysis.evaluator.calls():
+            if last_part(call.func) != "add_argument":
+                continue
+            values = [k.value for k in call.keywords if k.arg == "default"]
+            default = values[0].value if values and isinstance(values[0], ast.Constant) else None
+            if values and not isinstance(values[0], ast.Constant):
+                continue
+            for arg in call.args:
+                if isinstance(arg, ast.Constant) and isinstance(arg.value, str):
+                    found[arg.value.lstrip("-").replace("-", "_")] = default
+        return found
+
+
+def _note(node: ast.AST, tests: list[ast.expr], found: dict[ast.Call, list[ast.expr]]) -> None:
+    """Note the tests that decide whether each call below `node` runs, functions apart."""
+    if isinstance(node, ast.Call):
+        found[node] = tests
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        tests = []
+    for name, value in ast.iter_fields(node):
+        around = tests
+        if isinstance(node, ast.If) and name == "body" and not _seeds(node.orelse):
+            around = [*tests, node.test]
+        for child in value if isinstance(value, list) else [value]:
+            if not isinstance(child, ast.AST):
+                continue
+            _note(child, around, found)
+            if isinstance(child, ast.If) and isinstance(child.body[-1], ast.Return):
+                around = [*around, ast.UnaryOp(ast.Not(), child.test)]
+
+
+def _seeds(statements: list[ast.stmt]) -> bool:
+    """Whether `statements` call something that seeds, by its name."""
+    return any(
+        isinstance(node, ast.Call) and "seed" in last_part(node.func).lower()
+        for statement in statements
+        for node in ast.walk(statement)
+    )
+
+
+def _asked(test: ast.expr) -> Iterator[ast.expr]:
+    """Yield the names and attributes that `test` looks at."""
+    if isinstance(test, ast.UnaryOp):
+        yield from _asked(test.operand)
+    elif isinstance(test, ast.BoolOp):
+        for value in test.values:
+            yield from _asked(value)
+    elif isinstance(test, ast.Compare):
+        yield test.left
+    elif isinstance(test, ast.Name | ast.Attribute):
+        yield test
+
+
+def _holds(test: ast.expr, asked: ast.expr, value: object) -> bool:
+    """Whether `test` holds where `asked` is `value`; parts that ask for something else do."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return not _holds(test.operand, asked, value)
+    if isinstance(test, ast.BoolOp):
+        parts = [_holds(part, asked, value) for part in test.values]
+        return all(parts) if isinstance(test.op, ast.And) else any(parts)
+    if ast.dump(test) == ast.dump(asked):
+        return bool(value)
+    if isinstance(test, ast.Compare) and ast.dump(test.left) == ast.dump(asked):
+        try:
+            return COMPARED[type(test.ops[0])](value, ast.literal_eval(test.comparators[0]))
+        except (KeyError, TypeError, ValueError):
+            return False
+    return True

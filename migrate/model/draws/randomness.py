@@ -1,0 +1,695 @@
+"""What seeds the random numbers of a project's devices, and whether its replicas draw any there.
+
+CUDA's generators follow `torch.manual_seed`, and without a seed each process draws its own numbers. XLA's
+generator follows nothing and starts every replica at the same seed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from migrate import draws
+from migrate.catalogue import drawing, libraries, torch_cuda, torch_distributed, torch_other
+from migrate.catalogue.entry import names
+from migrate.model.calls.callers import callers_of, reaching
+from migrate.model.calls.kinds import External
+from migrate.model.calls.rank_tests import last_part
+from migrate.model.calls.scopes import Class, Function, ModuleScope, Region, Scope
+from migrate.model.draws.optional_seeds import OptionalSeeds, Site
+from migrate.model.objects.programs import programs_of
+from migrate.model.processes.launching import JOINS, joining_of, launching_of
+
+if TYPE_CHECKING:
+    from migrate.model.calls.analysis import Analysis
+
+INIT = names(*torch_distributed.INIT)
+HOST_SEEDS = names(*torch_other.CPU_SEEDS) | drawing.BY_CHANCE
+DEVICE_SEEDS = names(*torch_cuda.SEEDS, *torch_cuda.RANDOM_SEEDS)
+# What tells which process of a data loader is running.
+WORKER = "torch.utils.data.get_worker_info"
+XLA_SEED = "torch_xla.manual_seed"
+SEED_WORDS = (b"seed", b"set_determinism", b"prepare_environment")
+# Libraries that start the replicas of a script.
+LED_BY = frozenset(entry.name for entry in libraries.LAUNCHERS)
+# What starts replicas, by the last part of its name.
+LAUNCHES = frozenset({"launch", "notebook_launcher", "spawn", "start_processes"})
+
+
+class Start(StrEnum):
+    """What a replica seeds its device with, once it has joined the process group."""
+
+    OWN = "own"  # nothing seeds the script: each replica draws its own numbers
+    HOST = "host"  # the seed that the host's generator already has
+    GIVEN = "given"  # the same, where a seed was given to it; else the one that it drew for itself
+
+
+@dataclass(frozen=True)
+class Seeding:
+    """What one file has to do with the seeds of the devices; calls by their ends.
+
+    Attributes:
+        joining: the calls that join the process group and after which the device is to be seeded.
+        early: the calls that seed torch when the file is read, before the replicas are launched.
+        silent: the calls in replicas that seed torch by code that does not seed XLA and stays as it is: a
+            library's, another file's where that is not rewritten, or what runs before the launch too.
+        for_devices: the seeds of torch that replicas set, in a file that may name no device.
+        in_loaders: the seeds that the processes of a data loader set.
+        at_import: the seeds that are set when the file is read, in a script of which another library starts
+            the replicas.
+    """
+
+    joining: dict[tuple[int, int], Start]
+    early: frozenset[tuple[int, int]] = frozenset()
+    silent: frozenset[tuple[int, int]] = frozenset()
+    for_devices: frozenset[tuple[int, int]] = frozenset()
+    in_loaders: frozenset[tuple[int, int]] = frozenset()
+    at_import: frozenset[tuple[int, int]] = frozenset()
+
+
+NO_SEEDING = Seeding({})
+
+
+class Randomness:
+    """The seeds and draws of a project.
+
+    Args:
+        analysis: the project.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+        self._external: dict[ast.Call, str] = {}
+
+    def of_file(self, top: ModuleScope, alone: bool) -> Seeding:
+        """Return what the file `top` has to do with seeds.
+
+        Args:
+            top: the file.
+            alone: whether only this file of the project is rewritten.
+        """
+        if not self._entries and not self._loaders and top.module.path not in self._accelerated:
+            return NO_SEEDING
+        launching = launching_of(self._analysis).functions
+        kept = self._early_functions | launching
+        early, silent, devices, loaders, imported = set(), set(), set(), set(), set()
+        on_device = self._is_led(top) or top.module.path in self._accelerated
+        others = top.guard if self._entries and top not in self._entries else None
+        for root, call, scope in self._calls_of(top):
+            end = _end(call, top)
+            if root is top.region and self._is_read_early(top):
+                if self._seeds(call, scope):
+                    early.add(end)
+            elif isinstance(scope, Function) and scope in self._loaders:
+                if self._is_torch_seed(call, scope):
+                    loaders.add(end)
+            elif top.module.path in self._led_by_others and (
+                root is top.region or scope in self._functions_at_import
+            ):
+                if self._is_torch_seed(call, scope) or self._is_library_seed(call, scope):
+                    imported.add(end)
+            elif isinstance(scope, Function) and scope in kept:
+                if scope in self._early_functions and self._seeds(call, scope):
+                    early.add(end)
+            elif not on_device or root is others:
+                continue
+            elif self._is_silent(call, scope, top, alone) and not self._is_before(call):
+                silent.add(end)
+            elif self._is_torch_seed(call, scope):
+                devices.add(end)
+        return Seeding(
+            dict(self._joining(top)),
+            frozenset(early),
+            frozenset(silent),
+            frozenset(devices),
+            frozenset(loaders),
+            frozenset(imported),
+        )
+
+    def seeds_of(self, entry: ModuleScope, running: Scope) -> Iterator[Site]:
+        """Yield the calls that seed torch on the host, in the files that a script is made of.
+
+        A library's own function (`accelerate.utils.set_seed`) counts; that of a loader's processes does not.
+
+        Args:
+            entry: the script.
+            running: a scope that is run, even if no call of the project runs it: a launcher may.
+        """
+        for path in self._closure(entry):
+            top = self._analysis.scopes[path]
+            for root, call, scope in self._calls_of(top):
+                if root is top.guard and top is not entry:
+                    continue
+                if isinstance(scope, Function) and (
+                    scope in self._loaders or (scope is not running and self._is_unused(scope))
+                ):
+                    continue
+                if self._is_host_seed(call, scope):
+                    yield call, scope
+
+    def scripts_of(self, top: ModuleScope) -> list[ModuleScope]:
+        """Return the scripts that the file is a part of, perhaps itself."""
+        path = top.module.path
+        return [one for one in self._scopes if self._is_script(one) and path in self._closure(one)]
+
+    def is_optional(self, site: Site) -> bool:
+        """Whether a seed is set only where one is given."""
+        return self._optional.is_optional(site)
+
+    def comes_after(self, site: Site, firsts: Iterable[Site]) -> bool:
+        """Whether the call at `site` runs below one of `firsts`."""
+        return self._optional.comes_after(site, firsts)
+
+    def _is_host_seed(self, call: ast.Call, scope: Scope) -> bool:
+        if not self._speaks_of_seeds(scope):
+            return False
+        name = self._name(call, scope)
+        return (
+            name in HOST_SEEDS
+            or (name.startswith("accelerate.") and last_part(call.func) in drawing.SEEDERS)
+            or self._is_library_seed(call, scope)
+        )
+
+    def _joining(self, top: ModuleScope) -> Iterator[tuple[tuple[int, int], Start]]:
+        if JOINS.encode() not in top.module.data:
+            return
+        starts = {
+            self._starts[entry]
+            for entry, files in self._entries.items()
+            if top.module.path in files
+        }
+        start = starts.pop() if len(starts) == 1 else (Start.HOST if starts - {None} else None)
+        if start is not None:
+            for _, call, scope in self._calls_of(top):
+                if self._name(call, scope) in INIT and scope not in self._loaders:
+                    yield _end(call, top), start
+
+    @cached_property
+    def _starts(self) -> dict[ModuleScope, Start | None]:
+        """What the replicas of each script seed their devices with when they have joined."""
+        return {entry: self._start(entry, files) for entry, files in self._entries.items()}
+
+    def _start(self, entry: ModuleScope, files: frozenset[Path]) -> Start | None:
+        """Return what the replicas of a script seed their devices with when they have joined."""
+        scopes = [self._analysis.scopes[path] for path in files]
+        if any(
+            self._seeds(call, scope)
+            for top in scopes
+            if self._is_read_early(top)
+            for root, call, scope in self._calls_of(top)
+            if root is top.region
+        ):
+            return Start.HOST
+        seeds: list[Site] = []
+        launched = launching_of(self._analysis).functions
+        for top in scopes:
+            for root, call, scope in self._calls_of(top):
+                if root is top.guard and top is not entry:
+                    continue
+                if isinstance(scope, Function) and (
+                    scope in self._loaders or self._is_never_called(scope)
+                ):
+                    continue
+                if self._is_any_seed(call, scope):
+                    if scope in launched or not self._optional.is_optional((call, scope)):
+                        return None
+                    seeds.append((call, scope))
+        drawn = any(
+            self._draws(call, scope)
+            for top in scopes
+            for root, call, scope in self._calls_of(top)
+            if root is not top.guard or top is entry
+        )
+        if not drawn:
+            return None
+        joins = [
+            (call, scope)
+            for top in scopes
+            for _, call, scope in self._calls_of(top)
+            if self._name(call, scope) in INIT
+        ]
+        later = all(self._optional.comes_after(seed, joins) for seed in seeds)
+        return Start.OWN if later else Start.GIVEN
+
+    def _is_never_called(self, function: Function) -> bool:
+        """Whether nothing in the project calls a function, or hands it on to be called."""
+        if function.owner is not None or function.decorators:
+            return False
+        word = function.name.encode()
+        mentions = sum(one.module.data.count(word) for one in self._scopes)
+        return function not in callers_of(self._analysis) and mentions == 1
+
+    def _is_unused(self, function: Function) -> bool:
+        """Whether the project at most imports a function."""
+        if function.owner is not None or function.decorators:
+            return False
+        if function in callers_of(self._analysis):
+            return False
+        mention = re.compile(rf"\b{re.escape(function.name)}\b")
+        return not any(
+            mention.search(line) and not line.lstrip().startswith(("def ", "from ", "import "))
+            for one in self._scopes
+            if function.name.encode() in one.module.data
+            for line in one.module.lines
+        )
+
+    @cached_property
+    def _optional(self) -> OptionalSeeds:
+        """Which seeds are set only where one is given."""
+        return OptionalSeeds(self._analysis)
+
+    @cached_property
+    def _entries(self) -> dict[ModuleScope, frozenset[Path]]:
+        """The scripts that join a process group, each with the files that it imports and its own."""
+        if not any(JOINS.encode() in one.module.data for one in self._scopes):
+            return {}
+        found = {}
+        for top in filter(self._is_script, self._scopes):
+            files = self._closure(top)
+            data = [self._analysis.scopes[path].module.data for path in files]
+            if any(JOINS.encode() in one for one in data) and self._joins(top):
+                found[top] = files
+        return found
+
+    def _joins(self, top: ModuleScope) -> bool:
+        """Whether running a script joins a process group."""
+        joining = joining_of(self._analysis)
+        return any(
+            last_part(call.func) == JOINS
+            or not joining.isdisjoint(self._analysis.running[call].functions)
+            for region in self._analysis.reached_from(top.module.path)
+            for call, _ in region.calls
+        )
+
+    def _is_script(self, top: ModuleScope) -> bool:
+        """Whether a file is a script: no other file imports it, or it has a main guard."""
+        guarded = any(region.calls for region in self._analysis.regions(top.guard))
+        return guarded or top.module.path not in self._analysis.project.importers
+
+    @cached_property
+    def _scopes(self) -> list[ModuleScope]:
+        return list(self._analysis.scopes.values())
+
+    def _closure(self, top: ModuleScope) -> frozenset[Path]:
+        project = self._analysis.project
+        seen: set[Path] = set()
+        waiting = [top.module.path]
+        while waiting:
+            path = waiting.pop()
+            if path in seen or path not in self._analysis.scopes:
+                continue
+            seen.add(path)
+            waiting += project.imports(self._analysis.scopes[path].module)
+        return frozenset(seen)
+
+    def _is_led(self, top: ModuleScope) -> bool:
+        """Whether the replicas of a script run code of the file."""
+        return any(top.module.path in files for files in self._entries.values())
+
+    @cached_property
+    def _accelerated(self) -> frozenset[Path]:
+        """The files of scripts that run on an accelerator, of one process too."""
+        if not self._with_seeds:
+            return frozenset()
+        programs = programs_of(self._analysis)
+        found: set[Path] = set()
+        for top in filter(self._is_script, self._scopes):
+            files = self._closure(top)
+            if files & programs.moving_files and any(map(programs.names_accelerator, files)):
+                found |= files
+        return frozenset(found)
+
+    @cached_property
+    def _led_by_others(self) -> frozenset[Path]:
+        """The files of scripts whose replicas a library starts, as Lightning and Accelerate do.
+
+        Each of its processes reads the files, and the first one before it starts the others.
+        """
+        words = [name.encode() for name in LED_BY]
+        leading = {
+            top.module.path
+            for top in self._scopes
+            if any(word in top.module.data for word in words) and _imports(top, LED_BY)
+        }
+        found: set[Path] = set()
+        for top in filter(self._is_script, self._scopes) if leading else ():
+            files = self._closure(top)
+            if files & leading and top not in self._entries:
+                found |= files
+        return frozenset(found)
+
+    @cached_property
+    def _functions_at_import(self) -> frozenset[Scope]:
+        """The functions of such files that run when the files are read."""
+        found: set[Function] = set()
+        waiting = [
+            function
+            for path in self._led_by_others
+            for region in self._analysis.regions(self._analysis.scopes[path].region)
+            for call, _ in region.calls
+            for function in self._analysis.running[call].functions
+        ]
+        self._follow(waiting, found)
+        return frozenset(found)
+
+    def _is_read_early(self, top: ModuleScope) -> bool:
+        """Whether the file is read in the process that launches the replicas, and again in each."""
+        return any(
+            top.module.path in files and entry not in self._run_as_read
+            for entry, files in self._entries.items()
+        )
+
+    @cached_property
+    def _run_as_read(self) -> frozenset[ModuleScope]:
+        """The scripts that join where they are read: these start as a whole in each replica."""
+        joining = joining_of(self._analysis)
+        return frozenset(
+            top
+            for top in self._entries
+            if any(
+                last_part(call.func) == JOINS
+                or not joining.isdisjoint(self._analysis.running[call].functions)
+                for region in self._analysis.regions(top.region)
+                for call, _ in region.calls
+                if last_part(call.func) not in LAUNCHES
+            )
+        )
+
+    @cached_property
+    def _early_functions(self) -> frozenset[Function]:
+        """The functions that run when files are read, before the replicas are launched."""
+        if not self._with_seeds:
+            return frozenset()
+        found: set[Function] = set()
+        waiting = [
+            function
+            for top in self._scopes
+            if self._is_read_early(top)
+            for region in self._analysis.regions(top.region)
+            for call, _ in region.calls
+            for function in self._analysis.running[call].functions
+        ]
+        self._follow(waiting, found)
+        return frozenset(found)
+
+    @cached_property
+    def _loaders(self) -> frozenset[Scope]:
+        """The functions that run in the processes of a data loader."""
+        found: set[Function] = set()
+        waiting: list[Function] = []
+        for top in self._scopes:
+            if b"worker_init_fn" not in top.module.data:
+                continue
+            for _, call, scope in self._calls_of(top):
+                for keyword in call.keywords:
+                    if keyword.arg == "worker_init_fn":
+                        waiting += self._functions(keyword.value, scope)
+        self._follow(waiting, found)
+        # What these call may be called in the replica too.
+        return frozenset(found) | self._in_data_sets
+
+    @cached_property
+    def _in_data_sets(self) -> frozenset[Scope]:
+        """The functions that make an item of a data set, or ask which process of a loader they run in.
+
+        With those that nothing else of the project calls: `reseed`, which only `__getitem__` calls.
+        """
+        found: set[Scope] = {
+            scope
+            for top in self._scopes
+            if b"get_worker_info" in top.module.data or b"def __getitem__" in top.module.data
+            for _, call, scope in self._calls_of(top)
+            if isinstance(scope, Function)
+            and (scope.name == "__getitem__" or self._name(call, scope) == WORKER)
+        }
+        callers: dict[Function, set[Scope]] = defaultdict(set)
+        for ran in self._analysis.running.values() if found else ():
+            for function in ran.functions:
+                callers[function].add(ran.scope)
+        waiting = {function for function in callers if callers[function] & found}
+        while waiting:
+            function = waiting.pop()
+            if function not in found and callers[function] <= found | {function}:
+                found.add(function)
+                waiting |= {other for other in callers if function in callers[other]}
+        return frozenset(found)
+
+    def _functions(self, node: ast.expr, scope: Scope) -> Iterator[Function]:
+        """Yield the functions that an expression may be, also those that `partial` binds."""
+        nodes = [node]
+        if isinstance(node, ast.Call):
+            nodes += node.args
+        for part in nodes:
+            for value in self._analysis.evaluator.values(part, scope):
+                if isinstance(value, Function):
+                    yield value
+
+    def _follow(self, waiting: list[Function], found: set[Function]) -> None:
+        while waiting:
+            function = waiting.pop()
+            if function in found:
+                continue
+            found.add(function)
+            for region in self._analysis.regions(function.region):
+                for call, _ in region.calls:
+                    waiting += self._analysis.running[call].functions
+
+    def _calls_of(self, top: ModuleScope) -> Iterator[tuple[Region, ast.Call, Scope]]:
+        for root in top.all_roots:
+            for region in self._analysis.regions(root):
+                for call, scope in region.calls:
+                    yield root, call, scope
+
+    def _name(self, call: ast.Call, scope: Scope) -> str:
+        """Return what of outside the project a call runs, by its dotted name; empty for anything else."""
+        if call not in self._external:
+            values = self._analysis.evaluator.values(call.func, scope)
+            outside = [value.name for value in values if isinstance(value, External)]
+            self._external[call] = outside[0] if outside else ""
+        return self._external[call]
+
+    def _is_torch_seed(self, call: ast.Call, scope: Scope) -> bool:
+        return self._speaks_of_seeds(scope) and (
+            self._name(call, scope) in HOST_SEEDS | DEVICE_SEEDS
+        )
+
+    def _speaks_of_seeds(self, scope: Scope) -> bool:
+        return scope.module.path in self._with_seeds
+
+    @cached_property
+    def _with_seeds(self) -> frozenset[Path]:
+        """The files that spell what seeds."""
+        return frozenset(
+            top.module.path
+            for top in self._scopes
+            if any(word in top.module.data for word in SEED_WORDS)
+        )
+
+    def _is_library_seed(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether a library's function seeds torch."""
+        if not self._speaks_of_seeds(scope):
+            return False
+        last = last_part(call.func)
+        name = self._name(call, scope)
+        if name in drawing.BY_CHANCE:
+            return True
+        if last in drawing.SEEDING_METHODS and not self._analysis.running[call].functions:
+            return name.split(".")[0] not in drawing.OTHER_SEEDERS
+        renamed = name.rpartition(".")[2]
+        if renamed not in drawing.SEEDERS or "." not in name:
+            return False
+        return name.split(".")[0] not in drawing.OTHER_SEEDERS
+
+    def _is_any_seed(self, call: ast.Call, scope: Scope) -> bool:
+        name = self._name(call, scope) if self._speaks_of_seeds(scope) else ""
+        return (
+            name == XLA_SEED
+            or name.startswith(("accelerate.", "shims."))
+            or self._is_torch_seed(call, scope)
+            or self._is_library_seed(call, scope)
+        )
+
+    def _seeds(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether a call seeds torch, itself or by a function of the project."""
+        return (
+            self._is_torch_seed(call, scope)
+            or self._is_library_seed(call, scope)
+            or not self._seeding.isdisjoint(self._analysis.running[call].functions)
+        )
+
+    @cached_property
+    def _seeding(self) -> frozenset[Function]:
+        """The functions of the project that seed torch, themselves or by what they call."""
+        first = {
+            scope: True
+            for top in self._scopes
+            if top.module.path in self._with_seeds
+            for _, call, scope in self._calls_of(top)
+            if isinstance(scope, Function)
+            and scope not in self._loaders
+            and (self._is_torch_seed(call, scope) or self._is_library_seed(call, scope))
+        }
+        return frozenset(reaching(self._analysis, first))
+
+    def _is_silent(self, call: ast.Call, scope: Scope, top: ModuleScope, alone: bool) -> bool:
+        """Whether a call in a replica seeds torch by code that does not seed XLA, and stays so."""
+        if self._is_library_seed(call, scope):
+            return True
+        return any(
+            function in self._direct
+            and not self._trains(function)
+            and (
+                function in self._early_functions
+                or (alone and function.module is not top.module and not self._seeds_xla(function))
+            )
+            for function in self._analysis.running[call].functions
+        )
+
+    @cached_property
+    def _direct(self) -> frozenset[Function]:
+        """The functions that seed, without those that do so by joining, launching or training."""
+        joining = joining_of(self._analysis)
+        return frozenset(one for one in self._seeding if one not in joining)
+
+    def _trains(self, function: Function) -> bool:
+        return any(
+            region in self._analysis.step_loops
+            for region in self._analysis.regions(function.region)
+        )
+
+    def _seeds_xla(self, function: Function) -> bool:
+        return XLA_SEED.encode() in function.module.data
+
+    def _is_before(self, call: ast.Call) -> bool:
+        """Whether a call comes before the launch, in the process that launches."""
+        return call in self._before
+
+    @cached_property
+    def _before(self) -> frozenset[ast.Call]:
+        return frozenset(call for call, _ in launching_of(self._analysis).calls())
+
+    def _draws(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether a call draws random numbers on the device of a replica, or makes what does."""
+        last = self._drawer(call, scope)
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+        if "generator" in keywords:
+            return False
+        if last in drawing.DROPOUTS:
+            return not _is_zero(_probability(call, last, keywords))
+        place = drawing.DROPOUT_PLACES.get(last)
+        if place is not None and len(call.args) > place:
+            return not _is_zero(call.args[place])
+        if last in drawing.DROP_BY_DEFAULT:
+            return not _is_zero(keywords.get("dropout"))
+        if last in draws.LIKES or last in drawing.SAMPLERS:
+            return not _is_host(keywords.get("device"))
+        if last in drawing.MAKERS and "device" in keywords:
+            return not _is_host(keywords["device"])
+        if last in draws.FILLS and isinstance(call.func, ast.Attribute):
+            receiver = call.func.value
+            return any(_is_filled(made, made is receiver) for made in self._bound(receiver, scope))
+        if any(
+            name in keywords and not _is_zero(keywords[name]) for name in ("dropout", "dropout_p")
+        ) and self._name(call, scope).startswith("torch.nn."):
+            return True
+        return last[:1].isalpha() and self._is_library_model(self._name(call, scope))
+
+    def _drawer(self, call: ast.Call, scope: Scope) -> str:
+        """Return the last part of the name of what is called; of a class of the project, of its base.
+
+        A function of the project is none, whatever its name: what it calls is looked at itself.
+        """
+        name = self._name(call, scope)
+        if name:
+            return name.rpartition(".")[2]
+        for value in self._analysis.evaluator.values(call.func, scope):
+            if isinstance(value, Class):
+                bases = self._analysis.evaluator.external_bases(value)
+                lasts = [base.rpartition(".")[2] for base in bases]
+                return next((base for base in lasts if base in drawing.DROPOUTS), "")
+        return "" if self._analysis.running[call].functions else last_part(call.func)
+
+    def _bound(self, node: ast.expr, scope: Scope) -> list[ast.expr]:
+        """Return an expression, or of a variable what it is bound to."""
+        if not isinstance(node, ast.Name):
+            return [node]
+        bindings = self._analysis.evaluator.bindings_of(node.id, scope)
+        return [binding.value for binding in bindings if binding.value is not None]
+
+    @staticmethod
+    def _is_library_model(name: str) -> bool:
+        if name.startswith("transformers."):
+            _, _, rest = name.partition(".")
+            owner, _, method = rest.rpartition(".")
+            made = owner if method in ("from_pretrained", "from_config") else rest
+            return "Model" in made or "For" in made
+        if name.startswith("diffusers."):
+            return "Model" in name
+        return name.startswith(drawing.LIBRARY_MODELS)
+
+
+def _probability(
+    call: ast.Call, last: str, keywords: dict[str | None, ast.expr]
+) -> ast.expr | None:
+    for name in drawing.PROBABILITIES:
+        if name in keywords:
+            return keywords[name]
+    is_module = last[:1].isupper()
+    return call.args[0] if is_module and call.args else None
+
+
+def _is_filled(made: ast.expr, at_once: bool) -> bool:
+    """Whether a tensor that is filled at random is made on the device.
+
+    Args:
+        made: what makes it.
+        at_once: whether it is filled where it is made: a variable without a device is often a weight's
+            first value, on the host.
+    """
+    if not isinstance(made, ast.Call) or last_part(made.func) not in drawing.EMPTIES:
+        return False
+    devices = [keyword.value for keyword in made.keywords if keyword.arg == "device"]
+    last = last_part(made.func)
+    like = last.endswith("_like") or last.startswith("new")
+    return (at_once or like or bool(devices)) and not any(map(_is_host, devices))
+
+
+def _is_zero(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value in (0, None)
+
+
+def _is_host(node: ast.expr | None) -> bool:
+    if isinstance(node, ast.Call) and node.args:
+        node = node.args[0]
+    return isinstance(node, ast.Constant) and node.value == "cpu"
+
+
+def _end(call: ast.Call, top: ModuleScope) -> tuple[int, int]:
+    return call.end_lineno or 0, top.module.column(call.end_lineno or 0, call.end_col_offset or 0)
+
+
+@lru_cache(maxsize=2)
+def randomness_of(analysis: Analysis) -> Randomness:
+    """Return the seeds and draws of a project; found once, for all files."""
+    return Randomness(analysis)
+
+
+def _imports(top: ModuleScope, packages: Set[str]) -> bool:
+    """Whether a file imports one of `packages`, or a part of it."""
+    for node in top.module.nodes:
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module or ""]
+        else:
+            continue
+        if any(name.partition(".")[0] in packages for name in names):
+            return True
+    return False

@@ -1,0 +1,856 @@
+"""What is known about the calls of one file, as plain values that can be sent to another process."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.effect import Effect
+from migrate.model.calls.kind import Kind
+from migrate.model.calls.kinds import External
+from migrate.model.calls.rank_tests import first_attributes, first_functions, unset_attributes
+from migrate.model.calls.reexports import reexports_of
+from migrate.model.calls.registries import Hidden, registries_of
+from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
+from migrate.model.draws.drawing import drawing_of, drawn_attributes
+from migrate.model.draws.randomness import NO_SEEDING, Seeding, randomness_of
+from migrate.model.objects.asked import (
+    devices_of,
+    generators_of,
+    given_moving_models,
+    held_by_some,
+    host_transforms,
+    indices_of,
+    models_of,
+    moved_inputs,
+    spelled_devices,
+)
+from migrate.model.objects.collating import collating_of, gathering_of
+from migrate.model.objects.feeding import feeding_of
+from migrate.model.objects.generators import counting_generators
+from migrate.model.objects.halves import halves_of
+from migrate.model.objects.loading import loaded_parts_of, loading_of
+from migrate.model.objects.nested import nested_of
+from migrate.model.objects.optimizers import FileOptimizers, optimizers_of
+from migrate.model.objects.programs import may_evaluate, programs_of
+from migrate.model.objects.sample_texts import text_parts
+from migrate.model.objects.sampling import forwards_of, gradient_free, samplers_of
+from migrate.model.objects.ties import FileTies, ties_of
+from migrate.model.objects.unfollowed import is_of_known_package, unfollowed_of
+from migrate.model.processes.acting import acting_of, meeting_of, waiting_of, wrapping_of
+from migrate.model.processes.early_ranks import importing_ranks
+from migrate.model.processes.endings import ending_of
+from migrate.model.processes.launching import joining_of, joins_by, launching_of
+from migrate.model.processes.led import led_of
+from migrate.model.processes.one_by_one import starting_replicas
+from migrate.model.processes.optional_groups import optional_groups
+from migrate.model.processes.rivals import Rival, rivals_of
+from migrate.model.processes.started import is_distributed_training
+from migrate.model.processes.threads import handlers_in_threads
+from migrate.model.project.project import Module, Project, file_of
+from migrate.model.project.read_attributes import read_attributes, set_attributes
+from migrate.model.replicated.broadcasts import NAMES_INFINITE, broadcast_parts
+from migrate.model.replicated.drawn_weights import drawn_weights
+from migrate.model.replicated.extensions import extensions_of
+from migrate.model.replicated.kept_states import kept_states
+from migrate.model.replicated.mixed_groups import given_of, mixed_groups, run_with
+from migrate.model.replicated.prepared import unprepared_batches
+from migrate.model.replicated.prepared_models import loads_to_accelerator, unwrapped_modules
+from migrate.model.replicated.saves import Saved, saves_of
+from migrate.model.replicated.shares import Share, divided_saves
+from migrate.model.replicated.uneven_turns import UnevenTurns, uneven_turns
+
+# Where a call ends: line (from 1) and column (from 0, in characters). No two calls end at one place.
+End = tuple[int, int]
+
+UNVALIDATED = re.compile(rb"set_default_validate_args\(\s*(value\s*=\s*)?False")
+# A process group for tensors of the CPU too: without a backend, or with one of each kind of device.
+BACKENDS = re.compile(
+    rb"init_process_group\s*\((?!\s*[\"'](?!cpu:)|\s*backend\s*=\s*[\"'](?!cpu:))"
+)
+# What makes layers of SyncBatchNorm of others.
+CONVERTS = re.compile(rb"convert_sync_?batchnorm|convert_syncbn_model|sync_batch_norm\(")
+# What a file names that sets attributes of parameters.
+SETS_PARAMETERS = re.compile(
+    rb"Parameter\(|register_parameter|\.(?:weight|bias)\.\w+\s*[:=]|setattr\("
+    rb"|parameters\(\w*\)[^\n]*:[ \t]*(?:#[^\n]*)?\n"
+)
+MOST_CLASSES = 3  # that a message names
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A function or method of the project.
+
+    Args:
+        path, line, name: the file, the line of its `def`, its name.
+        given: how many of its first parameters the call that runs it does not give, besides `self`.
+        calls: the last parts of the names of what its body calls.
+        returns: whether it returns a value.
+    """
+
+    path: Path
+    line: int
+    name: str
+    given: int = 0
+    calls: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    returns: bool = field(default=False, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class ModuleCalls:
+    """What the calls of one file run.
+
+    Args:
+        effects: what each call does to the training state; calls that do nothing to it are left out.
+        definitions: the functions of the project that each call runs.
+        later: those that the backward pass runs for each call: of `Cls.apply(…)` the `backward`.
+        step_loops: the lines of the step loops.
+        marked: the lines of those that a comment `# migrate: step` marks.
+        unused_marks: the lines of such comments that mark no step, with the reason.
+        hidden: the lines of the loops that may train through what cannot be followed, as an object whose
+            class is chosen by name, with what to do about each.
+        obstacles: calls that train in a way that no step can hold, with the reason.
+        local: the dotted names of the modules that it imports and that are files of the project.
+        ties: the weights that modules of its models share, and the moves of those models.
+        at_launch: the lines of its functions that run in the process that starts the replicas, before it
+            does; called from other files.
+        early_seeds: where only this file is rewritten, the calls in that process that run a function of
+            another file that seeds CUDA or XLA.
+        devices: which expressions name a device, and of which kind, wherever in the project it is made.
+        spelled_devices: the strings, each by its end, that some move in the project is given as its device.
+        stars: what the names stand for that `from module import *` brings from outside of the project, also
+            by way of its files.
+        gives_all: whether a file of the project imports `*` from this one.
+        kept_imports: the names of its imports that stay, used or not: other files of the project take them
+            (`from comm import dist`, `comm.dist`), or the import runs statements of a module of the project.
+        reexported: the names of the project's modules, as the file imports them, that are names from outside:
+            `comm.dist`, where comm.py has `import torch.distributed as dist`.
+        on_accelerator: whether each loop that trains or may evaluate, by its line, runs on an accelerator;
+            None where the source does not decide it.
+        on_cpu: the lines of the loops of which a comment `# migrate: cpu` says so, each with the line of
+            what it moves to an accelerator all the same; 0 where nothing is seen to move.
+        led: whether a framework runs its training that launches and moves by itself (Accelerate): None where
+            none does, empty where the file calls it, else the file that does and uses this one.
+        distributed: whether running the file trains on an accelerator, for several processes that nothing
+            in the project is seen to start.
+        reading: the calls that run a function that reads values of tensors.
+        acting: the calls that run a function that writes, logs, saves or trains.
+        ending: the calls that run a function that may raise or end the program.
+        unset: the attributes that the project makes None on all replicas but the first.
+        loading: the calls that run a function that returns what a checkpoint holds, on the host.
+        loading_parts: the calls that run a function that returns a tuple with such parts, and where in it.
+        divided_saves: the calls of torch.save whose path depends on the replica, with what makes it so.
+        uneven_turns: the expressions that divide data by hand without padding, with a loop over the share
+            in whose turns all replicas meet.
+        meeting: the calls that run a function in which all replicas meet, as in a collective.
+        saves: the calls that save by a function of another file.
+        saved_by_first: the lines of its functions that save and that only tests of the rank in other files
+            call, which are rewritten too; whether one replica of every host passes these.
+        joins: the calls that join a process group by a function of another file.
+        first: the attributes that hold on the first replica alone, wherever in the project they are made.
+        firsts: the calls that run a function whose result says whether this is the first replica.
+        optimizers: the optimizers that it makes, and whether their models are on the device by then.
+        training: the calls that run a function in which a loop trains.
+        moving: the calls that run a function that moves something to an accelerator.
+        models: the names, attributes, items and calls that are modules of torch.
+        imports_ranks: whether reading it, or a file that it imports, asks the environment for the rank.
+        rivals: the frameworks that running the file imports and that take the TPU for themselves.
+        optional_groups: the calls that join a process group only where an option says so, in a program for
+            several replicas of torch_xla, with the test, and whether it is off by default.
+        processes: the calls that make a process whose function joins a process group.
+        handlers: the calls that set a handler of a signal in the thread of a replica, with what
+            sets it where that is in another file.
+        counted: the calls of a generator that yields pairs of a number and a batch, as `enumerate` does.
+        sampling: the calls that run a function which runs a model and neither reads a value nor trains.
+        forwarding: those of them that run it once for each call, in no loop.
+        evaluating: those of them that take no gradients, by a decorator of the function or all its callers.
+        sampled: whether each loop of such a function, by its line, runs on an accelerator; None where the
+            source does not decide it.
+        gradient_free: the lines of its functions that take no gradients, for the same reasons.
+        moved_inputs: the calls of models that DistributedDataParallel wraps, in whatever file, so that it
+            moves their inputs to the GPU.
+        options_set: what any file of the project assigns to the options that this one parses.
+        seeding: what the file has to do with the seeds of the devices.
+        whole_steps: the lines of its functions that hold steps of their own and are run as a part of a step.
+        nesting: the calls that run such functions, so that no block of a step goes around them.
+        feeding: the lines of its functions that run within training steps only, for their loss.
+        drawing: the calls that run a function that returns a random number of the host.
+        host_saves: the saves of a parameter for which all calls pass parts of checkpoints on the CPU.
+        host_transforms: the calls of transforms of libraries that draw on the host, with what makes these.
+        drawn_attributes: the classes of it, by name, and their attributes that are set to such numbers.
+        of_libraries: the calls of parameters and attributes for which all callers give a function of torch,
+            numpy or Python.
+        collating: the lines of its functions that make batches, as a `collate_fn`.
+        text_parts: which parts of the samples, by the line of such a function, are texts, by position or key.
+        gathering: the lines of these, and of the functions that they run.
+        unvalidated: whether the project switches off the checks of torch.distributions.
+        unprepared: the calls of models that Accelerate prepared, with a batch of a loader that it did not
+            prepare: the batch, and where its loader is made.
+        unwrapped: each `model.module` of a model that Accelerate prepared.
+        loading_to_device: the calls that load to the device of Accelerate, or to what is spelled by it.
+        drawn_weights: the calls that prepare a model of which each replica draws its own weights, with why.
+        state_saves: the saves of a parameter for which some call passes the state of a model or an optimizer.
+        waiting: the calls that run a function that waits for the device, as `torch.cuda.synchronize` does.
+        wrapping: the calls that run a function that wraps a model for several replicas.
+        given_moving: the calls that are given a model which moves its inputs to the GPU itself.
+        of_index: the names, attributes, items and calls that are the index of a replica, or a number computed
+            from it, wherever in the project; those that the file computes with, or gives to a call.
+        host_tensors: the tensors that collectives are given and that are on the CPU, also by way of other
+            functions and files, with what puts them there.
+        mixed_groups: the calls that join a process group for tensors of the CPU and of the GPU, with a
+            tensor of which it is not known where it is and that a collective is given.
+        run_without_accelerator: whether a program of the project imports the file and names no accelerator.
+        extensions: the dotted names of the modules that the project compiles against torch.
+        norms_over_replicas: whether a file of the project makes a layer of torch's SyncBatchNorm, or
+            converts to it, or hands the class on.
+        generators: the calls that make a generator of torch, by whatever name.
+        kept_states: the calls of load_state_dict by which an object of the project keeps the tensors it is
+            given, with the statement that does.
+        held_by_some: the names, attributes, items and calls that the file tests and that are None on some
+            replicas only, wherever in the project they are made.
+        unread: whether the file was not read, so that nothing is known of it.
+        unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
+            that could not be read.
+        replicated: whether any file of the project has to do with several processes.
+        broadcast: what the project broadcasts of a model: parameters, buffers, those of the state dict. Empty
+            where the file names no infinity.
+        launches: whether running the file calls a function, of whatever file, that starts the replicas.
+        attributes_read: the attributes that this file sets, of whatever objects, and that some file reads.
+        whole: whether all files of the project are known, so that no other one reads what this one sets.
+        imported: whether another file of the project imports this one.
+        set_elsewhere: the variables of the file that another one sets: `settings.DEBUG = True`.
+        accelerated: whether the file, or a file that imports it, names an accelerator.
+    """
+
+    effects: Mapping[End, Effect] = field(default_factory=dict)
+    definitions: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
+    later: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
+    step_loops: frozenset[int] = frozenset()
+    marked: frozenset[int] = frozenset()
+    unused_marks: Mapping[int, str] = field(default_factory=dict)
+    hidden: Mapping[int, str] = field(default_factory=dict)
+    obstacles: Mapping[End, str] = field(default_factory=dict)
+    local: frozenset[str] = frozenset()
+    ties: FileTies = field(default_factory=FileTies)
+    at_launch: frozenset[int] = frozenset()
+    early_seeds: frozenset[End] = frozenset()
+    devices: Mapping[End, Kind] = field(default_factory=dict)
+    spelled_devices: frozenset[End] = frozenset()
+    stars: Mapping[str, str] = field(default_factory=dict)
+    gives_all: bool = False
+    on_accelerator: Mapping[int, bool | None] = field(default_factory=dict)
+    saves: Mapping[End, Saved] = field(default_factory=dict)
+    saved_by_first: Mapping[int, bool] = field(default_factory=dict)
+    joins: frozenset[End] = frozenset()
+    first: frozenset[str] = frozenset()
+    firsts: frozenset[End] = frozenset()
+    optimizers: FileOptimizers = field(default_factory=FileOptimizers)
+    training: frozenset[End] = frozenset()
+    moving: frozenset[End] = frozenset()
+    on_cpu: Mapping[int, int] = field(default_factory=dict)
+    led: str | None = None
+    distributed: bool = False
+    launches: bool = False
+    reading: frozenset[End] = frozenset()
+    acting: frozenset[End] = frozenset()
+    ending: frozenset[End] = frozenset()
+    meeting: frozenset[End] = frozenset()
+    unset: frozenset[str] = frozenset()
+    loading: frozenset[End] = frozenset()
+    models: frozenset[End] = frozenset()
+    moved_inputs: frozenset[End] = frozenset()
+    options_set: frozenset[str] = frozenset()
+    seeding: Seeding = NO_SEEDING
+    unread: bool = False
+    unread_imports: tuple[Path, ...] = ()
+    replicated: bool = False
+    broadcast: frozenset[str] = frozenset()
+    accelerated: bool = False
+    imports_ranks: bool = False
+    rivals: tuple[Rival, ...] = ()
+    processes: frozenset[End] = frozenset()
+    handlers: Mapping[End, str] = field(default_factory=dict)
+    counted: frozenset[End] = frozenset()
+    sampling: frozenset[End] = frozenset()
+    forwarding: frozenset[End] = frozenset()
+    evaluating: frozenset[End] = frozenset()
+    sampled: Mapping[int, bool | None] = field(default_factory=dict)
+    gradient_free: frozenset[int] = frozenset()
+    loading_parts: Mapping[End, frozenset[int]] = field(default_factory=dict)
+    divided_saves: Mapping[End, Share] = field(default_factory=dict)
+    uneven_turns: Mapping[End, UnevenTurns] = field(default_factory=dict)
+    optional_groups: Mapping[End, tuple[str, bool]] = field(default_factory=dict)
+    whole_steps: frozenset[int] = frozenset()
+    nesting: frozenset[End] = frozenset()
+    feeding: frozenset[int] = frozenset()
+    drawing: frozenset[End] = frozenset()
+    of_libraries: frozenset[End] = frozenset()
+    collating: frozenset[int] = frozenset()
+    gathering: frozenset[int] = frozenset()
+    drawn_attributes: frozenset[tuple[str, str]] = frozenset()
+    unvalidated: bool = False
+    unprepared: Mapping[End, str] = field(default_factory=dict)
+    unwrapped: frozenset[End] = frozenset()
+    loading_to_device: frozenset[End] = frozenset()
+    drawn_weights: Mapping[End, str] = field(default_factory=dict)
+    state_saves: frozenset[End] = frozenset()
+    host_transforms: Mapping[End, str] = field(default_factory=dict)
+    waiting: frozenset[End] = frozenset()
+    wrapping: frozenset[End] = frozenset()
+    given_moving: frozenset[End] = frozenset()
+    of_index: frozenset[End] = frozenset()
+    generators: frozenset[End] = frozenset()
+    norms_over_replicas: bool = True
+    run_without_accelerator: bool = False
+    extensions: frozenset[str] = frozenset()
+    host_tensors: Mapping[End, str] = field(default_factory=dict)
+    mixed_groups: Mapping[End, str] = field(default_factory=dict)
+    held_by_some: frozenset[End] = frozenset()
+    kept_states: Mapping[End, str] = field(default_factory=dict)
+    text_parts: Mapping[int, frozenset[int | str]] = field(default_factory=dict)
+    host_saves: frozenset[End] = frozenset()
+    kept_imports: frozenset[str] = frozenset()
+    reexported: Mapping[str, str] = field(default_factory=dict)
+    attributes_read: frozenset[str] = frozenset()
+    whole: bool = False
+    imported: bool = False
+    set_elsewhere: frozenset[str] = frozenset()
+
+    @property
+    def run_on_accelerator(self) -> bool:
+        """Whether a loop of the file runs on an accelerator, whatever file moves there what it uses."""
+        return bool(self.marked) or any(self.on_accelerator.values())
+
+    def outside(self, name: str) -> str:
+        """Return the imported `name`; what it is outside, where a module of the project hands that on."""
+        head = name if self.reexported else ""
+        while head and head not in self.reexported:
+            head = head.rpartition(".")[0]
+        return self.reexported[head] + name[len(head) :] if head else name
+
+    def is_local(self, name: str) -> bool:
+        """Whether the dotted `name`, as imported, is a module of the user's project, or a part of one."""
+        while name and name not in self.local:
+            name = name.rpartition(".")[0]
+        return bool(name)
+
+
+def calls_of_script(script: Path, data: bytes) -> ModuleCalls:
+    """Return what the calls of `script`, whose content is `data`, run, its local modules included."""
+    analysis = Analysis(Project.of_script(script, data=data))
+    return calls_of_file(analysis, script, alone=True)
+
+
+def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> ModuleCalls:
+    """Return what the calls of the file `path` of an analysed project run.
+
+    Args:
+        analysis: the project.
+        path: the file.
+        alone: whether only this file of the project is rewritten.
+    """
+    scope = analysis.scopes.get(path.resolve())
+    if scope is None:
+        return ModuleCalls(unread=True)
+    several = len(analysis.scopes) > 1
+    loops = [region for region in _regions(analysis, scope) if region in analysis.step_loops]
+    effects: dict[End, Effect] = {}
+    definitions: dict[End, tuple[Definition, ...]] = {}
+    later: dict[End, tuple[Definition, ...]] = {}
+    obstacles: dict[End, str] = {}
+    for region in _regions(analysis, scope):
+        for call, _ in region.calls:
+            ran = analysis.running[call]
+            end = _end(call, scope.module)
+            if ran.functions:
+                definitions[end] = tuple(_definition(f, ran.given) for f in ran.functions)
+            if ran.later:
+                later[end] = tuple(_definition(f, {}) for f in ran.later)
+            if ran.obstacle:
+                obstacles[end] = ran.obstacle
+            elif region not in analysis.captured and (effect := analysis.effect(call)):
+                effects[end] = effect
+    for region in (loop for loop in loops if loop.marked):
+        for call, effect in registries_of(analysis).marked(region):
+            effects[_end(call, scope.module)] = effect
+    lines = frozenset(region.loop.lineno for region in loops if region.loop is not None)
+    marked = frozenset(r.loop.lineno for r in loops if r.marked and r.loop is not None)
+    return ModuleCalls(
+        effects,
+        definitions,
+        later,
+        lines,
+        marked,
+        _unused_marks(analysis, scope),
+        _open_loops(analysis, scope),
+        obstacles,
+        frozenset(_local(analysis, scope)),
+        ties_of(analysis).of_file(path.resolve(), alone),
+        frozenset(f.line for f in launching_of(analysis).functions if f.module is scope.module),
+        frozenset(_early_seeds(analysis, scope)) if alone else frozenset(),
+        {_end(node, scope.module): kind for node, kind in devices_of(analysis, scope)},
+        spelled_devices(analysis).get(scope.module.path, frozenset()),
+        {**reexports_of(analysis).starred(scope), **dict(analysis.evaluator.from_outside(scope))}
+        if scope.stars
+        else {},
+        scope.module.path in _give_all(analysis),
+        dict(_on_accelerator(analysis, scope)),
+        dict(_saves(analysis, scope, alone)),
+        _saved_by_first(analysis, scope) if not alone else {},
+        frozenset(_joins(analysis, scope)),
+        first_attributes(analysis),
+        frozenset(_running(analysis, scope, first_functions(analysis))),
+        optimizers_of(analysis).of_file(scope, alone),
+        frozenset(_running(analysis, scope, programs_of(analysis).training)),
+        frozenset(_running(analysis, scope, programs_of(analysis).movers)),
+        dict(_on_cpu(analysis, scope)),
+        led_of(analysis).get(scope.module.path),
+        is_distributed_training(analysis, scope),
+        launching_of(analysis).led_by(scope),
+        frozenset(_running(analysis, scope, programs_of(analysis).readers)),
+        frozenset(_running(analysis, scope, acting_of(analysis))),
+        frozenset(_running(analysis, scope, ending_of(analysis))),
+        frozenset(_running(analysis, scope, meeting_of(analysis))),
+        unset_attributes(analysis),
+        frozenset(_running(analysis, scope, loading_of(analysis))),
+        frozenset(_end(node, scope.module) for node in models_of(analysis, scope)),
+        frozenset(_end(call, scope.module) for call in moved_inputs(analysis, scope)),
+        analysis.evaluator.options_set.get(scope.module.path, frozenset()),
+        randomness_of(analysis).of_file(scope, alone),
+        imports_ranks=scope.module.path in importing_ranks(analysis),
+        rivals=rivals_of(analysis, scope),
+        processes=frozenset(
+            _end(call, scope.module)
+            for call in starting_replicas(analysis).get(scope.module.path, ())
+        ),
+        handlers=handlers_in_threads(analysis, scope),
+        counted=frozenset(_running(analysis, scope, counting_generators(analysis))),
+        sampling=frozenset(_running(analysis, scope, samplers_of(analysis))),
+        forwarding=frozenset(_running(analysis, scope, forwards_of(analysis))),
+        evaluating=frozenset(
+            _running(analysis, scope, samplers_of(analysis) & gradient_free(analysis))
+        ),
+        sampled=dict(_sampled(analysis, scope)),
+        gradient_free=frozenset(f.line for f in scope.functions if f in gradient_free(analysis)),
+        unread_imports=tuple(analysis.project.unread_imports) if alone else (),
+        replicated=_is_replicated(analysis),
+        broadcast=_broadcast(analysis, scope.module),
+        accelerated=programs_of(analysis).is_accelerated(scope.module.path),
+        loading_parts=dict(_loading_parts(analysis, scope)),
+        divided_saves=dict(_divided_saves(analysis, scope)),
+        optional_groups={
+            _end(call, scope.module): test
+            for call, test in optional_groups(analysis).get(scope.module.path, {}).items()
+        },
+        uneven_turns={
+            _end(node, scope.module): turns
+            for node, turns in (
+                uneven_turns(analysis).get(scope.module.path, {})
+                if _is_replicated(analysis)
+                else {}
+            ).items()
+        },
+        whole_steps=frozenset() if alone else _whole_steps(analysis, scope),
+        nesting=frozenset() if alone else frozenset(_nesting(analysis, scope)),
+        feeding=frozenset(f.line for f in scope.functions if f in feeding_of(analysis)),
+        drawing=frozenset(_running(analysis, scope, drawing_of(analysis))),
+        of_libraries=frozenset(_of_libraries(analysis, scope)),
+        collating=frozenset(f.line for f in scope.functions if f in collating_of(analysis)),
+        gathering=frozenset(f.line for f in scope.functions if f in gathering_of(analysis)),
+        unvalidated=_is_unvalidated(analysis),
+        drawn_attributes=frozenset(
+            (made.name, name) for made, name in drawn_attributes(analysis) if made.top is scope
+        ),
+        unprepared=dict(_unprepared(analysis, scope)),
+        unwrapped=frozenset(
+            _end(node, scope.module)
+            for node in (
+                unwrapped_modules(analysis, scope) if scope.module.path in led_of(analysis) else ()
+            )
+        ),
+        loading_to_device=frozenset(
+            _end(call, scope.module)
+            for call in (
+                loads_to_accelerator(analysis, scope)
+                if scope.module.path in led_of(analysis)
+                else ()
+            )
+        ),
+        drawn_weights={
+            _end(call, scope.module): why for call, why in drawn_weights(analysis, scope)
+        },
+        state_saves=frozenset(
+            _end(call, scope.module) for call in saves_of(analysis).of_state(scope)
+        ),
+        host_transforms={
+            _end(call, scope.module): name for call, name in host_transforms(analysis, scope)
+        },
+        waiting=frozenset(_running(analysis, scope, waiting_of(analysis))),
+        given_moving=frozenset(
+            _end(call, scope.module) for call in given_moving_models(analysis, scope)
+        ),
+        wrapping=frozenset(_running(analysis, scope, wrapping_of(analysis))),
+        of_index=frozenset(
+            _end(node, scope.module)
+            for node in (indices_of(analysis, scope) if _is_replicated(analysis) else ())
+        ),
+        host_tensors=dict(_host_tensors(analysis, scope)) if _joins_by_itself(analysis) else {},
+        mixed_groups=dict(_mixed_groups(analysis, scope)) if _joins_by_itself(analysis) else {},
+        extensions=extensions_of(analysis) if _builds(analysis) else frozenset(),
+        run_without_accelerator=programs_of(analysis).is_run_without(scope.module.path),
+        norms_over_replicas=_norms_over_replicas(analysis),
+        generators=frozenset(_end(call, scope.module) for call in generators_of(analysis, scope)),
+        kept_states={
+            _end(call, scope.module): where
+            for call, where in (kept_states(analysis, scope) if _loads_states(analysis) else ())
+        },
+        held_by_some=frozenset(
+            _end(node, scope.module)
+            for node in (held_by_some(analysis, scope) if _is_replicated(analysis) else ())
+        ),
+        text_parts={
+            function.line: parts
+            for function, parts in (text_parts(analysis) if collating_of(analysis) else {}).items()
+            if function.module is scope.module and parts
+        },
+        host_saves=frozenset(
+            _end(call, scope.module) for call in saves_of(analysis).of_host(scope)
+        ),
+        kept_imports=reexports_of(analysis).kept_imports(scope) if several else frozenset(),
+        reexported=reexports_of(analysis).of_file(scope) if several else {},
+        attributes_read=_attributes_read(analysis, scope.module),
+        imported=bool(analysis.project.importers.get(scope.module.path)),
+        set_elsewhere=_set_elsewhere(analysis, scope),
+        whole=analysis.project.whole and not analysis.project.unread,
+    )
+
+
+def _attributes_read(analysis: Analysis, module: Module) -> frozenset[str]:
+    """Return what a file sets and some file reads; nothing where it makes and sets no parameters."""
+    if SETS_PARAMETERS.search(module.data) is None:
+        return frozenset()
+    return set_attributes(module) & read_attributes(analysis.project)
+
+
+def _set_elsewhere(analysis: Analysis, scope: ModuleScope) -> frozenset[str]:
+    """Return the variables of a file whose names are those of attributes that its importers set."""
+    importers = analysis.project.importers.get(scope.module.path, set()) - {scope.module.path}
+    modules = (analysis.project.modules[path] for path in importers)
+    names = {name for module in modules for name in set_attributes(module)}
+    return frozenset(names.intersection(scope.bindings))
+
+
+def _unprepared(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, str]]:
+    for call, batch, file, line in unprepared_batches(analysis, top):
+        where = f"line {line}" if file == top.module.path.name else f"{file}:{line}"
+        yield _end(call, top.module), f"`{batch}` comes from the loader of {where}"
+
+
+def _of_libraries(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
+    for region in _regions(analysis, top):
+        for call, scope in region.calls:
+            named = call.func
+            while isinstance(named, ast.Attribute):
+                named = named.value
+            if not isinstance(scope, Function) or not isinstance(named, ast.Name):
+                continue
+            if named.id not in scope.parameters:
+                continue
+            values = analysis.evaluator.values(call.func, scope)
+            if values and all(
+                isinstance(value, External) and is_of_known_package(value.name) for value in values
+            ):
+                yield _end(call, top.module)
+
+
+@lru_cache(maxsize=2)
+def _is_unvalidated(analysis: Analysis) -> bool:
+    """Whether a file of the project calls `Distribution.set_default_validate_args(False)`."""
+    return any(UNVALIDATED.search(scope.module.data) for scope in analysis.scopes.values())
+
+
+def _whole_steps(analysis: Analysis, top: ModuleScope) -> frozenset[int]:
+    functions = nested_of(analysis).functions
+    return frozenset(function.line for function in top.functions if function in functions)
+
+
+def _nesting(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
+    """Yield the calls of a file that run a part of a step with steps of its own."""
+    calls = nested_of(analysis).calls
+    for region in _regions(analysis, top) if calls else ():
+        for call, _ in region.calls:
+            if call in calls:
+                yield _end(call, top.module)
+
+
+def _definition(function: Function, given: Mapping[Function, int]) -> Definition:
+    before = given.get(function, 0)
+    calls = function.top.names_called[function]
+    return Definition(
+        function.module.path,
+        function.line,
+        function.name,
+        before,
+        calls,
+        bool(function.returns),
+    )
+
+
+def _running(analysis: Analysis, top: ModuleScope, functions: Set[Scope]) -> Iterator[End]:
+    """Yield the calls of a file that run one of `functions`."""
+    for region in _regions(analysis, top) if functions else ():
+        for call, _ in region.calls:
+            if not functions.isdisjoint(analysis.running[call].functions):
+                yield _end(call, top.module)
+
+
+def _loading_parts(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, frozenset[int]]]:
+    """Yield the calls of a file whose result is a tuple with parts of a checkpoint, and where in it."""
+    parts = loaded_parts_of(analysis)
+    for region in _regions(analysis, top) if parts else ():
+        for call, _ in region.calls:
+            ran = [parts[f] for f in analysis.running[call].functions if f in parts]
+            if ran:
+                yield _end(call, top.module), frozenset().union(*ran)
+
+
+def _divided_saves(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, Share]]:
+    """Yield the saves of a file whose path depends on the replica."""
+    for call, share in divided_saves(analysis, top):
+        if _is_replicated(analysis) or not share.by_name:
+            yield _end(call, top.module), share
+
+
+@lru_cache(maxsize=2)
+def _joins_by_itself(analysis: Analysis) -> bool:
+    """Whether a file of a project joins a process group, by torch's function."""
+    modules = analysis.project.modules.values()
+    return any(
+        b"init_process_group" in one.data and BACKENDS.search(one.data) is not None
+        for one in modules
+    )
+
+
+@lru_cache(maxsize=2)
+def _builds(analysis: Analysis) -> bool:
+    """Whether a file of a project names what builds extensions of torch."""
+    return any(b"cpp_extension" in one.data for one in analysis.project.modules.values())
+
+
+@lru_cache(maxsize=2)
+def _loads_states(analysis: Analysis) -> bool:
+    """Whether a file of a project has a `load_state_dict` of its own."""
+    return any(b"def load_state_dict" in s.module.data for s in analysis.scopes.values())
+
+
+@lru_cache(maxsize=2)
+def _norms_over_replicas(analysis: Analysis) -> bool:
+    """Whether a project does more with SyncBatchNorm than to ask whether a layer is one."""
+    modules = analysis.project.modules.values()
+    if any(CONVERTS.search(one.data) for one in modules):
+        return True
+    return any(_mentions_norm(one.tree) for one in modules if b"SyncBatchNorm" in one.data)
+
+
+def _mentions_norm(tree: ast.AST) -> bool:
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in (
+            "isinstance",
+            "issubclass",
+        ):
+            waiting += node.args[:1]
+            continue
+        if isinstance(node, ast.Compare) and any(
+            ast.unparse(side).startswith("type(") or getattr(side, "attr", "") == "__class__"
+            for side in (node.left, *node.comparators)
+        ):
+            continue
+        if "SyncBatchNorm" in (
+            getattr(node, "id", ""),
+            getattr(node, "attr", ""),
+            getattr(node, "value", ""),
+        ):
+            return True
+        waiting += ast.iter_child_nodes(node)
+    return False
+
+
+def _host_tensors(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, str]]:
+    """Yield the tensors of the CPU that collectives of a file are given, with what puts them there."""
+    for given in given_of(analysis).get(top.module.path, ()):
+        if given.where.host:
+            path, line = min(given.where.host)
+            where = f"line {line}" if path == top.module.path else f"{path.name}:{line}"
+            yield _end(given.node, top.module), where
+
+
+def _mixed_groups(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, str]]:
+    """Yield the calls of a file that join a group for the CPU too, with a tensor that may be there."""
+    unknown = [
+        (path, given)
+        for path, tensors in given_of(analysis).items()
+        for given in tensors
+        if not given.where.host
+    ]
+    here = [one for one, path in mixed_groups(analysis).items() if path == top.module.path]
+    for call in here if unknown else ():
+        run = run_with(analysis, top.module.path)
+        related = [(path, given) for path, given in unknown if path in run]
+        if related:
+            path, given = min(related, key=lambda one: (str(one[0]), one[1].node.lineno))
+            where = f"{path.name}:{given.node.lineno}"
+            yield _end(call, top.module), f"`{ast.unparse(given.node)}` ({where})"
+
+
+def _joins(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
+    """Yield the calls of a file by which a function of another one joins the process group."""
+    joining = joining_of(analysis)
+    for region in _regions(analysis, top) if joining else ():
+        for call, _ in region.calls:
+            functions = analysis.running[call].functions
+            if any(
+                one.module is not top.module and joins_by(call, one, joining, analysis)
+                for one in functions
+            ):
+                yield _end(call, top.module)
+
+
+def _saves(analysis: Analysis, top: ModuleScope, alone: bool) -> Iterator[tuple[End, Saved]]:
+    """Yield the calls of a file that save by a function of another one."""
+    for region in _regions(analysis, top):
+        for call, scope in region.calls:
+            saved = saves_of(analysis).of_call(call, scope)
+            if saved is not None:
+                yield _end(call, top.module), replace(saved, moves=saved.moves and not alone)
+
+
+def _saved_by_first(analysis: Analysis, scope: ModuleScope) -> dict[int, bool]:
+    moved = saves_of(analysis).moved
+    return {f.line: moved[f] for f in scope.functions if f in moved}
+
+
+@lru_cache(maxsize=2)
+def _is_replicated(analysis: Analysis) -> bool:
+    """Whether any file of a project names torch.distributed, DDP or torch_xla's replicas."""
+    words = (b"torch.distributed", b"DistributedDataParallel", b"xla_model", b"torch_xla.launch")
+    return any(word in s.module.data for s in analysis.scopes.values() for word in words)
+
+
+def _broadcast(analysis: Analysis, module: Module) -> frozenset[str]:
+    return broadcast_parts(analysis) if NAMES_INFINITE.search(module.data) else frozenset()
+
+
+@lru_cache(maxsize=2)
+def _give_all(analysis: Analysis) -> frozenset[Path]:
+    """Return the files of a project from which another one imports `*`."""
+    places = (
+        analysis.project.find(scope.module.path, star.module, star.level)
+        for scope in analysis.scopes.values()
+        for star in scope.stars
+    )
+    files = (file_of(place) for place in places if place is not None)
+    return frozenset(file for file in files if file is not None)
+
+
+def _on_accelerator(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, bool | None]]:
+    """Yield the line of each loop of a file that trains or evaluates, and whether on an accelerator."""
+    for scope in (top, *top.functions):
+        for root in scope.roots:
+            for region in analysis.regions(root):
+                if region.loop is not None and (
+                    region in analysis.step_loops
+                    or may_evaluate(analysis, region, top, forwards_of(analysis))
+                ):
+                    where = programs_of(analysis).on_accelerator(scope, region)
+                    yield region.loop.lineno, where
+
+
+def _sampled(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, bool | None]]:
+    """Yield the line of each loop of functions that take no gradients, and whether on an accelerator."""
+    for scope in top.functions:
+        for region in analysis.regions(scope.region) if scope in gradient_free(analysis) else ():
+            if region.loop is not None:
+                where = programs_of(analysis).on_accelerator(scope, region)
+                yield region.loop.lineno, where
+
+
+def _on_cpu(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, int]]:
+    """Yield the line of each loop that is said to run on the CPU, and that of what it moves elsewhere."""
+    if b"migrate:" not in top.module.data:
+        return
+    for scope in (top, *top.functions):
+        for region in (one for root in scope.roots for one in analysis.regions(root)):
+            if region.loop is not None and region.on_cpu:
+                yield region.loop.lineno, programs_of(analysis).moved_in(scope, region)
+
+
+def _early_seeds(analysis: Analysis, scope: ModuleScope) -> Iterator[End]:
+    """Yield the calls before the launch that run a seeding function of another file."""
+    launching = launching_of(analysis)
+    for call, at in launching.calls():
+        functions = analysis.running[call].functions
+        elsewhere = any(function.module is not scope.module for function in functions)
+        if at.module is scope.module and elsewhere and launching.seeds(call):
+            yield _end(call, scope.module)
+
+
+def _unused_marks(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
+    """Return the lines of the marks that make no step, and why."""
+    found = dict.fromkeys(scope.unused_marks, "no loop starts on this line or right below it")
+    for region in _regions(analysis, scope):
+        if region.marked and region not in analysis.step_loops:
+            why = "a loop around this one is marked, or captured as a CUDA graph: it holds no step"
+            found |= dict.fromkeys(region.marks, why)
+    return found
+
+
+def _open_loops(analysis: Analysis, scope: ModuleScope) -> dict[int, str]:
+    """Return the lines of the loops that may train, and what to do about each."""
+    found = dict(unfollowed_of(analysis, scope))
+    found |= halves_of(analysis, scope)
+    found |= {one.line: _by_hand(one) for one in registries_of(analysis).loops(scope)}
+    said = {line for line, moved in _on_cpu(analysis, scope) if not moved}
+    return {line: why for line, why in found.items() if line not in said}
+
+
+def _by_hand(hidden: Hidden) -> str:
+    """Return what to do about a loop that trains through a class chosen by name."""
+    more = f" and {len(hidden.classes) - MOST_CLASSES} more" * (len(hidden.classes) > MOST_CLASSES)
+    names = f"{', '.join(hidden.classes[:MOST_CLASSES])}{more}"
+    seen = f"trains in {names}" if names else "may train"
+    return (
+        f"`{hidden.call}` {seen}, and which class it is of is decided while the script runs: "
+        "if one turn of this loop is one step, write `# migrate: step` above it, or put the calls that "
+        "train in `with torch_xla.step():` by hand"
+    )
+
+
+def _local(analysis: Analysis, scope: ModuleScope) -> Iterator[str]:
+    """Yield the modules that a file imports, absolutely, and that are files of the project."""
+    for region in _regions(analysis, scope):
+        for binding, _ in region.imports:
+            if binding.level == 0:
+                for name in (binding.module.partition(".")[0], binding.module):
+                    place = analysis.project.find(scope.module.path, name)
+                    if place is not None and file_of(place) is not None:
+                        yield name
+
+
+def _regions(analysis: Analysis, scope: ModuleScope) -> Iterator[Region]:
+    for root in scope.all_roots:
+        yield from analysis.regions(root)
+
+
+def _end(call: ast.expr, module: Module) -> End:
+    line, offset = call.end_lineno or 0, call.end_col_offset or 0
+    return line, module.column(line, offset)

@@ -1,0 +1,409 @@
+"""The expressions of a file of which the rules may ask what they are: which device, or a module."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from migrate.catalogue.drawing import COMPOSED, HOST_TRANSFORMS
+from migrate.catalogue.prescan import concerns_rules
+from migrate.catalogue.words import MODULE_BASE
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.devices import (
+    follows_from_index,
+    kind_of,
+    type_before_colon,
+    type_with_index,
+)
+from migrate.model.calls.kind import Kind
+from migrate.model.calls.kinds import (
+    MODULES,
+    MOVES_INPUTS,
+    ON_SOME,
+    TRAITS,
+    Device,
+    External,
+    Instance,
+    Result,
+    Value,
+    class_around,
+)
+from migrate.model.calls.scopes import Binding, Class, ModuleScope, Scope
+
+# Methods and functions that take a device.
+TAKE = frozenset({"to", "cuda", "device", "to_empty", "set_device", "set_default_device", "str"})
+KEYWORDS = re.compile("dev|gpu|location|rank", re.IGNORECASE)
+# Of these the argument is a device and nothing else.
+MOVE = frozenset({"to", "cuda", "to_empty", "set_default_device"})
+# Calls of which rules of their own speak, whatever device they are given.
+OTHERS = ("torch.cuda.", "torch.Generator", "torch.autocast", "torch.amp.", "torch.distributed.")
+GENERATOR = "torch.Generator"
+# Methods by which a class hands the arguments of its constructor to its base.
+CONSTRUCTORS = frozenset({"__new__", "__init__"})
+# So many assignments are followed from a move to the number that it takes.
+DEEPEST = 5
+# What scripts call what they keep a device under.
+NAMES = re.compile("dev|gpu|cuda|acc|rank|local", re.IGNORECASE)
+
+# What transforms that draw on the host are called, at a glance.
+TRANSFORMS = re.compile(rb"Mix(up)?\b|Jitter|Random[A-Z]|Augment|RandAug")
+
+Asked = ast.Name | ast.Attribute | ast.Subscript | ast.Call
+
+
+def devices_of(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr, Kind]]:
+    """Yield the expressions of a file that are devices, and of which kind."""
+    evaluator = analysis.evaluator
+    seen: set[int] = set()
+    for node, scope in _candidates(analysis, top):
+        for part in _parts(node):
+            if id(part) not in seen:
+                seen.add(id(part))
+                kind = kind_of(evaluator.values(part, scope))
+                if kind is not Kind.UNKNOWN:
+                    yield part, kind
+    for node, scope in top.tested:
+        # Whether there is a device at all is another question than which replica this is.
+        if id(node) not in seen and kind_of(evaluator.values(node, scope)) is Kind.INDEX:
+            seen.add(id(node))
+            yield node, Kind.INDEX
+
+
+def indices_of(analysis: Analysis, top: ModuleScope) -> Iterator[ast.expr]:
+    """Yield the names, attributes, items and calls that a file computes with, or gives to a call or takes
+    as a position, and that are the index of a replica, or a number that is computed from it.
+    """
+    evaluator = analysis.evaluator
+    for node, scope in _computed_with(analysis, top):
+        if isinstance(node, Asked) and follows_from_index(evaluator.values(node, scope)):
+            yield node
+
+
+def held_by_some(analysis: Analysis, top: ModuleScope) -> Iterator[ast.expr]:
+    """Yield the names, attributes and calls that a file tests and that are None on some replicas only."""
+    compared = ((test.left, scope) for test, scope in top.compared)
+    for node, scope in (*top.tested, *compared):
+        if isinstance(node, Asked) and ON_SOME in analysis.evaluator.values(node, scope):
+            yield node
+
+
+def _computed_with(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr, Scope]]:
+    yield from top.computed
+    for compared, scope in top.compared:
+        yield from ((side, scope) for side in (compared.left, *compared.comparators))
+    for call, scope in analysis.calls_in(top):
+        yield from ((arg, scope) for arg in call.args)
+        yield from ((keyword.value, scope) for keyword in call.keywords)
+
+
+def is_module(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
+    """Whether all that `node` may be, as far as that is known, are modules."""
+    values = analysis.evaluator.values(node, scope) - TRAITS
+    return bool(values) and all(_is_one(value, analysis) for value in values)
+
+
+def models_of(analysis: Analysis, top: ModuleScope) -> Iterator[ast.expr]:
+    """Yield the expressions of a file that make, call, ask or hand on a module."""
+    for root in top.all_roots:
+        for region in analysis.regions(root):
+            for call, scope in region.calls:
+                for node in (call, *_in_call(call)):
+                    if is_module(node, scope, analysis):
+                        yield node
+
+
+def moved_inputs(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
+    """Yield the calls of a file of models that, on the GPU, move their inputs there themselves."""
+    for root in top.all_roots:
+        for region in analysis.regions(root):
+            for call, scope in region.calls:
+                if MOVES_INPUTS in analysis.evaluator.values(call.func, scope):
+                    yield call
+
+
+def given_moving_models(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
+    """Yield the calls of a file that are given a model which, on the GPU, moves its inputs there itself."""
+    for root in top.all_roots if _wraps_models(analysis) else ():
+        for region in analysis.regions(root):
+            for call, scope in region.calls:
+                values = (*call.args, *(keyword.value for keyword in call.keywords))
+                if any(
+                    isinstance(value, ast.Name | ast.Attribute)
+                    and MOVES_INPUTS in analysis.evaluator.values(value, scope)
+                    for value in values
+                ):
+                    yield call
+
+
+@lru_cache(maxsize=2)
+def _wraps_models(analysis: Analysis) -> bool:
+    return any(b"DistributedDataParallel" in one.data for one in analysis.project.modules.values())
+
+
+def host_transforms(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.Call, str]]:
+    """Yield the calls of a file of transforms that draw on the host, each with what makes the transform."""
+    made = _host_transforms(analysis)
+    if not made:
+        return
+    for root in top.all_roots:
+        for region in analysis.regions(root):
+            for call, scope in region.calls:
+                if not call.args or analysis.running[call].functions:
+                    continue
+                for value in analysis.evaluator.values(call.func, scope):
+                    if isinstance(value, Result) and value.name in made:
+                        yield call, value.name
+                        break
+                else:
+                    name = _composed_of(call.func, scope, made, analysis)
+                    if name is not None:
+                        yield call, name
+
+
+@lru_cache(maxsize=2)
+def _host_transforms(analysis: Analysis) -> frozenset[str]:
+    """Return the qualified names of such transforms that a project makes, or that its annotations name."""
+    if not any(TRANSFORMS.search(module.data) for module in analysis.project.modules.values()):
+        return frozenset()
+    found: dict[str, bool] = {}
+    for call, scope in analysis.evaluator.calls():
+        for name in _named(call.func, scope, analysis):
+            found[name] = found.get(name, False) or _cuts(call)
+    # A file alone may only name, in an annotation, what another one makes.
+    unmade = {f"timm.data.{name}" for name in ("Mixup", "mixup.Mixup")} - found.keys()
+    return frozenset(name for name, cuts in found.items() if cuts) | unmade
+
+
+def _named(node: ast.expr, scope: Scope, analysis: Analysis) -> list[str]:
+    """Return the qualified names that `node` has of transforms that draw on the host."""
+    if not TRANSFORMS.search(_last(node).encode()):
+        return []
+    values = analysis.evaluator.values(node, scope)
+    names = (value.name for value in values if isinstance(value, External))
+    return [name for name in names if HOST_TRANSFORMS.fullmatch(name)]
+
+
+def _last(node: ast.expr) -> str:
+    """Return the last part of a dotted name."""
+    return str(getattr(node, "attr", None) or getattr(node, "id", ""))
+
+
+def _cuts(call: ast.Call) -> bool:
+    """Whether the transform that `call` makes draws more than a factor: a Mixup may do CutMix."""
+    if _last(call.func) != "Mixup":
+        return True
+    given = [
+        keyword.value for keyword in call.keywords if (keyword.arg or "cutmix").startswith("cutmix")
+    ]
+    given += call.args[1:3]
+    return any(not (isinstance(one, ast.Constant) and not one.value) for one in given)
+
+
+def _composed_of(
+    node: ast.expr, scope: Scope, made: frozenset[str], analysis: Analysis
+) -> str | None:
+    """Return the transform of `made` that a composition of transforms, called as `node`, holds."""
+    if not isinstance(node, ast.Name | ast.Attribute):
+        return None
+    for binding in analysis.evaluator.origins(node, scope):
+        value = binding.value
+        if not isinstance(value, ast.Call):
+            continue
+        values = analysis.evaluator.values(value.func, binding.scope)
+        if any(isinstance(one, External) and COMPOSED.fullmatch(one.name) for one in values):
+            for part in ast.walk(value):
+                if isinstance(part, ast.Call):
+                    for name in _named(part.func, binding.scope, analysis):
+                        return name if name in made else None
+    return None
+
+
+@lru_cache(maxsize=2)
+def spelled_devices(analysis: Analysis) -> Mapping[Path, frozenset[tuple[int, int]]]:
+    """Return the strings and numbers of each file that are the device of some move, wherever that stands.
+
+    A number counts where the move takes a name or an attribute that is assigned it: `config.device`.
+    """
+    found: dict[Path, set[tuple[int, int]]] = defaultdict(set)
+    modules = {top.module.path: top.module for top in analysis.scopes.values()}
+    others = {path for path, module in modules.items() if not concerns_rules(module.data)}
+    for call, scope in analysis.evaluator.calls():
+        if scope.module.path in others:
+            continue  # also a file of another framework, whose tensors are moved as those of torch
+        last = getattr(call.func, "attr", "")
+        given = call.args[:1] if last in MOVE else []
+        named = [k.value for k in call.keywords if k.arg == "device"]
+        if named and not _is_of_others(call, scope, analysis):
+            given = [*given, *named]
+        for arg in given:
+            for value in analysis.evaluator.values(arg, scope):
+                if isinstance(value, Device) and value.spelled is not None:
+                    found[value.spelled[0]].add(value.spelled[1])
+            for number, at in _numbers_of(arg, scope, analysis):
+                found[at.module.path].add(_end_of(number, at))
+    for top in analysis.scopes.values():  # what a test compares is a number to the script
+        for compared, scope in top.compared:
+            for side in (compared.left, *compared.comparators):
+                for number, at in _numbers_of(side, scope, analysis):
+                    found[at.module.path].discard(_end_of(number, at))
+    return {path: frozenset(places) for path, places in found.items() if places}
+
+
+def _end_of(number: ast.Constant, scope: Scope) -> tuple[int, int]:
+    line = number.end_lineno or 0
+    return line, scope.module.column(line, number.end_col_offset or 0)
+
+
+def _numbers_of(
+    node: ast.expr, scope: Scope, analysis: Analysis, depth: int = DEEPEST
+) -> Iterator[tuple[ast.Constant, Scope]]:
+    """Yield the integers that `node` may be: its own, those of a choice, and those of what it is assigned."""
+    if depth == 0:
+        return
+    parts: list[ast.expr] = []
+    match node:
+        case ast.Constant(value=int()) if not isinstance(node.value, bool):
+            yield node, scope
+        case ast.IfExp(body=body, orelse=orelse):
+            parts = [body, orelse]
+        case ast.Subscript(value=ast.List(elts=elements) | ast.Tuple(elts=elements)):
+            parts = elements
+        case ast.Subscript(value=ast.Dict(values=elements)):
+            parts = elements
+        case ast.Name() | ast.Attribute():
+            for binding in analysis.evaluator.origins(node, scope):
+                if binding.value is not None:
+                    yield from _numbers_of(binding.value, binding.scope, analysis, depth - 1)
+    for part in parts:
+        yield from _numbers_of(part, scope, analysis, depth - 1)
+
+
+def generators_of(analysis: Analysis, top: ModuleScope) -> Iterator[ast.Call]:
+    """Yield the calls of a file that make a generator of torch by another name, as a class derived from it.
+
+    Of a class with a `__new__` of its own they are the calls of its base in there: the device that
+    the base is given decides.
+    """
+    if not _speaks_of_generators(analysis):
+        return
+    for call, scope in analysis.calls_in(top):
+        if _makes_generator(call, scope, analysis):
+            yield call
+
+
+@lru_cache(maxsize=2)
+def _speaks_of_generators(analysis: Analysis) -> bool:
+    return any(b"Generator" in one.data for one in analysis.project.modules.values())
+
+
+def _makes_generator(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    evaluator = analysis.evaluator
+    made: ast.expr = call.func
+    own = class_around(scope)
+    if isinstance(made, ast.Attribute) and made.attr in CONSTRUCTORS:
+        by_super = isinstance(made.value, ast.Call) and ast.unparse(made.value.func) == "super"
+        if own is None or not _derives_from_generator(own, analysis):
+            return False
+        base = External(GENERATOR)
+        return by_super or base in evaluator.values(made.value, scope)
+    if own is not None and ast.unparse(made) in ("cls", "self.__class__", "type(self)"):
+        return _is_made_by_generator(own, analysis)
+    values = evaluator.values(made, scope)
+    if any(isinstance(value, External) and value.name == "functools.partial" for value in values):
+        values = evaluator.values(call.args[0], scope) if call.args else frozenset()
+    return any(
+        value == External(GENERATOR)
+        or (isinstance(value, Class) and _is_made_by_generator(value, analysis))
+        for value in values
+    )
+
+
+def _derives_from_generator(made: Class, analysis: Analysis) -> bool:
+    return GENERATOR in analysis.evaluator.external_bases(made)
+
+
+def _is_made_by_generator(made: Class, analysis: Analysis) -> bool:
+    """Whether what a call gives the class `made` goes to the constructor of torch's generator as it is."""
+    return (
+        _derives_from_generator(made, analysis)
+        and analysis.evaluator.method(made, "__new__") is None
+    )
+
+
+def _is_of_others(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    values = analysis.evaluator.values(call.func, scope)
+    return any(isinstance(value, External) and value.name.startswith(OTHERS) for value in values)
+
+
+def _candidates(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.expr, Scope]]:
+    for root in top.all_roots:
+        for region in analysis.regions(root):
+            for call, scope in region.calls:
+                function = call.func
+                last = getattr(function, "attr", None) or getattr(function, "id", "")
+                if last in TAKE:
+                    yield from ((arg, scope) for arg in call.args)
+                elif (device := type_before_colon(call)) is not None:
+                    yield device, scope
+                for keyword in call.keywords:
+                    if KEYWORDS.search(keyword.arg or ""):
+                        yield keyword.value, scope
+    for compared, scope in top.compared:
+        yield from ((side, scope) for side in (compared.left, *compared.comparators))
+    yield from _bound(top)
+
+
+def _bound(top: ModuleScope) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield what is assigned, and returned, under names that may be a device's."""
+    scopes: list[dict[str, list[Binding]]] = [top.bindings]
+    for made in top.classes:
+        scopes += [made.bindings, made.attributes]
+    for function in top.functions:
+        scopes.append(function.bindings)
+        if NAMES.search(function.name):
+            yield from ((value, function) for value in function.returns)
+    for bindings in scopes:
+        for name, found in bindings.items():
+            if NAMES.search(name):
+                for one in found:
+                    if one.value is not None and one.kind == "value":
+                        yield one.value, one.scope
+
+
+def _parts(node: ast.expr) -> Iterator[Asked | ast.JoinedStr]:
+    """Yield what of an expression may be asked of: itself, both sides of a choice, `x` of `x.type`."""
+    first = type_with_index(node)
+    if first is not None:
+        yield from _parts(first)
+    match node:
+        case ast.JoinedStr():
+            yield node
+        case ast.IfExp(body=one, orelse=other):
+            yield from _parts(one)
+            yield from _parts(other)
+        case ast.Attribute(value=inner, attr="type" | "index"):
+            yield node
+            yield from _parts(inner)
+        case ast.Name() | ast.Attribute() | ast.Subscript() | ast.Call():
+            yield node
+
+
+def _in_call(call: ast.Call) -> Iterator[ast.expr]:
+    """Yield what is called, what that is an attribute of, and what is handed to it."""
+    for node in (call.func, *call.args, *(one.value for one in call.keywords)):
+        inner: ast.expr = node
+        while isinstance(inner, ast.Attribute | ast.Subscript):
+            yield inner
+            inner = inner.value
+        if isinstance(inner, ast.Name):
+            yield inner
+
+
+def _is_one(value: Value, analysis: Analysis) -> bool:
+    if not isinstance(value, Instance):
+        return value in MODULES
+    return any(MODULE_BASE.match(base) for base in analysis.evaluator.external_bases(value.of))

@@ -1,0 +1,111 @@
+"""Functions that make a batch of samples: what a DataLoader is given as `collate_fn`, and what that calls."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Set
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from migrate.catalogue.words import COLLATES
+from migrate.model.calls.callers import callers_of
+from migrate.model.calls.kinds import Instance, Partial
+from migrate.model.calls.scopes import Function
+
+if TYPE_CHECKING:
+    from migrate.model.calls.analysis import Analysis
+    from migrate.model.calls.scopes import Scope
+
+
+# Keywords by which a loader, or a trainer that makes one, is given such a function.
+GIVEN_AS = frozenset({"collate_fn", "data_collator"})
+
+
+@lru_cache(maxsize=2)
+def collating_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions and methods of a project that make batches.
+
+    A function makes them that some call is given as `collate_fn`, or that such a function hands its samples
+    to. The name decides only where no call of the function is seen.
+    """
+    waiting = [*_handed(analysis), *_named(analysis)]
+    found: set[Scope] = set()
+    while waiting:
+        function = waiting.pop()
+        if function not in found:
+            found.add(function)
+            waiting += _given_samples(function, analysis)
+    return frozenset(found)
+
+
+@lru_cache(maxsize=2)
+def gathering_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions that make batches, with all functions that these run."""
+    waiting: list[Scope] = [*collating_of(analysis)]
+    found: set[Scope] = set()
+    while waiting:
+        function = waiting.pop()
+        if isinstance(function, Function) and function not in found:
+            found.add(function)
+            for region in analysis.regions(function.region):
+                for call, _ in region.calls:
+                    waiting += analysis.running[call].functions
+    return frozenset(found)
+
+
+def _named(analysis: Analysis) -> Iterator[Function]:
+    """Yield the functions that nothing is seen to call, and whose name says that they make batches."""
+    callers = callers_of(analysis)
+    for scope in analysis.scopes.values():
+        for function in scope.functions:
+            of_class = function.owner is not None and function.name == "__call__"
+            name = function.owner.name if of_class and function.owner else function.name
+            if COLLATES.search(name) and function not in callers:
+                yield function
+
+
+def _handed(analysis: Analysis) -> Iterator[Function]:
+    """Yield the functions that some call is given to make batches with."""
+    evaluator = analysis.evaluator
+    for call, ran in analysis.running.items():
+        for keyword in call.keywords:
+            if keyword.arg not in GIVEN_AS or isinstance(keyword.value, ast.Constant):
+                continue
+            for value in evaluator.values(keyword.value, ran.scope):
+                match value:
+                    case Function():
+                        yield value
+                    case Partial(of):
+                        yield of
+                    case Instance(of):
+                        method = evaluator.method(of, "__call__")
+                        if method is not None:
+                            yield method
+
+
+def _given_samples(function: Function, analysis: Analysis) -> Iterator[Function]:
+    """Yield the functions that `function` calls with its samples, or with a list of a part of each."""
+    names = set(function.parameters)
+    regions = list(analysis.regions(function.region))
+    for _ in range(2):  # a name may be bound to another one
+        for name, bindings in function.bindings.items():
+            if any(b.value is not None and _holds_samples(b.value, names) for b in bindings):
+                names.add(name)
+    for region in regions:
+        for call, _ in region.calls:
+            if any(_holds_samples(arg, names) for arg in call.args):
+                yield from analysis.running[call].functions
+
+
+def _holds_samples(value: ast.expr, names: Set[str]) -> bool:
+    """Whether `value` is one of `names` or holds parts of these: `batch[0]`, `[x.ids for x in batch]`."""
+    match value:
+        case ast.Name(name):
+            return name in names
+        case ast.Subscript(of) | ast.Starred(of):
+            return _holds_samples(of, names)
+        case ast.ListComp(generators=[first, *_]) | ast.GeneratorExp(generators=[first, *_]):
+            return _holds_samples(first.iter, names)
+        case ast.Call(ast.Name("list" | "tuple" | "zip" | "sorted" | "map"), args):
+            return any(_holds_samples(one, names) for one in args)
+    return False

@@ -1,0 +1,96 @@
+"""Parameters that are handed, with the model, to code outside of the project: optimizers perhaps."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from migrate.catalogue.words import LOADER, MODEL, NO_OPTIMIZER
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.scopes import Function, Scope
+from migrate.model.objects.unfollowed import arguments, is_outside
+
+
+def handed_with(
+    model: str, given: Function, scope: Function, analysis: Analysis
+) -> Iterator[tuple[str, str]]:
+    """Yield the parameters that go with a model to code of which nothing is known, and that code.
+
+    Args:
+        model: how `scope` spells the model: `net`, `self.net`.
+        given: the function that has the parameters: `scope`, or what makes an object of its class.
+        scope: the function that moves the model.
+        analysis: of the project.
+    """
+    owner = _node_of(scope, analysis)
+    maker = _node_of(given, analysis)
+    if owner is None or maker is None:
+        return
+    for name in given.parameters:
+        default, annotations = given.declared.get(name, (None, []))
+        plain = default is None and not annotations and name not in ("self", "cls")
+        if not plain or any(word.fullmatch(name) for word in (NO_OPTIMIZER, LOADER, MODEL)):
+            continue
+        spelled = name if given is scope else _kept_as(name, maker)
+        if spelled is None or spelled == model:
+            continue
+        calls = list(_handing(spelled, model, scope, analysis))
+        places = (owner,) if given is scope else (maker, owner)
+        handed = {id(arg) for call in calls for arg in arguments(call)}
+        if calls and not _is_used(spelled, places, handed):
+            yield spelled, ast.unparse(calls[0].func)
+
+
+def _node_of(function: Function, analysis: Analysis) -> ast.AST | None:
+    nodes = function.module.nodes
+    defs = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return next(
+        (
+            n
+            for n in nodes
+            if isinstance(n, defs) and n.name == function.name and _is_at(n, function)
+        ),
+        None,
+    )
+
+
+def _is_at(node: ast.FunctionDef | ast.AsyncFunctionDef, function: Function) -> bool:
+    return node.lineno == function.line
+
+
+def _kept_as(name: str, maker: ast.AST) -> str | None:
+    """Return the attribute in which the parameter `name` is kept: `self.o` of `self.o = o`."""
+    for node in ast.walk(maker):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], node.value
+            pairs = [(target, value)]
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                pairs = list(zip(target.elts, value.elts, strict=False))
+            for one, other in pairs:
+                kept = isinstance(one, ast.Attribute) and isinstance(other, ast.Name)
+                if kept and getattr(other, "id", "") == name:
+                    return ast.unparse(one)
+    return None
+
+
+def _handing(spelled: str, model: str, scope: Scope, analysis: Analysis) -> Iterator[ast.Call]:
+    """Yield the calls in `scope` of what is not in the project that are given the model and `spelled`."""
+    assert isinstance(scope, Function)
+    for region in analysis.regions(scope.region):
+        for call, at in region.calls:
+            given = [ast.unparse(arg) for arg in arguments(call)]
+            if model not in given or spelled not in given:
+                continue
+            if is_outside(call, at, analysis):
+                yield call
+
+
+def _is_used(spelled: str, places: tuple[ast.AST, ...], handed: set[int]) -> bool:
+    """Whether something else than handing it on is done with what is spelled so."""
+    for place in places:
+        for node in ast.walk(place):
+            if not isinstance(node, ast.Name | ast.Attribute) or id(node) in handed:
+                continue
+            if isinstance(node.ctx, ast.Load) and ast.unparse(node) == spelled:
+                return True
+    return False

@@ -1,0 +1,524 @@
+"""Which object an expression is: followed back to the calls that make it, through all files of a project.
+
+Names, attributes, items, returned tuples and the arguments of calls are followed. Two expressions may be the
+same object where the same call has made them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Literal, NamedTuple
+
+from migrate.catalogue.words import (
+    FIRST_ARGUMENT,
+    HOST_BUILTINS,
+    HOST_ROOTS,
+    MAKES_MODEL,
+    MODULE_METHODS,
+)
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.callers import callers_of
+from migrate.model.calls.devices import may_be_accelerator
+from migrate.model.calls.kinds import External, Instance
+from migrate.model.calls.passing import passed_by
+from migrate.model.calls.scopes import Binding, Class, Function, ModuleScope, Scope
+from migrate.model.objects.asked import is_module
+from migrate.model.objects.programs import programs_of
+
+# Methods of a module that return the module.
+SAME = MODULE_METHODS | {"to_empty", "share_memory", "type"}
+MOVES = frozenset({"to", "cuda", "to_empty"})
+# Modules of torch that stand for the module that they are given.
+WRAPPERS = re.compile(
+    r"torch\.compile$|torch\.jit\.\w+$|.*(DataParallel|AveragedModel)$|copy\.(deep)?copy$"
+)
+# Modules of torch that hold others, and nothing else.
+HOLDERS = re.compile(r"torch\.nn\.(modules\.container\.)?(ModuleDict|ModuleList|Sequential)")
+# Methods of containers that return what is in them.
+TAKEN = frozenset({"values", "items", "get", "pop", "copy", "popitem"})
+BUILDS = frozenset({"__init__", "__post_init__"})
+KEEPS = frozenset({"append", "add", "extend", "insert", "appendleft"})
+MOST = 3000  # steps back from one expression
+DEEPEST = 4  # calls of which it is remembered which of them led into a function
+CALLERS = 3  # functions up to a `with torch.device(…)`
+
+Call = tuple[ast.Call, Scope]
+Position = tuple[int, int]
+How = Literal["value", "elements"] | int | tuple[str]
+Role = Literal["same", "whole", "part"]
+# A call, or the parameter or attribute of which nothing is known.
+Site = ast.Call | tuple[object, str]
+
+
+class Argument(NamedTuple):
+    """What a call passes for a parameter: nothing known where `node` is None."""
+
+    node: ast.expr | None
+    scope: Scope
+    call: ast.Call
+
+
+class Step(NamedTuple):
+    """An expression on the way back.
+
+    Args:
+        node, scope: the expression.
+        how: the expression itself, its elements, its element number `how`, or its item of that key.
+        stack: the calls by which the way has led into the functions around.
+        role: whether it is the object, something that contains the object, or a part of it.
+        before: in this scope only what is bound before this position counts.
+        certain: whether a move on the way has happened for certain.
+    """
+
+    node: ast.expr
+    scope: Scope
+    how: How = "value"
+    stack: tuple[Call, ...] = ()
+    role: Role = "same"
+    before: tuple[Scope, Position] | None = None
+    certain: bool = True
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells this step from others."""
+        calls = tuple(id(call) for call, _ in self.stack)
+        return id(self.node), id(self.scope), self.how, calls, self.role, self.certain
+
+
+@dataclass
+class Origin:
+    """The calls that make an object.
+
+    Args:
+        made, wholes, parts: the calls that make the object, what contains it, and what it contains.
+        unknown: the parameters (a function and a name) of which it is not known what they are given.
+        moved: whether it is on an accelerator for certain where it is made, or moved on the way here.
+    """
+
+    made: set[Site] = field(default_factory=set)
+    wholes: set[Site] = field(default_factory=set)
+    parts: set[Site] = field(default_factory=set)
+    unknown: set[tuple[Function, str]] = field(default_factory=set)
+    moved: bool = False
+
+    def covers(self, other: Origin) -> bool:
+        """Whether what is done to this object is done to all of `other`."""
+        return not (self.made | self.parts).isdisjoint(other.made | other.wholes)
+
+    def touches(self, other: Origin) -> bool:
+        """Whether what is done to this object is done to `other`, or to a part of it."""
+        return self.covers(other) or not self.wholes.isdisjoint(other.made)
+
+
+class Objects:
+    """The objects of a project.
+
+    Args:
+        analysis: of the project.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+        self._evaluator = analysis.evaluator
+        self._known: dict[tuple[object, ...], Origin] = {}
+
+    def origin(
+        self,
+        node: ast.expr,
+        scope: Scope,
+        stack: tuple[Call, ...] = (),
+        before: Position | None = None,
+    ) -> Origin:
+        """Return what makes `node`, as seen in `scope` at the position `before`."""
+        start = Step(
+            node, scope, stack=stack, before=(scope, before) if before is not None else None
+        )
+        key = (*start.key, before)
+        if key not in self._known:
+            self._known[key] = self._follow(start)
+        return self._known[key]
+
+    def _follow(self, start: Step) -> Origin:
+        found = Origin()
+        seen: set[tuple[object, ...]] = set()
+        waiting = [start]
+        while waiting and len(seen) < MOST:
+            step = waiting.pop()
+            if step.key not in seen:
+                seen.add(step.key)
+                waiting += self._back(step, found)
+        return found
+
+    def arguments(self, function: Function, name: str) -> list[Argument]:
+        """Return what the calls of the project pass for a parameter."""
+        return self._arguments.get((function, name), [])
+
+    def is_move(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether `call` moves its receiver to an accelerator, or to a device that is not known."""
+        function = call.func
+        if not isinstance(function, ast.Attribute) or function.attr not in MOVES:
+            return False
+        return programs_of(self._analysis).may_be_move(call, scope)
+
+    def _back(self, step: Step, found: Origin) -> Iterator[Step]:
+        match step.node:
+            case ast.Name(id=name):
+                bindings = list(self._evaluator.bindings_of(name, step.scope))
+                yield from self._bound(bindings, step, found)
+            case ast.Attribute():
+                yield from self._attribute(step.node, step, found)
+            case ast.Call():
+                yield from self._call(step.node, step, found)
+            case ast.Subscript(value=container, slice=index):
+                how: How = "elements"
+                if isinstance(index, ast.Constant) and isinstance(index.value, int | str):
+                    how = index.value if isinstance(index.value, int) else (index.value,)
+                yield step._replace(node=container, how=how)
+            case ast.IfExp(body=one, orelse=other) | ast.BinOp(left=one, right=other):
+                yield step._replace(node=one)
+                yield step._replace(node=other)
+            case ast.BoolOp(values=parts):
+                yield from (step._replace(node=part) for part in parts)
+            case ast.NamedExpr(value=value) | ast.Await(value=value) | ast.Starred(value=value):
+                yield step._replace(node=value)
+            case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
+                yield from self._displayed(parts, step)
+            case ast.Dict(keys=keys, values=values):
+                for key, value in zip(keys, values, strict=True):
+                    known = isinstance(key, ast.Constant) and isinstance(step.how, tuple)
+                    if not known or (key.value,) == step.how:  # type: ignore[union-attr]
+                        yield step._replace(node=value, how="value")
+            case (
+                ast.ListComp(elt=part)
+                | ast.SetComp(elt=part)
+                | ast.GeneratorExp(elt=part)
+                | ast.DictComp(value=part)
+            ):
+                yield step._replace(node=part, how="value")
+
+    def _displayed(self, parts: list[ast.expr], step: Step) -> Iterator[Step]:
+        starred = any(isinstance(part, ast.Starred) for part in parts)
+        if isinstance(step.how, int) and not starred and -len(parts) <= step.how < len(parts):
+            yield step._replace(node=parts[step.how], how="value")
+            return
+        for part in parts:
+            if isinstance(part, ast.Starred):
+                yield step._replace(node=part.value, how="elements")
+            else:
+                yield step._replace(node=part, how="value")
+
+    def _bound(self, bindings: list[Binding], step: Step, found: Origin) -> Iterator[Step]:
+        here = [one for one in bindings if not self._is_later(one, step)]
+        text = ast.unparse(step.node)
+        if step.how != "value":
+            for kept, scope in self._kept.get((step.scope.top, text), ()):
+                yield Step(kept, scope, role=step.role, certain=False)
+            yield from self._put_at(step)
+        for binding in here or bindings:
+            yield from self._binding(binding, step, found)
+        if not bindings:
+            found_in = _owner(step.node, step.scope)
+            _add(found, step.role, (found_in, text))
+
+    def _put_at(self, step: Step) -> Iterator[Step]:
+        """Yield what is assigned to the item: `models["g"] = net`."""
+        if isinstance(step.how, tuple):
+            for container, binding in step.scope.top.assigned.get(step.how[0], ()):
+                if binding.value is not None and ast.dump(container) == ast.dump(step.node):
+                    yield Step(binding.value, binding.scope, role=step.role, certain=False)
+
+    def _is_later(self, binding: Binding, step: Step) -> bool:
+        if step.before is None or binding.value is None:
+            return False
+        scope, position = step.before
+        return binding.scope is scope and end(binding.value) >= position
+
+    def _binding(self, binding: Binding, step: Step, found: Origin) -> Iterator[Step]:
+        near = binding.scope is step.scope
+        stack = step.stack if near else ()
+        match binding.kind:
+            case "param":
+                assert isinstance(binding.scope, Function)
+                yield from self._parameter(
+                    binding.scope, binding.name, step._replace(stack=stack), found
+                )
+            case "value" | "element" | "item" if binding.value is not None:
+                how = step.how
+                if binding.kind == "element":
+                    how = "elements"
+                elif binding.kind == "item":
+                    how = binding.index
+                built = not isinstance(binding.scope, Function) or binding.scope.name in BUILDS
+                named = isinstance(step.node, ast.Name)
+                yield Step(
+                    binding.value,
+                    binding.scope,
+                    how,
+                    stack,
+                    step.role,
+                    (binding.scope, end(binding.value)) if near else None,
+                    step.certain and (near or built or named),
+                )
+            case "scope" if isinstance(binding.scope, Function):
+                if binding.scope.is_a("property", "cached_property"):
+                    for value in binding.scope.returns:
+                        yield Step(value, binding.scope, step.how, role=step.role, certain=False)
+
+    def _parameter(
+        self, function: Function, name: str, step: Step, found: Origin
+    ) -> Iterator[Step]:
+        last = step.stack[-1] if step.stack else None
+        if function.owner is not None and function.is_bound and function.parameters[:1] == [name]:
+            receiver = last[0].func if last is not None else None
+            if (
+                last is not None
+                and isinstance(receiver, ast.Attribute)
+                and not _is_super(receiver.value)
+                and function in self._analysis.running[last[0]].functions
+            ):
+                yield Step(receiver.value, last[1], step.how, step.stack[:-1], step.role)
+            elif last is not None and function.name in BUILDS and isinstance(receiver, ast.Name):
+                _add(found, step.role, last[0])
+            else:
+                self._instances(function.owner, step, found)
+            return
+        arguments = self._arguments.get((function, name), [])
+        led = [one for one in arguments if last is not None and one.call is last[0]]
+        stack = step.stack[:-1] if led else ()
+        for one in led or arguments:
+            if one.node is not None:
+                before = one.scope, end(one.call)
+                yield Step(one.node, one.scope, step.how, stack, step.role, before, step.certain)
+        default, _ = function.declared.get(name, (None, []))
+        given = default is not None and not isinstance(default, ast.Constant)
+        if default is not None and given:
+            yield Step(default, function.parent or function, step.how, role=step.role)
+        if not given and not any(one.node is not None for one in led or arguments):
+            found.unknown.add((function, name))
+            _add(found, step.role, (function, name))
+
+    def _instances(self, owner: Class, step: Step, found: Origin) -> None:
+        sites: list[Site] = []
+        for related in self._evaluator.relatives(owner, exact=False):
+            sites += self._constructed.get(related, ())
+        for site in sites or [(owner, "self")]:
+            _add(found, step.role, site)
+
+    def _attribute(self, node: ast.Attribute, step: Step, found: Origin) -> Iterator[Step]:
+        receiver, name = node.value, node.attr
+        members = list(self._evaluator.members_of(receiver, name, step.scope))
+        fields = [
+            one
+            for value in self._evaluator.values(receiver, step.scope)
+            if isinstance(value, Instance)
+            for related in self._evaluator.relatives(value.of, value.exact)
+            for one in self._arguments.get((related, name), ())
+            if one.node is not None
+        ]
+        for one in fields:
+            assert one.node is not None
+            yield Step(
+                one.node,
+                one.scope,
+                step.how,
+                (),
+                step.role,
+                (one.scope, end(one.call)),
+                step.certain,
+            )
+        if name in ("module", "_orig_mod") and not members and not fields:
+            yield step._replace(node=receiver)
+            return
+        if step.role == "same" and is_module(receiver, step.scope, self._analysis):
+            yield step._replace(node=receiver, how="value", role="whole")
+        if members or not fields:
+            yield from self._bound(members, step, found)
+
+    def _call(self, node: ast.Call, step: Step, found: Origin) -> Iterator[Step]:
+        function, scope = node.func, step.scope
+        ran = self._analysis.running.get(node)
+        functions = ran.functions if ran is not None else []
+        values = self._evaluator.values(function, scope)
+        if isinstance(function, ast.Attribute):
+            of_module = is_module(function.value, scope, self._analysis)
+            if function.attr in SAME and (not functions or of_module):
+                if step.certain and step.role != "part" and self.is_move(node, scope):
+                    found.moved = True
+                yield step._replace(node=function.value)
+                return
+            if function.attr in TAKEN and not functions:
+                yield step._replace(node=function.value, how="elements")
+                return
+        if any(isinstance(value, Class) for value in values):
+            self._made(node, step, found)
+            yield from self._given(node, step, "part")
+            return
+        if functions:
+            stack = (*step.stack, (node, scope))[-DEEPEST:]
+            for one in functions:
+                for returned in one.returns:
+                    yield Step(returned, one, step.how, stack, step.role, certain=step.certain)
+            return
+        yield from self._of_library(node, step, found)
+
+    def _of_library(self, node: ast.Call, step: Step, found: Origin) -> Iterator[Step]:
+        values = self._evaluator.values(node.func, step.scope)
+        names = [value.name for value in values if isinstance(value, External)]
+        last = getattr(node.func, "id", "")
+        if not names and last in HOST_BUILTINS | FIRST_ARGUMENT | {"enumerate", "dict", "vars"}:
+            for arg in (*node.args, *(keyword.value for keyword in node.keywords)):
+                yield step._replace(node=arg, how="elements")
+            return
+        self._made(node, step, found)
+        wraps = any(WRAPPERS.match(name) for name in names)
+        if any(HOLDERS.fullmatch(name) for name in names) and _holds_one(node):
+            yield from self._given(node, step, step.role)  # it has no weights of its own
+        elif not wraps and any(MAKES_MODEL.match(name) for name in names):
+            yield from self._given(node, step, "part")
+        elif wraps or not any(name.split(".")[0] in HOST_ROOTS | {"torch"} for name in names):
+            if isinstance(step.how, int):  # model, optimizer = amp.initialize(model, optimizer)
+                if step.how < len(node.args):
+                    yield step._replace(node=node.args[step.how], how="value")
+            else:
+                yield from self._given(node, step, step.role)
+
+    def _given(self, node: ast.Call, step: Step, role: Role) -> Iterator[Step]:
+        if role == "part" and step.role == "whole":
+            return
+        for arg in (*node.args, *(keyword.value for keyword in node.keywords)):
+            how: How = "elements" if isinstance(arg, ast.List | ast.Tuple | ast.Dict) else "value"
+            yield step._replace(node=arg, how=how, role=role)
+
+    def _made(self, node: ast.Call, step: Step, found: Origin) -> None:
+        _add(found, step.role, node)
+        if step.role != "part" and self._is_made_there(node, step.scope):
+            found.moved = True
+
+    def _is_made_there(self, node: ast.Call, scope: Scope) -> bool:
+        """Whether `node` makes its object on an accelerator."""
+        for keyword in node.keywords:
+            if keyword.arg == "device":
+                return may_be_accelerator(self._evaluator.values(keyword.value, scope))
+        return self._by_default or self._is_within_device(node, scope, CALLERS)
+
+    def _is_within_device(self, node: ast.Call, scope: Scope, depth: int) -> bool:
+        lines = self._device_lines.get(scope.top, ())
+        if any(first <= node.lineno <= last for first, last in lines):
+            return True
+        if not isinstance(scope, Function) or not depth or not self._device_lines:
+            return False
+        callers = callers_of(self._analysis).get(scope, ())
+        return bool(callers) and all(
+            self._is_within_device(call, at, depth - 1) for call, at in callers if at is not scope
+        )
+
+    @cached_property
+    def _device_lines(self) -> dict[ModuleScope, list[tuple[int, int]]]:
+        """The lines below each `with torch.device(…)` of an accelerator."""
+        found: dict[ModuleScope, list[tuple[int, int]]] = defaultdict(list)
+        for top in self._analysis.scopes.values():
+            if b"device" not in top.module.data:
+                continue
+            for node in top.module.nodes:
+                if isinstance(node, ast.With):
+                    scope = self._scope_of(node, top)
+                    for item in node.items:
+                        values = self._evaluator.values(item.context_expr, scope)
+                        # `with torch.cuda.device(0)` names the current GPU: nothing is made there.
+                        if may_be_accelerator(values):
+                            found[top].append((node.lineno, node.end_lineno or node.lineno))
+        return dict(found)
+
+    def _scope_of(self, node: ast.With, top: ModuleScope) -> Scope:
+        for root in top.all_roots:
+            for region in self._analysis.regions(root):
+                for call, scope in (*region.entered, *region.calls):
+                    if node.lineno <= call.lineno <= (node.end_lineno or 0):
+                        return scope
+        return top
+
+    @cached_property
+    def _by_default(self) -> bool:
+        """Whether the project makes tensors and modules on an accelerator unless told otherwise."""
+        return any(
+            call.args
+            and b"set_default_device" in scope.top.module.data
+            and External("torch.set_default_device") in self._evaluator.values(call.func, scope)
+            and may_be_accelerator(self._evaluator.values(call.args[0], scope))
+            for call, scope in self._evaluator.calls()
+        )
+
+    @cached_property
+    def _arguments(self) -> dict[tuple[Function | Class, str], list[Argument]]:
+        found: dict[tuple[Function | Class, str], list[Argument]] = defaultdict(list)
+        for call, ran in self._analysis.running.items():
+            for one in passed_by(ran, self._evaluator):
+                found[one.to, one.name].append(Argument(one.node, ran.scope, call))
+        return dict(found)
+
+    @cached_property
+    def _constructed(self) -> dict[Class, list[ast.Call]]:
+        found: dict[Class, list[ast.Call]] = defaultdict(list)
+        for call, scope in self._evaluator.calls():
+            for value in self._evaluator.values(call.func, scope):
+                if isinstance(value, Class):
+                    found[value].append(call)
+        return dict(found)
+
+    @cached_property
+    def _kept(self) -> dict[tuple[ModuleScope, str], list[tuple[ast.expr, Scope]]]:
+        """What is added to containers, by their text: `models.append(net)`."""
+        found: dict[tuple[ModuleScope, str], list[tuple[ast.expr, Scope]]] = defaultdict(list)
+        for call, scope in self._evaluator.calls():
+            if isinstance(call.func, ast.Attribute) and call.func.attr in KEEPS:
+                text = ast.unparse(call.func.value)
+                found[scope.top, text] += [(arg, scope) for arg in call.args]
+        return dict(found)
+
+
+@lru_cache(maxsize=2)
+def objects_of(analysis: Analysis) -> Objects:
+    """Return the objects of an analysed project; made once, for all files."""
+    return Objects(analysis)
+
+
+def end(node: ast.expr) -> Position:
+    """Return where `node` ends: of two calls, the one that ends first runs first."""
+    return node.end_lineno or 0, node.end_col_offset or 0
+
+
+def _add(found: Origin, role: Role, site: Site) -> None:
+    {"same": found.made, "whole": found.wholes, "part": found.parts}[role].add(site)
+
+
+def _holds_one(node: ast.Call) -> bool:
+    """Whether a container is given one module: `ModuleDict({"net": net})`, `Sequential(net)`."""
+    if len(node.args) != 1 or node.keywords:
+        return False
+    match node.args[0]:
+        case ast.Starred() | ast.ListComp() | ast.GeneratorExp() | ast.DictComp():
+            return False
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            return len(parts) == 1 and not isinstance(parts[0], ast.Starred)
+        case ast.Dict(keys=keys):
+            return len(keys) == 1 and keys[0] is not None
+    return getattr(node.func, "attr", getattr(node.func, "id", "")) == "Sequential"
+
+
+def _is_super(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and getattr(node.func, "id", "") == "super"
+
+
+def _owner(node: ast.expr, scope: Scope) -> object:
+    """Return what an unknown name or attribute belongs to: the class for `self.x`, else the file."""
+    around: Scope | None = scope
+    while around is not None:
+        if isinstance(around, Function) and around.owner is not None:
+            return around.owner
+        around = around.parent
+    return scope if isinstance(node, ast.Name) else scope.top

@@ -1,0 +1,751 @@
+"""Optimizers, by what makes them, and whether their model is on the accelerator by then.
+
+An optimizer is what a class makes that derives from `torch.optim.Optimizer`, also one that is chosen while
+the script runs. What only has a name is one by how it is used, and by its name where nothing uses it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from migrate.catalogue.words import (
+    KEEPING,
+    LIBRARY_OPTIMIZER,
+    MODEL,
+    OPTIMIZER,
+    SCHEDULER,
+    TORCH_OPTIMIZER,
+    TORCH_OPTIMIZER_BASE,
+)
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.callers import callers_of
+from migrate.model.calls.effect import Effect
+from migrate.model.calls.kind import Kind
+from migrate.model.calls.kinds import UNKNOWN, Device, External
+from migrate.model.calls.scopes import Class, Function, ModuleScope, Scope
+from migrate.model.calls.training import is_optimizer_value
+from migrate.model.objects.apart import scripts_of
+from migrate.model.objects.asked import is_module
+from migrate.model.objects.handed import handed_with
+from migrate.model.objects.objects import WRAPPERS, Origin, end, objects_of
+from migrate.model.objects.programs import programs_of
+
+# Functions of torch that compute with tensors.
+TORCH_FUNCTION = re.compile(r"torch\.(nn\.functional\.|linalg\.|special\.|fft\.)?[a-z_]\w*")
+SWITCH = "torch.__future__.set_swap_module_params_on_conversion"
+SCHEDULES = re.compile(r"torch\.optim\.lr_scheduler\.")
+SHARDS = ".FullyShardedDataParallel"
+LOADS = b".load_state_dict("
+# What the annotation of settings says.
+SETTINGS = re.compile(r"\b(dict|Dict|Mapping|str|int|float|bool|list|List|\w*Conf(ig)?)\b")
+# What gives a parameter an attribute or a hook, in a loop over parameters.
+MARKS = re.compile(rb"for [^\n]*parameters\(")
+HOOKS = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
+# Calls that give the parameters of a module.
+PARAMETERS = frozenset({"parameters", "named_parameters"})
+# Methods that modules have, and nothing else that is moved.
+OF_MODULES = frozenset(
+    {
+        "eval",
+        "train",
+        "parameters",
+        "named_parameters",
+        "modules",
+        "named_modules",
+        "load_state_dict",
+    }
+)
+# Methods that optimizers have: what they give is no optimizer.
+OF_OPTIMIZERS = frozenset({"add_param_group", "load_state_dict", "state_dict", "step", "zero_grad"})
+BUILDS = ("__init__", "__post_init__", "setup")
+DEEPEST = 6  # calls down to a move, and up to the callers of a function
+MOST_GOALS = 8  # ways to an optimizer that are told apart
+EXPRESSIONS = 40  # that are gone through for the class of an optimizer, or for its model
+
+Position = tuple[int, int]
+Call = tuple[ast.Call, Scope]
+
+
+@dataclass(frozen=True)
+class Early:
+    """An optimizer that is made before its model is on the accelerator.
+
+    Args:
+        moves: the files and lines of the moves that come later.
+        at_moves: whether torch's switch goes on at these moves; else where the optimizer is made.
+    """
+
+    moves: tuple[tuple[Path, int], ...]
+    at_moves: bool
+
+
+@dataclass(frozen=True)
+class FileOptimizers:
+    """The optimizers that one file makes, and its moves of models that have one already.
+
+    Args:
+        made: the calls that make an optimizer, of whatever class.
+        settled: those of them whose model is on the accelerator by then, or keeps its parameters.
+        early: those whose model moves only later.
+        moves: the moves of models whose optimizer may exist already: the optimizers of this file that do,
+            and whether there are others, of other files or given by callers that are not known.
+        handed: the moves of models that go, with a parameter of which nothing is known, to code that is not
+            in the project: what is handed, and what to.
+        marked: the calls of `parameters()` of a loop that gives parameters attributes or hooks, whose model
+            moves only later.
+    """
+
+    made: frozenset[Position] = frozenset()
+    settled: frozenset[Position] = frozenset()
+    early: Mapping[Position, Early] = field(default_factory=dict)
+    moves: Mapping[Position, tuple[frozenset[Position], bool]] = field(default_factory=dict)
+    handed: Mapping[Position, tuple[str, str]] = field(default_factory=dict)
+    marked: frozenset[Position] = frozenset()
+
+
+class Optimizers:
+    """The optimizers of a project.
+
+    Args:
+        analysis: of the project.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+        self._evaluator = analysis.evaluator
+        self._objects = objects_of(analysis)
+        self._handed_on: dict[ast.Call, tuple[str, str]] = {}  # filled with `_given_both`
+        self._bound_to: dict[tuple[ast.expr, int], list[tuple[ast.expr, Scope]]] = {}
+        self._with_parameters: dict[ast.expr, list[ast.Call]] = {}
+
+    def of_file(self, top: ModuleScope, alone: bool) -> FileOptimizers:
+        """Return the optimizers of a file; `alone`: where only this file is rewritten."""
+        if not self._may_be_early:
+            return FileOptimizers(
+                frozenset(_at(call, top) for call, at in self._made if at.top is top)
+            )
+        made, settled = set(), set()
+        early: dict[Position, Early] = {}
+        moves: dict[Position, tuple[set[Position], list[bool]]] = {}
+        for call, scope in self._made:
+            here = scope.top is top
+            if here:
+                made.add(_at(call, top))
+            late = self._late_moves.get(call)
+            if late is None:
+                if here:
+                    settled.add(_at(call, top))
+                continue
+            is_own = self._is_of_own_model(call, scope)
+            elsewhere = any(at.top is not scope.top for _, at in late)
+            in_lambda = any(at.name == "<lambda>" for _, at in late)
+            at_moves = not is_own and not in_lambda and not (alone and elsewhere)
+            if here and late:
+                places = sorted({(at.module.path, one.lineno) for one, at in late})
+                early[_at(call, top)] = Early(tuple(places), at_moves)
+            for one, at in late:
+                if at.top is top:
+                    own, others = moves.setdefault(_at(one, top), (set(), []))
+                    if here:
+                        own.add(_at(call, top))
+                    else:
+                        others.append(at_moves)
+        for move, at in self._given_both:
+            if at.top is top:
+                moves.setdefault(_at(move, top), (set(), []))[1].append(True)
+        scopes = dict(self._moves)
+        handed = {
+            _at(move, top): handed
+            for move, handed in self._handed_on.items()
+            if scopes[move].top is top
+        }
+        return FileOptimizers(
+            frozenset(made),
+            frozenset(settled),
+            early,
+            {place: (frozenset(own), any(others)) for place, (own, others) in moves.items()},
+            handed,
+            frozenset(self._marked(top)),
+        )
+
+    def _marked(self, top: ModuleScope) -> Iterator[Position]:
+        """Yield the ends of the calls of `parameters()` that a loop goes over before the model moves."""
+        if MARKS.search(top.module.data) is None:
+            return
+        loops = {
+            part
+            for node in top.module.nodes
+            if isinstance(node, ast.For) and _marks(node)
+            for part in ast.walk(node.iter)
+            if isinstance(part, ast.Call) and _is_parameters(part)
+        }
+        for call, scope in self._evaluator.calls() if loops else ():
+            if call not in loops or not isinstance(call.func, ast.Attribute):
+                continue
+            model = call.func.value
+            goal = self._goal(model, scope, call, scope, ())
+            unmoved = [] if goal.moved else self._unmoved(call, scope, model, scope)
+            if any(
+                self._moves_later(one, to, goal)
+                for one, to in (self._moves if unmoved else ())
+                if not scripts_of(self._analysis).are_apart(to, scope)
+                for goal in unmoved[:MOST_GOALS]
+            ):
+                yield _at(call, top)
+
+    @cached_property
+    def _may_be_early(self) -> bool:
+        return bool(self._moves)
+
+    @cached_property
+    def _made(self) -> list[Call]:
+        """The calls that make an optimizer."""
+        return [
+            (call, scope)
+            for call, scope in self._evaluator.calls()
+            if self._is_made_by(call, scope)
+        ]
+
+    @cached_property
+    def _moves(self) -> list[Call]:
+        """The calls that move something to an accelerator, or may."""
+        return [
+            (call, scope)
+            for call, scope in self._evaluator.calls()
+            if self._objects.is_move(call, scope)
+        ]
+
+    def _is_made_by(self, call: ast.Call, scope: Scope) -> bool:
+        values = self._evaluator.values(call.func, scope)
+        names = [value.name for value in values if isinstance(value, External)]
+        if any(TORCH_OPTIMIZER.fullmatch(name) for name in names):
+            return True
+        for value in values:
+            if isinstance(value, Class):
+                bases = self._evaluator.external_bases(value)
+                if any(TORCH_OPTIMIZER_BASE.match(base) for base in bases):
+                    return True
+        if self._analysis.running[call].functions or not self._gives_parameters(call, scope):
+            return False
+        if any(LIBRARY_OPTIMIZER.search(n) and not SCHEDULER.search(n) for n in names):
+            return True
+        return not names and self._is_chosen(call.func, scope)
+
+    def _is_chosen(self, function: ast.expr, scope: Scope) -> bool:
+        """Whether the class `function` is chosen among those of torch: `getattr(torch.optim, name)`.
+
+        A method of an optimizer, or of what holds one, is no class: `state.update(…)`.
+        """
+        if isinstance(function, ast.Attribute) and function.attr in KEEPING | OF_OPTIMIZERS:
+            return False
+        made: set[ast.expr] = set()
+        for node, at in self._behind(function, scope):
+            for part in ast.walk(node):  # what is called comes before the names in it
+                if isinstance(part, ast.Call):
+                    made.add(part.func)
+                if part not in made and isinstance(part, ast.Name | ast.Attribute):
+                    for value in self._evaluator.values(part, at):
+                        if isinstance(value, External) and (
+                            value.name == "torch.optim" or TORCH_OPTIMIZER.fullmatch(value.name)
+                        ):
+                            return True
+        return False
+
+    def _behind(self, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+        """Yield `node`, and what the names and attributes in it are bound to."""
+        seen: set[int] = set()
+        waiting = [(node, scope)]
+        while waiting and len(seen) < EXPRESSIONS:
+            current, at = waiting.pop()
+            if id(current) in seen:
+                continue
+            seen.add(id(current))
+            yield current, at
+            waiting += self._bound(current, at)
+
+    def _bound(self, node: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+        """Return what the names and attributes in `node` are bound to; asked for many times."""
+        key = node, id(scope)
+        if key not in self._bound_to:
+            self._bound_to[key] = [
+                bound for part in ast.walk(node) for bound in self._bound_part(part, scope)
+            ]
+        return self._bound_to[key]
+
+    def _bound_part(self, part: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+        if isinstance(part, ast.Name):
+            for binding in self._evaluator.bindings_of(part.id, scope):
+                if binding.value is not None:
+                    yield binding.value, binding.scope
+                elif binding.kind == "param" and isinstance(binding.scope, Function):
+                    for argument in self._objects.arguments(binding.scope, binding.name):
+                        if argument.node is not None:
+                            yield argument.node, argument.scope
+        elif isinstance(part, ast.Attribute):
+            for member in self._evaluator.members_of(part.value, part.attr, scope):
+                if member.value is not None:
+                    yield member.value, member.scope
+
+    def _gives_parameters(self, call: ast.Call, scope: Scope) -> bool:
+        return any(True for _ in self._weights(call, scope))
+
+    def _weights(self, call: ast.Call, scope: Scope) -> Iterator[Call]:
+        """Yield the calls of `parameters()` whose results `call` is given."""
+        for arg in _arguments(call):
+            for node, at in self._behind(arg, scope):
+                for part in self._parameters_in(node):
+                    yield part, at
+
+    def _parameters_in(self, node: ast.expr) -> list[ast.Call]:
+        """Return the calls of `parameters()` in an expression; asked for many times."""
+        if node not in self._with_parameters:
+            self._with_parameters[node] = [
+                part
+                for part in ast.walk(node)
+                if isinstance(part, ast.Call) and _is_parameters(part)
+            ]
+        return self._with_parameters[node]
+
+    def _models(self, call: ast.Call, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+        """Yield the modules whose parameters the optimizer `call` is given."""
+        seen: set[int] = set()
+        found = False
+        for weights, at in self._weights(call, scope):
+            if id(weights) not in seen and isinstance(weights.func, ast.Attribute):
+                seen.add(id(weights))
+                found = True
+                yield weights.func.value, at
+        if found:
+            return
+        for arg in _arguments(call):
+            for node, at in self._behind(arg, scope):
+                for part in ast.walk(node):
+                    if isinstance(part, ast.Name | ast.Attribute) and is_module(
+                        part, at, self._analysis
+                    ):
+                        found = True
+                        yield part, at
+        if found:
+            return
+        for one, at in self._calls(scope):  # a list that a loop over the parameters has filled
+            if _is_parameters(one) and end(one) < end(call):
+                assert isinstance(one.func, ast.Attribute)
+                yield one.func.value, at
+
+    @cached_property
+    def _late_moves(self) -> dict[ast.Call, list[Call]]:
+        """The later moves of the model of each optimizer; optimizers whose model has moved are left out."""
+        found: dict[ast.Call, list[Call]] = {}
+        for call, scope in self._made:
+            late: dict[ast.Call, Scope] = {}
+            settled = True
+            models = list(self._models(call, scope))
+            for model, at in models:
+                goal = self._goal(model, at, call, scope, ())
+                unmoved = [] if goal.moved else self._unmoved(call, scope, model, at)
+                if not unmoved:
+                    continue
+                settled = False
+                goals = unmoved if len(unmoved) <= MOST_GOALS else [goal]
+                late |= {
+                    one: to
+                    for one, to in self._moves
+                    if one not in self._of_tensors
+                    and not scripts_of(self._analysis).are_apart(to, scope)
+                    and any(self._moves_later(one, to, goal) for goal in goals)
+                }
+            kept = {one for one, at in late.items() if self._is_kept(one, at, call, scope)}
+            if late and kept == late.keys():
+                continue
+            if not models or not settled:
+                found[call] = [(one, at) for one, at in late.items() if one not in kept]
+        return found
+
+    def _goal(
+        self,
+        model: ast.expr,
+        at: Scope,
+        call: ast.Call,
+        scope: Scope,
+        stack: tuple[Call, ...],
+    ) -> Origin:
+        before = end(call) if at is scope else end(model)
+        return self._objects.origin(model, at, stack if at is scope else (), before)
+
+    def _moves_later(self, move: ast.Call, scope: Scope, goal: Origin) -> bool:
+        assert isinstance(move.func, ast.Attribute)
+        moved = self._objects.origin(move.func.value, scope, (), end(move))
+        return moved.touches(goal)
+
+    def _unmoved(
+        self,
+        call: ast.Call,
+        scope: Scope,
+        model: ast.expr,
+        at: Scope,
+        stack: tuple[Call, ...] = (),
+        seen: frozenset[Scope] = frozenset(),
+    ) -> list[Origin]:
+        """Return the model on each way to the call that `stack` begins with on which it has not moved.
+
+        Two programs that share a function which makes the optimizer each have a model of their own.
+        """
+        maker = call
+        here, around = stack[0] if stack else (maker, scope)
+        goal = self._goal(model, at, maker, scope, stack)
+        if goal.moved or self._moved_in(around, end(here), goal, stack[1:]):
+            return []
+        if not isinstance(around, Function) or around in seen or len(stack) > DEEPEST:
+            return [goal]
+        if around.owner is not None and around.name not in BUILDS:
+            for name in BUILDS:
+                built = self._evaluator.method(around.owner, name)
+                if built is not None and self._moved_in(built, None, goal, ()):
+                    return []
+        callers = [
+            one for one in callers_of(self._analysis).get(around, ()) if one[1] is not around
+        ]
+        found: list[Origin] = [] if callers else [goal]
+        for one in callers:
+            found += self._unmoved(call, scope, model, at, (one, *stack), seen | {around})
+            if len(found) > MOST_GOALS:
+                break
+        return found
+
+    def _moved_in(
+        self, scope: Scope, until: Position | None, goal: Origin, stack: tuple[Call, ...]
+    ) -> bool:
+        """Whether the calls of `scope` that end before `until` move all of `goal`."""
+        return any(
+            self._moves_all(one, at, goal, stack, 0)
+            for one, at in self._calls(scope)
+            if until is None or end(one) < until
+        )
+
+    def _moves_all(
+        self, call: ast.Call, scope: Scope, goal: Origin, stack: tuple[Call, ...], depth: int
+    ) -> bool:
+        """Whether `call`, or what it runs, moves all of `goal`."""
+        if self._objects.is_move(call, scope):
+            assert isinstance(call.func, ast.Attribute)
+            moved = self._objects.origin(call.func.value, scope, stack, end(call))
+            if moved.covers(goal):
+                return True
+        if self._shards_on_device(call, scope):
+            moved = self._objects.origin(call.args[0], scope, stack, end(call))
+            if moved.covers(goal):
+                return True
+        if depth >= DEEPEST:
+            return False
+        inner = (*stack, (call, scope))[-4:]
+        return any(
+            self._moves_all(one, at, goal, inner, depth + 1)
+            for function in self._analysis.running[call].functions
+            if function in self._moving
+            for one, at in self._calls(function)
+        )
+
+    def _shards_on_device(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether a call shards a model and moves it: `FSDP(model, device_id=…)`."""
+        if not call.args or all(keyword.arg != "device_id" for keyword in call.keywords):
+            return False
+        values = self._evaluator.values(call.func, scope)
+        return any(isinstance(v, External) and v.name.endswith(SHARDS) for v in values)
+
+    @cached_property
+    def _moving(self) -> set[Scope]:
+        """The functions that move something, or run one that does."""
+        found: set[Scope] = {at for _, at in self._moves if isinstance(at, Function)}
+        callers = callers_of(self._analysis)
+        waiting = [one for one in found if isinstance(one, Function)]
+        while waiting:
+            for _, at in callers.get(waiting.pop(), ()):
+                if at not in found:
+                    found.add(at)
+                    if isinstance(at, Function):
+                        waiting.append(at)
+        return found
+
+    def _calls(self, scope: Scope) -> list[Call]:
+        if scope not in self._calls_of:
+            self._calls_of[scope] = [
+                one
+                for root in scope.roots
+                for region in self._analysis.regions(root)
+                for one in region.calls
+                if one[1] is scope
+            ]
+        return self._calls_of[scope]
+
+    @cached_property
+    def _calls_of(self) -> dict[Scope, list[Call]]:
+        return {}
+
+    @cached_property
+    def _switches(self) -> list[tuple[ast.Call, Scope, bool]]:
+        return [
+            (call, scope, getattr(call.args[0], "value", None) is True)
+            for call, scope in self._evaluator.calls()
+            if call.args
+            and b"set_swap_module_params_on_conversion" in scope.top.module.data
+            and External(SWITCH) in self._evaluator.values(call.func, scope)
+        ]
+
+    def _is_kept(self, move: ast.Call, at: Scope, call: ast.Call, scope: Scope) -> bool:
+        """Whether torch keeps the parameters themselves in `move`."""
+        before = [
+            (end(one), on) for one, to, on in self._switches if to is at and end(one) < end(move)
+        ]
+        if before:
+            return max(before)[1]
+        tops = {at.top, scope.top}
+        return any(
+            on and to is not at and to.top in tops and (to is not scope or end(one) < end(call))
+            for one, to, on in self._switches
+        )
+
+    def _is_of_own_model(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether the model is made in the same function: torch's switch then goes on at the optimizer."""
+        match call.args[:1]:
+            case [ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="parameters"))]:
+                bindings = scope.bindings.get(name, [])
+                earlier = [b for b in bindings if b.value is None or end(b.value) < end(call)]
+                return bool(earlier) and all(
+                    b.kind == "value"
+                    and isinstance(b.value, ast.Call)
+                    and not (
+                        isinstance(b.value.func, ast.Name)
+                        and any(
+                            isinstance(value, Function)
+                            for value in self._evaluator.values(b.value.func, b.scope)
+                        )
+                    )
+                    for b in earlier
+                )
+        return False
+
+    @cached_property
+    def _given_both(self) -> list[Call]:
+        """The moves of models that nobody is seen to give, in functions that are given an optimizer too."""
+        found: list[Call] = []
+        for call, scope in self._moves:
+            function = call.func
+            if not isinstance(scope, Function) or not isinstance(function, ast.Attribute):
+                continue
+            if scope.name == "<lambda>":
+                continue
+            if not programs_of(self._analysis).is_move(call, scope) or self._is_to_xla(call, scope):
+                continue
+            moved = self._objects.origin(function.value, scope, (), end(call))
+            near = self._near(scope)
+            given = {(of, name) for of, name in moved.unknown if of in near}
+            if not given or not self._is_module(call, scope, given):
+                continue
+            if any(on and to.top is scope.top for _, to, on in self._switches):
+                continue
+            others = [(of, n) for of in near for n in of.bindings if (of, n) not in given]
+            if any(self._is_given_optimizer(of, name) for of, name in others):
+                found.append((call, scope))
+            else:
+                for of in near:
+                    model = ast.unparse(function.value)
+                    for handed in handed_with(model, of, scope, self._analysis):
+                        self._handed_on.setdefault(call, handed)
+        return found
+
+    def _is_kept_here(self, move: ast.Call, scope: Scope) -> bool:
+        return any(on and to.top is scope.top for _, to, on in self._switches)
+
+    def _is_to_xla(self, move: ast.Call, scope: Scope) -> bool:
+        """Whether a script for torch_xla moves: its author has seen to the order."""
+        values = [v for arg in _arguments(move) for v in self._evaluator.values(arg, scope)]
+        kinds = {value.kind for value in values if isinstance(value, Device)}
+        return kinds == {Kind.XLA}
+
+    def _near(self, scope: Function) -> list[Function]:
+        """Return `scope`, and where it is a method what makes an object of its class."""
+        near = [scope]
+        if scope.owner is not None and (built := self._evaluator.method(scope.owner, "__init__")):
+            near += [built] if built is not scope else []
+        return near
+
+    def _is_module(self, move: ast.Call, scope: Scope, given: set[tuple[Function, str]]) -> bool:
+        """Whether what `move` moves is a module: by what is known, by its use, else by its name."""
+        assert isinstance(move.func, ast.Attribute)
+        if self._evaluator.values(move.func.value, scope) - {UNKNOWN}:
+            return is_module(move.func.value, scope, self._analysis)
+        used = not self._used_as_modules.isdisjoint(given)
+        return used or any(MODEL.fullmatch(name) for _, name in given)
+
+    @cached_property
+    def _used_as_modules(self) -> set[tuple[Function, str]]:
+        """The parameters, of which callers say nothing, that are used as only a module can be."""
+        found: set[tuple[Function, str]] = set()
+        for call, scope in self._evaluator.calls():
+            function = call.func
+            if not isinstance(scope, Function):
+                continue
+            asked = []
+            if isinstance(function, ast.Attribute) and function.attr in OF_MODULES:
+                asked = [function.value]
+            elif any(
+                isinstance(value, External) and WRAPPERS.match(value.name)
+                for value in self._evaluator.values(function, scope)
+            ):
+                asked = call.args[:1]
+            elif isinstance(function, ast.Attribute) and call in self._alone:
+                asked = [function.value]
+            for node in asked:
+                found |= self._objects.origin(node, scope).unknown
+        return found
+
+    @cached_property
+    def _alone(self) -> set[ast.Call]:
+        """The moves whose result nothing takes: only a module moves in place."""
+        moves = {call for call, _ in self._moves}
+        return {
+            node.value
+            for top in {scope.top for _, scope in self._moves}
+            for node in top.module.nodes
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+            if node.value in moves
+        }
+
+    @cached_property
+    def _of_tensors(self) -> set[ast.expr]:
+        """The moves whose result is an operand, or an argument of a function of torch."""
+        moves = {call for call, _ in self._moves}
+        used: list[ast.expr] = []
+        for call, scope in self._evaluator.calls():
+            if any(one in moves for one in _arguments(call)):
+                values = self._evaluator.values(call.func, scope)
+                names = [value.name for value in values if isinstance(value, External)]
+                if any(TORCH_FUNCTION.fullmatch(n) and not WRAPPERS.match(n) for n in names):
+                    used += _arguments(call)
+        for top in {scope.top for _, scope in self._moves}:
+            for node in top.module.nodes:
+                if isinstance(node, ast.BinOp):
+                    used += node.left, node.right
+                elif isinstance(node, ast.Compare):
+                    used += node.left, *node.comparators
+        return {one for one in used if one in moves}
+
+    def _is_given_optimizer(self, function: Function, name: str) -> bool:
+        """Whether the parameter `name`, of which callers say nothing, is an optimizer."""
+        if not any(binding.kind == "param" for binding in function.bindings.get(name, ())):
+            return False
+        if function.is_bound and function.parameters[:1] == [name]:
+            return False
+        values = self._evaluator.parameter(function, name)
+        known = {is_optimizer_value(value, self._evaluator) for value in values} - {None}
+        if known:
+            return True in known
+        if (function, name) in self._used_as_optimizers or _has_groups(function, name):
+            return True
+        return bool(OPTIMIZER.fullmatch(name)) and not _is_configuration(function, name)
+
+    @cached_property
+    def _used_as_optimizers(self) -> set[tuple[Function, str]]:
+        """The parameters, of which callers say nothing, that are used as only an optimizer can be."""
+        found: set[tuple[Function, str]] = set()
+        for call, scope in self._evaluator.calls():
+            function = call.func
+            if not isinstance(scope, Function):
+                continue
+            asked: list[ast.expr] = []
+            if isinstance(function, ast.Attribute):
+                steps = Effect.STEP in self._analysis.running[call].effect
+                if steps or function.attr == "add_param_group":
+                    asked.append(function.value)
+                if function.attr == "unscale_":  # of a gradient scaler
+                    asked += call.args[:1]
+            if any(
+                isinstance(value, External) and SCHEDULES.match(value.name)
+                for value in self._evaluator.values(function, scope)
+            ):
+                asked += call.args[:1]
+                asked += [k.value for k in call.keywords if k.arg == "optimizer"]
+            for node in asked:
+                found |= self._objects.origin(node, scope).unknown
+        return found
+
+
+@lru_cache(maxsize=2)
+def optimizers_of(analysis: Analysis) -> Optimizers:
+    """Return the optimizers of an analysed project; found once, for all files."""
+    return Optimizers(analysis)
+
+
+def _at(call: ast.Call, top: ModuleScope) -> Position:
+    line, offset = call.end_lineno or 0, call.end_col_offset or 0
+    return line, top.module.column(line, offset)
+
+
+def _arguments(call: ast.Call) -> Iterable[ast.expr]:
+    return (*call.args, *(keyword.value for keyword in call.keywords))
+
+
+def _has_groups(function: Function, name: str) -> bool:
+    """Whether a function asks the parameter `name` for its groups, which only an optimizer has."""
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr == "param_groups"
+        and isinstance(node.value, ast.Name)
+        and node.value.id == name
+        for definition in _definitions(function)
+        for node in ast.walk(definition)
+    )
+
+
+def _is_configuration(function: Function, name: str) -> bool:
+    """Whether the parameter `name` holds settings: by its annotation, or as `Settings(**name)` takes them."""
+    for definition in _definitions(function):
+        arguments = definition.args
+        for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+            if one.arg == name and one.annotation is not None:
+                text = ast.unparse(one.annotation)
+                if SETTINGS.search(text) and not re.search(r"Optimizer\b", text):
+                    return True
+        for node in ast.walk(definition):
+            if not isinstance(node, ast.keyword) or node.arg is not None:
+                continue
+            if isinstance(node.value, ast.Name) and node.value.id == name:
+                return True
+    return False
+
+
+def _definitions(function: Function) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in function.top.module.nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (
+            (node.name, node.lineno) == (function.name, function.line)
+        ):
+            yield node
+
+
+def _marks(loop: ast.For) -> bool:
+    """Whether a loop gives what it goes over attributes or hooks."""
+    names = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
+
+    def is_own(node: ast.expr) -> bool:
+        return isinstance(node, ast.Name) and node.id in names
+
+    for node in (part for statement in loop.body for part in ast.walk(statement)):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(target, ast.Attribute) and is_own(target.value) for target in node.targets
+        ):
+            return True
+        if isinstance(node, ast.Call) and (
+            (isinstance(node.func, ast.Attribute) and node.func.attr in HOOKS)
+            or (isinstance(node.func, ast.Name) and node.func.id == "setattr")
+        ):
+            return True
+    return False
+
+
+def _is_parameters(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr in PARAMETERS

@@ -1,0 +1,183 @@
+"""The expressions that make a model and its parts: the models that it wraps, at any depth.
+
+`Policy(config)` with `self.expert = Expert(config)` in its `__init__`, and in that of `Expert` a language
+model of transformers; `nn.ModuleList([…])`, `get_peft_model(model, …)`, what a function returns.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from migrate.catalogue.words import MODULE_METHODS
+from migrate.model.calls.kinds import External, Instance
+from migrate.model.calls.passing import passed_by
+from migrate.model.calls.rank_tests import last_part
+from migrate.model.calls.scopes import Binding, Class, Function, Scope
+
+if TYPE_CHECKING:
+    from migrate.model.calls.analysis import Analysis
+
+Part = tuple[ast.expr, Scope]
+
+MOST_PARTS = 500
+# Methods whose result is the object, or the modules in it.
+OF_PARTS = MODULE_METHODS | {"children", "get", "items", "modules", "pop", "to", "values"}
+# Objects that yield data: what they hold is no part of what they yield.
+OF_DATA = re.compile(r"(?i).*(loader|dataset|sampler|tokenizer|processor|datamodule)")
+# So many names are followed from a loop to what it goes over.
+MOST_NAMES = 4
+# Functions of torch that take tensors, and give tensors.
+OF_TENSORS = re.compile(r"torch\.(?!compile$)[a-z]\w*|torch\.nn\.functional\.\w+")
+# Methods that run a module: what they give is no module.
+RUNS = frozenset({"forward", "__call__"})
+# The option by which a configuration of transformers says whether the embedding is shared.
+TIES_WORDS = "tie_word_embeddings"
+
+
+def parts_of(model: ast.expr, scope: Scope, analysis: Analysis) -> Iterator[Part]:
+    """Yield `model`, what it is made by, and what its parts are made by, each with where it stands."""
+    evaluator = analysis.evaluator
+    seen: set[tuple[int, int]] = set()
+    waiting: list[Part] = [(model, scope)]
+    while waiting and len(seen) < MOST_PARTS:
+        node, at = waiting.pop()
+        if (id(node), id(at)) in seen:
+            continue
+        seen.add((id(node), id(at)))
+        yield node, at
+        match node:
+            case ast.Name(id=name):
+                waiting += _given(evaluator.bindings_of(name, at), analysis)
+            case ast.Attribute(value=of, attr=name):
+                waiting += _given(evaluator.members_of(of, name, at), analysis)
+            case ast.Call():
+                waiting += _of_call(node, at, analysis)
+            case ast.IfExp(body=body, orelse=orelse):
+                waiting += [(body, at), (orelse, at)]
+            case ast.Dict(values=values) | ast.BoolOp(values=values):
+                waiting += [(value, at) for value in values]
+            case ast.List(elts=elements) | ast.Tuple(elts=elements) | ast.Set(elts=elements):
+                waiting += [(element, at) for element in elements]
+            case ast.ListComp(elt=part) | ast.GeneratorExp(elt=part) | ast.DictComp(value=part):
+                waiting.append((part, at))
+            case ast.Subscript(value=part) | ast.Starred(value=part) | ast.NamedExpr(value=part):
+                waiting.append((part, at))
+        for value in evaluator.values(node, at):
+            if isinstance(value, Instance) and not _is_of_data(value, analysis):
+                for made in evaluator.ancestors(value.of):
+                    bindings = [b for named in list(made.attributes.values()) for b in named]
+                    waiting += _given(bindings, analysis)
+
+
+def is_untied(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    """Whether `call`, which makes a language model, or its configuration, is told to share no weights."""
+    arguments = [*call.args, *(k.value for k in call.keywords if k.arg is not None)]
+    calls = [call]
+    for argument in arguments:
+        for part, _ in parts_of(argument, scope, analysis):
+            calls += [part] if isinstance(part, ast.Call) else []
+        if isinstance(argument, ast.Name) and _is_set_apart(argument.id, scope):
+            return True
+    return any(
+        keyword.arg == TIES_WORDS
+        and isinstance(keyword.value, ast.Constant)
+        and keyword.value.value is False
+        for made in calls
+        for keyword in made.keywords
+    )
+
+
+def _is_of_data(instance: Instance, analysis: Analysis) -> bool:
+    """Whether an object is of a class of datasets, loaders or samplers."""
+    names = (instance.of.name, *analysis.evaluator.external_bases(instance.of))
+    return any(OF_DATA.fullmatch(name) for name in names)
+
+
+def _is_set_apart(name: str, scope: Scope) -> bool:
+    """Whether the file says `name.tie_word_embeddings = False`."""
+    return any(
+        isinstance(binding.value, ast.Constant)
+        and binding.value.value is False
+        and isinstance(receiver, ast.Name)
+        and receiver.id == name
+        for receiver, binding in scope.top.assigned.get(TIES_WORDS, ())
+    )
+
+
+def _given(bindings: Iterator[Binding] | list[Binding], analysis: Analysis) -> Iterator[Part]:
+    """Yield the expressions that names are bound to."""
+    for binding in bindings:
+        if binding.kind == "element" and _yields_data(binding.value, binding.scope, analysis):
+            continue
+        if binding.kind == "param" and isinstance(binding.scope, Function):
+            yield from passed_nodes(analysis).get((binding.scope, binding.name), ())
+        elif binding.value is not None:
+            value = binding.value
+            if binding.kind == "item" and isinstance(value, ast.Tuple | ast.List):
+                value = value.elts[binding.index] if binding.index < len(value.elts) else value
+            yield value, binding.scope
+
+
+def _yields_data(
+    node: ast.expr | None, scope: Scope, analysis: Analysis, depth: int = MOST_NAMES
+) -> bool:
+    """Whether a loop over `node` yields batches: over a loader, or what wraps one, as `tqdm(loader)`."""
+    match node:
+        case ast.Subscript(value=inner):
+            return _yields_data(inner, scope, analysis, depth)
+        case ast.Call(func=func, args=args):
+            given = [func.value, *args] if isinstance(func, ast.Attribute) else args
+            named = OF_DATA.fullmatch(last_part(func).removesuffix("s")) is not None
+            return named or any(_yields_data(one, scope, analysis, depth) for one in given)
+        case ast.Name() | ast.Attribute():
+            if OF_DATA.fullmatch(last_part(node).removesuffix("s")):
+                return True
+            values = analysis.evaluator.values(node, scope)
+            if any(isinstance(one, Instance) and _is_of_data(one, analysis) for one in values):
+                return True
+            bindings = analysis.evaluator.origins(node, scope) if depth else ()
+            return any(_yields_data(one.value, one.scope, analysis, depth - 1) for one in bindings)
+    return False
+
+
+def _of_call(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[Part]:
+    """Yield what the result of `call` is made of, as far as it holds models."""
+    func = call.func
+    if OF_DATA.fullmatch(last_part(func)):
+        return
+    method = func.attr if isinstance(func, ast.Attribute) else ""
+    if isinstance(func, ast.Attribute) and method in OF_PARTS:
+        yield func.value, scope
+    ran = analysis.running.get(call)
+    functions = ran.functions if ran is not None else []
+    called = analysis.evaluator.values(func, scope)
+    if any(isinstance(value, Class) for value in called):
+        return  # its attributes are followed
+    if any(isinstance(one, External) and OF_TENSORS.fullmatch(one.name) for one in called):
+        return
+    if isinstance(func, ast.Name) and func.id == "getattr":
+        yield from ((default, scope) for default in call.args[2:])
+        return  # the attribute is what it may be, not the object that has it
+    for function in functions:
+        if function.name in RUNS and function.owner is not None:
+            continue
+        yield from ((returned, function) for returned in function.returns)
+    if not functions and method not in OF_PARTS:
+        yield from ((argument, scope) for argument in call.args)
+        yield from ((k.value, scope) for k in call.keywords if k.arg is not None)
+
+
+@lru_cache(maxsize=2)
+def passed_nodes(analysis: Analysis) -> dict[tuple[Function, str], list[Part]]:
+    """Return what the calls of a project pass for the parameters of its functions."""
+    found: dict[tuple[Function, str], list[Part]] = defaultdict(list)
+    for ran in list(analysis.running.values()):
+        for passed in passed_by(ran, analysis.evaluator):
+            if passed.node is not None and isinstance(passed.to, Function):
+                found[passed.to, passed.name].append((passed.node, ran.scope))
+    return found

@@ -1,0 +1,414 @@
+"""Whether a loop trains on an accelerator: by what its program moves there, in whatever file it does.
+
+The program of a loop is what runs before it and in it: the functions and modules that lead to it, and all
+that those run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Set
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import cast
+
+from migrate.catalogue.words import (
+    CALLED_MODEL,
+    COMPUTES,
+    COMPUTES_ONLY,
+    INDEX_NAME,
+    MOVES,
+    READ_METHODS,
+)
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.devices import is_surely_cpu, may_be_accelerator
+from migrate.model.calls.kinds import External, Values
+from migrate.model.calls.order import closure
+from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
+from migrate.model.objects.asked import is_module
+from migrate.model.project.decided import idle_nodes
+from migrate.model.project.project import Module
+
+# A file without any of them has to do with no accelerator.
+SIGNS = re.compile(rb"cuda|xla|accelerator|accelerate|\bgpu|\bGPU")
+# What makes a tensor on the host where no device is given, or an array.
+MADE_ON_HOST = re.compile(
+    r"torch\.(arange|eye|full|linspace|logspace|ones|rand|randint|randn|randperm|tensor|zeros|from_numpy)$"
+    r"|numpy\."
+)
+DTYPE = re.compile(
+    r"dtype$|^(b?float|half|double|int|long|short|bool|complex|uint|precision)(\d|_|$)",
+    re.IGNORECASE,
+)
+GIVEN_DEVICES = MOVES - {"cuda"}  # their first argument is one
+
+
+class Programs:
+    """The programs of a project's loops.
+
+    Args:
+        analysis: of the project.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+        self._certain: dict[Scope, bool] = {}
+        self._possible: dict[Scope, bool] = {}
+        self._signs: dict[Module, tuple[bool, bool]] = {}
+
+    def on_accelerator(self, scope: Scope, region: Region) -> bool | None:
+        """Whether the loop `region`, which stands in `scope`, trains on an accelerator.
+
+        Returns:
+            None where it may, and the source does not decide it.
+        """
+        if any(self._moves(one) for one in self.run_from(self.run_by(region))):
+            return True
+        leading = self._leading_to(scope)
+        program = self.run_from(leading)
+        if any(self._moves(one) for one in program):
+            return True
+        if any(self._may_move(one) for one in program) or any(map(self._is_open, leading)):
+            return None
+        return False
+
+    def run_by(self, region: Region) -> Iterator[Scope]:
+        """Yield the functions and modules that a body enters."""
+        for one in self._analysis.regions(region):
+            yield from self._analysis.entered(one)
+
+    @cached_property
+    def _edges(self) -> dict[Scope, set[Scope]]:
+        """What each function and module runs, passes on and imports."""
+        found: dict[Scope, set[Scope]] = {}
+        for top in self._analysis.scopes.values():
+            for scope in (top, *top.functions):
+                found[scope] = {
+                    one for root in scope.roots for one in self.run_by(root) if one is not scope
+                }
+        return found
+
+    @cached_property
+    def _callers(self) -> dict[Scope, set[Scope]]:
+        found: dict[Scope, set[Scope]] = defaultdict(set)
+        for scope, entered in self._edges.items():
+            for one in entered:
+                found[one].add(scope)
+            # A function inside of another: who makes it may hand it on.
+            if isinstance(scope, Function) and isinstance(scope.parent, Function):
+                found[scope].add(scope.parent)
+        return found
+
+    def run_from(self, starts: Iterable[Scope]) -> set[Scope]:
+        """Return `starts` and all that they run."""
+        return set(closure(starts, lambda one: self._edges.get(one, ())))
+
+    def moved_in(self, scope: Scope, region: Region) -> int:
+        """Return the line of what the loop `region` of `scope` moves to an accelerator; 0 for none.
+
+        That is a move in the loop, or above it in the function one of what the loop calls.
+        """
+        inside = [entry for one in self._analysis.regions(region) for entry in one.calls]
+        called = {ast.unparse(call.func) for call, _ in inside}
+        assert region.loop is not None
+        for call, at in inside:
+            functions = self._analysis.running[call].functions
+            if self.is_move(call, at) or any(one in self.movers for one in functions):
+                return call.lineno
+        for call, at in self._calls(scope):
+            above = call.lineno < region.loop.lineno and isinstance(call.func, ast.Attribute)
+            if above and self.is_move(call, at):
+                moved = ast.unparse(cast(ast.Attribute, call.func).value)
+                if any(name == moved or name.startswith(f"{moved}.") for name in called):
+                    return call.lineno
+        return 0
+
+    @cached_property
+    def movers(self) -> frozenset[Scope]:
+        """The functions that move something to an accelerator themselves; no forward of a module.
+
+        So does one that hands what it is given to such a function: `for part in batch: move(part)`.
+        """
+        own = frozenset({"__call__", "__init__", "forward"})
+        functions = [
+            one
+            for top in self._analysis.scopes.values()
+            for one in top.functions
+            if one.name not in own
+        ]
+        found: set[Scope] = {one for one in functions if self._moves(one)}
+        others = [one for one in functions if one not in found and one not in self.training]
+        while handing := [one for one in others if self._hands_on(one, found)]:
+            found.update(handing)
+            others = [one for one in others if one not in found]
+        return frozenset(found)
+
+    def _hands_on(self, function: Function, movers: set[Scope]) -> bool:
+        """Whether a function gives one of `movers` something of what it is given itself."""
+        given = {*function.parameters} - {"self", "cls"}
+        return any(
+            isinstance(part, ast.Name) and part.id in given
+            for call, _ in self._calls(function)
+            if not movers.isdisjoint(self._analysis.running[call].functions)
+            for arg in call.args
+            for part in ast.walk(arg)
+        )
+
+    @cached_property
+    def readers(self) -> frozenset[Scope]:
+        """The functions that read values of tensors themselves: `.item()`, `.cpu()`."""
+        functions = (one for top in self._analysis.scopes.values() for one in top.functions)
+        return frozenset(
+            one
+            for one in functions
+            if any(
+                isinstance(call.func, ast.Attribute)
+                and call.func.attr in READ_METHODS
+                and not call.args
+                and call not in idle_nodes(one.module)
+                and not self._is_of_host(call.func.value, scope)
+                for call, scope in self._calls(one)
+            )
+        )
+
+    def _is_of_host(self, node: ast.expr, scope: Scope, depth: int = 0) -> bool:
+        """Whether `node` is a tensor that is made on the host, or an array: `torch.linspace(0, 1, n)`."""
+        if isinstance(node, ast.Call):
+            if any(keyword.arg == "device" for keyword in node.keywords):
+                return False
+            values = self._analysis.evaluator.values(node.func, scope)
+            names = [value.name for value in values if isinstance(value, External)]
+            return bool(names) and all(map(MADE_ON_HOST.match, names))
+        if not isinstance(node, ast.Name) or depth > 0:
+            return False
+        origins = list(self._analysis.evaluator.origins(node, scope))
+        return bool(origins) and all(
+            origin.value is not None and self._is_of_host(origin.value, origin.scope, depth + 1)
+            for origin in origins
+        )
+
+    @cached_property
+    def training(self) -> frozenset[Scope]:
+        """The functions in which a loop trains, and those that run them."""
+        loops = self._analysis.step_loops
+        functions = (one for top in self._analysis.scopes.values() for one in top.functions)
+        own: list[Scope] = [
+            f for f in functions if not loops.isdisjoint(self._analysis.regions(f.region))
+        ]
+        return frozenset(closure(own, lambda one: self._callers.get(one, ())))
+
+    def _leading_to(self, scope: Scope) -> set[Scope]:
+        return set(closure([scope], lambda one: self._callers.get(one, ())))
+
+    def _moves(self, scope: Scope) -> bool:
+        """Whether a function or module itself moves something to an accelerator."""
+        if scope not in self._certain:
+            self._certain[scope] = any(self._signs_of(scope.module)) and any(
+                self.is_move(call, at) for call, at in self._calls(scope)
+            )
+        return self._certain[scope]
+
+    def _signs_of(self, module: Module) -> tuple[bool, bool]:
+        """Return whether a file holds a word for an accelerator, and whether it calls a method `to`."""
+        if module not in self._signs:
+            self._signs[module] = SIGNS.search(module.data) is not None, b".to(" in module.data
+        return self._signs[module]
+
+    def _may_move(self, scope: Scope) -> bool:
+        """Whether a function or module asks for an accelerator, or moves something to an unknown place."""
+        if scope not in self._possible:
+            self._possible[scope] = any(
+                self._asks(call, at) or self._is_open_move(call, at)
+                for call, at in self._calls(scope)
+            )
+        return self._possible[scope]
+
+    def _calls(self, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
+        for root in scope.roots:
+            for region in self._analysis.regions(root):
+                yield from region.calls
+
+    def is_move(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether `call` moves something to an accelerator."""
+        function = call.func
+        if isinstance(function, ast.Attribute) and function.attr == "cuda":
+            return not self._analysis.running[call].functions and not self._names(call, scope)
+        arg = _device_argument(call)
+        if isinstance(arg, ast.Constant) and type(arg.value) is int:
+            return isinstance(function, ast.Attribute) and function.attr in GIVEN_DEVICES
+        if arg is None:
+            return False
+        values = self._analysis.evaluator.values(arg, scope)
+        return may_be_accelerator(values) or _is_named_index(arg, values)
+
+    def may_be_move(self, call: ast.Call, scope: Scope) -> bool:
+        """Whether `call` moves something to an accelerator, or to a device that is not known."""
+        return self.is_move(call, scope) or self._is_open_move(call, scope)
+
+    def _is_open_move(self, call: ast.Call, scope: Scope) -> bool:
+        arg = _device_argument(call)
+        if arg is None or isinstance(arg, ast.Constant):
+            return False
+        values = self._analysis.evaluator.values(arg, scope)
+        if isinstance(arg, ast.Name | ast.Attribute) and (
+            DTYPE.search(_last(arg)) or _is_of_torch(values)
+        ):
+            return False
+        return not is_surely_cpu(values)
+
+    def _asks(self, call: ast.Call, scope: Scope) -> bool:
+        names = self._names(call, scope) if self._signs_of(scope.module)[0] else ()
+        return any(name.startswith(("torch.cuda.", "torch_xla.")) for name in names)
+
+    def _names(self, call: ast.Call, scope: Scope) -> list[str]:
+        values = self._analysis.evaluator.values(call.func, scope)
+        return [value.name for value in values if isinstance(value, External)]
+
+    def _is_open(self, scope: Scope) -> bool:
+        """Whether nobody is seen to run a function of a project whose scripts know accelerators."""
+        if not isinstance(scope, Function) or self._callers.get(scope):
+            return False
+        return self.is_accelerated(scope.module.path)
+
+    @cached_property
+    def moving_files(self) -> frozenset[Path]:
+        """The files that move something to an accelerator, or to a device that the project does not show."""
+        return frozenset(
+            top.module.path
+            for top in self._analysis.scopes.values()
+            if any(self._signs_of(top.module))
+            and any(
+                self.is_move(call, at) or self._is_open_move(call, at)
+                for root in top.all_roots
+                for region in self._analysis.regions(root)
+                for call, at in region.calls
+            )
+        )
+
+    def names_accelerator(self, path: Path) -> bool:
+        """Whether the file `path` names an accelerator."""
+        return self._signs_of(self._analysis.scopes[path].module)[0]
+
+    def is_accelerated(self, path: Path) -> bool:
+        """Whether the file `path`, or a file that imports it, names an accelerator."""
+        return any(
+            self._signs_of(self._analysis.scopes[file].module)[0]
+            for file in self._importers_of(path)
+        )
+
+    def is_run_without(self, path: Path) -> bool:
+        """Whether a program that names no accelerator imports the file `path`, perhaps by way of others.
+
+        Programs are the scripts of the project that no other file imports, and tests.
+        """
+        importers = self._analysis.project.importers
+        return any(
+            (not importers.get(file) or TEST.match(file.name)) and not self._registers(file)
+            for file in self._importers_of(path) - {path}
+            if file.name not in ("__init__.py", "setup.py")
+        )
+
+    def _registers(self, path: Path) -> bool:
+        """Whether the file `path` names an accelerator, or imports what does."""
+        module = self._analysis.scopes[path].module
+        return self._signs_of(module)[0] or b"torch_xla" in module.data or b"shims" in module.data
+
+    def _importers_of(self, path: Path) -> set[Path]:
+        """Return the file `path` and those that import it, also by way of others."""
+        importers = self._analysis.project.importers
+        return set(closure([path], lambda one: importers.get(one, ())))
+
+
+@lru_cache(maxsize=2)
+def programs_of(analysis: Analysis) -> Programs:
+    """Return the programs of a project's loops; found once, for all files."""
+    return Programs(analysis)
+
+
+# What pytest runs.
+TEST = re.compile(r"(test_.*|.*_test|conftest)\.py")
+# Without one of these in its bytes a file has no loop that only evaluates.
+EVALUATES = re.compile(rb"no_grad|inference_mode|\.eval\(")
+
+
+def may_evaluate(
+    analysis: Analysis, region: Region, top: ModuleScope, forwards: Set[Scope]
+) -> bool:
+    """Whether a loop calls a model, in a file that computes without gradients.
+
+    That is by what made what is called, by what the file tells it, or else by its name; or it calls one of
+    `forwards`, the functions that run a model.
+    """
+    if EVALUATES.search(top.module.data) is None:
+        return False
+    told = _told(top)
+    return any(
+        _is_named_model(call.func)
+        or (bool(told) and ast.unparse(call.func) in told)
+        or is_module(call.func, scope, analysis)
+        or not forwards.isdisjoint(analysis.running[call].functions)
+        for one in analysis.regions(region)
+        for call, scope in one.calls
+        if call.args or call.keywords
+    )
+
+
+def _is_named_model(func: ast.expr) -> bool:
+    """Whether the name of what is called is a model's: `model(x)`, `models[0](x)`, `model.encode_text(x)`."""
+    if isinstance(func, ast.Subscript):
+        while isinstance(func, ast.Subscript):
+            func = func.value
+        return CALLED_MODEL.fullmatch(_called(func).removesuffix("s")) is not None
+    if isinstance(func, ast.Attribute) and COMPUTES.fullmatch(func.attr):
+        if COMPUTES_ONLY.fullmatch(func.attr):
+            return True
+        return CALLED_MODEL.fullmatch(_called(func.value)) is not None
+    return CALLED_MODEL.fullmatch(_called(func)) is not None
+
+
+def _called(func: ast.expr) -> str:
+    return getattr(func, "attr", "") or getattr(func, "id", "")
+
+
+@lru_cache(maxsize=2)
+def _told(top: ModuleScope) -> frozenset[str]:
+    """Return what a file tells what only modules are told: `x.eval()`, and `x.cuda()` as a statement."""
+    nodes = top.module.nodes
+    alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    return frozenset(
+        ast.unparse(node.func.value)
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and (
+            (node.func.attr == "eval" and not node.args)
+            or (node.func.attr in MOVES and id(node) in alone)
+        )
+    )
+
+
+def _is_named_index(arg: ast.expr, values: Values) -> bool:
+    """Whether what is given as a device is named like an index, and nothing that is known contradicts."""
+    if not isinstance(arg, ast.Name | ast.Attribute) or not INDEX_NAME.fullmatch(_last(arg)):
+        return False
+    return not is_surely_cpu(values) and not _is_of_torch(values)  # rank = torch.bfloat16
+
+
+def _is_of_torch(values: Values) -> bool:
+    return any(isinstance(one, External) and one.name.startswith("torch.") for one in values)
+
+
+def _last(node: ast.Name | ast.Attribute) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id
+
+
+def _device_argument(call: ast.Call) -> ast.expr | None:
+    """Return the argument of `call` that may be a device."""
+    named = next((k.value for k in call.keywords if k.arg == "device"), None)
+    if named is not None:
+        return named
+    is_to = isinstance(call.func, ast.Attribute) and call.func.attr in GIVEN_DEVICES
+    first = call.args[0] if is_to and call.args else None
+    return None if isinstance(first, ast.Starred) else first

@@ -1,0 +1,182 @@
+"""Functions that run a model without taking gradients, wherever in a project that is decided."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Set
+from functools import lru_cache
+
+from migrate.catalogue.words import CALLED_MODEL
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.callers import Callers, callers_of, reaching
+from migrate.model.calls.kinds import UNKNOWN
+from migrate.model.calls.rank_tests import last_part
+from migrate.model.calls.registries import registers
+from migrate.model.calls.scopes import Function, ModuleScope, Scope
+from migrate.model.objects.asked import is_module
+from migrate.model.objects.programs import programs_of
+
+# What a framework, or torch itself, runs with gradients.
+FORWARDS = frozenset({"forward", "__call__", "training_step"})
+GRADIENT_FREE = frozenset({"no_grad", "inference_mode"})
+# Calls that end the graph, by their last word.
+ENDS_GRAPH = frozenset({"sync", "mark_step", "step", "optimizer_step", "synchronize"})
+
+
+@lru_cache(maxsize=2)
+def samplers_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions that run a model and neither read a value, end the graph nor train."""
+    functions = [f for top in analysis.scopes.values() for f in top.functions]
+    running = {f: True for f in functions if f.name != "__init__" and _runs_model(f, analysis)}
+    programs = programs_of(analysis)
+    read = {f: True for f in programs.readers if isinstance(f, Function)}
+    ended = {f: True for f in functions if _ends_graph(f, analysis)}
+    trained = {f: True for f in functions if _trains(f, analysis)}
+    loud = reaching(analysis, {**read, **ended, **trained})
+    return frozenset(f for f in reaching(analysis, running) if f not in loud)
+
+
+@lru_cache(maxsize=2)
+def forwards_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return those of the samplers that run a model in no loop, and that are no forward themselves."""
+    samplers = [f for f in samplers_of(analysis) if isinstance(f, Function)]
+    running = frozenset(samplers)
+    outside = [f for f in samplers if f.name not in FORWARDS]
+    looping = {f: True for f in outside if _loops(f, running, analysis)}
+    # A model may loop over its layers.
+    around = reaching(analysis, looping, lambda call, scope, ran: ran.name not in FORWARDS)
+    return frozenset(f for f in outside if f not in around)
+
+
+def _loops(function: Function, samplers: Set[Scope], analysis: Analysis) -> bool:
+    """Whether a loop in `function` runs a model, itself or in what it calls."""
+    return any(
+        _is_model(call, scope, analysis)
+        or not samplers.isdisjoint(analysis.running[call].functions)
+        for loop in analysis.regions(function.region)
+        if loop.loop is not None
+        for region in analysis.regions(loop)
+        for call, scope in region.calls
+    )
+
+
+@lru_cache(maxsize=2)
+def gradient_free(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions that take no gradients: by a decorator, or in all calls of them."""
+    functions = [f for top in analysis.scopes.values() for f in top.functions]
+    found: set[Scope] = {f for f in functions if any(map(_is_free, f.decorators))}
+    blocks = {id(call) for top in analysis.scopes.values() for call in _below_blocks(top)}
+    callers = callers_of(analysis)
+    callers = {**callers, **_open_callers(functions, callers, analysis)}
+    before = -1
+    while before < len(found):
+        before = len(found)
+        for function in functions:
+            calls = [
+                (call, scope)
+                for call, scope in callers.get(function, ())
+                if id(call) in blocks or scope in found or not _is_unused(scope, callers, analysis)
+            ]
+            if calls and all(id(call) in blocks or scope in found for call, scope in calls):
+                found.add(function)
+    return frozenset(found)
+
+
+def _open_callers(functions: list[Function], callers: Callers, analysis: Analysis) -> Callers:
+    """Return the calls that may run the samplers that nothing is seen to run, through a registry.
+
+    That is a method of that name of an object of which nothing is known, and for a function that a decorator
+    registers, whatever is called with tensors and is not known.
+    """
+    samplers = samplers_of(analysis)
+    methods: dict[str, list[Function]] = defaultdict(list)
+    registered = []
+    for function in functions:
+        if function not in samplers or not _is_unused(function, callers, analysis):
+            continue
+        if function.owner is not None:
+            methods[function.name].append(function)
+        elif any(map(registers, function.decorators)):
+            registered.append(function)
+    found: dict[Function, list[tuple[ast.Call, Scope]]] = defaultdict(list)
+    if not methods and not registered:
+        return dict(found)
+    for call, running in analysis.running.items():
+        func = call.func
+        named = methods.get(func.attr, []) if isinstance(func, ast.Attribute) else registered
+        if not named or running.functions or not call.args:
+            continue
+        if _is_open(func, running.scope, analysis):
+            for function in named:
+                found[function].append((call, running.scope))
+    return dict(found)
+
+
+def _is_open(func: ast.expr, scope: Scope, analysis: Analysis) -> bool:
+    """Whether nothing is known of the object of a method, or of what a function was taken from."""
+    evaluator = analysis.evaluator
+    if isinstance(func, ast.Attribute):
+        return not evaluator.values(func.value, scope) - {UNKNOWN}
+    if isinstance(func, ast.Name):
+        made = [binding.value for binding in evaluator.origins(func, scope)]
+        if not any(isinstance(value, ast.Subscript | ast.Call) for value in made):
+            return False
+    return isinstance(func, ast.Name | ast.Subscript | ast.Call) and not (
+        evaluator.values(func, scope) - {UNKNOWN}
+    )
+
+
+def _is_unused(scope: Scope, callers: Callers, analysis: Analysis) -> bool:
+    """Whether nothing is seen to run the function `scope`, and it is no part of a training by itself."""
+    if not isinstance(scope, Function) or scope in callers or scope.name in FORWARDS:
+        return False
+    return not _trains(scope, analysis)
+
+
+def _runs_model(function: Function, analysis: Analysis) -> bool:
+    return any(_is_model(call, scope, analysis) for call, scope in _calls(function, analysis))
+
+
+def _is_model(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    if not call.args and not call.keywords:
+        return False
+    func = call.func
+    if isinstance(func, ast.Attribute) and func.attr == "forward":
+        func = func.value
+    name = last_part(func.func if isinstance(func, ast.Call) else func)
+    if CALLED_MODEL.fullmatch(name):
+        return True
+    # A loss is a module too, and runs on the host as often.
+    is_loss = "crit" in name.lower() or "loss" in name.lower()
+    return not is_loss and is_module(func, scope, analysis)
+
+
+def _ends_graph(function: Function, analysis: Analysis) -> bool:
+    words = ("torch_xla", "xm", "shims")
+    return any(
+        last_part(call.func) in ENDS_GRAPH and ast.unparse(call.func).startswith(words)
+        for region in analysis.regions(function.region)
+        for call, _ in (*region.calls, *region.entered)
+    )
+
+
+def _trains(function: Function, analysis: Analysis) -> bool:
+    return any(bool(analysis.effect(call)) for call, _ in _calls(function, analysis))
+
+
+def _calls(function: Function, analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
+    for region in analysis.regions(function.region):
+        yield from region.calls
+
+
+def _below_blocks(top: ModuleScope) -> Iterator[ast.Call]:
+    """Yield the calls below `with torch.no_grad():`."""
+    for node in top.module.nodes:
+        if isinstance(node, ast.With) and any(_is_free(item.context_expr) for item in node.items):
+            for statement in node.body:
+                yield from (one for one in ast.walk(statement) if isinstance(one, ast.Call))
+
+
+def _is_free(node: ast.expr) -> bool:
+    return last_part(node.func if isinstance(node, ast.Call) else node) in GRADIENT_FREE

@@ -1,0 +1,157 @@
+"""Calls of functions that the source does not show, and the loops that may train through one.
+
+`from engine import backward`, where no file of the project is `engine`: the loop hands its optimizer, or its
+training, to what cannot be followed.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from collections.abc import Iterator
+
+from migrate.catalogue.words import (
+    CALLED_MODEL,
+    HIDDEN_TRAINING,
+    LOADER,
+    OPTIMIZER,
+    TRAINS_NOTHING,
+)
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.kinds import Device, External
+from migrate.model.calls.rank_tests import last_part
+from migrate.model.calls.scopes import ModuleScope, Region, Scope
+from migrate.model.calls.training import is_optimizer_value
+from migrate.model.objects.asked import is_module
+from migrate.model.objects.programs import programs_of
+
+# Packages whose functions are known not to train.
+KNOWN = {"torch", "torchvision", "torchaudio", "torch_xla", "shims", "numpy", "builtins"}
+CLEARS = "zero_grad"
+BY_HAND = (
+    "`{}` may train, and no file of the project shows what it does: if one turn of this loop is one "
+    "training step, write `# migrate: step` above it, or put the calls that train in "
+    "`with torch_xla.step():` by hand; if the function runs many steps, it must end each of them itself"
+)
+
+
+def unfollowed_of(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[int, str]]:
+    """Yield the line of each loop of a file that may train through such a function, and what to do."""
+    for scope in (top, *top.functions):
+        for root in scope.roots:
+            for region in _loops(analysis, root):
+                call = _trains_unseen(analysis, region)
+                if call is None or programs_of(analysis).on_accelerator(scope, region) is False:
+                    continue
+                assert region.loop is not None
+                yield region.loop.lineno, BY_HAND.format(ast.unparse(call.func))
+
+
+def is_outside(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    """Whether a call runs a function of a library of which nothing is known."""
+    if analysis.running[call].functions:
+        return False
+    values = analysis.evaluator.values(call.func, scope)
+    names = [value.name for value in values if isinstance(value, External)]
+    return bool(names) and not any(map(is_of_known_package, names))
+
+
+def is_of_known_package(name: str) -> bool:
+    """Whether a dotted name is of torch, numpy, Python or another package whose functions are known."""
+    root = name.partition(".")[0]
+    return root in KNOWN or root in sys.stdlib_module_names
+
+
+def arguments(call: ast.Call) -> list[ast.expr]:
+    """Return all arguments of a call."""
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def _loops(analysis: Analysis, region: Region) -> Iterator[Region]:
+    """Yield the loops in `region` that no step loop holds, and that hold none."""
+    for inner in region.inner:
+        if inner in analysis.step_loops or inner in analysis.captured:
+            continue
+        deeper = [
+            one for one in analysis.regions(inner) if one is not inner and one.loop is not None
+        ]
+        if inner.loop is not None and not any(one in analysis.step_loops for one in deeper):
+            yield from (one for one in (inner, *deeper) if one not in analysis.captured)
+        else:
+            yield from _loops(analysis, inner)
+
+
+def _trains_unseen(analysis: Analysis, region: Region) -> ast.Call | None:
+    """Return the call of a loop that cannot be followed and may train.
+
+    Its name says that it trains; or it is given an optimizer, nothing else in the loop is seen to train, and,
+    where only a name says that it is an optimizer, the loop clears gradients, runs a model, or gives the
+    call the model or the data too.
+    """
+    if any(analysis.effect(call) for part in analysis.regions(region) for call, _ in part.calls):
+        return None
+    calls = [pair for part in _flat(region) for pair in part.calls]
+    unseen = [
+        (call, at)
+        for call, at in calls
+        if not TRAINS_NOTHING.fullmatch(last_part(call.func)) and _is_unseen(call, at, analysis)
+    ]
+    for call, _ in unseen:
+        if HIDDEN_TRAINING.fullmatch(last_part(call.func)):
+            return call
+    training = programs_of(analysis).training
+    if any(not training.isdisjoint(analysis.running[call].functions) for call, _ in calls):
+        return None
+    trains = any(
+        last_part(call.func) == CLEARS or _is_model(call.func, at, analysis) for call, at in calls
+    )
+    for call, at in unseen:
+        given = arguments(call)
+        optimizers = {_is_optimizer(value, at, analysis) for value in given}
+        named = None in optimizers and (
+            trains
+            or any(LOADER.search(last_part(one)) or _is_model(one, at, analysis) for one in given)
+        )
+        if True in optimizers or named:
+            return call
+    return None
+
+
+def _flat(region: Region) -> Iterator[Region]:
+    """Yield the body of a loop, and of the `with` and the like in it, without the loops in it."""
+    yield region
+    for inner in region.inner:
+        if inner.loop is None:
+            yield from _flat(inner)
+
+
+def _is_model(node: ast.expr, scope: Scope, analysis: Analysis) -> bool:
+    values = analysis.evaluator.values(node, scope)
+    unknown = all(isinstance(value, Device) for value in values)
+    named = CALLED_MODEL.fullmatch(last_part(node)) is not None
+    return is_module(node, scope, analysis) or (unknown and named)
+
+
+def _is_unseen(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    """Whether a call runs a function that the source does not show: of a library or of unknown origin."""
+    if analysis.running[call].functions or is_module(call.func, scope, analysis):
+        return False
+    if isinstance(call.func, ast.Name) and hasattr(builtins, call.func.id):
+        return False
+    values = analysis.evaluator.values(call.func, scope)
+    if all(isinstance(value, Device) for value in values):
+        return (
+            isinstance(call.func, ast.Name)
+            or HIDDEN_TRAINING.fullmatch(last_part(call.func)) is not None
+        )
+    return is_outside(call, scope, analysis)
+
+
+def _is_optimizer(node: ast.expr, scope: Scope, analysis: Analysis) -> bool | None:
+    """Whether `node` is an optimizer; None where only its name says so."""
+    values = analysis.evaluator.values(node, scope)
+    known = {is_optimizer_value(value, analysis.evaluator) for value in values} - {None}
+    if known:
+        return True in known
+    return None if OPTIMIZER.fullmatch(last_part(node)) else False

@@ -1,0 +1,243 @@
+"""Functions that act on the world, that wait for the device, and in which all replicas meet.
+
+What only computes, reads and prints, all replicas may run where one was to run it: what acts writes files,
+logs, saves, trains, ends the program. What makes a collective, some replicas must not run alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from migrate.catalogue.words import (
+    ACTING_MODULES,
+    ACTS,
+    ACTS_OR_OF_TEXT,
+    LOG_METHODS,
+    LOGGER,
+    LOGGING_METHODS,
+    ONLY_ASKS,
+    WAITS,
+    WRAPPERS,
+)
+from migrate.model.calls.callers import reaching
+from migrate.model.calls.effect import Effect
+from migrate.model.calls.kinds import External
+from migrate.model.calls.rank_tests import OF_RUN, last_part, parents
+from migrate.model.processes.meetings import OBJECTS, OF_MPI, OF_XLA, TENSORS
+
+if TYPE_CHECKING:
+    from migrate.model.calls.analysis import Analysis
+    from migrate.model.calls.scopes import Function, Scope
+
+WRITES = frozenset("wax+")
+# What all replicas come to together: of torch, torch_xla, MPI.
+MEETINGS = frozenset((*TENSORS, *OBJECTS, *OF_XLA, *OF_MPI, "barrier"))
+MEETING_MODULES = ("torch.distributed.", "torch_xla.", "mpi4py.")
+LAST_PARTS = frozenset(name.rpartition(".")[2] for name in WAITS)
+# Without one of these in its bytes a file neither waits nor wraps a model.
+WAITING = re.compile("|".join(rf"\b{name}\b" for name in sorted(LAST_PARTS)).encode())
+WRAPPING = re.compile(rb"DistributedDataParallel|FullyShardedDataParallel|\bDDP\b|\bFSDP\b|shims")
+
+
+def acts(call: ast.Call) -> bool:
+    """Whether `call`, by its name, acts on the world."""
+    func = call.func
+    name = last_part(func)
+    if name == "open":
+        return not _only_reads(call)
+    if isinstance(func, ast.Name):
+        return name in ACTS - ACTS_OR_OF_TEXT
+    if not isinstance(func, ast.Attribute) or name in ONLY_ASKS:
+        return False
+    root = func.value
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    of = root.id if isinstance(root, ast.Name) else ""
+    if of in ACTING_MODULES or (name in ACTS and (name not in ACTS_OR_OF_TEXT or of == "os")):
+        return True
+    if of == "os" and name == "remove":
+        return True
+    receiver = last_part(func.value)
+    logs = LOG_METHODS.fullmatch(name) or name in LOGGING_METHODS
+    return bool(logs and LOGGER.fullmatch(receiver)) or name.startswith("add_scalar")
+
+
+def _only_reads(call: ast.Call) -> bool:
+    mode = call.args[1] if len(call.args) > 1 else None
+    mode = next((k.value for k in call.keywords if k.arg == "mode"), mode)
+    if mode is None:
+        return True
+    return isinstance(mode, ast.Constant) and WRITES.isdisjoint(str(mode.value))
+
+
+@lru_cache(maxsize=2)
+def acting_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions of a project that act, themselves or by what they run."""
+    first: Mapping[Function, bool] = {
+        function: True
+        for scope in analysis.scopes.values()
+        for function in scope.functions
+        if analysis.effects.get(function, Effect.NONE)
+        or any(
+            acts(call) for region in analysis.regions(function.region) for call, _ in region.calls
+        )
+    }
+    return frozenset(reaching(analysis, first))
+
+
+@lru_cache(maxsize=2)
+def meeting_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions of a project in which all replicas meet, or that run one of these.
+
+    What a module runs only while it trains is left out: the first replica may evaluate alone, with a module
+    whose loss, of training, gathers. A module that some replicas train is reported as such.
+    """
+    first: Mapping[Function, bool] = {
+        function: True
+        for scope in analysis.scopes.values()
+        for function in scope.functions
+        if any(
+            meets(call, at, analysis)
+            for region in analysis.regions(function.region)
+            for call, at in region.calls
+        )
+    }
+    return frozenset(reaching(analysis, first, _evaluating))
+
+
+def _evaluating(call: ast.Call, scope: Scope, function: Function) -> bool:
+    """Whether `call` runs the function in evaluation, too.
+
+    Not where it stands below `if self.training:`, or calls a name that is the function only there:
+    `run = self.training_forward`.
+    """
+    if _in_training(call, scope):
+        return False
+    if not isinstance(call.func, ast.Name):
+        return True
+    values = [
+        binding.value
+        for binding in scope.bindings.get(call.func.id, ())
+        if binding.value is not None
+        and any(last_part(one) == function.name for one in _names_in(binding.value))
+    ]
+    return not values or not all(_in_training(value, scope) for value in values)
+
+
+def _names_in(value: ast.expr) -> Iterator[ast.expr]:
+    return (node for node in ast.walk(value) if isinstance(node, ast.Name | ast.Attribute))
+
+
+def _in_training(node: ast.AST, scope: Scope) -> bool:
+    """Whether `node` stands in a branch that runs only where a module trains."""
+    above = parents(scope.module)
+    below, node = node, above[node]
+    while not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
+        if isinstance(node, ast.If):
+            test, branch = node.test, node.body
+            if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+                test, branch = test.operand, node.orelse
+            if last_part(test) == "training" and below in branch:
+                return True
+        below, node = node, above[node]
+    return False
+
+
+def meets(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    """Whether `call` is a collective of all replicas that every run of several replicas makes."""
+    if last_part(call.func) not in MEETINGS or any(k.arg == "group" for k in call.keywords):
+        return False
+    if _is_for_some_runs(call, scope):
+        return False
+    values = analysis.evaluator.values(call.func, scope)
+    return any(isinstance(v, External) and v.name.startswith(MEETING_MODULES) for v in values)
+
+
+def _is_for_some_runs(call: ast.Call, scope: Scope) -> bool:
+    """Whether a condition is around `call` that asks for more than whether the run is distributed.
+
+    As for a rank that is handed over, where -1 says that nobody is to be waited for.
+    """
+    above = parents(scope.module)
+    below: ast.AST = call
+    node = above.get(call)
+    tests = []
+    while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        test = node.test if isinstance(node, ast.If | ast.IfExp | ast.While) else None
+        if isinstance(node, ast.If) and _in_both(node):
+            test = None  # whichever branch a replica takes, it comes to the others
+        if test is not None and below is not test:
+            if OF_RUN.search(ast.unparse(test)) is None:
+                return True
+            tests.append(test)
+        below, node = node, above.get(node)
+    return node is not None and any(_may_be_nobody(test, node) for test in tests)
+
+
+def _in_both(condition: ast.If) -> bool:
+    """Whether both branches of `condition` come to the same meetings: the root sends, the others receive."""
+    first, second = (_named(branch) for branch in (condition.body, condition.orelse))
+    return bool(first) and first == second
+
+
+def _named(branch: list[ast.stmt]) -> set[str]:
+    calls = (node for part in branch for node in ast.walk(part) if isinstance(node, ast.Call))
+    return {name for name in (last_part(call.func) for call in calls) if name in MEETINGS}
+
+
+def _may_be_nobody(test: ast.expr, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether `test` asks for a parameter of its function that the function also compares with -1."""
+    arguments = function.args
+    asked = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    asked &= {one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+    return any(
+        isinstance(node, ast.Compare)
+        and isinstance(node.left, ast.Name)
+        and node.left.id in asked
+        and any(ast.unparse(part) == "-1" for other in node.comparators for part in ast.walk(other))
+        for node in ast.walk(function)
+    )
+
+
+@lru_cache(maxsize=2)
+def waiting_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions of a project that wait for the device, themselves or by what they run."""
+    first: Mapping[Function, bool] = {
+        function: True
+        for function, call, scope in _calls(analysis, WAITING)
+        if last_part(call.func) in LAST_PARTS
+        and any(name in WAITS for name in _names_of(call, scope, analysis))
+    }
+    return frozenset(reaching(analysis, first))
+
+
+@lru_cache(maxsize=2)
+def wrapping_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions of a project that wrap a model, whose weights are broadcast then."""
+    first: Mapping[Function, bool] = {
+        function: True
+        for function, call, scope in _calls(analysis, WRAPPING)
+        if any(name.endswith(WRAPPERS) for name in _names_of(call, scope, analysis))
+    }
+    return frozenset(reaching(analysis, first))
+
+
+def _calls(
+    analysis: Analysis, words: re.Pattern[bytes]
+) -> Iterator[tuple[Function, ast.Call, Scope]]:
+    """Yield the calls of the functions of the files that have one of some words in them."""
+    for top in analysis.scopes.values():
+        for function in top.functions if words.search(top.module.data) else ():
+            for region in analysis.regions(function.region):
+                for call, scope in region.calls:
+                    yield function, call, scope
+
+
+def _names_of(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[str]:
+    for value in analysis.evaluator.values(call.func, scope):
+        if isinstance(value, External):
+            yield value.name

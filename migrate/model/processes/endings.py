@@ -1,0 +1,68 @@
+"""Functions that may stop their caller: they raise, assert or end the program.
+
+Whether an exception is caught further up does not matter here: in each case the statements behind the call
+do not run.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from migrate.catalogue.words import EXITS
+from migrate.model.calls.callers import reaching
+
+if TYPE_CHECKING:
+    from migrate.model.calls.analysis import Analysis
+    from migrate.model.calls.scopes import Function, ModuleScope, Scope
+
+# Errors about how a function is called, not about the values of the training.
+OF_ARGUMENTS = frozenset({"AttributeError", "NotImplementedError", "TypeError"})
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+NESTED = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
+
+
+@lru_cache(maxsize=2)
+def ending_of(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions of a project that may stop their caller, themselves or by what they run."""
+    first: Mapping[Function, bool] = {
+        function: True for scope in analysis.scopes.values() for function in _stopping(scope)
+    }
+    return frozenset(reaching(analysis, first))
+
+
+def _stopping(scope: ModuleScope) -> Iterator[Function]:
+    """Yield the functions of a file whose own statements may stop the caller."""
+    data = scope.module.data
+    if not any(word in data for word in (b"raise", b"assert", b"exit", b"quit", b"abort")):
+        return
+    by_line: dict[int, list[Function]] = defaultdict(list)
+    for function in scope.functions:
+        by_line[function.line].append(function)
+    for node in scope.module.nodes:
+        if isinstance(node, FUNCTIONS) and any(map(_stops, _own(node))):
+            yield from by_line.get(node.lineno, ())
+
+
+def _own(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
+    """Yield the nodes in the body of `function`, those of functions in it left out."""
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, NESTED):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def _stops(node: ast.AST) -> bool:
+    """Whether `node` raises, asserts or ends the program for a value, not for the kind of an argument."""
+    if isinstance(node, ast.Raise):
+        raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+        return not (isinstance(raised, ast.Name) and raised.id in OF_ARGUMENTS)
+    if isinstance(node, ast.Assert):
+        calls = (one.func for one in ast.walk(node.test) if isinstance(one, ast.Call))
+        return not any(isinstance(one, ast.Name) and one.id == "isinstance" for one in calls)
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in EXITS

@@ -1,0 +1,201 @@
+"""What a project runs in the process that starts the replicas, before it starts them.
+
+XLA must not be touched there: once its runtime is started in that process, the launch raises.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Set
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+from migrate.catalogue import torch_cuda
+from migrate.catalogue.entry import names
+from migrate.catalogue.launchers import LAUNCHERS
+from migrate.model.calls.callers import reaching
+from migrate.model.calls.kinds import External
+from migrate.model.calls.rank_tests import last_part
+from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
+from migrate.model.project.decided import ruled_out
+
+if TYPE_CHECKING:
+    from migrate.model.calls.analysis import Analysis
+
+# A process of plain `multiprocessing` that another file starts is none that trains: it may read data.
+STARTS = LAUNCHERS | {"torch.multiprocessing.Process"}
+# What a file without any of them does not call.
+WORDS = frozenset(name.rpartition(".")[2].encode() for name in STARTS)
+SEEDS = names(*torch_cuda.SEEDS) | {"torch_xla.manual_seed"}
+JOINS = "init_process_group"
+
+
+class Launching:
+    """The functions that run in the process that starts the replicas.
+
+    Args:
+        analysis: the project.
+
+    Attributes:
+        functions: those that it runs before the launch; a worker that it calls itself, where it does not
+            launch one, is not among them, nor what joins the process group.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+        self._workers: set[Function] = set()
+        # The line of the last launch in a body that launches, or that calls a function that does.
+        self._last: dict[Region, int] = {}
+        for scope in analysis.scopes.values():
+            if any(word in scope.module.data for word in WORDS):
+                self._note_launches(scope)
+        self._note_callers()
+        self.functions: set[Function] = set()
+        for call, _ in self.calls():
+            self.functions |= set(self._below(call))
+
+    def led_by(self, scope: ModuleScope) -> bool:
+        """Whether running the file calls a function that starts the replicas."""
+        return any(
+            function in self._starting
+            for root in (scope.guard, scope.region)
+            for region in self._analysis.regions(root)
+            for call, _ in region.calls
+            for function in self._analysis.running[call].functions
+        )
+
+    @cached_property
+    def _starting(self) -> frozenset[Function]:
+        """The functions that start the replicas, themselves or by what they call."""
+        first = {
+            function: True
+            for scope in self._analysis.scopes.values()
+            if any(word in scope.module.data for word in WORDS)
+            for function in scope.functions
+            for region in self._analysis.regions(function.region)
+            for call, at in region.calls
+            if self._is_one_of(LAUNCHERS, call, at)
+        }
+        return frozenset(reaching(self._analysis, first))
+
+    def calls(self) -> Iterator[tuple[ast.Call, Scope]]:
+        """Yield the calls that come before a launch in a body that launches, or leads to one."""
+        for root, last in self._last.items():
+            for region in self._analysis.regions(root):
+                yield from (pair for pair in region.calls if pair[0].lineno < last)
+
+    def seeds(self, call: ast.Call) -> bool:
+        """Whether a function that `call` runs seeds CUDA or XLA, by itself or by what it calls."""
+        return any(
+            self._is_one_of(SEEDS, inner, scope)
+            for function in self._below(call)
+            for region in self._analysis.regions(function.region)
+            for inner, scope in region.calls
+        )
+
+    def _note_launches(self, scope: ModuleScope) -> None:
+        launches = False
+        for root in (scope.guard, scope.region, *(one.region for one in scope.functions)):
+            for region in self._analysis.regions(root):
+                for call, at in region.calls:
+                    if self._is_one_of(STARTS, call, at):
+                        launches = True
+                        self._last[root] = max(call.lineno, self._last.get(root, 0))
+                        self._note_workers(call, at)
+        if launches:
+            # Read before anything under its guard is done.
+            self._last.setdefault(scope.region, len(scope.module.lines) + 1)
+
+    def _note_workers(self, call: ast.Call, scope: Scope) -> None:
+        for arg in (*call.args, *(keyword.value for keyword in call.keywords)):
+            values = self._analysis.evaluator.values(arg, scope)
+            self._workers |= {value for value in values if isinstance(value, Function)}
+
+    def _note_callers(self) -> None:
+        """Note the bodies that call a function that launches, however far up."""
+        new = bool(self._last)
+        while new:
+            new = False
+            for root in self._analysis.roots:
+                for region in self._analysis.regions(root):
+                    for call, _ in region.calls:
+                        leads = any(
+                            function.region in self._last
+                            for function in self._analysis.running[call].functions
+                        )
+                        if leads and call.lineno > self._last.get(root, 0):
+                            self._last[root] = call.lineno
+                            new = True
+
+    def _below(self, call: ast.Call) -> Iterator[Function]:
+        """Yield the functions that `call` runs, and those that they run."""
+        seen: set[Function] = set()
+        waiting = list(self._analysis.running[call].functions)
+        while waiting:
+            function = waiting.pop()
+            if function in seen or function in self._workers or function.region in self._last:
+                continue
+            seen.add(function)
+            inner = [
+                one for region in self._analysis.regions(function.region) for one, _ in region.calls
+            ]
+            if any(last_part(one.func) == JOINS for one in inner):
+                continue
+            yield function
+            for one in inner:
+                waiting += self._analysis.running[one].functions
+
+    def _is_one_of(self, names: frozenset[str], call: ast.Call, scope: Scope) -> bool:
+        last = last_part(call.func)
+        attribute = isinstance(call.func, ast.Attribute)
+        if attribute and all(name.rsplit(".", 1)[-1] != last for name in names):
+            return False
+        values = self._analysis.evaluator.values(call.func, scope)
+        return any(isinstance(value, External) and value.name in names for value in values)
+
+
+@lru_cache(maxsize=2)
+def launching_of(analysis: Analysis) -> Launching:
+    """Return what runs before the launch; found once, for all files."""
+    return Launching(analysis)
+
+
+@lru_cache(maxsize=2)
+def joining_of(analysis: Analysis) -> frozenset[Function]:
+    """Return the functions that join a process group, themselves or by what they call.
+
+    A call that switches the group off, `set_up(distributed=False)`, joins none.
+    """
+    first = {
+        function: True
+        for scope in analysis.scopes.values()
+        if JOINS.encode() in scope.module.data
+        for function in scope.functions
+        for region in analysis.regions(function.region)
+        for call, _ in region.calls
+        if last_part(call.func) == JOINS
+    }
+    leading = frozenset(reaching(analysis, first))
+    return frozenset(
+        reaching(
+            analysis,
+            first,
+            lambda call, _, function: joins_by(call, function, leading, analysis),
+        )
+    )
+
+
+def joins_by(
+    call: ast.Call, function: Function, joining: Set[Function], analysis: Analysis
+) -> bool:
+    """Whether `call` joins a process group by running `function`: no constant of the call rules it out."""
+    if function not in joining:
+        return False
+    defined = function.definition
+    skipped = ruled_out(call, defined, function.is_bound) if defined is not None else frozenset()
+    return not skipped or any(
+        last_part(inner.func) == JOINS or not joining.isdisjoint(analysis.running[inner].functions)
+        for region in analysis.regions(function.region)
+        for inner, _ in region.calls
+        if inner not in skipped
+    )

@@ -1,0 +1,136 @@
+"""Files whose training a framework runs that launches and moves by itself: Accelerate, Fabric, Lightning."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from migrate.catalogue.libraries import LED_CLASSES, RUNNERS
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.kinds import External
+from migrate.model.calls.scopes import Class, ModuleScope
+
+SIGNS = re.compile(rb"accelerate|lightning")
+# Names of what runs a Lightning training, also in an annotation of what a configuration makes.
+RUNNER_NAMES = re.compile(rb"\b(Trainer|LightningCLI|Fabric)\b")
+TEST = re.compile(r"(^|/)(tests?/|test_\w*\.py$|conftest\.py$|\w+_test\.py$)")
+
+
+@lru_cache(maxsize=2)
+def led_of(analysis: Analysis) -> Mapping[Path, str]:
+    """Return the files that a framework runs: those that call it, and those that only such files use.
+
+    Returns:
+        For each of them the file that calls the framework, as it is named in the project; empty where it
+        does so itself.
+    """
+    own = {path for path, top in analysis.scopes.items() if _calls_one(analysis, top)}
+    own |= _with_classes(analysis, bool(own))
+    if not own:
+        return {}
+    importers: dict[Path, set[Path]] = defaultdict(set)
+    for path, module in analysis.project.modules.items():
+        for imported in analysis.project.imports(module):
+            importers[imported].add(path)
+    found = dict.fromkeys(own, "")
+    for path in analysis.scopes.keys() - own:
+        user = _user(path, own, importers, analysis)
+        if user is not None:
+            found[path] = _name(user, analysis)
+    return found
+
+
+def _user(
+    path: Path, own: set[Path], importers: Mapping[Path, set[Path]], analysis: Analysis
+) -> Path | None:
+    """Return a file that calls a framework and uses `path`; None where a program without one uses it too."""
+    users: set[Path] = set()
+    seen: set[Path] = set()
+    waiting = [path]
+    while waiting:
+        one = waiting.pop()
+        above = {p for p in importers.get(one, ()) if not TEST.search(_name(p, analysis))}
+        is_package = one.name == "__init__.py"
+        if _is_program(analysis.scopes.get(one)) or not (above or is_package):
+            return None
+        users |= above & own
+        waiting += above - own - seen
+        seen |= above
+    return min(users, default=None)
+
+
+def _is_program(top: ModuleScope | None) -> bool:
+    return top is None or bool(top.guard.calls or top.guard.inner)
+
+
+def _name(path: Path, analysis: Analysis) -> str:
+    root = analysis.project.root
+    if root is None or root not in path.parents:
+        return path.name
+    return path.relative_to(root).as_posix()
+
+
+def _with_classes(analysis: Analysis, is_run: bool) -> set[Path]:
+    """Return the files with a class that a framework trains.
+
+    Where nothing in the project runs the framework, a loop of the project's own that imports the class trains
+    it: the class is used as a module of torch.
+
+    Args:
+        analysis: the project.
+        is_run: whether a file is known to make what runs the training.
+    """
+    files = {path for path, top in analysis.scopes.items() if _led_classes(analysis, top)}
+    data = [top.module.data for top in analysis.scopes.values()] if files else []
+    if is_run or any(SIGNS.search(one) and RUNNER_NAMES.search(one) for one in data):
+        return files
+    return {path for path in files if not _is_trained_by_hand(path, analysis)}
+
+
+def _is_trained_by_hand(path: Path, analysis: Analysis) -> bool:
+    """Whether a training loop stands in a file that imports `path`, or in it, outside of such a class."""
+    for loop_file, top in analysis.scopes.items():
+        led = set(_led_classes(analysis, top))
+        roots = [*top.roots, *(f.region for f in top.functions if f.owner not in led)]
+        loops = (region for root in roots for region in analysis.regions(root))
+        trains = any(region in analysis.step_loops for region in loops)
+        if trains and path in _imported(loop_file, analysis):
+            return True
+    return False
+
+
+def _imported(start: Path, analysis: Analysis) -> set[Path]:
+    """Return `start` and the files of the project that it imports, itself or through others."""
+    seen: set[Path] = set()
+    waiting = [start]
+    while waiting:
+        path = waiting.pop()
+        module = analysis.project.modules.get(path)
+        if path not in seen and module is not None:
+            waiting += analysis.project.imports(module)
+        seen.add(path)
+    return seen
+
+
+def _led_classes(analysis: Analysis, top: ModuleScope) -> list[Class]:
+    if SIGNS.search(top.module.data) is None:
+        return []
+    bases = analysis.evaluator.external_bases
+    return [made for made in top.classes if not LED_CLASSES.isdisjoint(bases(made))]
+
+
+def _calls_one(analysis: Analysis, top: ModuleScope) -> bool:
+    """Whether a file makes what runs the training."""
+    if SIGNS.search(top.module.data) is None:
+        return False
+    evaluator = analysis.evaluator
+    for root in top.all_roots:
+        for region in analysis.regions(root):
+            for call, scope in region.calls:
+                values = evaluator.values(call.func, scope)
+                if any(isinstance(v, External) and v.name in RUNNERS for v in values):
+                    return True
+    return False

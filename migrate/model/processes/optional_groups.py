@@ -1,0 +1,172 @@
+"""Process groups that a program joins only where one of its options says so.
+
+`torch_xla.launch` starts a replica on every chip whatever the options are. Where the group is off, each
+replica trains a model of its own, and no error says so.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from migrate.model.calls.kinds import Options
+from migrate.model.calls.rank_tests import last_part, parents
+from migrate.model.calls.scopes import Function, Scope
+from migrate.model.processes.launching import JOINS, joining_of
+
+if TYPE_CHECKING:
+    from migrate.model.calls.analysis import Analysis
+
+# Without one of these a project starts no replicas of torch_xla.
+LAUNCHES = re.compile(rb"torch_xla\.launch\b|\bxmp\.spawn\b|xla_multiprocessing|shims\.launch")
+# An option with one of these in its name says how many processes there are, or which one this is.
+OF_PROCESSES = re.compile(r"rank|world|size|gpu|node|proc|local|num|dist_url", re.IGNORECASE)
+DEEPEST = 6
+
+
+@lru_cache(maxsize=2)
+def optional_groups(analysis: Analysis) -> Mapping[Path, Mapping[ast.Call, tuple[str, bool]]]:
+    """Return the calls of each file that join a group under an option, with its test.
+
+    Returns:
+        Each call with the test, and whether it is off by default.
+    """
+    modules = [scope.module for scope in analysis.scopes.values()]
+    if not any(LAUNCHES.search(one.data) for one in modules):
+        return {}
+    found: dict[Path, dict[ast.Call, tuple[str, bool]]] = {}
+    tests = _Tests(analysis)
+    for call, scope in _joins(analysis):
+        for test in _tests_around(call, scope):
+            off = tests.may_be_off(test, scope)
+            if off is not None:
+                found.setdefault(scope.module.path, {})[call] = ast.unparse(test), off
+                break
+    return found
+
+
+def _joins(analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls that join a process group, themselves or by a function that does."""
+    joining = joining_of(analysis)
+    for top in analysis.scopes.values():
+        for call, scope in analysis.calls_in(top):
+            runs = not joining.isdisjoint(analysis.running[call].functions)
+            if runs or last_part(call.func) == JOINS:
+                yield call, scope
+
+
+def _tests_around(call: ast.Call, scope: Scope) -> Iterator[ast.expr]:
+    """Yield the tests that must hold for `call` to run, up to the function around it."""
+    above = parents(scope.module)
+    below: ast.AST = call
+    node = above.get(call)
+    while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, ast.If) and below in node.body:
+            yield node.test
+        below, node = node, above.get(node)
+
+
+class _Tests:
+    """Which tests depend on an option alone.
+
+    Args:
+        analysis: the project.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+        self._evaluator = analysis.evaluator
+
+    def may_be_off(self, test: ast.expr, scope: Scope, depth: int = 0) -> bool | None:
+        """Return whether a test is off by default; None where no option alone decides it."""
+        if depth > DEEPEST:
+            return None
+        match test:
+            case ast.BoolOp(op=ast.And(), values=values):
+                parts = [self.may_be_off(one, scope, depth + 1) for one in values]
+                known = [one for one in parts if one is not None]
+                return any(known) if known else None
+            case ast.Name():
+                return self._of_name(test, scope, depth)
+            case ast.Attribute() if not OF_PROCESSES.search(test.attr):
+                return self._of_attribute(test, scope)
+        return None
+
+    def _of_name(self, test: ast.Name, scope: Scope, depth: int) -> bool | None:
+        bindings = list(self._evaluator.bindings_of(test.id, scope))
+        found = [
+            self.may_be_off(one.value, one.scope, depth + 1)
+            if one.kind == "value" and one.value is not None
+            else None
+            for one in bindings
+        ]
+        return any(found) if found and None not in found else None
+
+    def _of_attribute(self, test: ast.Attribute, scope: Scope) -> bool | None:
+        values = self._evaluator.values(test.value, scope)
+        options = [value for value in values if isinstance(value, Options)]
+        if options:
+            assigned = self._evaluator.options_set
+            if any(test.attr in assigned.get(one.path, ()) for one in options):
+                return None  # it follows from something else
+            return self._by_default(test.attr)
+        if values or list(self._evaluator.members_of(test.value, test.attr, scope)):
+            return None
+        return self._of_property(test.attr)
+
+    def _by_default(self, name: str) -> bool | None:
+        """Return whether an option of the command line is off by default; None for one that is on."""
+        declared = [
+            call
+            for top in self._analysis.scopes.values()
+            for call, _ in self._analysis.calls_in(top)
+            if last_part(call.func) == "add_argument" and name in _names(call)
+        ]
+        if not declared:
+            return None
+        return True if all(_is_off(call) for call in declared) else None
+
+    def _of_property(self, name: str) -> bool | None:
+        """Return False where an attribute of an object that a setting names is a property, False in some.
+
+        Nothing shows which class it is: the value of the default is not known.
+        """
+        properties = [
+            function
+            for top in self._analysis.scopes.values()
+            for function in top.functions
+            if function.name == name and function.owner is not None
+        ]
+        results = [_constant(function) for function in properties]
+        return False if False in results and True in results and None not in results else None
+
+
+def _constant(function: Function) -> bool | None:
+    """Return the constant that a property gives; None for another method."""
+    if not function.is_a("property") or len(function.returns) != 1:
+        return None
+    value = getattr(function.returns[0], "value", None)
+    return value if isinstance(value, bool) else None
+
+
+def _names(call: ast.Call) -> list[str]:
+    """Return the attributes under which the value of a declared option is found."""
+    named = [k.value for k in call.keywords if k.arg == "dest"] or call.args
+    texts = [one.value for one in named if isinstance(one, ast.Constant)]
+    return [str(text).lstrip("-").replace("-", "_") for text in texts]
+
+
+def _is_off(call: ast.Call) -> bool:
+    """Whether an option is false where it is not given."""
+    named = {keyword.arg: keyword.value for keyword in call.keywords}
+    if "default" in named:
+        default = named["default"]
+        return isinstance(default, ast.Constant) and not default.value
+    action = named.get("action")
+    if isinstance(action, ast.Constant):
+        return action.value in ("store_true", "store")
+    return action is None and "required" not in named

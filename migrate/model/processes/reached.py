@@ -1,0 +1,145 @@
+"""Everything that runs in one process or thread: functions that are called, files that are imported."""
+
+from __future__ import annotations
+
+import ast
+from collections import deque
+from collections.abc import Iterable, Iterator, Set
+from pathlib import Path
+
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.scopes import Function, ModuleScope, Scope
+from migrate.model.processes.early_ranks import early_nodes
+from migrate.model.project.project import Module
+
+# The line and column where a call or an import ends.
+End = tuple[int, int]
+Running = ModuleScope | Function
+Import = ast.Import | ast.ImportFrom
+
+
+def end_of(node: ast.expr | ast.stmt, module: Module) -> End:
+    """Return the line and column where `node` ends."""
+    line, offset = node.end_lineno or 0, node.end_col_offset or 0
+    return line, module.column(line, offset)
+
+
+# What scripts call the frameworks that they offer as a choice.
+CHOICES = frozenset({"jax", "flax", "tensorflow", "tf", "keras"})
+
+
+def reached(
+    analysis: Analysis,
+    starts: Iterable[tuple[Running, End | None]],
+    program: Path,
+    *,
+    scripts: Set[Path] = frozenset(),
+    read: Set[Path] = frozenset(),
+) -> Iterator[tuple[Running, End | None]]:
+    """Yield the files and functions that run, the nearest first, each with what leads to it.
+
+    Args:
+        analysis: the project.
+        starts: the files that are read, and the functions that are called, first, with what leads to them.
+        program: the file whose calls and imports are named as what leads to the rest.
+        scripts: the files whose main guard counts.
+        read: the files that have been read before.
+    """
+    seen: set[Path | Function] = {*read}
+    waiting: deque[tuple[Running, End | None]] = deque()
+    for start, leads in starts:
+        seen.add(start if isinstance(start, Function) else start.module.path)
+        waiting.append((start, leads))
+    while waiting:
+        running, origin = waiting.popleft()
+        yield running, origin
+        module = running.module
+        here = module.path == program
+        for node, _ in imports_of(running, guard=module.path in scripts):
+            for path in analysis.project.imported_by(module.path, [node]):
+                if path not in seen and path in analysis.scopes:
+                    seen.add(path)
+                    by = end_of(node, module) if here else origin
+                    waiting.append((analysis.scopes[path], by))
+        for call, scope in calls_of(running, analysis, guard=module.path in scripts):
+            for function in _run_by(call, scope, analysis):
+                if function not in seen:
+                    seen.add(function)
+                    waiting.append((function, end_of(call, module) if here else origin))
+
+
+def calls_of(
+    running: Running, analysis: Analysis, *, guard: bool
+) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls that run with a file or a function."""
+    read_only = isinstance(running, ModuleScope) and not guard
+    for root in [running.region] if read_only else running.roots:
+        for region in analysis.regions(root):
+            yield from region.calls
+
+
+def imports_of(running: Running, *, guard: bool) -> Iterator[tuple[Import, bool]]:
+    """Yield the import statements that run with a file or a function, and whether each is optional.
+
+    An import is optional under `try:`, and where a test asks for a framework: `if backend == "jax":`.
+    """
+    tree: ast.AST = running.module.tree
+    if isinstance(running, Function):
+        tree = _definition(running) or ast.Module([], [])
+    optional = {
+        id(node)
+        for attempt in ast.walk(tree)
+        if isinstance(attempt, ast.Try)
+        for statement in attempt.body
+        for node in ast.walk(statement)
+    }
+    optional |= {
+        id(node)
+        for test in ast.walk(tree)
+        if isinstance(test, ast.If) and _asks_for_framework(test.test)
+        for statement in test.body
+        for node in ast.walk(statement)
+    }
+    for node in early_nodes(tree, guard=guard):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node, id(node) in optional
+
+
+def _asks_for_framework(test: ast.expr) -> bool:
+    """Whether `test` compares a choice with the name of a framework: `backend == "jax"`."""
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq | ast.In):
+        return False
+    return any(
+        isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value in CHOICES
+        for part in ast.walk(test)
+    )
+
+
+def place_of(running: Running, analysis: Analysis) -> str:
+    """Return a file as it is named in the project, or a function with its file: `load (data.py)`."""
+    root, path = analysis.project.root, running.module.path
+    inside = root is not None and path.is_relative_to(root)
+    name = str(path.relative_to(root)) if inside and root is not None else path.name
+    return f"{running.name} ({name})" if isinstance(running, Function) else name
+
+
+def _run_by(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[Function]:
+    """Yield the functions that a call runs, and those that it is given: `torch_xla.launch(main)`."""
+    yield from analysis.running[call].functions
+    for arg in (*call.args, *(keyword.value for keyword in call.keywords)):
+        if isinstance(arg, ast.Name | ast.Attribute):
+            values = analysis.evaluator.values(arg, scope)
+            yield from (value for value in values if isinstance(value, Function))
+
+
+def _definition(function: Function) -> ast.AST | None:
+    """Return the tree of a function; None for a lambda."""
+    return next(
+        (
+            node
+            for node in function.module.nodes
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.lineno == function.line
+        ),
+        None,
+    )

@@ -1,0 +1,99 @@
+"""Frameworks that take the TPU for themselves, in a process that uses torch_xla."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.scopes import ModuleScope
+from migrate.model.processes.reached import (
+    End,
+    Import,
+    end_of,
+    imports_of,
+    place_of,
+    reached,
+)
+from migrate.model.project.project import Module
+
+# Packages by the framework whose runtime they start.
+FRAMEWORKS = {
+    "jax": "jax",
+    "jaxlib": "jax",
+    "flax": "jax",
+    "haiku": "jax",
+    "optax": "jax",
+    "orbax": "jax",
+    "tensorflow": "tensorflow",
+}
+_SIGNS = re.compile(rb"\b(" + "|".join(FRAMEWORKS).encode() + rb")\b")
+# What a file holds that is run as a script.
+_PROGRAM = re.compile(rb"__main__|launch|spawn|Process")
+# Leaves the TPU to torch_xla.
+_ON_CPU = {"jax": re.compile(rb"JAX_PLATFORM|jax_platform"), "tensorflow": re.compile(rb"(?!)")}
+
+
+@dataclass(frozen=True)
+class Rival:
+    """An import of a framework that takes the TPU.
+
+    Attributes:
+        end: where the import ends, or the call or import of the program that leads to it.
+        framework: `jax` or `tensorflow`.
+        where: the file or function of the import where another file of the project has it; else empty.
+        optional: whether the import stands under `try:`.
+    """
+
+    end: End
+    framework: str
+    where: str = ""
+    optional: bool = False
+
+
+@lru_cache(maxsize=2)
+def _importing(analysis: Analysis) -> bool:
+    """Whether any file of the project mentions such a framework."""
+    return any(_SIGNS.search(scope.module.data) for scope in analysis.scopes.values())
+
+
+def rivals_of(analysis: Analysis, scope: ModuleScope) -> tuple[Rival, ...]:
+    """Return the frameworks that running the file imports, each where the file first leads to it.
+
+    Followed are the imports of each file that is read, and those in the functions that are called.
+    """
+    program = scope.module
+    if _PROGRAM.search(program.data) is None or not _importing(analysis):
+        return ()
+    found: dict[str, Rival] = {}
+    files: set[Path] = set()
+    for running, origin in reached(analysis, [(scope, None)], program.path, scripts={program.path}):
+        module = running.module
+        files.add(module.path)
+        is_program = module is program
+        for node, optional in imports_of(running, guard=is_program):
+            for framework in _frameworks(node, module, analysis):
+                if framework not in found or (found[framework].optional and not optional):
+                    end = end_of(node, module) if is_program or origin is None else origin
+                    place = "" if is_program else place_of(running, analysis)
+                    found[framework] = Rival(end, framework, place, optional)
+    modules = analysis.project.modules
+    return tuple(
+        rival
+        for rival in found.values()
+        if not any(_ON_CPU[rival.framework].search(modules[path].data) for path in files)
+    )
+
+
+def _frameworks(node: Import, module: Module, analysis: Analysis) -> Iterator[str]:
+    names = [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        names = [node.module or ""] if not node.level else []
+    for name in names:
+        root = name.partition(".")[0]
+        if root in FRAMEWORKS and analysis.project.find(module.path, root) is None:
+            yield FRAMEWORKS[root]

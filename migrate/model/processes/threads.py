@@ -1,0 +1,127 @@
+"""What runs in the thread of a replica, where Python sets no handlers of signals.
+
+`torch_xla.launch` starts a process for each device and runs the function in a thread of it, also where there
+is one device.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from migrate.catalogue.launchers import SCRIPT
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.kinds import External
+from migrate.model.calls.rank_tests import last_part
+from migrate.model.calls.scopes import Function, ModuleScope, Scope
+from migrate.model.processes.reached import (
+    End,
+    Running,
+    calls_of,
+    end_of,
+    place_of,
+    reached,
+)
+from migrate.model.project.project import Module
+
+LAUNCHES = frozenset(
+    {
+        "shims.launch",
+        SCRIPT,
+        "torch_xla.launch",
+        "torch_xla.distributed.xla_multiprocessing.spawn",
+    }
+)
+_WORDS = tuple(name.rpartition(".")[2].encode() for name in LAUNCHES)
+# Raise in any thread but the main one.
+HANDLERS = frozenset({"signal.signal", "signal.set_wakeup_fd"})
+CATCHING = frozenset({"ValueError", "RuntimeError", "Exception", "BaseException"})
+METHOD = "add_signal_handler"  # of an event loop
+NAMES = frozenset(name.rpartition(".")[2] for name in HANDLERS) | {METHOD}
+
+
+def handlers_in_threads(analysis: Analysis, scope: ModuleScope) -> Mapping[End, str]:
+    """Return the calls of a program that set a handler of a signal in the thread of a replica.
+
+    Returns:
+        Where each call ends, with what sets the handler where it leads to another file.
+    """
+    module = scope.module
+    if not any(word in module.data for word in _WORDS) or not _mentions_signals(analysis):
+        return {}
+    found: dict[End, str] = {}
+    for running, origin in _launched(scope, analysis):
+        for call, at in calls_of(running, analysis, guard=running.module is module):
+            if not _sets(call, at, analysis) or _is_safe(call, running.module):
+                continue
+            if running.module is module:
+                found[end_of(call, module)] = ""
+            elif origin is not None:
+                found.setdefault(origin, place_of(running, analysis))
+    return found
+
+
+@lru_cache(maxsize=2)
+def _mentions_signals(analysis: Analysis) -> bool:
+    return any(b"signal" in scope.module.data for scope in analysis.scopes.values())
+
+
+def _sets(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    """Whether a call sets a handler of a signal."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr == METHOD:
+        return True
+    if isinstance(call.func, ast.Attribute) and last_part(call.func) not in NAMES:
+        return False
+    values = analysis.evaluator.values(call.func, scope)
+    return any(isinstance(value, External) and value.name in HANDLERS for value in values)
+
+
+def _is_safe(call: ast.Call, module: Module) -> bool:
+    """Whether a call is made in the main thread only, or its failure is caught."""
+    for node in module.nodes:
+        if isinstance(node, ast.If) and "main_thread" in ast.unparse(node.test):
+            if any(_is_in(call, statement) for statement in (*node.body, *node.orelse)):
+                return True
+        elif isinstance(node, ast.Try) and any(_is_in(call, one) for one in node.body):
+            caught = [one.type for one in node.handlers]
+            if any(one is None or CATCHING & _words(one) for one in caught):
+                return True
+    return False
+
+
+def _is_in(call: ast.Call, statement: ast.stmt) -> bool:
+    return statement.lineno <= call.lineno <= (statement.end_lineno or 0)
+
+
+def _words(node: ast.expr) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _launched(scope: ModuleScope, analysis: Analysis) -> Iterator[tuple[Running, End | None]]:
+    """Yield what the launches of a file run in a thread, each with what leads to it."""
+    workers: dict[Function, End | None] = {}
+    whole = False
+    for call, at in analysis.calls_in(scope):
+        names = analysis.evaluator.externals(call.func, at)
+        if names & LAUNCHES:
+            whole = whole or SCRIPT in names
+            for arg in (*call.args, *(keyword.value for keyword in call.keywords)):
+                given = analysis.evaluator.values(arg, at)
+                place = end_of(call, scope.module)
+                workers |= {one: place for one in given if isinstance(one, Function)}
+    path = scope.module.path
+    if not workers and not whole:
+        return
+    if whole or any(_runs_a_file(worker, analysis) for worker in workers):
+        yield from reached(analysis, [(scope, None)], path, scripts={path})
+        return
+    early = {one.module.path for one, _ in reached(analysis, [(scope, None)], path)}
+    yield from reached(analysis, workers.items(), path, read=early)
+
+
+def _runs_a_file(worker: Function, analysis: Analysis) -> bool:
+    """Whether the function runs a whole file: `runpy.run_path(__file__)`."""
+    return any(
+        last_part(call.func) == "run_path" for call, _ in calls_of(worker, analysis, guard=False)
+    )

@@ -1,0 +1,1 @@
+"""The files of a project, and which one an import names."""

@@ -1,0 +1,166 @@
+"""Which code constants rule out: of a function that a call passes them to, and of a file that sets them."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from migrate.model.project.project import Module
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def ruled_out(call: ast.Call, function: Definition, bound: bool) -> frozenset[ast.AST]:
+    """Return the nodes of `function` that do not run where `call` calls it.
+
+    They stand in branches of tests of parameters that the call, or a default, gives a constant, and that
+    nothing assigns to, or below such a test that leaves: `if not distributed: return`.
+
+    Args:
+        call: the call.
+        function: what it calls.
+        bound: whether the first parameter is not the call's to give: `self`.
+    """
+    constants = _constants(call, function, bound)
+    for node in ast.walk(function) if constants else ():
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            constants.pop(node.id, None)
+    return _idle(ast.walk(function), constants) if constants else frozenset()
+
+
+def _constants(call: ast.Call, function: Definition, bound: bool) -> dict[str, object]:
+    """Return what the parameters of `function` are, where that is plain to see; by name."""
+    if any(isinstance(arg, ast.Starred) for arg in call.args):
+        return {}
+    if any(keyword.arg is None for keyword in call.keywords):
+        return {}
+    names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+    given: dict[str, ast.expr] = dict(_defaults(function))
+    given |= dict(zip(names[int(bound) :], call.args, strict=False))
+    given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
+    found: dict[str, object] = {}
+    for name, value in given.items():
+        try:
+            found[name] = ast.literal_eval(value)
+        except ValueError:
+            continue
+    return found
+
+
+def _defaults(function: Definition) -> Iterator[tuple[str, ast.expr]]:
+    names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+    defaults = function.args.defaults
+    yield from zip(names[len(names) - len(defaults) :], defaults, strict=True)
+    for arg, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
+        if default is not None:
+            yield arg.arg, default
+
+
+def _outcome(test: ast.expr, constants: Mapping[str, object]) -> bool | None:
+    """Return how `test` comes out; None where the constants do not decide it."""
+    match test:
+        case ast.Constant(value=value):
+            return bool(value)
+        case ast.Name(id=name) if name in constants:
+            return bool(constants[name])
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            inner = _outcome(operand, constants)
+            return None if inner is None else not inner
+        case ast.BoolOp(op=op, values=values):
+            outcomes = [_outcome(value, constants) for value in values]
+            ends = isinstance(op, ast.Or)  # what decides it alone
+            if ends in outcomes:
+                return ends
+            return None if None in outcomes else not ends
+        case ast.Compare(left=ast.Name(id=name), ops=[op], comparators=[right]) if (
+            name in constants
+        ):
+            try:
+                other = ast.literal_eval(right)
+                return _compared(constants[name], op, other)
+            except (ValueError, TypeError):
+                return None
+    return None
+
+
+def _compared(value: object, op: ast.cmpop, other: object) -> bool | None:
+    match op:
+        case ast.Eq() | ast.Is():
+            return value == other
+        case ast.NotEq() | ast.IsNot():
+            return value != other
+        case ast.In() if isinstance(other, tuple | list | set):
+            return value in other
+        case ast.NotIn() if isinstance(other, tuple | list | set):
+            return value not in other
+    return None
+
+
+@lru_cache(maxsize=2000)
+def idle_nodes(module: Module) -> frozenset[ast.AST]:
+    """Return the nodes of a file that never run: below a way out that is always taken, or in a dead branch.
+
+    A test counts that is a constant, or a variable of the file that is set once, to a constant.
+    """
+    return _idle(module.nodes, _variables(module))
+
+
+def _idle(nodes: Iterable[ast.AST], constants: Mapping[str, object]) -> frozenset[ast.AST]:
+    """Return those of `nodes`, and what is below them, that never run where names are these constants."""
+    found: set[ast.AST] = set()
+    for node in nodes:
+        dead: list[ast.stmt] = []
+        if isinstance(node, ast.If):
+            outcome = _outcome(node.test, constants)
+            if outcome is not None:
+                dead += node.orelse if outcome else node.body
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):
+                ends = (number for number, one in enumerate(block) if _leaves(one, constants))
+                dead += block[next(ends, len(block)) + 1 :]
+        found.update(below for one in dead for below in ast.walk(one))
+    return frozenset(found)
+
+
+def _variables(module: Module) -> dict[str, object]:
+    """Return the variables of a file that are bound once, to a constant; by name."""
+    bound: Counter[str] = Counter()
+    for node in module.nodes:
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+                bound[name] += 1
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                bound.update(names)
+            case ast.Call(func=ast.Name(id="exec" | "globals")):
+                return {}
+    return {
+        name: value
+        for line in module.tree.body
+        for name, value in _assigned(line)
+        if bound[name] == 1
+    }
+
+
+def _assigned(line: ast.stmt) -> Iterator[tuple[str, object]]:
+    match line:
+        case (
+            ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=value))
+            | ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=value))
+        ):
+            yield name, value
+
+
+def _leaves(statement: ast.AST, constants: Mapping[str, object]) -> bool:
+    """Whether nothing below `statement` in its block runs."""
+    if isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
+        return True
+    if not isinstance(statement, ast.If):
+        return False
+    outcome = _outcome(statement.test, constants)
+    ways = [any(_leaves(one, constants) for one in b) for b in (statement.body, statement.orelse)]
+    return all(ways) if outcome is None else ways[not outcome]

@@ -1,0 +1,315 @@
+"""A script with the local modules that it imports, or a whole folder; each file is parsed once.
+
+What lies outside of the project's folder is external: known by its dotted name only.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from migrate.syntax.notebook.cells import code_of
+from migrate.syntax.unwarned import syntax_tree
+
+# What marks the folder of a project, seen from a script in it.
+ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
+# A script that imports more local modules than this is part of a library; the rest counts as external.
+MOST_MODULES = 500
+# Folders without modules of their own between a namespace package and its modules, at most.
+DEEPEST_NAMESPACE = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Module:
+    """A file of the project: where it lies, its bytes, its tree."""
+
+    path: Path
+    data: bytes
+    tree: ast.Module
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the tree."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def strings(self) -> frozenset[str]:
+        """The text of its strings."""
+        values = (node.value for node in self.nodes if isinstance(node, ast.Constant))
+        return frozenset(value for value in values if isinstance(value, str))
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines of the source, in characters; trees count columns in bytes of UTF-8."""
+        return [line.decode(errors="replace") for line in self._utf8_lines]
+
+    @cached_property
+    def _is_ascii(self) -> bool:
+        return self.data.isascii()
+
+    @cached_property
+    def _utf8_lines(self) -> list[bytes]:
+        return self.data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+
+    def column(self, line: int, offset: int) -> int:
+        """Return as a column in characters (from 0) what the tree gives as an offset in bytes."""
+        if self._is_ascii:
+            return offset
+        raw = self._utf8_lines[line - 1] if line <= len(self._utf8_lines) else b""
+        return len(raw[:offset].decode(errors="replace"))
+
+
+class Project:
+    """The files of a folder and how they import one another.
+
+    Args:
+        root: the folder; nothing above it is looked at. None for a source that lies nowhere.
+        given: the content of files that is not, or not as such, on disk.
+        whole: whether all files of the folder are read, so that no other one of the project uses these.
+    """
+
+    def __init__(
+        self,
+        root: Path | None,
+        given: Mapping[Path, bytes] | None = None,
+        whole: bool = False,
+    ) -> None:
+        self.root = root.resolve() if root is not None else None
+        self.whole = whole
+        self._given = {path.resolve(): data for path, data in (given or {}).items()}
+        self.modules: dict[Path, Module] = {}
+        self.unread: dict[Path, str] = {}  # with the reason
+        # Where modules lie; what is on disk does not change while a project is looked at.
+        self._places: dict[tuple[Path, str], Sequence[Path]] = {}
+        self._found: dict[tuple[Path, str, int], Path | None] = {}
+        self._imports: dict[Path, list[Path]] = {}
+
+    @classmethod
+    def of_script(
+        cls, script: Path, *, root: Path | None = None, data: bytes | None = None
+    ) -> Project:
+        """Return the script with the local modules that it imports, and those that they import.
+
+        Args:
+            script: the file; where there is none, `data` stands alone.
+            root: the project's folder; by default the one around the script that looks like one.
+            data: the content of the script, where it is not what is on disk.
+        """
+        given = {script: data} if data is not None else {}
+        project = cls(root or (root_of(script) if script.exists() else None), given)
+        waiting = [script.resolve()]
+        while waiting and len(project.modules) < MOST_MODULES:
+            path = waiting.pop(0)
+            if path in project.modules or (module := project.load(path)) is None:
+                continue
+            waiting.extend(project.imports(module))
+        return project
+
+    @classmethod
+    def of_files(
+        cls, root: Path, files: Iterable[Path], given: Mapping[Path, bytes] | None = None
+    ) -> Project:
+        """Return the project of `files`, all of which lie under `root`: they are the whole project."""
+        project = cls(root, given, whole=True)
+        for path in files:
+            project.load(path.resolve())
+        return project
+
+    def changed(self, contents: Mapping[Path, bytes]) -> Project:
+        """Return the project with other contents of some of its files; all else is not read again."""
+        project = Project(self.root, contents, self.whole)
+        for path, module in self.modules.items():
+            if path in project._given:
+                project.load(path)
+            else:
+                project.modules[path] = module
+                if path in self._imports:
+                    project._imports[path] = self._imports[path]
+        project.unread |= self.unread
+        project._places, project._found = self._places, self._found
+        return project
+
+    def load(self, path: Path) -> Module | None:
+        """Return the module at `path`; None where it cannot be read or is no Python, see `unread`."""
+        if path not in self.modules and path not in self.unread:
+            try:
+                data = self._given[path] if path in self._given else path.read_bytes()
+                data = code_of(data, path)
+                self.modules[path] = Module(path, data, _parsed(data))
+            except (OSError, SyntaxError, ValueError, RecursionError) as error:
+                self.unread[path] = str(error) or type(error).__name__
+        return self.modules.get(path)
+
+    def imports(self, module: Module) -> Sequence[Path]:
+        """Return the files of the project that `module` imports, in whatever function it does."""
+        if module.path not in self._imports:
+            self._imports[module.path] = list(
+                dict.fromkeys(self.imported_by(module.path, module.nodes))
+            )
+        return self._imports[module.path]
+
+    @cached_property
+    def importers(self) -> Mapping[Path, set[Path]]:
+        """The files that import each file."""
+        found: dict[Path, set[Path]] = {}
+        for path, module in self.modules.items():
+            for imported in self.imports(module):
+                found.setdefault(imported, set()).add(path)
+        return found
+
+    @property
+    def unread_imports(self) -> list[Path]:
+        """The files that others of the project import and that could not be read."""
+        return [path for path in self.unread if path in self.importers]
+
+    def imported_by(self, importer: Path, nodes: Iterable[ast.AST]) -> Iterator[Path]:
+        """Yield the files of the project that the import statements among `nodes` of a file import."""
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                names = [(alias.name, 0) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                base = node.module or ""
+                names = [(base, node.level)]
+                names += [(f"{base}.{a.name}".lstrip("."), node.level) for a in node.names]
+            elif folder := _imports_a_folder(node):
+                place = self.find(importer, folder)
+                yield from sorted(place.glob("*.py")) if place and place.is_dir() else ()
+                continue
+            else:
+                continue
+            for name, level in names:
+                parts = name.split(".")
+                for length in range(1, len(parts) + 1):
+                    place = self.find(importer, ".".join(parts[:length]), level)
+                    file = place and file_of(place)
+                    if file is not None:
+                        yield file
+
+    def find(self, importer: Path, dotted: str, level: int = 0) -> Path | None:
+        """Return the file or folder that `import dotted` means in the file `importer`.
+
+        Args:
+            importer: the file with the import.
+            dotted: the name of a module, without leading dots.
+            level: the number of leading dots; 0 for an absolute import.
+
+        Returns:
+            A module's file, or a package's folder; None for what is external.
+        """
+        if self.root is None:
+            return None
+        asked = (importer.parent, dotted, level)
+        if asked not in self._found:
+            self._found[asked] = self._find(importer, dotted, level)
+        return self._found[asked]
+
+    def _find(self, importer: Path, dotted: str, level: int) -> Path | None:
+        if level:
+            base: Path | None = importer.parent
+            for _ in range(level - 1):
+                base = base.parent if base is not None and base != self.root else None
+            return self.below(base, dotted) if base is not None else None
+        first, _, rest = dotted.partition(".")
+        key = (importer.parent, first)
+        if key not in self._places:
+            self._places[key] = self._top_level(importer.parent, first)
+        found = (self.below(place, rest) for place in self._places[key])
+        return next((place for place in found if place is not None), None)
+
+    def below(self, package: Path, dotted: str) -> Path | None:
+        """Return the module or package `dotted` in the folder `package`."""
+        place = package
+        for name in filter(None, dotted.split(".")):
+            found = _module_in(place, name) if place.suffix != ".py" else None
+            if found is None:
+                return None
+            place = found
+        return place
+
+    def _top_level(self, folder: Path, name: str) -> Sequence[Path]:
+        """Return where a script in `folder`, or a package in it, may find the top-level module `name`.
+
+        `sys.path` starts with the folder of the script that was started, which is not known of a module:
+        the nearest folder upwards that is no package itself comes first, then those above, then the
+        packages. Where two have a folder of that name, the one that has the rest of the import counts: an
+        application with a `src` of its own is started from the folder of the other one.
+        """
+        assert self.root is not None
+        folders = [folder]
+        while folders[-1] != self.root and folders[-1].parent != folders[-1]:
+            folders.append(folders[-1].parent)
+        folders.append(self.root / "src")
+        packages = [place for place in folders if (place / "__init__.py").is_file()]
+        plain = [place for place in folders if place not in packages]
+        if name in sys.stdlib_module_names:
+            packages = []
+        found = [_module_in(place, name) for place in [*plain, *packages]]
+        # The folder may be a package itself, whose files import one another by its name.
+        is_package = name == self.root.name and (self.root / "__init__.py").is_file()
+        found += [self.root] if is_package and name not in sys.stdlib_module_names else []
+        return [place for place in found if place is not None]
+
+
+def file_of(place: Path) -> Path | None:
+    """Return the file of a module or of a package; None for a package without `__init__.py`."""
+    if place.suffix == ".py":
+        return place
+    file = place / "__init__.py"
+    return file if file.is_file() else None
+
+
+def root_of(script: Path) -> Path:
+    """Return the folder of the project that `script` is a part of, its own folder where none is."""
+    script = script.resolve()
+    if "site-packages" in script.parts:
+        return script.parent  # an installed library is nobody's project
+    for folder in script.parents:
+        if any((folder / mark).exists() for mark in ROOT_MARKS):
+            return folder
+    return script.parent
+
+
+def _imports_a_folder(node: ast.AST) -> str:
+    """Return the package of `importlib.import_module(f'package.{name}')`; empty for all else."""
+    match node:
+        case ast.Call(
+            func=ast.Attribute(attr="import_module") | ast.Name(id="import_module"),
+            args=[ast.JoinedStr(values=[ast.Constant(value=str(head)), *_]), *_],
+        ):
+            return head.rstrip(".") if head.endswith(".") else ""
+    return ""
+
+
+def _module_in(folder: Path, name: str) -> Path | None:
+    package = folder / name
+    if (package / "__init__.py").is_file():
+        return package
+    module = folder / f"{name}.py"
+    if module.is_file():
+        return module
+    return package if package.is_dir() and _has_modules(package) else None
+
+
+def _has_modules(folder: Path, depth: int = 0) -> bool:
+    """Whether a folder without `__init__.py` holds modules, also only in folders below it."""
+    below = []
+    for path in folder.iterdir():
+        if path.suffix == ".py":
+            return True
+        if path.name.isidentifier() and not path.name.startswith("__"):
+            below.append(path)
+    return depth < DEEPEST_NAMESPACE and any(
+        _has_modules(path, depth + 1) for path in below if path.is_dir()
+    )
+
+
+@lru_cache(maxsize=2000)
+def _parsed(data: bytes) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an invalid escape sequence in the user's file
+        return syntax_tree(data)

@@ -1,0 +1,49 @@
+"""Modules of a user's project that bear the name of one of this toolkit's packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from migrate.model.project.project import root_of
+
+# A file of this toolkit's own `shims`, by which a checkout of it is known.
+_OURS = Path("_site", "sitecustomize.py")
+
+
+def shadowing(name: str, script: Path) -> Path | None:
+    """Return the module of the project of `script` that `import NAME` would import; None where there is none.
+
+    Python looks first in the folder of the script that is started. A folder above counts as well, as a script
+    there may import this one. A folder that is a package is not searched, unless the script in it is started.
+
+    Args:
+        name: the name of a package of this toolkit, such as `shims`.
+        script: a script or module of the project.
+    """
+    script = script.absolute()
+    root = root_of(script)
+    for folder in script.parents:
+        is_package = (folder / "__init__.py").exists()
+        if not is_package or (folder == script.parent and _is_started(script)):
+            found = module_in(folder, name)
+            if found is not None:
+                return found
+        if folder == root or not folder.resolve().is_relative_to(root):
+            break
+    return None
+
+
+def module_in(folder: Path, name: str) -> Path | None:
+    """Return the module `name` that lies in `folder`, if it is not this toolkit's own."""
+    package = folder / name
+    if (package / "__init__.py").is_file():
+        return None if (package / _OURS).is_file() else package
+    module = folder / f"{name}.py"
+    return module if module.is_file() else None
+
+
+def _is_started(script: Path) -> bool:
+    try:
+        return b"__main__" in script.read_bytes()
+    except OSError:
+        return False

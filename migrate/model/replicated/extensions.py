@@ -1,0 +1,29 @@
+"""The modules that a project compiles against torch, for CUDA or for the CPU."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from migrate.catalogue.words import words
+from migrate.model.replicated.constants import constants
+
+if TYPE_CHECKING:
+    from migrate.model.calls.analysis import Analysis
+
+HOME = "torch.utils.cpp_extension."
+BUILDERS = words("CUDAExtension CppExtension SyclExtension load load_inline")
+
+
+@lru_cache(maxsize=2)
+def extensions_of(analysis: Analysis) -> frozenset[str]:
+    """Return the dotted names of the extensions that files of a project build, as `setup.py` does."""
+    found: set[str] = set()
+    for call, scope in analysis.evaluator.calls():
+        names = analysis.evaluator.externals(call.func, scope)
+        if not any(name.startswith(HOME) and name[len(HOME) :] in BUILDERS for name in names):
+            continue
+        given = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "name")]
+        for node in given:
+            found.update(text for text in constants(node, scope, analysis) if isinstance(text, str))
+    return frozenset(found)

@@ -1,0 +1,412 @@
+"""Process groups that take tensors of the CPU too, and the collectives that may be given such tensors.
+
+Without a backend torch joins gloo, for tensors of the CPU, and NCCL. The group of XLA takes tensors of the
+device only.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from migrate.catalogue.words import words
+from migrate.model.calls.devices import kind_of
+from migrate.model.calls.kind import ACCELERATORS, Kind
+from migrate.model.calls.kinds import MODULES
+from migrate.model.calls.order import closure
+from migrate.model.calls.rank_tests import last_part
+from migrate.model.calls.scopes import Binding, Class, Function, ModuleScope, Scope
+from migrate.model.objects.asked import is_module
+from migrate.model.objects.objects import KEEPS, objects_of
+from migrate.model.processes.meetings import TENSORS
+from migrate.model.replicated.constants import constants
+
+if TYPE_CHECKING:
+    from migrate.model.calls.analysis import Analysis
+
+INIT = words(
+    "torch.distributed.init_process_group torch.distributed.distributed_c10d.init_process_group"
+)
+MODULE = "torch.distributed."
+# Of torch: they make a tensor on the CPU where they are given no device.
+MAKERS = words(
+    "arange as_tensor empty eye from_numpy full linspace logspace ones rand randint randn randperm "
+    "scalar_tensor tensor zeros ByteTensor FloatTensor IntTensor LongTensor Tensor"
+)
+OF_DATA = words("tensor as_tensor")  # where their argument is a tensor, they leave it where it is
+OTHERS = words("group op async_op src dst group_src group_dst input_split_sizes output_split_sizes")
+OF_MODULES = re.compile(r"(named_)?(parameters|buffers)")
+DEEPEST = 12
+ROUNDS = 4
+Site = tuple[Path, int]
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where a tensor may be.
+
+    Attributes:
+        host: what puts it on the CPU, by file and line.
+        device: whether it may be on the device.
+        unknown: whether it may come from something of which nothing is known.
+    """
+
+    host: frozenset[Site] = frozenset()
+    device: bool = False
+    unknown: bool = False
+
+    def __or__(self, other: Where) -> Where:
+        return Where(
+            self.host | other.host, self.device or other.device, self.unknown or other.unknown
+        )
+
+
+NOWHERE = Where()
+DEVICE = Where(device=True)
+UNKNOWN = Where(unknown=True)
+
+
+@dataclass(frozen=True)
+class Given:
+    """A tensor that a collective is given."""
+
+    node: ast.expr
+    top: ModuleScope
+    where: Where
+
+
+@lru_cache(maxsize=2)
+def given_of(analysis: Analysis) -> Mapping[Path, list[Given]]:
+    """Return the tensors that the collectives of each file are given and that may be on the CPU.
+
+    Empty where every group of the project takes tensors of the GPU only.
+    """
+    joining = mixed_groups(analysis).values()
+    run = frozenset().union(*(run_with(analysis, path) for path in set(joining)))
+    found: dict[Path, list[Given]] = {}
+    for call, scope in analysis.evaluator.calls() if run else ():
+        if scope.module.path not in run:
+            continue
+        for node in _tensors(call, scope, analysis):
+            where = _asked(node, scope, analysis)
+            if where.host or where.unknown:
+                found.setdefault(scope.module.path, []).append(Given(node, scope.top, where))
+    return found
+
+
+@lru_cache(maxsize=2)
+def mixed_groups(analysis: Analysis) -> Mapping[ast.Call, Path]:
+    """Return the calls of a project that join a group for tensors of the CPU too, with their files."""
+    return {
+        call: scope.module.path
+        for call, scope in analysis.evaluator.calls()
+        if INIT & analysis.evaluator.externals(call.func, scope)
+        and _is_mixed(call, scope, analysis)
+    }
+
+
+@lru_cache(maxsize=64)
+def run_with(analysis: Analysis, path: Path) -> frozenset[Path]:
+    """Return the files that a process may run beside the file `path`: of the programs that import it."""
+    project = analysis.project
+    programs = closure([path], lambda one: project.importers.get(one, ()))
+    return frozenset(closure(programs, lambda one: project.imports(project.modules[one])))
+
+
+def _is_mixed(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    if any(isinstance(arg, ast.Starred) for arg in call.args) or any(
+        keyword.arg is None for keyword in call.keywords
+    ):
+        return False
+    backend = call.args[0] if call.args else None
+    for keyword in call.keywords:
+        backend = keyword.value if keyword.arg == "backend" else backend
+    return backend is None or any(
+        text is None or (isinstance(text, str) and "cpu:" in text)
+        for text in constants(backend, scope, analysis)
+    )
+
+
+def _tensors(call: ast.Call, scope: Scope, analysis: Analysis) -> Iterator[ast.expr]:
+    """Yield the tensors that a call gives to a collective of the whole group."""
+    for name in analysis.evaluator.externals(call.func, scope):
+        parameters = TENSORS.get(name.rpartition(".")[2]) if name.startswith(MODULE) else None
+        if parameters is None:
+            continue
+        given = dict(zip(parameters, call.args, strict=False))
+        given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+        if "group" in given and not _is_mixed_too(given["group"], scope, analysis):
+            return
+        yield from (node for name, node in given.items() if name not in OTHERS)
+
+
+def _is_mixed_too(group: ast.expr, scope: Scope, analysis: Analysis) -> bool:
+    """Whether `group` is that of all replicas, or one that `new_group` makes without a backend, like that."""
+    if isinstance(group, ast.Constant):
+        return group.value is None
+    made = objects_of(analysis).origin(group, scope).made
+    return bool(made) and all(
+        isinstance(call, ast.Call)
+        and last_part(call.func) == "new_group"
+        and len(call.args) < 3
+        and not any(keyword.arg in ("backend", None) for keyword in call.keywords)
+        for call in made
+    )
+
+
+@dataclass(frozen=True)
+class Way:
+    """The way that leads to an expression, and what one question has found so far.
+
+    Attributes:
+        nodes: the expressions under way, which this one is a part of the answer for.
+        known: the answers, by expression, scope and number of expressions under way. Without them an
+            expression is followed once for each way that leads to it.
+        before: the answers of the round before, which stand for those of the expressions under way.
+    """
+
+    nodes: frozenset[int]
+    known: dict[tuple[int, int, int], Where]
+    before: Mapping[tuple[int, int], Where]
+
+
+def _asked(node: ast.expr, scope: Scope, analysis: Analysis) -> Where:
+    """Return where a tensor may be: in rounds, until what follows from itself has settled."""
+    before: dict[tuple[int, int], Where] = {}
+    found = NOWHERE
+    for _ in range(ROUNDS):
+        known: dict[tuple[int, int, int], Where] = {}
+        found = _where(node, scope, analysis, Way(frozenset(), known, before))
+        after: dict[tuple[int, int], Where] = {}
+        for (of, at, _), where in known.items():
+            after[of, at] = after.get((of, at), NOWHERE) | where
+        if after == before:
+            break
+        before = after
+    return found
+
+
+def _where(node: ast.expr, scope: Scope, analysis: Analysis, way: Way) -> Where:
+    place = id(node), id(scope)
+    if id(node) in way.nodes:
+        return way.before.get(place, NOWHERE)
+    if len(way.nodes) > DEEPEST:
+        return UNKNOWN
+    asked = *place, len(way.nodes)
+    if asked not in way.known:
+        further = Way(way.nodes | {id(node)}, way.known, way.before)
+        way.known[asked] = _follow(node, scope, analysis, further)
+    return way.known[asked]
+
+
+def _follow(node: ast.expr, scope: Scope, analysis: Analysis, way: Way) -> Where:
+    match node:
+        case ast.Constant():
+            return NOWHERE
+        case ast.Name():
+            return _of_name(node, scope, analysis, way)
+        case ast.Attribute(value=receiver, attr=name):
+            if is_module(receiver, scope, analysis):
+                members = list(analysis.evaluator.members_of(receiver, name, scope))
+                made = [one for one in members if one.kind == "value" and one.value is not None]
+                if not made:
+                    return DEVICE  # a weight, a buffer, or what the forward pass has kept
+                return _union(
+                    _where(one.value, one.scope, analysis, way) for one in made if one.value
+                )
+            members = list(analysis.evaluator.members_of(receiver, name, scope))
+            if members:
+                return _union(
+                    _where(one.value, one.scope, analysis, way)
+                    if one.kind == "value" and one.value is not None
+                    else UNKNOWN
+                    for one in members
+                )
+            if isinstance(receiver, ast.Name) and receiver.id in ("self", "cls"):
+                return UNKNOWN
+            return _where(receiver, scope, analysis, way)  # x.data, x.grad, x.T
+        case ast.Subscript(value=container):
+            return _where(container, scope, analysis, way)
+        case ast.IfExp(body=one, orelse=other):
+            return _union(_where(part, scope, analysis, way) for part in (one, other))
+        case ast.BinOp(left=one, right=other):
+            return _computed(_where(part, scope, analysis, way) for part in (one, other))
+        case ast.UnaryOp(operand=part) | ast.Starred(value=part) | ast.NamedExpr(value=part):
+            return _where(part, scope, analysis, way)
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Dict(values=parts):
+            return _union(_where(part, scope, analysis, way) for part in parts)
+        case ast.ListComp(elt=part) | ast.GeneratorExp(elt=part) | ast.DictComp(value=part):
+            return _where(part, scope, analysis, way)
+        case ast.Call():
+            return _of_call(node, scope, analysis, way)
+    return UNKNOWN
+
+
+def _union(found: Iterable[Where]) -> Where:
+    whole = NOWHERE
+    for one in found:
+        whole |= one
+    return whole
+
+
+def _computed(operands: Iterable[Where]) -> Where:
+    """Return where the result is of a function of tensors, which are all in one place."""
+    whole = _union(operands)
+    return DEVICE if whole.device else whole
+
+
+def _of_name(node: ast.Name, scope: Scope, analysis: Analysis, way: Way) -> Where:
+    bindings = _reaching(list(analysis.evaluator.bindings_of(node.id, scope)), node, scope)
+    found = NOWHERE if bindings else UNKNOWN
+    for binding in bindings:
+        if binding.kind == "param" and isinstance(binding.scope, Function):
+            found |= _of_parameter(binding.scope, node.id, analysis, way)
+        elif binding.value is not None and binding.kind in ("value", "item", "element"):
+            found |= _element_of(binding.value, binding.kind, binding.scope, analysis, way)
+        else:
+            found |= UNKNOWN
+    for kept, at in _kept(analysis).get((id(scope), node.id), ()):
+        found |= _where(kept, at, analysis, way)
+    return found
+
+
+def _of_parameter(function: Function, name: str, analysis: Analysis, way: Way) -> Where:
+    """Return where the calls of a function pass what they pass; nowhere, if nothing calls it."""
+    arguments = objects_of(analysis).arguments(function, name)
+    default, _ = function.declared.get(name, (None, []))
+    passed = [(one.node, one.scope) for one in arguments if one.node is not None]
+    found = _union(_where(node, scope, analysis, way) for node, scope in passed)
+    if default is not None:
+        found |= _where(default, function.parent or function, analysis, way)
+    elif not passed and function.name in _called_names(analysis):
+        found |= UNKNOWN
+    return found
+
+
+@lru_cache(maxsize=2)
+def _called_names(analysis: Analysis) -> frozenset[str]:
+    """Return the last parts of the names of all that a project calls."""
+    return frozenset(last_part(call.func) for call, _ in analysis.evaluator.calls())
+
+
+def _reaching(bindings: list[Binding], node: ast.Name, scope: Scope) -> list[Binding]:
+    """Return the bindings that may decide: after `x = x.cuda()` that one."""
+    again = [
+        binding
+        for binding in bindings
+        if binding.scope is scope
+        and binding.kind == "value"
+        and binding.value is not None
+        and (binding.value.lineno, binding.value.col_offset) < (node.lineno, node.col_offset)
+        and any(isinstance(n, ast.Name) and n.id == node.id for n in ast.walk(binding.value))
+    ]
+    if any(node is n for b in bindings if b.value is not None for n in ast.walk(b.value)):
+        return [b for b in bindings if b not in again] or bindings  # within `x = x.cuda()`
+    return again[-1:] or bindings
+
+
+def _element_of(value: ast.expr, kind: str, scope: Scope, analysis: Analysis, way: Way) -> Where:
+    """Return where `value` is, or what a loop or an assignment takes out of it."""
+    called = value.func if isinstance(value, ast.Call) else None
+    if kind == "element" and isinstance(called, ast.Name) and called.id in ("enumerate", "zip"):
+        assert isinstance(value, ast.Call)
+        return _union(_where(part, scope, analysis, way) for part in value.args)
+    return _where(value, scope, analysis, way)
+
+
+@lru_cache(maxsize=2)
+def _kept(analysis: Analysis) -> Mapping[tuple[int, str], list[tuple[ast.expr, Scope]]]:
+    """Return what is put into the variables of each function: `parts.append(x)`."""
+    found: dict[tuple[int, str], list[tuple[ast.expr, Scope]]] = {}
+    for call, scope in analysis.evaluator.calls():
+        func = call.func
+        if not isinstance(func, ast.Attribute) or func.attr not in KEEPS or not call.args:
+            continue
+        if isinstance(func.value, ast.Name):
+            found.setdefault((id(scope), func.value.id), []).append((call.args[-1], scope))
+    return found
+
+
+def _of_call(call: ast.Call, scope: Scope, analysis: Analysis, way: Way) -> Where:
+    here = Where(host=frozenset([(scope.module.path, call.lineno)]))
+    function = call.func
+    ran = analysis.running.get(call)
+    if is_module(function, scope, analysis):
+        return DEVICE
+    if isinstance(function, ast.Attribute) and OF_MODULES.fullmatch(function.attr):
+        return DEVICE
+    values = analysis.evaluator.values(call, scope)
+    if any(value in MODULES for value in values):
+        return DEVICE
+    functions = ran.functions if ran is not None else []
+    names, last = analysis.evaluator.externals(function, scope), last_part(function)
+    if any(name.startswith("torch.") for name in names) and last in MAKERS:
+        return _of_maker(call, last, scope, analysis, way) or here
+    if any(name.startswith("torch.nn.") and last[:1].isupper() for name in names):
+        return DEVICE  # a parameter or a module, which moves with the model
+    if isinstance(function, ast.Attribute) and not names and not functions:
+        if last == "cpu":
+            return here
+        if last == "cuda":
+            return DEVICE
+        if last in ("to", "type_as", "to_empty") and (placed := _placed(call, scope, analysis)):
+            return here if placed is Kind.CPU else DEVICE
+        if last.startswith("new_") and "device" in {keyword.arg for keyword in call.keywords}:
+            return DEVICE
+        return _where(function.value, scope, analysis, way)
+    called = analysis.evaluator.values(function, scope)
+    if any(isinstance(value, Class) for value in called) or any("DataLoader" in n for n in names):
+        return UNKNOWN
+    if functions:
+        return _union(
+            _where(value, one, analysis, way) for one in functions for value in one.returns
+        )
+    device = next((one.value for one in call.keywords if one.arg == "device"), None)
+    if device is not None:
+        return here if _kind(device, scope, analysis) is Kind.CPU else DEVICE
+    if any(name.startswith("torch.") for name in names) and call.args:
+        return _computed(_where(arg, scope, analysis, way) for arg in call.args)
+    return UNKNOWN
+
+
+def _of_maker(
+    call: ast.Call, last: str, scope: Scope, analysis: Analysis, way: Way
+) -> Where | None:
+    """Return where a call of torch makes its tensor; None on the CPU."""
+    device = next((one.value for one in call.keywords if one.arg == "device"), None)
+    if device is not None:
+        return None if _kind(device, scope, analysis) is Kind.CPU else DEVICE
+    if _sets_default(analysis):
+        return DEVICE
+    if last in OF_DATA and call.args and isinstance(call.args[0], ast.Name | ast.Attribute):
+        data = _where(call.args[0], scope, analysis, way)
+        return data if data.device and not data.host else None
+    return None
+
+
+def _placed(call: ast.Call, scope: Scope, analysis: Analysis) -> Kind | None:
+    """Return the device that `x.to(…)` moves to; None where it only converts."""
+    given = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "device")]
+    if not given:
+        return None
+    kind = _kind(given[0], scope, analysis)
+    if kind is Kind.CPU or kind in ACCELERATORS:
+        return kind
+    dtype = ast.unparse(given[0])
+    return None if "dtype" in dtype or dtype.startswith("torch.") else Kind.CUDA
+
+
+def _kind(device: ast.expr, scope: Scope, analysis: Analysis) -> Kind:
+    return kind_of(analysis.evaluator.values(device, scope))
+
+
+@lru_cache(maxsize=2)
+def _sets_default(analysis: Analysis) -> bool:
+    """Whether a file of the project sets the device on which tensors are made."""
+    words = (b"set_default_device", b"set_default_tensor_type")
+    return any(word in scope.module.data for scope in analysis.scopes.values() for word in words)

@@ -1,0 +1,224 @@
+"""Batches of a model that Accelerate prepared, from a loader that it did not prepare.
+
+On several GPUs the model is wrapped in DistributedDataParallel with device ids, which moves its inputs. On
+XLA Accelerate wraps nothing: only a prepared loader moves its batches.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from migrate.model.calls.kinds import MOVES_INPUTS, External
+from migrate.model.calls.rank_tests import last_part
+from migrate.model.calls.scopes import Binding, Function, ModuleScope, Scope
+from migrate.model.objects.parts import passed_nodes
+from migrate.model.processes.led import led_of
+
+if TYPE_CHECKING:
+    from migrate.model.calls.analysis import Analysis
+
+DEEPEST = 24
+LOADER = re.compile(r"(torch|torchdata)\.(\w+\.)*\w*DataLoader$")
+MOVING = frozenset({"cuda", "send_to_device", "to", "to_device"})
+# What yields the batches of its first argument; of `zip`, those of each.
+WRAPPERS = frozenset({"chain", "enumerate", "islice", "iter", "next", "tqdm", "trange", "zip"})
+OF_CONTAINERS = frozenset({"get", "items", "pop", "values"})
+Made = tuple[ast.Call, Scope]
+
+
+def unprepared_batches(
+    analysis: Analysis, top: ModuleScope
+) -> Iterator[tuple[ast.Call, str, str, int]]:
+    """Yield the calls of prepared models that are given a batch of a loader that is not prepared.
+
+    Returns:
+        Each with the name of the batch, and the file and the line of its loader.
+    """
+    if top.module.path not in led_of(analysis):
+        return
+    loaders = _Loaders(analysis)
+    for call, scope in analysis.calls_in(top):
+        if MOVES_INPUTS not in analysis.evaluator.values(call.func, scope):
+            continue
+        for arg in (*call.args, *(keyword.value for keyword in call.keywords)):
+            name = _base(arg)
+            made = loaders.of_batch(name, scope) if name is not None else None
+            if name is not None and made is not None:
+                loader, at = made
+                yield call, name.id, at.module.path.name, loader.lineno
+                break
+
+
+def _base(arg: ast.expr) -> ast.Name | None:
+    """Return the name in `x`, `*x`, `batch["x"]`, `batch.x`; None for anything else."""
+    while isinstance(arg, ast.Starred | ast.Subscript | ast.Attribute):
+        arg = arg.value
+    return arg if isinstance(arg, ast.Name) else None
+
+
+class _Loaders:
+    """Which loader a batch comes from.
+
+    Args:
+        analysis: the project.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+        self._evaluator = analysis.evaluator
+        self._passed = passed_nodes(analysis)
+        self._generators: dict[Function, bool] = {}
+        self._under_way: set[tuple[int, int]] = set()
+
+    def of_batch(self, name: ast.Name, scope: Scope, depth: int = 0) -> Made | None:
+        """Return the unprepared loader that `name` is a batch of, or a part of one; else None.
+
+        A batch that the script moves itself is none.
+        """
+        bindings = list(self._evaluator.bindings_of(name.id, scope))
+        if depth > DEEPEST or any(_is_moved(binding.value) for binding in bindings):
+            return None
+        if self._moves_itself(name.id, scope):
+            return None
+        for binding in bindings:
+            value, at = binding.value, binding.scope
+            made = None
+            if binding.kind == "element" and value is not None:
+                made = self._loader(value, at, depth + 1)
+            elif binding.kind == "param":
+                parts = ((_base(arg), s) for arg, s in self._arguments(binding))
+                batches = (self.of_batch(n, s, depth + 1) for n, s in parts if n is not None)
+                made = next((one for one in batches if one is not None), None)
+            elif isinstance(value, ast.Call) and last_part(value.func) == "next":
+                made = self._loader(value, at, depth + 1)
+            elif (of := _base(value) if value is not None else None) is not None:
+                made = self.of_batch(of, at, depth + 1) if of.id != name.id else None
+            if made is not None:
+                return made
+        return None
+
+    def _moves_itself(self, name: str, scope: Scope) -> bool:
+        """Whether `name` is moved in place: `batch.to(device)`, `batch[key] = batch[key].to(device)`."""
+        for root in scope.roots:
+            for region in self._analysis.regions(root):
+                for call, _ in region.calls:
+                    if isinstance(call.func, ast.Attribute) and call.func.attr in MOVING:
+                        of = _base(call.func.value)
+                        if of is not None and of.id == name:
+                            return True
+        return False
+
+    def _functions(self, call: ast.Call) -> list[Function]:
+        ran = self._analysis.running.get(call)
+        return ran.functions if ran is not None else []
+
+    def _arguments(self, binding: Binding) -> Iterator[tuple[ast.expr, Scope]]:
+        if isinstance(binding.scope, Function):
+            yield from self._passed.get((binding.scope, binding.name), ())
+
+    def _loader(self, node: ast.expr, scope: Scope, depth: int) -> Made | None:
+        """Return what makes the loader `node`, where nothing gives it to Accelerate."""
+        key = id(node), id(scope)
+        if depth > DEEPEST or key in self._under_way:
+            return None
+        self._under_way.add(key)
+        try:
+            return self._made_by(node, scope, depth)
+        finally:
+            self._under_way.discard(key)
+
+    def _made_by(self, node: ast.expr, scope: Scope, depth: int) -> Made | None:
+        match node:
+            case ast.Call():
+                return self._called(node, scope, depth)
+            case ast.Name(id=name):
+                bindings = list(self._evaluator.bindings_of(name, scope))
+            case ast.Attribute(value=of, attr=name):
+                bindings = list(self._evaluator.members_of(of, name, scope))
+            case ast.Subscript(value=of):
+                return self._loader(of, scope, depth + 1)
+            case ast.DictComp(value=part) | ast.ListComp(elt=part) | ast.GeneratorExp(elt=part):
+                return self._loader(part, scope, depth + 1)
+            case ast.Dict(values=parts) | ast.List(elts=parts) | ast.Tuple(elts=parts):
+                made = (self._loader(part, scope, depth + 1) for part in parts)
+                return next((one for one in made if one is not None), None)
+            case _:
+                return None
+        if any(self._is_prepared(binding) for binding in bindings):
+            return None
+        found = (self._bound(binding, depth + 1) for binding in bindings)
+        return next((one for one in found if one is not None), None)
+
+    def _is_prepared(self, binding: Binding) -> bool:
+        """Whether Accelerate, or anything else that nothing is known of, gives back the loader."""
+        value = binding.value
+        if binding.kind not in ("value", "item") or not isinstance(value, ast.Call):
+            return False
+        if self._functions(value):
+            return False
+        return last_part(value.func) not in WRAPPERS and not self._is_loader(value, binding.scope)
+
+    def _bound(self, binding: Binding, depth: int) -> Made | None:
+        value, scope = binding.value, binding.scope
+        if binding.kind == "param":
+            made = (self._loader(arg, at, depth + 1) for arg, at in self._arguments(binding))
+            return next((one for one in made if one is not None), None)
+        if value is None:
+            return None
+        if binding.kind == "item" and isinstance(value, ast.Call):
+            return self._called(value, scope, depth, binding.index)
+        if binding.kind == "item" and isinstance(value, ast.Tuple | ast.List):
+            inside = binding.index < len(value.elts)
+            return self._loader(value.elts[binding.index], scope, depth + 1) if inside else None
+        return self._loader(value, scope, depth + 1)
+
+    def _called(
+        self, call: ast.Call, scope: Scope, depth: int, index: int | None = None
+    ) -> Made | None:
+        if self._is_loader(call, scope):
+            return call, scope
+        if isinstance(call.func, ast.Attribute) and call.func.attr in OF_CONTAINERS:
+            return self._loader(call.func.value, scope, depth + 1)
+        functions = self._functions(call)
+        if last_part(call.func) in WRAPPERS or any(map(self._hands_on, functions)):
+            given = [*call.args, *(keyword.value for keyword in call.keywords)]
+            made = (self._loader(arg, scope, depth + 1) for arg in given)
+            return next((one for one in made if one is not None), None)
+        for function in functions:
+            for value in function.returns:
+                part = value
+                if index is not None and isinstance(value, ast.Tuple) and index < len(value.elts):
+                    part = value.elts[index]
+                if (one := self._loader(part, function, depth + 1)) is not None:
+                    return one
+        return None
+
+    def _hands_on(self, function: Function) -> bool:
+        """Whether a function is a generator that moves nothing: `MetricLogger.log_every`."""
+        if function not in self._generators:
+            nodes = [
+                node
+                for around in function.module.nodes
+                if isinstance(around, ast.FunctionDef)
+                and (around.name, around.lineno) == (function.name, function.line)
+                for node in ast.walk(around)
+            ]
+            yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes)
+            self._generators[function] = yields and not any(
+                isinstance(node, ast.Call) and last_part(node.func) in MOVING for node in nodes
+            )
+        return self._generators[function]
+
+    def _is_loader(self, call: ast.Call, scope: Scope) -> bool:
+        values = self._evaluator.values(call.func, scope)
+        return any(isinstance(v, External) and LOADER.match(v.name) for v in values)
+
+
+def _is_moved(value: ast.expr | None) -> bool:
+    """Whether `value` moves something: `x.to(device)`, `{k: v.to(device) for …}`, `send_to_device(x, d)`."""
+    return value is not None and any(
+        isinstance(node, ast.Call) and last_part(node.func) in MOVING for node in ast.walk(value)
+    )

@@ -1,0 +1,419 @@
+"""Saves in another file than the test of the rank around the call: `if env.chief: cluster.store(state)`.
+
+A save is for all replicas, and so is the call of a function that saves. How each of the two files is
+rewritten follows from what this says of both.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.catalogue.words import (
+    DATASETS,
+    EXITS,
+    KEEPING,
+    LOADS,
+    RANK_NAME,
+    READ_METHODS,
+    SAFETENSORS_SAVES,
+    TORCH_SAVES,
+)
+from migrate.model.calls.callers import callers_of, reaching
+from migrate.model.calls.kinds import External
+from migrate.model.calls.rank_tests import (
+    first_attributes,
+    is_for_first,
+    is_local,
+    last_part,
+    parents,
+)
+from migrate.model.calls.scopes import Function, ModuleScope, Scope
+from migrate.model.project.decided import ruled_out
+from migrate.model.pure import bound_with_effects
+from migrate.model.replicated.shares import handler_of
+
+if TYPE_CHECKING:
+    from migrate.model.calls.analysis import Analysis
+
+SAVES = TORCH_SAVES | SAFETENSORS_SAVES | {"shims.save"}
+PARAMETERS = frozenset({"obj", "f", "_use_new_zipfile_serialization"})
+DEEPEST = 6
+OF_HUB = frozenset({"load_state_dict_from_url", "load_url"})
+OPENS = frozenset({"open", "BytesIO", "NamedTemporaryFile", "BlobFile"})
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A save that a call makes in another file.
+
+    Args:
+        where: the file and the line of the save.
+        moves: whether the function that is called becomes one that all replicas call.
+    """
+
+    where: str
+    moves: bool
+
+
+class Saves:
+    """The functions of a project that save, and from where they are called.
+
+    Args:
+        analysis: the project.
+
+    Attributes:
+        moved: the functions that only tests of the rank in other files call, and that all replicas may call:
+            they save and return nothing. Each with whether one replica of every host passes these tests.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+        own = self._own = self._own_saves()
+        # The save that each function makes, itself or by what it calls, and the function it stands in.
+        first = {function: (calls[0], function) for function, calls in own.items()}
+        self._save = reaching(
+            analysis, first, lambda call, scope, _: handler_of(call, scope, analysis) is None
+        )
+        self.moved: dict[Function, bool] = {}
+        for function, calls in own.items():
+            tests = self._tests(function)
+            hosts = {is_local(test) for test in tests or ()}
+            if len(hosts) == 1 and _can_move(function, calls):
+                self.moved[function] = hosts.pop()
+
+    def of_call(self, call: ast.Call, scope: Scope) -> Saved | None:
+        """Return the save that `call` makes in another file of the project."""
+        for function in self._analysis.running[call].functions:
+            if function not in self._save or function.module is scope.module:
+                continue
+            if handler_of(call, scope, self._analysis) is not None:
+                continue  # an exception may happen in one replica alone
+            found = self._reached_by(call, function)
+            if found is not None:
+                save, saver = found
+                where = f"{saver.module.path.name}:{save.lineno}"
+                return Saved(where, function in self.moved)
+        return None
+
+    def of_state(self, top: ModuleScope) -> Iterator[ast.Call]:
+        """Yield the saves in functions of a file of what calls pass: the state of a model or an optimizer.
+
+        `def save_on_main(*args): torch.save(*args, **kwargs)`, called with `{"model": model.state_dict()}`.
+        """
+        for function in top.functions:
+            for save in self._own.get(function, ()):
+                saved = save.args[0] if save.args else None
+                if saved is not None and self._is_passed_state(saved, function):
+                    yield save
+
+    def _is_passed_state(self, saved: ast.expr, scope: Scope, depth: int = 0) -> bool:
+        if depth > DEEPEST:
+            return False
+        node = saved.value if isinstance(saved, ast.Starred) else saved
+        if _names_state(node):
+            return depth > 0
+        if not isinstance(node, ast.Name):
+            return False
+        if isinstance(scope, Function):
+            vararg = scope.arguments.vararg
+            position = _position(node.id, scope)
+            if vararg is not None and vararg.arg == node.id:
+                position = len(scope.parameters)
+            if position is not None:
+                return any(
+                    self._is_passed_state(arg, at, depth + 1)
+                    for call, at in callers_of(self._analysis).get(scope, ())
+                    if (arg := _argument(call, node.id, position - scope.is_bound)) is not None
+                )
+        bindings = self._analysis.evaluator.bindings_of(node.id, scope)
+        return any(
+            binding.kind == "value"
+            and binding.value is not None
+            and self._is_passed_state(binding.value, binding.scope, depth + 1)
+            for binding in bindings
+        )
+
+    def of_host(self, top: ModuleScope) -> Iterator[ast.Call]:
+        """Yield the saves in functions of a file of what all calls pass from checkpoints on the CPU.
+
+        `torch.save({"ema": checkpoint}, buffer)` in utils.py, and main.py loads with `map_location="cpu"`.
+        """
+        for function in top.functions:
+            for save in self._own.get(function, ()):
+                if save.args and self._is_passed_loaded(save.args[0], function):
+                    yield save
+
+    def _is_passed_loaded(self, saved: ast.expr, scope: Scope, depth: int = 0) -> bool:
+        if depth > DEEPEST:
+            return False
+        match saved:
+            case ast.Constant():
+                return True
+            case ast.Dict(keys=keys, values=parts):
+                return None not in keys and all(
+                    self._is_passed_loaded(part, scope, depth + 1) for part in parts
+                )
+            case ast.Subscript(value=whole):
+                return self._is_passed_loaded(whole, scope, depth + 1)
+            case ast.Call():
+                return _loads_on_host(saved)
+            case ast.Name(id=name):
+                return not _is_filled(name, scope) and self._is_loaded_name(name, scope, depth)
+        return False
+
+    def _is_loaded_name(self, name: str, scope: Scope, depth: int) -> bool:
+        bindings = [*self._analysis.evaluator.bindings_of(name, scope)]
+        position = _position(name, scope) if isinstance(scope, Function) else None
+        passed: list[tuple[ast.expr | None, Scope]] = []
+        if isinstance(scope, Function) and position is not None:
+            bindings = [binding for binding in bindings if binding.kind != "param"]
+            passed = [
+                (_argument(call, name, position - scope.is_bound), at)
+                for call, at in callers_of(self._analysis).get(scope, ())
+            ]
+        given = [*passed, *((binding.value, binding.scope) for binding in bindings)]
+        return (
+            bool(given)
+            and all(binding.kind == "value" for binding in bindings)
+            and all(
+                value is not None and self._is_passed_loaded(value, at, depth + 1)
+                for value, at in given
+            )
+        )
+
+    def _reached_by(self, call: ast.Call, function: Function) -> tuple[ast.Call, Function] | None:
+        """Return the save that `call` makes by `function`, and where; None where its arguments rule it out.
+
+        `export(model, path, version=0)` runs no branch of `if version == 1:`.
+        """
+        defined = function.definition
+        skipped = ruled_out(call, defined, function.is_bound) if defined is not None else ()
+        if not skipped:
+            return self._save[function]
+        for region in self._analysis.regions(function.region):
+            for inner, _ in region.calls:
+                if inner in skipped:
+                    continue
+                if any(inner is save for save in self._own.get(function, ())):
+                    return inner, function
+                for callee in self._analysis.running[inner].functions:
+                    if callee in self._save:
+                        return self._save[callee]
+        return None
+
+    def _own_saves(self) -> dict[Function, list[ast.Call]]:
+        """Return the saves that stand in each function."""
+        found: dict[Function, list[ast.Call]] = defaultdict(list)
+        for scope in self._analysis.scopes.values():
+            if b"save" not in scope.module.data:
+                continue
+            for function in scope.functions:
+                for region in self._analysis.regions(function.region):
+                    for call, at in region.calls:
+                        if self._is_save(call, at) and not handler_of(call, at, self._analysis):
+                            found[function].append(call)
+        return dict(found)
+
+    def _is_save(self, call: ast.Call, scope: Scope) -> bool:
+        if last_part(call.func) != "save" and b"safetensors" not in scope.module.data:
+            return False
+        values = self._analysis.evaluator.values(call.func, scope)
+        named = any(isinstance(value, External) and value.name in SAVES for value in values)
+        saved = call.args[0] if call.args else None
+        if saved is not None and self._is_dataset(saved, scope):
+            return False
+        while isinstance(saved, ast.Call) and isinstance(saved.func, ast.Attribute):
+            if saved.func.attr in READ_METHODS:
+                return False
+            saved = saved.func.value
+        return named and not (isinstance(saved, ast.Name) and _is_loaded_on_host(saved.id, scope))
+
+    def _is_dataset(self, saved: ast.expr, scope: Scope) -> bool:
+        """Whether `saved` is a dataset of torchvision or a part of one, as in `values.host`."""
+        while isinstance(saved, ast.Attribute):
+            saved = saved.value
+        if isinstance(saved, ast.Name):
+            made = [binding.value for binding in scope.bindings.get(saved.id, ())]
+            return bool(made) and all(
+                isinstance(one, ast.Call) and self._is_dataset(one, scope) for one in made
+            )
+        return isinstance(saved, ast.Call) and any(
+            name.startswith(DATASETS)
+            for name in self._analysis.evaluator.externals(saved.func, scope)
+        )
+
+    def _tests(self, function: Function) -> list[ast.expr] | None:
+        """Return the tests for the first replica around all calls of `function`; None where one has none."""
+        tests = []
+        attributes = first_attributes(self._analysis)
+        for call, at in callers_of(self._analysis).get(function, ()):
+            test = _test_around(call, at, attributes)
+            if at.module is function.module or test is None:
+                return None
+            tests.append(test)
+        return tests
+
+
+def _names_state(node: ast.expr) -> bool:
+    """Whether an expression asks for a `state_dict()`, and takes no copy of it to the host."""
+    asked = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
+    names = {last_part(call.func) for call in asked}
+    return "state_dict" in names and names.isdisjoint(READ_METHODS)
+
+
+def _position(name: str, function: Function) -> int | None:
+    if name in function.parameters:
+        return function.parameters.index(name)
+    return (
+        len(function.parameters)
+        if name in function.bindings and _is_keyword(name, function)
+        else None
+    )
+
+
+def _is_keyword(name: str, function: Function) -> bool:
+    return any(argument.arg == name for argument in function.arguments.kwonlyargs)
+
+
+def _argument(call: ast.Call, name: str, position: int) -> ast.expr | None:
+    """Return what a call passes for a parameter, by its name or its position."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    before = call.args[: position + 1]
+    if len(before) <= position or any(isinstance(arg, ast.Starred) for arg in before[:-1]):
+        return next((arg for arg in before if isinstance(arg, ast.Starred)), None)
+    return before[position]
+
+
+def _is_loaded_on_host(name: str, scope: Scope) -> bool:
+    """Whether `name` is a checkpoint that was loaded on the CPU, with nothing new put into it.
+
+    What `values.host` says of a save of the script that is rewritten.
+    """
+    bindings = scope.bindings.get(name, ())
+    if not bindings or not all(_loads_on_host(one.value) for one in bindings):
+        return False
+    return not _is_filled(name, scope)
+
+
+def _is_filled(name: str, scope: Scope) -> bool:
+    """Whether the file puts other values into `name`: `checkpoint["model"] = model.state_dict()`."""
+    for node in scope.module.nodes:
+        put: list[ast.expr] = []
+        if isinstance(node, ast.Assign) and any(_is_item(one, name) for one in node.targets):
+            put = [node.value]
+        elif isinstance(node, ast.Call) and last_part(node.func) in KEEPING:
+            of = node.func.value if isinstance(node.func, ast.Attribute) else None
+            put = [*node.args, *(k.value for k in node.keywords)] if _root(of) == name else []
+        if any(isinstance(n, ast.Name) and n.id != name for value in put for n in ast.walk(value)):
+            return True
+    return False
+
+
+def _loads_on_host(value: ast.expr | None) -> bool:
+    """Whether `value` is `torch.load(path, map_location='cpu')`, or what a project makes of it."""
+    if not isinstance(value, ast.Call):
+        return False
+    called = last_part(value.func)
+    if LOADS.search(called) is None and called not in OF_HUB:
+        return False
+    place = next((k.value for k in value.keywords if k.arg == "map_location"), None)
+    if place is None and ast.unparse(value.func) == "torch.load" and len(value.args) > 1:
+        place = value.args[1]
+    if isinstance(place, ast.Call) and last_part(place.func) == "device" and place.args:
+        place = place.args[0]
+    return isinstance(place, ast.Constant) and place.value == "cpu"
+
+
+def _is_item(target: ast.expr, name: str) -> bool:
+    return isinstance(target, ast.Subscript) and _root(target) == name
+
+
+def _root(node: ast.expr | None) -> str:
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+@lru_cache(maxsize=2)
+def saves_of(analysis: Analysis) -> Saves:
+    """Return the saves of a project; found once, for all files."""
+    return Saves(analysis)
+
+
+def _test_around(call: ast.Call, scope: Scope, attributes: frozenset[str]) -> ast.expr | None:
+    """Return the test for the first replica whose branch holds `call`."""
+    above = parents(scope.module)
+    below: ast.AST = call
+    node = above.get(call)
+    while node is not None and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        in_branch = isinstance(node, ast.If) and any(below is one for one in node.body)
+        if in_branch and isinstance(node, ast.If) and is_for_first(node.test, attributes):
+            return node.test
+        below, node = node, above.get(node)
+    return None
+
+
+def _can_move(function: Function, saves: Sequence[ast.Call]) -> bool:
+    """Whether all replicas may call `function`: what it does beside its `saves` is the first one's alone."""
+    above = parents(function.module)
+    line = above.get(saves[0])
+    around = above.get(line) if line is not None else None
+    if not isinstance(line, ast.Expr) or not isinstance(around, ast.FunctionDef):
+        return False
+    if around.decorator_list or function.is_bound or around.name != function.name:
+        return False
+    returns = (node for node in ast.walk(around) if isinstance(node, ast.Return))
+    if any(node.value is not None for node in returns):
+        return False
+    if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(around)):
+        return False
+    if not all(_is_plain(save) and _stands_in(save, around, above) for save in saves):
+        return False
+    last = max(number for number, one in enumerate(around.body) if above.get(saves[-1]) is one)
+    if any(_may_leave(one) for one in around.body[:last]):
+        return False
+    body = cst.ensure_type(cst.parse_statement(ast.unparse(around)), cst.FunctionDef).body.body
+    lines = {
+        number for number, one in enumerate(around.body) if any(above.get(s) is one for s in saves)
+    }
+    saving = {id(body[number]) for number in lines}
+    return bound_with_effects(body, lambda statement: id(statement) in saving) is None
+
+
+def _may_leave(statement: ast.stmt) -> bool:
+    """Whether running `statement` may leave the function: on which replicas, its file does not show."""
+    leaving = (ast.Return, ast.Raise, ast.Assert)
+    return any(
+        isinstance(node, leaving)
+        or (isinstance(node, ast.Call) and ast.unparse(node.func) in EXITS)
+        for node in ast.walk(statement)
+    )
+
+
+def _stands_in(save: ast.Call, around: ast.FunctionDef, above: dict[ast.AST, ast.AST]) -> bool:
+    line = above.get(save)
+    return isinstance(line, ast.Expr) and any(line is one for one in around.body)
+
+
+def _is_plain(save: ast.Call) -> bool:
+    """Whether `save` is `torch.save(obj, path)` with a path that is the same on all replicas."""
+    if last_part(save.func) != "save" or any(isinstance(arg, ast.Starred) for arg in save.args):
+        return False
+    if len(save.args) > 2 or any(keyword.arg not in PARAMETERS for keyword in save.keywords):
+        return False
+    for value in (*save.args[1:], *(k.value for k in save.keywords if k.arg == "f")):
+        for node in ast.walk(value):
+            if isinstance(node, ast.Call) and last_part(node.func) in OPENS:
+                return False
+            if isinstance(node, ast.Name | ast.Attribute) and RANK_NAME.fullmatch(last_part(node)):
+                return False
+    return True

@@ -1,0 +1,1 @@
+"""What collectives leave pending, and who reads it."""

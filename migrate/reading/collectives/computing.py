@@ -1,0 +1,262 @@
+"""Which expressions leave an operation in the graph of the device, and what they leave it in.
+
+A tensor that is copied from the host, by `x.to(device)` or `torch.tensor([3], device=device)`, is an input
+of the next graph: whatever its values are, the graph is the same. A tensor that is made on the device,
+`torch.empty(1, device=device)` too, and what is written into a tensor there, are operations of that graph.
+
+Source: torch_xla 2.9 (measured: the graphs of such tensors before anything runs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from migrate.catalogue.words import MODEL, UPDATES, words
+from migrate.model.calls.kind import Kind
+from migrate.model.pure import same_everywhere
+from migrate.reading.collectives import pending_values as v
+from migrate.reading.facts import Facts
+from migrate.syntax.tree import (
+    base_name,
+    code,
+    is_attribute_of_self,
+    is_none,
+    last_part,
+    nodes_of,
+    string_value,
+)
+
+# Functions of torch whose result is a copy of values of the host.
+COPIES = frozenset(
+    f"torch.{name}" for name in words("tensor as_tensor from_numpy asarray frombuffer load")
+)
+# Methods that give the same tensor, or a copy that is no operation.
+SAME = words(
+    "clone contiguous cpu cuda data detach float half bfloat16 double long int bool to type xla"
+)
+# Methods of tensors that write into the tensor.
+WRITING = words(
+    "abs_ add_ addcdiv_ addcmul_ addmm_ bernoulli_ bitwise_and_ bitwise_or_ cauchy_ ceil_ clamp_ "
+    "clamp_max_ clamp_min_ clip_ copy_ cos_ cumsum_ div_ erf_ exp_ exponential_ fill_ fill_diagonal_ floor_ "
+    "index_add_ index_copy_ index_fill_ index_put_ lerp_ log_ log_normal_ logical_and_ logical_not_ "
+    "logical_or_ masked_fill_ masked_scatter_ mul_ multiply_ nan_to_num_ neg_ normal_ pow_ put_ random_ "
+    "reciprocal_ relu_ remainder_ renorm_ round_ rsqrt_ scatter_ scatter_add_ scatter_reduce_ sigmoid_ "
+    "sign_ sin_ sqrt_ square_ sub_ subtract_ tanh_ tril_ triu_ trunc_ uniform_ zero_"
+)
+COLLECTIONS = cst.Dict | cst.DictComp | cst.List | cst.ListComp
+DEEPEST = 4
+
+
+def computes(node: cst.BaseExpression, facts: Facts, depth: int = DEEPEST) -> bool:
+    """Whether the value of `node` is a tensor of the device that the graph has yet to compute."""
+    if isinstance(node, cst.IfExp):
+        return computes(node.body, facts, depth) or computes(node.orelse, facts, depth)
+    if isinstance(node, cst.Tuple | cst.List):
+        return any(computes(element.value, facts, depth) for element in node.elements)
+    if isinstance(node, cst.ListComp | cst.GeneratorExp):
+        return computes(node.elt, facts, depth)
+    if v.is_description(node) or not facts.values.on_device(node):
+        return False
+    if isinstance(node, cst.Call):
+        return _is_computed_by(node, facts, depth)
+    return isinstance(node, cst.BinaryOperation | cst.UnaryOperation | cst.Comparison)
+
+
+def _is_computed_by(call: cst.Call, facts: Facts, depth: int) -> bool:
+    name = facts.names.of(call.func) or ""
+    if name in COPIES or name == "copy.deepcopy" or facts.values.kind(call) is Kind.MODEL:
+        return False
+    if name.startswith("torch."):
+        return not name.startswith(("torch.distributed.", "torch.cuda."))
+    functions = facts.context.called(call)
+    if functions:
+        returned = (r for f in functions[:3] for r in facts.bindings.returns[id(f)])
+        return depth > 0 and any(computes(value, facts, depth - 1) for value in returned)
+    if isinstance(call.func, cst.Attribute):
+        inner = call.func.value
+        if call.func.attr.value in SAME:
+            return computes(inner, facts, depth)
+        return facts.values.on_device(inner) or facts.values.calls_model(call)
+    return facts.values.calls_model(call) or bool(facts.context.run_by(call))
+
+
+def is_flag(node: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `node` is a tensor of the device without a dimension, of a condition: 0 or 1.
+
+    torch_xla makes a constant of the graph of each of the two, not an input.
+    """
+    if not facts.values.on_device(node):
+        return False
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        if node.func.attr.value not in SAME or not isinstance(node.func.value, cst.Call):
+            break
+        node = node.func.value
+    if not isinstance(node, cst.Call) or not node.args:
+        return False
+    if facts.names.of(node.func) not in ("torch.tensor", "torch.as_tensor"):
+        return False
+    value = node.args[0].value
+    asked = value.test if isinstance(value, cst.IfExp) else value
+    by_rank = any(map(facts.guards.is_index, nodes_of(asked, cst.Name)))
+    return _is_condition(value, facts) and (by_rank or not same_everywhere(asked))
+
+
+def _is_condition(node: cst.BaseExpression, facts: Facts, depth: int = DEEPEST) -> bool:
+    """Whether the value of `node` is True or False, or 0 or 1, by a condition; or the replica's index."""
+    if isinstance(node, cst.Comparison) or facts.guards.is_index(node):
+        return True
+    if isinstance(node, cst.UnaryOperation):
+        return isinstance(node.operator, cst.Not)
+    if isinstance(node, cst.BooleanOperation):
+        return _is_condition(node.left, facts, depth) and _is_condition(node.right, facts, depth)
+    if isinstance(node, cst.IfExp):
+        return _is_bit(node.body) and _is_bit(node.orelse)
+    if isinstance(node, cst.Call):
+        kind = code(node.func)
+        first = node.args[0].value if len(node.args) == 1 else None
+        if kind == "bool" or first is None:
+            return kind == "bool"
+        return kind in ("int", "float") and _is_condition(first, facts, depth)
+    given: list[cst.CSTNode | None] = []
+    if isinstance(node, cst.Name):
+        given = list(facts.context.bound_values(node))
+    elif is_attribute_of_self(node):
+        given = [value for _, value in facts.context.attributes.get(node.attr.value, ())]
+    values = [one for one in given if isinstance(one, cst.BaseExpression)]
+    bits = [_is_bit(one) for one in values]
+    if depth and values and len(values) == len(given):
+        return (len(values) > 1 or not all(bits)) and all(
+            bit or _is_condition(one, facts, depth - 1)
+            for bit, one in zip(bits, values, strict=True)
+        )
+    return False
+
+
+def _is_bit(node: cst.BaseExpression) -> bool:
+    return code(node) in ("0", "1", "0.0", "1.0", "True", "False")
+
+
+def written_by(call: cst.Call, facts: Facts) -> Iterator[str]:
+    """Yield the dotted names of the tensors of the device that `call` writes into by an operation."""
+    func = call.func
+    name = facts.names.of(func) or ""
+    if name.startswith(("torch.nn.init.", "torch._foreach_")) and name.endswith("_"):
+        yield from (place for arg in call.args[:1] for place in _tensors(arg.value, facts))
+    elif isinstance(func, cst.Attribute) and not name and func.attr.value in WRITING:
+        if (
+            func.attr.value == "copy_"
+            and call.args
+            and not _may_be_there(call.args[0].value, facts)
+        ):
+            return
+        yield from _tensors(func.value, facts)
+
+
+def _tensors(node: cst.BaseExpression, facts: Facts) -> Iterator[str]:
+    """Yield the dotted name of the tensor that `node` is, or is a part of, if it may be on the device."""
+    inner = node
+    while True:
+        if _may_be_there(inner, facts) and (base := base_name(inner)) is not None:
+            yield base.removesuffix(".data")
+            return
+        if isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute):
+            inner = inner.func.value
+        elif isinstance(inner, cst.Subscript):
+            inner = inner.value
+        else:
+            return
+
+
+def _may_be_there(node: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `node` is a tensor of the device, or a tensor of which nothing says where it is."""
+    if isinstance(node, cst.BaseNumber | cst.BaseString) or is_none(node):
+        return False
+    kind = facts.values.kind(node)
+    if kind is Kind.UNKNOWN:
+        moves = facts.context.moves_to_accelerator or facts.context.calls.accelerated
+        return bool(moves) and not facts.values.is_surely_cpu(node)
+    return kind is Kind.ON_DEVICE
+
+
+def is_written_by_index(target: cst.Subscript, facts: Facts) -> bool:
+    """Whether `target` is a part of a tensor of the device, not an item of a dictionary or list."""
+    key = target.slice[0].slice
+    if isinstance(key, cst.Index) and string_value(key.value) is not None:
+        return False
+    inner: cst.BaseExpression = target.value
+    given = facts.context.bound_values(inner) if isinstance(inner, cst.Name) else []
+    if is_attribute_of_self(inner):
+        given = [value for _, value in facts.context.attributes.get(inner.attr.value, ())]
+    if any(isinstance(value, COLLECTIONS) for value in given):
+        return False
+    return facts.values.on_device(inner)
+
+
+def replaced_data(target: cst.BaseExpression) -> str | None:
+    """Return the dotted name of the tensor whose values an assignment to `target` replaces: `p.data = x`."""
+    if isinstance(target, cst.Attribute) and target.attr.value == "data":
+        return base_name(target.value)
+    return None
+
+
+def named_in(node: cst.CSTNode) -> set[str]:
+    """Return the dotted names that `node` mentions, and those of the objects that they are parts of."""
+    found = {name.value for name in nodes_of(node, cst.Name)}
+    found |= {code(part) for part in nodes_of(node, cst.Attribute)}
+    return found
+
+
+def is_wrapper(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call` wraps a model so that its parameters are broadcast: `DistributedDataParallel(net)`."""
+    name = facts.names.of(call.func) or ""
+    return last_part(call.func) == "DDP" or name.endswith(("DistributedDataParallel", "shims.ddp"))
+
+
+def updates_copy(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call` updates an object that was made of a model: `average.update_parameters(model)`."""
+    func = call.func
+    if not isinstance(func, cst.Attribute) or not UPDATES.fullmatch(func.attr.value):
+        return False
+    if not isinstance(facts.context.parent(call), cst.Expr):
+        return False
+    return any(_holds_weights(value, facts) for value in _made(func.value, facts))
+
+
+def _made(receiver: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpression]:
+    """Yield what `receiver` is given in the script."""
+    values: list[cst.BaseExpression | None]
+    if isinstance(receiver, cst.Attribute):
+        values = [value for _, value in facts.context.attributes.get(receiver.attr.value, [])]
+    elif isinstance(receiver, cst.Name):
+        values = [given.value for given in facts.bindings.given(receiver)]
+    else:
+        return
+    for value in values:
+        parts = (value.body, value.orelse) if isinstance(value, cst.IfExp) else (value,)
+        yield from (part for part in parts if isinstance(part, cst.BaseExpression))
+
+
+def _holds_weights(value: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `value` is made of a model: `EMA(model)`, `deepcopy(net)`, `EMA(model).cuda()`."""
+    while (
+        isinstance(value, cst.Call)
+        and isinstance(value.func, cst.Attribute)
+        and isinstance(value.func.value, cst.Call)
+    ):
+        value = value.func.value
+    if not isinstance(value, cst.Call):
+        return False
+    return any(_is_model(arg.value, facts) for arg in value.args)
+
+
+def _is_model(node: cst.BaseExpression, facts: Facts) -> bool:
+    if not isinstance(node, cst.Name | cst.Attribute):
+        return False
+    if (
+        facts.values.kind(node) is Kind.MODEL
+        or facts.context.place(node) in facts.context.calls.models
+    ):
+        return True
+    return bool(MODEL.fullmatch(last_part(node)))

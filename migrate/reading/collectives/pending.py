@@ -1,0 +1,555 @@
+"""Where some replicas alone look at a value whose collective has not run: they wait for ever.
+
+Each function is followed statement by statement; what a function of the script leaves pending in its
+result or its arguments counts at the call of it, as the collective itself would.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from migrate.model.calls.kind import Kind
+from migrate.reading.collectives import pending_values as v
+from migrate.reading.collectives.elsewhere import used_by_some
+from migrate.reading.facts import Facts
+from migrate.reading.flow.reads import in_text
+from migrate.reading.steps.in_step import is_step
+from migrate.syntax.tree import base_name, is_dotted_name, nodes_of
+
+# A collective by the id of its call, or a parameter of the function by its name.
+Origin = int | str
+Origins = frozenset[Origin]
+State = dict[str, Origins]
+NONE: Origins = frozenset()
+ENTRY = ""  # gone from the state once the function has ended the graph
+
+
+@dataclass
+class Ran:
+    """What running a function leaves behind.
+
+    Args:
+        hits: the reads in some replicas only, what keeps the others from each, and what each waits for.
+        returned: what the result waits for.
+        state: what is pending at the end, by dotted name.
+        ends: whether it has ended the graph of its caller.
+        looked: the parameters that it reads, in whichever replica calls it.
+    """
+
+    hits: list[tuple[cst.CSTNode, cst.CSTNode, Origins]] = field(default_factory=list)
+    returned: Origins = NONE
+    state: State = field(default_factory=dict)
+    ends: bool = False
+    looked: set[str] = field(default_factory=set)
+
+    def reads(self, parameter: str) -> cst.CSTNode | None:
+        """Return the test of the rank under which `parameter` is read."""
+        return next((guard for _, guard, origins in self.hits if parameter in origins), None)
+
+    def writes(self, parameter: str) -> bool:
+        """Whether a collective that has not run writes into `parameter`."""
+        return any_call(self.state.get(parameter, NONE))
+
+
+def any_call(origins: Origins) -> bool:
+    """Whether a collective is among `origins`, not parameters alone."""
+    return any(isinstance(one, int) for one in origins)
+
+
+def joined(one: State, other: State) -> State:
+    """Return what is pending in one of two states."""
+    return {key: one.get(key, NONE) | other.get(key, NONE) for key in {*one, *other}}
+
+
+@dataclass(frozen=True)
+class PendingRead:
+    """A place where some replicas alone look at a value that waits for collectives.
+
+    Args:
+        read: the expression.
+        guard: what keeps the other replicas from it.
+        collectives: the calls in the same function that make the collectives, in the order of the source.
+        elsewhere: whether one of them calls a function of another file.
+    """
+
+    read: cst.CSTNode
+    guard: cst.CSTNode
+    collectives: tuple[cst.Call, ...]
+    elsewhere: bool
+
+
+class Pending:
+    """The reads of one script that wait for a collective in some replicas only.
+
+    Args:
+        facts: the script.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.calls: dict[int, cst.Call] = {}
+        self.inner: dict[
+            int, set[int]
+        ] = {}  # the collectives of a call of a function of the script
+        self.elsewhere: set[int] = set()  # calls of functions of other files
+        self.lazy: set[int] = set()  # statement lines that go on with pending values, unread
+        self._ran: dict[int, Ran] = {}
+
+    def reads(self) -> Iterator[PendingRead]:
+        """Yield every such read, in the order of the functions."""
+        if not self._concerned():
+            return
+        seen = set()
+        context = self.facts.context
+        roots: list[Root] = [context.module, *context.all_of(cst.FunctionDef)]
+        for root in roots:
+            if isinstance(root, cst.FunctionDef) and self.facts.steps.inside(root.body):
+                continue  # XLA305 speaks of reads in the step
+            for read, guard, origins in self.ran(root).hits:
+                ids = [one for one in origins if isinstance(one, int) and self._apart(one, guard)]
+                if ids and id(read) not in seen:
+                    seen.add(id(read))
+                    calls = sorted((self.calls[one] for one in ids), key=self._place)
+                    far = any(one in self.elsewhere for one in ids)
+                    yield PendingRead(read, guard, tuple(calls), far)
+
+    def ran(self, root: Root) -> Ran:
+        """Return what running `root` leaves; nothing while it is under way."""
+        if id(root) not in self._ran:
+            self._ran[id(root)] = Ran()
+            self._ran[id(root)] = Walk(self, root).ran()
+        return self._ran[id(root)]
+
+    def _concerned(self) -> bool:
+        if "shims" in self.facts.names.roots:
+            return False  # its collectives run at once outside of a step
+        if not any(
+            v.is_collective(call, self.facts) or v.makes_a_collective(call, self.facts)
+            for call in self.facts.calls
+        ):
+            return False
+        return self.facts.guards.any or any(map(self._is_used_by_some, self.facts.calls))
+
+    def _is_used_by_some(self, call: cst.Call) -> bool:
+        """Whether `call` runs a function of another file that some replicas use its arguments in."""
+        context = self.facts.context
+        others = (one for one in context.run_by(call) if one.path != context.file)
+        return any(used_by_some(one.path, one.line) for one in others)
+
+    def _apart(self, collective: int, guard: cst.CSTNode) -> bool:
+        """Whether replicas come to the collective that do not come to what is below `guard`."""
+        return self.facts.guards.around(self.calls[collective]) is not guard
+
+    def _place(self, call: cst.Call) -> tuple[int, int]:
+        start = self.facts.context.position(call)
+        return start.line, start.column
+
+
+Root = cst.FunctionDef | cst.Module
+COMPREHENSIONS = cst.ListComp | cst.SetComp | cst.GeneratorExp | cst.DictComp
+
+
+class Statements(ABC):
+    """Hands each statement to what the analysis does at it; compound ones by their parts."""
+
+    @abstractmethod
+    def _block(self, statements: Sequence[cst.CSTNode]) -> None: ...
+
+    @abstractmethod
+    def _small(self, node: cst.CSTNode) -> None: ...
+
+    @abstractmethod
+    def _if(self, node: cst.If) -> None: ...
+
+    @abstractmethod
+    def _loop(self, node: cst.For | cst.While) -> None: ...
+
+    @abstractmethod
+    def _with(self, node: cst.With) -> None: ...
+
+    @abstractmethod
+    def _branches(self, branches: Sequence[cst.CSTNode | None]) -> None:
+        """Run one of `branches`; None does nothing."""
+
+    def _line(self, node: cst.SimpleStatementLine) -> None:
+        for small in node.body:
+            self._small(small)
+
+    def _match(self, node: cst.Match) -> None:
+        self._branches([None, *(case.body for case in node.cases)])
+
+    def _statement(self, node: cst.CSTNode) -> None:
+        if isinstance(node, cst.SimpleStatementLine):
+            self._line(node)
+        elif isinstance(node, cst.BaseSmallStatement):  # in `if x: y`
+            self._small(node)
+        elif isinstance(node, cst.If):
+            self._if(node)
+        elif isinstance(node, cst.Else | cst.Finally):
+            self._block(node.body.body)
+        elif isinstance(node, cst.For | cst.While):
+            self._loop(node)
+        elif isinstance(node, cst.With):
+            self._with(node)
+        elif isinstance(node, cst.Try | cst.TryStar):
+            self._block(node.body.body)
+            self._branches([None, *(handler.body for handler in node.handlers)])
+            for more in (node.orelse, node.finalbody):
+                if more is not None:
+                    self._statement(more)
+        elif isinstance(node, cst.Match):
+            self._match(node)
+
+    def _branch(self, branch: cst.CSTNode | None) -> None:
+        if isinstance(branch, cst.BaseSuite):
+            self._block(branch.body)
+        elif branch is not None:
+            self._statement(branch)
+
+
+class Walk(Statements):
+    """One run through a function or the module."""
+
+    def __init__(self, pending: Pending, root: Root) -> None:
+        self._pending, self._facts, self._root = pending, pending.facts, root
+        self._context = pending.facts.context
+        self._ran = Ran()
+        self._state: State = {ENTRY: frozenset({ENTRY})}
+        self._inline: cst.CSTNode | None = None  # the test of `a if rank == 0 else b`
+        self._touched = self._read_in_line = False
+        self._whole = False
+        if isinstance(root, cst.FunctionDef):
+            self._whole = self._facts.steps.inside(root.body)
+            for parameter in parameters(root):
+                self._state[parameter] = frozenset({parameter})
+
+    def ran(self) -> Ran:
+        """Go through the function once."""
+        body = self._root.body.body if isinstance(self._root, cst.FunctionDef) else self._root.body
+        self._block(body)
+        self._ran.state = self._state
+        self._ran.ends = ENTRY not in self._state
+        return self._ran
+
+    def _block(self, statements: Sequence[cst.CSTNode]) -> None:
+        for statement in statements:
+            if not self._whole and self._facts.steps.inside(statement):
+                self._state.clear()  # the graph ends with the step
+            else:
+                self._statement(statement)
+
+    def _line(self, node: cst.SimpleStatementLine) -> None:
+        self._touched = self._read_in_line = False
+        super()._line(node)
+        if self._touched and not self._read_in_line:
+            self._pending.lazy.add(id(node))
+
+    def _if(self, node: cst.If) -> None:
+        self._test(node.test, node)
+        self._branches([node.body, node.orelse])
+
+    def _match(self, node: cst.Match) -> None:
+        self._value(node.subject)
+        super()._match(node)
+
+    def _branches(self, branches: Sequence[cst.CSTNode | None]) -> None:
+        """Run one of `branches`: afterwards is pending what one of them leaves so; None does nothing."""
+        before, after = self._state, State()
+        for branch in branches:
+            self._state = dict(before)
+            self._branch(branch)
+            after = joined(after, self._state)
+        self._state = after
+
+    def _loop(self, node: cst.For | cst.While) -> None:
+        before = dict(self._state)
+        iterated = node.iter if isinstance(node, cst.For) else None
+        syncs = self._facts.values.kind(iterated) is Kind.DEVICE_LOADER
+        for _ in range(2):  # what one turn leaves pending the next one may read
+            if isinstance(node, cst.For):
+                if syncs:
+                    self._state.clear()
+                self._bind(node.target, self._value(node.iter))
+            else:
+                self._test(node.test, node)
+            self._block(node.body.body)
+            if isinstance(node, cst.For):
+                self._write_back(node.target, node.iter)
+        self._state = self._state if syncs else joined(before, self._state)
+        if node.orelse is not None:
+            self._statement(node.orelse)
+
+    def _with(self, node: cst.With) -> None:
+        step = is_step(node, self._context)
+        if step:
+            self._state.clear()
+        for item in node.items:
+            self._value(item.item)
+        self._block(node.body.body)
+        if step:
+            self._state.clear()
+
+    def _small(self, node: cst.CSTNode) -> None:
+        if isinstance(node, cst.Assign):
+            origins = self._value(node.value)
+            for one in node.targets:
+                self._bind(one.target, origins, node.value)
+        elif isinstance(node, cst.AnnAssign) and node.value is not None:
+            self._bind(node.target, self._value(node.value))
+        elif isinstance(node, cst.AugAssign):
+            self._add(base_name(node.target), self._value(node.value) | self._value(node.target))
+        elif isinstance(node, cst.Return) and node.value is not None:
+            self._ran.returned |= self._value(node.value)
+        elif isinstance(node, cst.Assert):
+            self._test(node.test, node)
+        elif isinstance(node, cst.Expr):
+            self._value(node.value)
+
+    def _bind(
+        self,
+        target: cst.BaseExpression,
+        origins: Origins,
+        value: cst.BaseExpression | None = None,
+    ) -> None:
+        if isinstance(target, cst.Tuple | cst.List):
+            same = isinstance(value, cst.Tuple | cst.List) and len(value.elements) == len(
+                target.elements
+            )
+            for index, element in enumerate(target.elements):
+                one = value.elements[index].value if same else None  # type: ignore[union-attr]
+                self._bind(element.value, self._value(one) if one is not None else origins, one)
+        elif is_dotted_name(target):
+            name = base_name(target) or ""
+            for known in [k for k in self._state if k == name or k.startswith(f"{name}.")]:
+                del self._state[known]
+            if origins:
+                self._state[name] = origins
+        else:
+            self._add(base_name(target), origins)
+
+    def _add(self, name: str | None, origins: Origins) -> None:
+        if name and origins:
+            self._state[name] = self._state.get(name, NONE) | origins
+
+    def _write_back(self, target: cst.BaseExpression, iterated: cst.BaseExpression) -> None:
+        """Note with `losses` what a collective writes into `x` in `for x in losses`."""
+        for name in nodes_of(target, cst.Name):
+            origins = self._state.get(name.value, NONE)
+            if any_call(origins):
+                for place in v.places(iterated):
+                    self._add(place, origins)
+
+    def _test(self, test: cst.BaseExpression, at: cst.CSTNode) -> None:
+        """Look at the value of a condition; one that asks for the rank first looks in some replicas only."""
+        origins = self._value(test)
+        if origins:
+            self._look(test, origins, test, at if self._facts.guards.asks(test) else None)
+
+    def _look(
+        self,
+        node: cst.CSTNode,
+        origins: Origins,
+        looked_at: cst.CSTNode | None = None,
+        guard: cst.CSTNode | None = None,
+    ) -> None:
+        """Note a read of a value that waits for `origins`."""
+        self._read_in_line = True
+        guard = guard or self._inline or self._facts.guards.around(node)
+        if guard is not None:
+            self._ran.hits.append((node, guard, origins))
+            return
+        self._ran.looked |= {one for one in origins if isinstance(one, str)}
+        if looked_at is not None and is_dotted_name(looked_at):
+            self._state.pop(base_name(looked_at) or "", None)  # now it has its value
+
+    def _value(self, node: cst.CSTNode) -> Origins:
+        """Return what the value of `node` waits for; reads in it are noted."""
+        origins = self._of(node)
+        self._touched = self._touched or any_call(origins)
+        return origins
+
+    def _of(self, node: cst.CSTNode) -> Origins:
+        if isinstance(node, cst.BaseExpression) and v.is_description(node):
+            return NONE
+        if isinstance(node, cst.Name):
+            return self._state.get(node.value, NONE)
+        if isinstance(node, cst.Attribute):
+            return self._of_attribute(node)
+        if isinstance(node, cst.Call):
+            return self._call(node)
+        if isinstance(node, cst.FormattedStringExpression):
+            return self._shown(node, node.expression)
+        if isinstance(node, cst.BinaryOperation) and in_text(node):
+            return self._shown(node, node.right)
+        if isinstance(node, cst.IfExp):
+            return self._of_condition(node)
+        if isinstance(node, cst.NamedExpr):
+            origins = self._value(node.value)
+            self._bind(node.target, origins)
+            return origins
+        if isinstance(node, COMPREHENSIONS):
+            return self._of_comprehension(node)
+        if isinstance(node, cst.Arg):
+            return self._value(node.value)
+        return NONE.union(*(self._value(child) for child in v.children(node)))
+
+    def _of_attribute(self, node: cst.Attribute) -> Origins:
+        if is_dotted_name(node) and (origins := self._state.get(base_name(node) or "")):
+            return origins
+        origins = self._value(node.value)
+        if (
+            is_dotted_name(node)
+            and isinstance(node.value, cst.Name)
+            and node.value.value in origins
+        ):
+            origins |= {base_name(node) or ""}  # this attribute of the parameter
+        return origins
+
+    def _shown(self, node: cst.CSTNode, value: cst.BaseExpression) -> Origins:
+        if origins := self._value(value):
+            self._look(node, origins, value)
+        return NONE
+
+    def _of_condition(self, node: cst.IfExp) -> Origins:
+        self._test(node.test, node)
+        before = self._inline
+        if self._facts.guards.asks(node.test):
+            self._inline = node
+        origins = self._value(node.body) | self._value(node.orelse)
+        self._inline = before
+        return origins
+
+    def _of_comprehension(self, node: COMPREHENSIONS) -> Origins:
+        loop: cst.CompFor | None = node.for_in
+        outer = dict(self._state)
+        loops = []
+        while loop is not None:
+            self._bind(loop.target, self._value(loop.iter))
+            loops.append(loop)
+            loop = loop.inner_for_in
+        parts = [node.key, node.value] if isinstance(node, cst.DictComp) else [node.elt]
+        origins = NONE.union(*(self._value(part) for part in parts))
+        for one in reversed(loops):
+            self._write_back(one.target, one.iter)
+            for name in nodes_of(one.target, cst.Name):
+                self._state.pop(name.value, None)
+                if name.value in outer:
+                    self._state[name.value] = outer[name.value]
+        return origins
+
+    def _call(self, node: cst.Call) -> Origins:
+        func = node.func
+        imported = self._context.qualified_name(func) is not None
+        receiver = NONE
+        if not imported and isinstance(func, cst.Attribute):
+            receiver = self._value(func.value)
+        args = [self._value(arg) for arg in node.args]
+        given = NONE.union(*args)
+        if v.ends_the_graph(node, self._facts):
+            if self._facts.guards.around(node) is None:
+                self._state.clear()
+            return NONE
+        if v.is_collective(node, self._facts):
+            return self._collective(node)
+        functions = self._facts.context.called(node)
+        elsewhere = self._used_elsewhere(node, args) if not functions else False
+        if not functions and not elsewhere and v.is_read(node, bool(given), self._facts):
+            looked_at = node.args[0].value if len(node.args) == 1 else None
+            if not given and isinstance(func, cst.Attribute):
+                looked_at = func.value
+            if receiver | given:
+                self._look(node, receiver | given, looked_at)
+            self._add(v.kept_in(node, self._facts), given)
+            return NONE
+        if functions:
+            runs = [self._run(node, one, args) for one in functions[:3]]
+            return receiver.union(*runs)
+        if v.makes_a_collective(node, self._facts):
+            self._pending.elsewhere.add(id(node))
+            return given | self._origin(node)
+        self._add(v.kept_in(node, self._facts), given)
+        return receiver | given
+
+    def _used_elsewhere(self, call: cst.Call, args: Sequence[Origins]) -> bool:
+        """Whether `call` runs a function of another file that uses its arguments in some replicas only."""
+        here = self._facts.context.file
+        found = False
+        for one in self._facts.context.run_by(call) if any(args) else ():
+            used = used_by_some(one.path, one.line) if one.path != here else frozenset()
+            for index, arg in enumerate(call.args):
+                name = arg.keyword.value if arg.keyword is not None else index
+                if args[index] and name in used:
+                    guard = self._facts.guards.around(call) or call
+                    self._ran.hits.append((call, guard, args[index]))
+                    found = True
+        if found:
+            self._read_in_line = True
+        return found
+
+    def _origin(self, call: cst.Call, inner: Origins = NONE) -> Origins:
+        self._pending.calls[id(call)] = call
+        if inner:
+            known = self._pending.inner.setdefault(id(call), set())
+            known.update(one for one in inner if isinstance(one, int))
+        self._touched = True
+        return frozenset({id(call)})
+
+    def _collective(self, call: cst.Call) -> Origins:
+        origin = self._origin(call)
+        for place in v.written(call, self._facts):
+            self._state[place] = origin
+        return origin if self._facts.names.of(call.func) in v.RETURNED else NONE
+
+    def _run(self, call: cst.Call, function: cst.FunctionDef, args: Sequence[Origins]) -> Origins:
+        """Return what the result of a function of the script waits for; note what else it does."""
+        ran = self._pending.ran(function)
+        if ran.ends and self._facts.guards.around(call) is None:
+            self._state.clear()
+        result = self._origin(call, ran.returned) if any_call(ran.returned) else NONE
+        names = parameters(function)
+        for index, arg in enumerate(call.args):
+            name = arg.keyword.value if arg.keyword is not None else ""
+            if not name and index < len(names):
+                name = names[index]
+            guard = ran.reads(name) if args[index] else None
+            if guard is None and args[index] and name in ran.looked:
+                guard = self._inline or self._facts.guards.around(call)
+                if guard is None:
+                    self._ran.looked |= {one for one in args[index] if isinstance(one, str)}
+                    if name not in ran.state and is_dotted_name(arg.value):
+                        self._state.pop(base_name(arg.value) or "", None)  # it has its value
+            if guard is not None:
+                self._read_in_line = True
+                self._ran.hits.append((call, guard, args[index]))
+            self._run_attributes(call, ran, name, arg.value)
+            if name in ran.returned:
+                result |= args[index]
+            if ran.writes(name):
+                for place in v.places(arg.value):
+                    self._state[place] = self._origin(call, ran.state[name])
+        return result
+
+    def _run_attributes(self, call: cst.Call, ran: Ran, name: str, arg: cst.CSTNode) -> None:
+        """Note which attributes of an argument a function reads in some replicas only, or leaves pending."""
+        if not name or not is_dotted_name(arg):
+            return
+        place = base_name(arg) or ""
+        for known in [k for k in self._state if k.startswith(f"{place}.")]:
+            inner = name + known.removeprefix(place)
+            guard = ran.reads(inner)
+            if guard is not None and self._state[known]:
+                self._read_in_line = True
+                self._ran.hits.append((call, guard, self._state[known]))
+        for inner, origins in ran.state.items():
+            if inner.startswith(f"{name}.") and any_call(origins):
+                self._state[place + inner.removeprefix(name)] = self._origin(call, origins)
+
+
+def parameters(function: cst.FunctionDef) -> list[str]:
+    """Return the names that positional arguments of a call go to, `self` left out."""
+    names = [parameter.name.value for parameter in function.params.params]
+    return names[1:] if names[:1] in (["self"], ["cls"]) else names

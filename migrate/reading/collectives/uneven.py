@@ -1,0 +1,599 @@
+"""Operations on the device that some replicas alone have pending when a collective joins their graph.
+
+Nothing runs on the device before the graph ends. What `if rank == 0:` computes or writes there is then a
+part of the graph of one replica, and with a collective in that graph the replicas run different programs
+that wait for each other. The end of the graph in all replicas, before the operation and after it, makes a
+graph of its own of it, with no collective in it.
+
+Each function is followed statement by statement; what it leaves pending counts at the calls of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from migrate.catalogue.words import KEEPING, WAITS
+from migrate.model.calls.effect import BOTH, Effect
+from migrate.model.calls.rank_tests import OF_RUN
+from migrate.reading.collectives import computing
+from migrate.reading.collectives import pending_values as v
+from migrate.reading.collectives.elsewhere import changes_elsewhere, has_collective, has_read
+from migrate.reading.collectives.pending import Statements
+from migrate.reading.facts import Facts
+from migrate.reading.replicas.guards import Guard
+from migrate.reading.steps.in_step import is_step
+from migrate.reading.values.collectives import TENSORS, called, makes_gloo_group
+from migrate.syntax.tree import base_name, bind, code, is_dotted_name, keyword, nodes_of
+
+Root = cst.FunctionDef | cst.Module
+RESULT = ""  # in place of a name: what the function returns
+
+
+@dataclass(frozen=True)
+class Alone:
+    """An operation on the device that some replicas alone make.
+
+    Args:
+        operation: the statement or expression.
+        guard: what keeps the other replicas from it; None for a tensor without a dimension that is 0 in some
+            replicas and 1 in others: both are constants of the graph.
+    """
+
+    operation: cst.CSTNode
+    guard: Guard | None
+
+
+@dataclass(frozen=True)
+class Uneven:
+    """An operation that some replicas alone have in one graph with a collective.
+
+    Args:
+        alone: the operation.
+        collective: the collective, or a call or statement that comes to it; None for that of the training
+            step that runs the function.
+        before: whether the collective comes before the operation.
+        unknown: whether a collective may also come before the operation in other files.
+    """
+
+    alone: Alone
+    collective: cst.CSTNode | None
+    before: bool
+    unknown: bool
+
+
+@dataclass
+class _State:
+    """What is pending at some place of a function.
+
+    Args:
+        alone: the operations of some replicas, by the dotted name of the tensor.
+        made: the tensors that all replicas compute.
+        flags: tensors that may be another constant in each replica, and whether a collective was pending.
+        shared: the last collective.
+        awaited: the dotted names of what the pending collectives write.
+        open: whether what was pending when the function began may still be.
+    """
+
+    alone: dict[str, Alone] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
+    flags: dict[str, tuple[Alone, cst.CSTNode | None]] = field(default_factory=dict)
+    shared: cst.CSTNode | None = None
+    awaited: set[str] = field(default_factory=set)
+    open: bool = True
+
+    def copy(self) -> _State:
+        """Return a state of its own with the same pending."""
+        return _State(
+            dict(self.alone),
+            set(self.made),
+            dict(self.flags),
+            self.shared,
+            set(self.awaited),
+            self.open,
+        )
+
+    def end(self) -> None:
+        """Note that the graph ends in all replicas."""
+        self.alone, self.made, self.flags, self.open = {}, set(), {}, False
+        self.shared, self.awaited = None, set()
+
+    def read(self, names: set[str]) -> None:
+        """Note that all replicas read what some collectives write, which runs these."""
+        if self.awaited and self.awaited <= names:
+            self.shared = None
+        self.awaited -= names
+
+    def join(self, other: _State) -> None:
+        """Add what is pending in another state."""
+        self.alone = {**other.alone, **self.alone}
+        self.made |= other.made
+        self.flags = {**other.flags, **self.flags}
+        self.shared = self.shared or other.shared
+        self.awaited |= other.awaited
+        self.open = self.open or other.open
+
+
+@dataclass
+class _Ran:
+    """What running a function does.
+
+    Args:
+        changes: the dotted names outside of the function that it computes on the device.
+        opened: operations of some replicas in a graph that the caller began.
+        meets: the first collective in a graph that the caller began.
+        last: the state at the end.
+    """
+
+    changes: set[str] = field(default_factory=set)
+    opened: list[Alone] = field(default_factory=list)
+    meets: cst.CSTNode | None = None
+    last: _State = field(default_factory=_State)
+
+
+class UnevenGraphs:
+    """The operations of a script that some replicas alone have in a graph with a collective.
+
+    Args:
+        facts: the script.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.hits: dict[tuple[int, bool], Uneven] = {}
+        self._ran: dict[int, _Ran] = {}
+
+    def all(self) -> list[Uneven]:
+        """Return them, in the order of the source."""
+        context = self.facts.context
+        if not (self.facts.guards.any or v.COLLECTIVE.search(context.source.data)):
+            return []
+        roots: list[Root] = [*context.all_of(cst.FunctionDef), context.module]
+        for root in roots:
+            self.ran(root)
+        return sorted(self.hits.values(), key=lambda hit: context.place(hit.alone.operation))
+
+    def ran(self, root: Root) -> _Ran:
+        """Return what running `root` does; nothing while that is being found out."""
+        if id(root) not in self._ran:
+            self._ran[id(root)] = _Ran()
+            self._ran[id(root)] = _Walk(self, root).ran()
+        return self._ran[id(root)]
+
+
+class _Walk(Statements):
+    """One run through a function or the module."""
+
+    def __init__(self, graphs: UnevenGraphs, root: Root) -> None:
+        self._graphs, self._facts, self._root = graphs, graphs.facts, root
+        self._context = graphs.facts.context
+        self._ran = _Ran()
+        self._state = _State()
+        self._aliases: dict[str, str] = {}  # what a variable is a part of, or another name of
+        self._log: list[tuple[str, str]] = []  # of the branch that is walked: names and operations
+        self._copied: set[str] = set()  # what the branch copies from the host
+        self._whole = self._entered = False
+        if isinstance(root, cst.FunctionDef):
+            self._whole = self._facts.steps.inside(root.body)
+            self._entered = self._whole and bool(self._facts.steps.origin(root.body))
+        self._in_step = False
+        self._parameters = _parameter_names(root) if isinstance(root, cst.FunctionDef) else set()
+
+    def ran(self) -> _Ran:
+        body = self._root.body.body if isinstance(self._root, cst.FunctionDef) else self._root.body
+        self._block(body)
+        self._ran.last = self._state
+        if isinstance(self._root, cst.FunctionDef) and self._goes_on(self._root):
+            for name, alone in self._state.alone.items():
+                if self._is_visible(name):  # the step goes on, in a graph with its gradients
+                    self._hit(alone, None, before=False)
+        return self._ran
+
+    def _goes_on(self, function: cst.FunctionDef) -> bool:
+        """Whether `function` is a part of a training step, which goes on after it."""
+        whole = self._context.effects.of(function.body) & BOTH == BOTH
+        return self._whole and not whole and self._facts.steps.trains(function.body)
+
+    def _block(self, statements: Sequence[cst.CSTNode]) -> None:
+        for statement in statements:
+            inside = not self._whole and self._facts.steps.inside(statement)
+            if inside is not self._in_step:
+                self._state.end()
+                self._in_step = inside
+            self._statement(statement)
+
+    def _if(self, node: cst.If) -> None:
+        self._expression(node.test)
+        before, outer = self._state.copy(), self._log
+        logs, copied = [], []
+        after: _State | None = None
+        for branch in (node.body, node.orelse):
+            self._state, self._log, self._copied = before.copy(), [], set()
+            self._branch(branch)
+            logs.append(self._log)
+            copied.append(self._copied)
+            if after is None:
+                after = self._state
+            elif branch is not None or not self._asks_for_several(node.test):
+                after.join(self._state)
+        assert after is not None
+        if logs[0] == logs[1] and logs[0]:  # the replicas do the same
+            after.alone = {k: a for k, a in after.alone.items() if k in before.alone}
+        for name in copied[0] & copied[1]:
+            after.alone.pop(name, None)
+        self._copied = set()
+        self._state, self._log = after, [*outer, *logs[0], *logs[1]]
+
+    def _asks_for_several(self, test: cst.BaseExpression) -> bool:
+        """Whether `test` asks whether there are several replicas: `world_size > 1`."""
+        return OF_RUN.search(code(test)) is not None and not self._facts.guards.asks(test)
+
+    def _branches(self, branches: Sequence[cst.CSTNode | None]) -> None:
+        before, after = self._state, self._state.copy()
+        for branch in branches:
+            self._state = before.copy()
+            self._branch(branch)
+            after.join(self._state)
+        self._state = after
+
+    def _loop(self, node: cst.For | cst.While) -> None:
+        before = self._state.copy()
+        self._expression(node.iter if isinstance(node, cst.For) else node.test)
+        if isinstance(node, cst.For):
+            self._alias(node.target, node.iter)
+        in_step = self._in_step
+        for _ in range(2):  # what one turn leaves pending the next one may meet
+            self._block(node.body.body)
+            if self._in_step is not in_step:
+                self._state.end()
+                self._in_step = in_step
+        self._state.join(before)
+        if node.orelse is not None:
+            self._statement(node.orelse)
+
+    def _with(self, node: cst.With) -> None:
+        step = is_step(node, self._context)
+        if step:
+            self._state.end()
+        for item in node.items:
+            self._expression(item.item)
+        marked, self._whole = self._whole, self._whole or step
+        self._block(node.body.body)
+        self._whole = marked
+        if step:
+            self._state.end()
+
+    def _small(self, node: cst.CSTNode) -> None:
+        if isinstance(node, cst.FunctionDef | cst.ClassDef):
+            return
+        self._expression(node)
+        if isinstance(node, cst.Assign):
+            for target in node.targets:
+                self._assign(target.target, node.value, node)
+        elif isinstance(node, cst.AnnAssign) and node.value is not None:
+            self._assign(node.target, node.value, node)
+        elif isinstance(node, cst.AugAssign):
+            base = base_name(node.target)
+            there = self._facts.values.on_device(node.target)
+            if base is not None and there:
+                self._operation(base, node, in_place=True)
+        elif isinstance(node, cst.Return) and node.value is not None:
+            self._bind(RESULT, node.value, node)
+
+    def _assign(
+        self, target: cst.BaseExpression, value: cst.BaseExpression, at: cst.CSTNode
+    ) -> None:
+        if isinstance(target, cst.Tuple | cst.List):
+            for index, element in enumerate(target.elements):
+                parts = value.elements if isinstance(value, cst.Tuple | cst.List) else ()
+                part = parts[index].value if index < len(parts) else value
+                self._assign(element.value, part, at)
+        elif (tensor := computing.replaced_data(target)) is not None:
+            if computing.computes(value, self._facts):
+                self._operation(tensor, at, in_place=True)
+        elif is_dotted_name(target):
+            self._bind(base_name(target) or "", value, at)
+        elif isinstance(target, cst.Subscript) and (base := base_name(target)) is not None:
+            in_tensor = computing.is_written_by_index(target, self._facts)
+            if in_tensor or computing.computes(value, self._facts):
+                self._operation(base, at, in_place=True)
+
+    def _bind(self, name: str, value: cst.BaseExpression, at: cst.CSTNode) -> None:
+        """Note that `name` is given `value`, or the result of the function is."""
+        self._state.flags.pop(name, None)
+        if computing.is_flag(value, self._facts) and self._guard(at) is None:
+            self._state.flags[name] = Alone(at, None), self._state.shared
+        guard: Guard | None = None
+        if isinstance(value, cst.IfExp) and self._facts.guards.asks(value.test):
+            guard = value
+            same = code(value.body) == code(value.orelse)
+            if not same and computing.computes(value, self._facts):
+                self._add(name, Alone(at, guard))
+                return
+        if isinstance(value, cst.Call) and (left := self._left(value)) is not None:
+            self._add(name, left)
+            return
+        if computing.computes(value, self._facts):
+            self._aliases.pop(name, None)
+            of = [a for n, a in self._state.alone.items() if n in computing.named_in(value)]
+            self._operation(name, at)
+            if of and self._guard(at) is None:
+                self._state.alone[name] = of[0]  # what is computed of it differs, too
+            return
+        guard = self._guard(at)
+        if name and "." not in name:
+            self._alias(cst.Name(name), value)
+        if guard is None:
+            self._state.alone.pop(name, None)
+            self._state.made.discard(name)
+        elif name in self._state.made and self._facts.values.on_device(value):
+            self._copied.add(name)
+            self._add(name, Alone(at, guard))  # an input of the graph here, an operation there
+        else:
+            self._copied.add(name)
+            self._state.alone.pop(name, None)
+
+    def _alias(self, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
+        """Note what the variables in `target` are parts of: `p` of `net` in `for p in net.parameters()`."""
+        parts = target.elements if isinstance(target, cst.Tuple | cst.List) else ()
+        if parts and isinstance(value, cst.Call) and code(value.func) in ("zip", "enumerate"):
+            of = parts if code(value.func) == "zip" else parts[1:]
+            for element, arg in zip(of, value.args, strict=False):
+                self._alias(element.value, arg.value)
+            return
+        for name in nodes_of(target, cst.Name):
+            self._aliases.pop(name.value, None)
+            place = next(iter(v.places(value)), None)
+            if place is not None and place != name.value:
+                self._aliases[name.value] = place
+
+    def _resolved(self, name: str) -> str:
+        """Return the dotted name of what the variable `name` is a part of."""
+        for _ in range(8):
+            first, dot, rest = name.partition(".")
+            if first not in self._aliases:
+                break
+            name = f"{self._aliases[first]}{dot}{rest}"
+        return name
+
+    def _operation(self, name: str, at: cst.CSTNode, in_place: bool = False) -> None:
+        """Note an operation on the device by which the tensor `name` is computed or written."""
+        if in_place:
+            name = self._resolved(name)
+        self._log.append((name, code(at)))
+        guard = self._guard(at)
+        if guard is not None:
+            self._copied.discard(name)
+            if self._stays(name, guard):
+                self._add(name, Alone(at, guard))
+            return
+        if self._is_visible(name) and name != RESULT:
+            self._ran.changes.add(name)
+        self._state.made.add(name)
+        self._copied.discard(name)
+        if not in_place:
+            self._state.alone.pop(name, None)
+
+    def _add(self, name: str, alone: Alone) -> None:
+        self._state.alone[name] = alone
+        if self._state.shared is not None:
+            self._hit(alone, self._state.shared, before=True)
+        if self._state.open:
+            self._ran.opened.append(alone)
+
+    def _expression(self, node: cst.CSTNode) -> None:
+        """Follow the calls in an expression, the inner ones first."""
+        for call in reversed(list(nodes_of(node, cst.Call))):
+            self._call(call)
+
+    def _call(self, call: cst.Call) -> None:
+        guard = self._guard(call)
+        name = self._facts.names.of(call.func) or ""
+        if v.ends_the_graph(call, self._facts) or name in WAITS:
+            if guard is None:
+                if self._ends_by_meeting(call):
+                    self._meet(call)
+                self._state.end()
+        elif v.is_read(call, True, self._facts):
+            names = computing.named_in(call)
+            for read in names:
+                self._state.alone.pop(read, None)
+            if guard is None:
+                self._state.read(names)
+        elif self._is_meeting(call):
+            if guard is None:
+                self._meet(call)
+        elif functions := self._context.called(call):
+            for function in functions[:3]:
+                self._run(call, function, guard)
+        elif Effect.BACKWARD in self._context.effects.of(call):
+            if guard is None and (self._whole or self._in_step or self._is_backward(call)):
+                self._meet(call)
+            elif guard is None:
+                self._state.end()  # a function of another file begins the step
+        elif self._context.effects.meets(call) and not self._only_waits(call):
+            if guard is None:
+                self._meet_elsewhere(call)
+        else:
+            self._write(call, guard)
+
+    def _write(self, call: cst.Call, guard: Guard | None) -> None:
+        """Note what `call` writes on the device."""
+        for written in computing.written_by(call, self._facts):
+            self._operation(written, call, in_place=True)
+        if v.kept_in(call, self._facts) is not None and isinstance(call.func, cst.Attribute):
+            base = base_name(call.func.value)
+            kept = [a.value for a in call.args if call.func.attr.value in KEEPING]
+            if base is not None and any(computing.computes(a, self._facts) for a in kept):
+                self._operation(base, call, in_place=True)
+        elsewhere = guard is not None and changes_elsewhere(call, self._facts)
+        if guard is not None and elsewhere and not computing.updates_copy(call, self._facts):
+            self._add(code(call.func), Alone(call, guard))
+
+    def _is_backward(self, call: cst.Call) -> bool:
+        """Whether `call` is `loss.backward()` itself, and no function of the project that trains."""
+        return not self._context.run_by(call)
+
+    def _is_meeting(self, call: cst.Call) -> bool:
+        if v.is_collective(call, self._facts) or computing.is_wrapper(call, self._facts):
+            return True
+        if called(call, self._context) not in TENSORS:
+            return False
+        group = keyword(call, "group")
+        return group is None or not makes_gloo_group(group.value, self._context)
+
+    def _ends_by_meeting(self, call: cst.Call) -> bool:
+        """Whether `call` runs a collective in the graph that is pending: `dist.reduce(x, 0)`."""
+        return called(call, self._context) in v.ENDING
+
+    def _only_waits(self, call: cst.Call) -> bool:
+        """Whether the function that `call` runs only has a barrier in it, which ends the graph first."""
+        lines = [(one.path, one.line) for one in self._context.run_by(call)]
+        return bool(lines) and not any(has_collective(*one) for one in lines)
+
+    def _meet_elsewhere(self, call: cst.Call) -> None:
+        """Note a function of another file that makes a collective, and may read the result itself."""
+        shared, awaited = self._state.shared, set(self._state.awaited)
+        self._meet(call)
+        if all(has_read(one.path, one.line) for one in self._context.run_by(call)):
+            self._state.shared, self._state.awaited = shared, awaited
+
+    def _meet(self, at: cst.Call) -> None:
+        """Note a collective that all replicas come to."""
+        for alone in self._state.alone.values():
+            self._hit(alone, at, before=False)
+        for name in computing.named_in(at) if self._is_meeting(at) else ():
+            if name in self._state.flags:
+                alone, earlier = self._state.flags[name]
+                self._hit(alone, at, before=False)
+                if earlier is not None:
+                    self._hit(alone, earlier, before=True)
+        if self._state.open and self._ran.meets is None:
+            self._ran.meets = at
+        name = self._facts.names.of(at.func) or ""
+        at_once = name.startswith("shims.")
+        if at_once and not self._whole and not self._in_step:
+            self._state.end()  # the collectives of shims run at once
+        else:
+            self._state.shared = at
+            written = v.written(at, self._facts) if self._is_meeting(at) else []
+            self._state.awaited |= set(written) or {code(at)}
+
+    def _run(self, call: cst.Call, function: cst.FunctionDef, guard: Guard | None) -> None:
+        """Note what a function of the script does that `call` runs."""
+        ran = self._graphs.ran(function)
+        if guard is None and self._facts.guards.is_for_first(function):
+            guard = function
+        if guard is not None:
+            for name in ran.changes:
+                outer = self._outer(name, call, function)
+                if outer is not None and self._stays(outer, guard):
+                    self._log.append((outer, code(call)))
+                    self._add(outer, Alone(call, guard))
+            return
+        if self._state.shared is not None:
+            for alone in ran.opened:
+                self._hit(alone, self._state.shared, before=True)
+        if ran.meets is not None:
+            for alone in self._state.alone.values():
+                self._hit(alone, call, before=False)
+            if self._state.open and self._ran.meets is None:
+                self._ran.meets = call
+        if self._state.open:
+            self._ran.opened += ran.opened
+        if not ran.last.open:
+            self._state.end()
+        for name, alone in ran.last.alone.items():
+            outer = self._outer(name, call, function)
+            if outer is not None:
+                self._state.alone[outer] = alone
+        for name in ran.changes:
+            if (outer := self._outer(name, call, function)) is not None:
+                self._state.made.add(outer)
+                if self._is_visible(outer):
+                    self._ran.changes.add(outer)
+        if ran.last.shared is not None:
+            self._state.shared = call
+            self._state.awaited.add(code(call))
+
+    def _left(self, call: cst.Call) -> Alone | None:
+        """Return the operation that some replicas alone leave pending in the result of `call`."""
+        results = (
+            self._graphs.ran(function).last.alone.get(RESULT)
+            for function in self._context.called(call)[:3]
+        )
+        return next((alone for alone in results if alone is not None), None)
+
+    def _outer(self, name: str, call: cst.Call, function: cst.FunctionDef) -> str | None:
+        """Return what the name `name` of `function` is where `call` stands; None for its own variables."""
+        first, _, rest = name.partition(".")
+        names = [parameter.name.value for parameter in function.params.params]
+        if first in names[:1] and first in ("self", "cls"):
+            receiver = call.func.value if isinstance(call.func, cst.Attribute) else None
+            of = base_name(receiver) if receiver is not None else None
+            return f"{of}.{rest}" if of is not None and rest else None
+        arg = (bind(call, names[names[:1] in (["self"], ["cls"]) :]) or {}).get(first)
+        if arg is not None:
+            of = next(iter(v.places(arg.value)), None)
+            return None if of is None else f"{of}.{rest}" if rest else of
+        above = self._context.parent(function)
+        nested = above is not None and self._context.function_around(above) is not None
+        shared = first in self._global_names or (nested and first in ("self", "cls"))
+        return name if shared and first not in names else None
+
+    @property
+    def _global_names(self) -> Mapping[str, object]:
+        return {
+            name.value: None
+            for node in self._context.all_of(cst.Global, cst.Nonlocal)
+            for item in node.names
+            for name in (item.name,)
+        }
+
+    def _is_visible(self, name: str) -> bool:
+        """Whether a tensor `name` is more than a variable of the function."""
+        first = name.partition(".")[0]
+        return (
+            name == RESULT
+            or "." in name
+            or first in self._parameters
+            or first in self._global_names
+            or isinstance(self._root, cst.Module)
+        )
+
+    def _stays(self, name: str, guard: Guard) -> bool:
+        """Whether the tensor `name` is there below the test of the rank, too."""
+        if "." in name or name == RESULT or name in self._parameters:
+            return True
+        last = self._context.end(guard)
+        first = self._context.position(guard)
+        for mention in self._context.references(name):
+            if self._context.function_around(mention) not in (self._root, None):
+                continue
+            at = self._context.position(mention)
+            outside = at.line < first.line or at.line > last.line
+            if isinstance(guard, cst.FunctionDef) or (outside and self._guard(mention) is None):
+                return True
+        return False
+
+    def _guard(self, node: cst.CSTNode) -> Guard | None:
+        """Return what keeps some replicas from `node`, and not from the whole function."""
+        guards = self._facts.guards
+        guard = guards.around(node) or guards.around_what_some_hold(node)
+        if guard is None or guard is self._root:
+            return None
+        inside = any(above is self._root for above in self._context.ancestors(guard))
+        return guard if inside else None
+
+    def _hit(self, alone: Alone, collective: cst.CSTNode | None, before: bool) -> None:
+        unknown = self._entered and alone in self._ran.opened
+        hit = Uneven(alone, collective, before, unknown)
+        self._graphs.hits.setdefault((id(alone.operation), before), hit)
+
+
+def _parameter_names(function: cst.FunctionDef) -> set[str]:
+    params = function.params
+    named = (*params.posonly_params, *params.params, *params.kwonly_params)
+    return {parameter.name.value for parameter in named}

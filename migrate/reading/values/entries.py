@@ -1,0 +1,89 @@
+"""Functions that the steps of other files run, and what they are given there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from migrate.model.calls.kind import Kind
+
+
+@dataclass(frozen=True)
+class Given:
+    """What one call passes: by position, and by name.
+
+    Args:
+        positional, named: the kinds of the arguments.
+        loaded: the positions and names of those that a checkpoint holds, on the host.
+        drawn: the positions and names of those that are random numbers of the host.
+        numbers: the positions and names of those that are plainly numbers of Python.
+    """
+
+    positional: tuple[Kind, ...] = ()
+    named: tuple[tuple[str, Kind], ...] = ()
+    loaded: frozenset[int | str] = frozenset()
+    drawn: frozenset[int | str] = frozenset()
+    numbers: frozenset[int | str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A function that a step in another file runs.
+
+    Args:
+        line: the line of its `def`.
+        origin: where the step calls it, or what calls it: `train.py:41`.
+        calls: what different calls pass.
+        marked: whether it runs within `with torch_xla.step():`, all of it.
+        trains: whether a step that runs it trains.
+        beside: whether it runs at every step, but not inside of one: a metric.
+    """
+
+    line: int
+    origin: str
+    calls: tuple[Given, ...] = ()
+    marked: bool = False
+    trains: bool = True
+    beside: bool = False
+
+    def kinds(self, function: cst.FunctionDef, name: str) -> Iterator[Kind]:
+        """Yield what the calls pass for the parameter `name` of `function`."""
+        names = _positions(function)
+        for given in self.calls:
+            if name in names and names.index(name) < len(given.positional):
+                yield given.positional[names.index(name)]
+            yield from (kind for key, kind in given.named if key == name)
+
+    def numbers(self, function: cst.FunctionDef, name: str) -> list[bool]:
+        """Return of each call that passes something for the parameter `name` whether it is a number."""
+        names = _positions(function)
+        at = names.index(name) if name in names else len(names)
+        return [
+            _is_among(given.numbers, function, name)
+            for given in self.calls
+            if at < len(given.positional) or any(key == name for key, _ in given.named)
+        ]
+
+    def is_loaded(self, function: cst.FunctionDef, name: str) -> bool:
+        """Whether a call passes a part of a checkpoint, on the host, for the parameter `name`."""
+        return any(_is_among(given.loaded, function, name) for given in self.calls)
+
+    def is_drawn(self, function: cst.FunctionDef, name: str) -> bool:
+        """Whether a call passes a random number of the host for the parameter `name`."""
+        return any(_is_among(given.drawn, function, name) for given in self.calls)
+
+
+def _is_among(places: frozenset[int | str], function: cst.FunctionDef, name: str) -> bool:
+    """Whether the parameter `name` of `function` is at one of `places`, positions and names."""
+    names = _positions(function)
+    at = names.index(name) if name in names else None
+    return name in places or at in places
+
+
+def _positions(function: cst.FunctionDef) -> list[str]:
+    """Return the names of the parameters that take arguments by position."""
+    params = (*function.params.posonly_params, *function.params.params)
+    names = [parameter.name.value for parameter in params]
+    return names[1:] if names[:1] in (["self"], ["cls"]) else names

@@ -1,0 +1,1 @@
+"""Text and tree: a script's bytes, its libcst tree with positions, notebooks, where lines came from."""

@@ -1,0 +1,43 @@
+"""Lines of a notebook that go to the shell, and what of them means CUDA or starts its processes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from migrate.syntax.notebook.magics import SHELLS
+from migrate.syntax.notebook.text import Notebook
+
+SHELL = re.compile(r"\s*!|\s*%(?:env|set_env|sx|system|run)\b|[ \t]*[\w., ]+=[ \t]*!")
+SHELL_CELL = re.compile(r"\s*%%([^\s]+)")
+ADVICE = {
+    re.compile(r"\btorchrun\b|torch\.distributed\.(?:launch|run)\b|\baccelerate launch\b"): (
+        "on a TPU the rewritten script starts its replicas itself: `python SCRIPT`"
+    ),
+    re.compile(
+        r"^\s*!?\s*(?:deepspeed|horovodrun)\b"
+    ): "has no TPU backend: start the rewritten script itself",
+    re.compile(
+        r"\bnvidia-smi\b|\bnvcc\b|\bnvidia-cuda\b"
+    ): "there is no GPU on a TPU host: `tpu-info`",
+    re.compile(r"\bCUDA_VISIBLE_DEVICES\b"): "CUDA_VISIBLE_DEVICES has no effect on a TPU",
+    re.compile(
+        r"\bpip3? install\b.*(?:whl/cu\d|\bapex\b|flash[-_]attn|xformers|bitsandbytes|deepspeed)"
+    ): "installs what needs CUDA: on a TPU, `pip install torch_xla[tpu]`",
+}
+
+
+def shell_advice(notebook: Notebook) -> Iterator[tuple[int, int, str]]:
+    """Yield cell, line and what to do for each shell line that does not work on a TPU."""
+    for cell in notebook.cells:
+        whole = SHELL_CELL.match(cell.source)
+        in_shell = whole is not None and whole[1] in SHELLS
+        if whole is not None and not in_shell and whole[1] in ("writefile", "file"):
+            continue
+        for number, line in enumerate(cell.source.split("\n"), 1):
+            if line.lstrip().startswith("#") or not (in_shell or SHELL.match(line)):
+                continue
+            for what, advice in ADVICE.items():
+                if found := what.search(line):
+                    yield cell.number, number, f"{found[0].strip(' !')}: {advice}"
+                    break
