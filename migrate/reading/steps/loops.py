@@ -25,7 +25,12 @@ def loops(root: cst.CSTNode) -> Iterator[Loop]:
 
 
 def has_sync(loop: Loop | cst.FunctionDef, context: Script) -> bool:
-    """Whether the loop, a block around it, or a function that trains in it already ends its graphs."""
+    """Whether the loop, a block around it, or a function that trains in it already ends its graphs.
+
+    `MpDeviceLoader` does, before it gives the next batch.
+    """
+    if isinstance(loop, cst.For) and context.values.kind(loop.iter) is Kind.DEVICE_LOADER:
+        return True
     calls = list(nodes_of(loop, cst.Call))
     seen: set[int] = set()
     places: list[cst.CSTNode] = [loop]

@@ -19,8 +19,9 @@ class GlobalIndex(Rule):
     compute the rank: `rank = node * gpus + gpu`, `args.rank += gpu`. The index that `torch_xla.launch`
     gives is the global ordinal already: the sum becomes the index.
 
-    **When.** In a launched worker, where its index is added to a product of a node's number and a
-    number of GPUs, told by their names (`args.nr * args.gpus`, `rank * ngpus_per_node`).
+    **When.** In a launched worker, where its index is added to a product, and the process joins its group
+    with the sum as its `rank=`; or where the product is one of a node's number and a number of GPUs, told by
+    their names (`args.nr * args.gpus`, `rank * ngpus_per_node`).
 
     **Left alone.** Other sums, such as a seed (`seed * 1000 + rank`).
 
@@ -61,6 +62,34 @@ class GlobalIndex(Rule):
 
             def main(args):
                 torch_xla.launch(worker, args=(args,))
+            """,
+        ),
+        rewritten(
+            """
+            import torch.distributed as dist
+            import torch_xla
+
+
+            def worker(i, a, b):
+                place = a * b + i
+                dist.init_process_group('xla', init_method='xla://', rank=place)
+
+
+            if __name__ == '__main__':
+                torch_xla.launch(worker, args=(0, 8))
+            """,
+            """
+            import torch.distributed as dist
+            import torch_xla
+
+
+            def worker(i, a, b):
+                place = i
+                dist.init_process_group('xla', init_method='xla://', rank=place)
+
+
+            if __name__ == '__main__':
+                torch_xla.launch(worker, args=(0, 8))
             """,
         ),
         left_alone(

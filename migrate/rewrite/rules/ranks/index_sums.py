@@ -7,9 +7,10 @@ import re
 import libcst as cst
 
 from migrate.catalogue.words import HOST_NAME
+from migrate.reading.replicas.launch import INIT
 from migrate.rewrite.rules.ranks.kept import kept_on
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import last_part
+from migrate.syntax.tree import keyword, last_part
 
 DEVICES = re.compile(r"gpu|nproc|num_proc|device|per_node|local_size|local_world_size")
 
@@ -27,11 +28,29 @@ def added_index(
             continue
         if not is_index(index, context):
             continue
+        if _is_the_rank(node, context):
+            return index, True
         names = (_last_word(other.left), _last_word(other.right))
         for one, two in (names, names[::-1]):
             if DEVICES.search(two) and one:
                 return index, HOST_NAME.search(one) is not None
     return None
+
+
+def _is_the_rank(node: cst.BinaryOperation, context: Workspace) -> bool:
+    """Whether the process joins its group with the value of `node` as its rank."""
+    joins = [call for call in context.all_of(cst.Call) if context.qualified_name(call.func) in INIT]
+    given = [arg.value for call in joins if (arg := keyword(call, "rank")) is not None]
+    statement = context.parent(node)
+    targets: list[cst.CSTNode] = [node]
+    if isinstance(statement, cst.Assign) and statement.value is node:
+        targets += [one.target for one in statement.targets]
+    worker = context.function_around(node)
+    return any(
+        value.deep_equals(target) and context.function_around(value) is worker
+        for value in given
+        for target in targets
+    )
 
 
 def is_rank_increment(node: cst.AugAssign, context: Workspace) -> bool:

@@ -51,6 +51,8 @@ class Step(Rule):
     loops, of training and of evaluation, of which the source does not show where they run. Where the loop
     moves something to the accelerator all the same, that is reported, and the comment does not count.
 
+    *A loop over `MpDeviceLoader`* gets none: the loader ends the graph before it gives the next batch.
+
     *Settings of the learning rate* between the move of the inputs and the forward go above the block.
 
     **Reported.** Values that the step itself needs: each step waits for them. Evaluation, saves, logging
@@ -130,6 +132,19 @@ class Step(Rule):
                     with torch_xla.step():
                         loss_fn(model(inputs.to('xla')), labels.to('xla')).backward()
                         optimizer.step()
+            """
+        ),
+        left_alone(
+            """
+            import torch_xla
+            from torch_xla.distributed.parallel_loader import MpDeviceLoader
+
+
+            def train(model, loader, optimizer, loss_fn):
+                model.to('xla')
+                for inputs, labels in MpDeviceLoader(loader, torch_xla.device()):
+                    loss_fn(model(inputs), labels).backward()
+                    optimizer.step()
             """
         ),
         rewritten(
