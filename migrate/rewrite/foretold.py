@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from migrate.check.config import Config
-from migrate.check.finding import UNUSED_IGNORE, Finding, Fix
+from migrate.check.finding import UNREADABLE, UNUSED_IGNORE, Finding, Fix
 from migrate.check.hazard import Severity
 from migrate.check.project import Checked, counted, hazards_of, python_files
 from migrate.check.rules import all_hazards
@@ -48,6 +48,21 @@ class _Mended:
     changes: bool
 
 
+@dataclass(frozen=True)
+class _Refused:
+    """A file, or a folder, that `migrate rewrite` does not rewrite, and why."""
+
+    path: Path
+    why: str
+
+    @property
+    def finding(self) -> Finding:
+        """What is reported of it."""
+        why = self.why.removeprefix(f"{self.path}:").strip()
+        message = f"`migrate rewrite` refuses this: {why}"
+        return Finding(self.path, 1, 1, 1, 2, UNREADABLE, "not-rewritten", Severity.ERROR, message)
+
+
 def check_and_mend(paths: Sequence[Path], config: Config, progress: Tell = silent) -> Checked:
     """Return the findings of files and folders, those that `migrate rewrite` mends marked as such.
 
@@ -76,12 +91,18 @@ def findings_of(
     for hazard in hazards:
         by_path[hazard.path].append(hazard)
     for mended in _rewritten(paths, config, progress):
-        by_path[mended.path] = list(_joined(mended, by_path.get(mended.path, []), config))
+        found = by_path[mended.path]
+        if isinstance(mended, _Mended):
+            by_path[mended.path] = list(_joined(mended, found, config))
+        elif config.selects(UNREADABLE) and all(one.code != UNREADABLE for one in found):
+            found.append(mended.finding)
     return files, [one for path in sorted(by_path) for one in by_path[path]]
 
 
-def _rewritten(paths: Iterable[Path], config: Config, progress: Tell) -> Iterator[_Mended]:
-    """Yield each file that a rewrite of `paths` looks at; nothing of a path that cannot be rewritten."""
+def _rewritten(
+    paths: Iterable[Path], config: Config, progress: Tell
+) -> Iterator[_Mended | _Refused]:
+    """Yield each file that a rewrite of `paths` looks at, and what it does not rewrite."""
     options = Options(config=config)
     for path in paths:
         try:
@@ -93,10 +114,12 @@ def _rewritten(paths: Iterable[Path], config: Config, progress: Tell) -> Iterato
             code = set(python_files(path, config))
             for file in folder.files:
                 name = path / file.name
-                if not file.problem and (name in code or name.suffix not in (".py", SUFFIX)):
+                if file.problem:
+                    yield _Refused(name, file.problem)
+                elif name in code or name.suffix not in (".py", SUFFIX):
                     yield _Mended(name, file.before, file, bool(folder.changed))
-        except MigrateError:
-            continue  # what cannot be read is among the hazards
+        except MigrateError as error:
+            yield _Refused(path, str(error))
 
 
 def _joined(mended: _Mended, hazards: Sequence[Finding], config: Config) -> Iterator[Finding]:

@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from migrate.check.config import Config
-from migrate.check.finding import Finding, Fix
+from migrate.check.finding import UNREADABLE, Finding, Fix
 from migrate.check.rules import all_hazards
+from migrate.check.severity import Severity
 from migrate.cli import commands
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
@@ -104,6 +105,20 @@ def test_a_folder(tmp_path: Path) -> None:
     assert ("net.py", "XLA103") in {(path.name, code) for path, _, code in unmarked}
     rewrite_into(project, tmp_path / "after")
     assert [one for one in checked(tmp_path / "after") if one.fix is not Fix.NONE] == []
+
+
+def test_what_the_rewrite_refuses_is_said(tmp_path: Path) -> None:
+    (tmp_path / "shims.py").write_text("x = 1\n")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nimport shims\n\n"
+        "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(torch.nn.Linear(2, 2)).cuda()\n"
+    )
+    assert run("rewrite", script).exit_code == 2
+    for path in (script, tmp_path):
+        (one,) = [found for found in checked(path) if found.code == UNREADABLE]
+        assert (one.path, one.severity, one.fix) == (path, Severity.ERROR, Fix.NONE)
+        assert one.message.endswith("; rename the module")
 
 
 class TestCodes:

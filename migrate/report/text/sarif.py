@@ -50,7 +50,10 @@ def _rules(found: Container[str]) -> list[dict[str, Any]]:
     """Return all rules, with their pages those that are `found`."""
     own = [
         _rule(
-            UNREADABLE, "not-python", "The file is not Python 3, or cannot be read.", Severity.ERROR
+            UNREADABLE,
+            "not-python",
+            "The file is not Python 3, cannot be read, or is not rewritten.",
+            Severity.ERROR,
         ),
         _rule(UNUSED_IGNORE, "unused-ignore", "A comment silences nothing.", Severity.INFO),
     ]
