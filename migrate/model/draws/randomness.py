@@ -242,9 +242,10 @@ class Randomness:
         """Whether nothing in the project calls a function, or hands it on to be called."""
         if function.owner is not None or function.decorators:
             return False
+        if function in callers_of(self._analysis):
+            return False
         word = function.name.encode()
-        mentions = sum(one.module.data.count(word) for one in self._scopes)
-        return function not in callers_of(self._analysis) and mentions == 1
+        return sum(one.module.data.count(word) for one in self._scopes) == 1
 
     def _is_unused(self, function: Function) -> bool:
         """Whether the project at most imports a function."""

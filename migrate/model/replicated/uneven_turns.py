@@ -85,7 +85,7 @@ def _loops(analysis: Analysis) -> Iterator[tuple[Scope, Region]]:
 def _meeting(loop: Region, analysis: Analysis) -> str:
     """Return what all replicas meet in in each turn of a loop; empty where they do not."""
     training = programs_of(analysis).training
-    averages = _names(analysis, AVERAGES)
+    averages = _averages(analysis)
     collectives = []
     for region in analysis.regions(loop):
         if averages and region in analysis.step_loops:
@@ -102,8 +102,10 @@ def _meeting(loop: Region, analysis: Analysis) -> str:
     return f"`{ast.unparse(first.func)}`"
 
 
-def _names(analysis: Analysis, words: re.Pattern[bytes]) -> bool:
-    return any(words.search(scope.module.data) for scope in analysis.scopes.values())
+@lru_cache(maxsize=2)
+def _averages(analysis: Analysis) -> bool:
+    """Whether a training step of the project may average gradients over the replicas."""
+    return any(AVERAGES.search(scope.module.data) for scope in analysis.scopes.values())
 
 
 def _is_joined(loop: ast.For, scope: Scope) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 import libcst as cst
 
@@ -218,18 +219,19 @@ def _around(node: cst.CSTNode, context: Workspace) -> cst.CSTNode:
     return context.function_around(node) or context.module
 
 
-def _waits(node: cst.CSTNode, context: Workspace) -> list[cst.Call]:
+def _waits(node: cst.CSTNode, context: Workspace) -> Sequence[cst.Call]:
     """Return the calls in `node` that wait, themselves or by a function of the script."""
     return _calls(node, is_wait, context)
 
 
-def _readings(node: cst.CSTNode, context: Workspace) -> list[cst.Call]:
+def _readings(node: cst.CSTNode, context: Workspace) -> Sequence[cst.Call]:
     """Return the calls in `node` that read a clock or record an event, themselves or by such a function."""
     return _calls(node, _reads_clock, context)
 
 
-def _calls(node: cst.CSTNode, does: Does, context: Workspace) -> list[cst.Call]:
-    return [
+@lru_cache(maxsize=8)  # the last ones: each statement of a function asks
+def _calls(node: cst.CSTNode, does: Does, context: Workspace) -> tuple[cst.Call, ...]:
+    return tuple(
         call
         for call in nodes_of(node, cst.Call)
         if does(call, context)
@@ -239,7 +241,7 @@ def _calls(node: cst.CSTNode, does: Does, context: Workspace) -> list[cst.Call]:
             if len(function.body.body) <= MOST_LINES
             for inner in nodes_of(function.body, cst.Call)
         )
-    ]
+    )
 
 
 def _reads_clock(call: cst.Call, context: Workspace) -> bool:
