@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -36,12 +36,14 @@ class Checked:
         findings: the hazards.
         in_tests: those of the project's tests, which run on no TPU: they fail no check.
         fails_on: the severity from which on a finding fails the check.
+        rewritten: what each file is, and what `migrate rewrite` makes of it, where that is another thing.
     """
 
     files: int
     findings: tuple[Finding, ...]
     in_tests: tuple[Finding, ...] = ()
     fails_on: Severity = Severity.ERROR
+    rewritten: Mapping[Path, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:

@@ -27,7 +27,7 @@ from migrate.rewrite.options import Options
 from migrate.rewrite.results import FileRewrite, Note, Rewrite
 from migrate.rewrite.rule import Safety
 from migrate.rewrite.rules import all_rules, rules_by_name
-from migrate.syntax.notebook.text import SUFFIX, parse_notebook
+from migrate.syntax.notebook.text import SUFFIX, NoCodeError, parse_notebook
 
 SAFETY = {Safety.SAFE: Fix.SAFE, Safety.UNSAFE: Fix.UNSAFE, Safety.REPORT_ONLY: Fix.NONE}
 
@@ -37,13 +37,14 @@ class _Mended:
     """A file, and what its rewrite does and leaves.
 
     Args:
-        path, before: the file, and its content.
+        path, before, after: the file, its content, and that after the rewrite.
         done: what becomes of it.
         changes: whether anything changes, in it or in another file of its folder.
     """
 
     path: Path
     before: bytes
+    after: bytes
     done: FileRewrite | Rewrite
     changes: bool
 
@@ -74,8 +75,8 @@ def check_and_mend(paths: Sequence[Path], config: Config, progress: Tell = silen
     Raises:
         UnreadableScriptError, NotUtf8Error, InvalidNotebookError: a path cannot be read.
     """
-    files, findings = findings_of(paths, config, progress)
-    return counted(files, findings, paths, config)
+    files, findings, rewritten = _asked(paths, config, progress)
+    return replace(counted(files, findings, paths, config), rewritten=rewritten)
 
 
 def findings_of(
@@ -86,17 +87,32 @@ def findings_of(
     Raises:
         UnreadableScriptError, NotUtf8Error, InvalidNotebookError: a path cannot be read.
     """
+    files, findings, _ = _asked(paths, config, progress)
+    return files, findings
+
+
+def _asked(
+    paths: Sequence[Path], config: Config, progress: Tell
+) -> tuple[int, list[Finding], dict[Path, tuple[str, str]]]:
+    """Return the number of files, each finding, and what changed files are and become."""
     files, hazards = hazards_of(paths, config, progress)
+    rewritten: dict[Path, tuple[str, str]] = {}
     by_path = defaultdict(list)
     for hazard in hazards:
         by_path[hazard.path].append(hazard)
     for mended in _rewritten(paths, config, progress):
         found = by_path[mended.path]
         if isinstance(mended, _Mended):
+            if mended.after != mended.before:
+                texts = (
+                    mended.before.decode(errors="replace"),
+                    mended.after.decode(errors="replace"),
+                )
+                rewritten[mended.path] = texts
             by_path[mended.path] = list(_joined(mended, found, config))
         elif config.selects(UNREADABLE) and all(one.code != UNREADABLE for one in found):
             found.append(mended.finding)
-    return files, [one for path in sorted(by_path) for one in by_path[path]]
+    return files, [one for path in sorted(by_path) for one in by_path[path]], rewritten
 
 
 def _rewritten(
@@ -108,18 +124,31 @@ def _rewritten(
         try:
             if not path.is_dir():
                 done = rewrite_file(path, options)
-                yield _Mended(path, done.source.data, done, done.changed)
+                yield _Mended(path, done.source.data, done.data, done, done.changed)
                 continue
             folder = rewrite_folder(path, options=options, progress=progress)
             code = set(python_files(path, config))
             for file in folder.files:
                 name = path / file.name
                 if file.problem:
-                    yield _Refused(name, file.problem)
+                    if not _is_text(file.before, name):
+                        yield _Refused(name, file.problem)
                 elif name in code or name.suffix not in (".py", SUFFIX):
-                    yield _Mended(name, file.before, file, bool(folder.changed))
+                    yield _Mended(name, file.before, file.after, file, bool(folder.changed))
         except MigrateError as error:
             yield _Refused(path, str(error))
+
+
+def _is_text(data: bytes, path: Path) -> bool:
+    """Whether a file is a notebook without code, of which there is nothing to say."""
+    try:
+        if path.suffix == SUFFIX:
+            parse_notebook(data, path)
+    except NoCodeError:
+        return True
+    except MigrateError:
+        pass
+    return False
 
 
 def _joined(mended: _Mended, hazards: Sequence[Finding], config: Config) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from migrate.check.hazard import Severity
 from migrate.check.prescan import may_hold_hazards
 from migrate.check.project import check_paths, python_files
 from migrate.cli import commands
+from migrate.rewrite.file import rewrite_file
 from migrate.syntax.source import UnreadableScriptError
 
 ERROR = "import torch.distributed as dist\n\ndist.init_process_group('nccl')\n"
@@ -238,6 +239,24 @@ class TestOutput:
                 region["startLine"],
                 region["startColumn"],
             )
+
+    def test_the_fix_of_a_file_is_its_rewrite(self, tmp_path: Path) -> None:
+        script = written(
+            tmp_path, "import torch\n\nx = torch.zeros(2)\nx = x.cuda()\ny = x.cuda()\n"
+        )
+        log = json.loads(run(script, "--format", "sarif").stdout)
+        fixes = [fix for one in log["runs"][0]["results"] for fix in one.get("fixes", ())]
+        (change,) = fixes[0]["artifactChanges"]
+        assert len(fixes) == 1
+        lines = script.read_text().splitlines(keepends=True)
+        for one in reversed(change["replacements"]):
+            region = one["deletedRegion"]
+            assert region["startColumn"] == region["endColumn"] == 1
+            start, end = region["startLine"] - 1, region["endLine"] - 1
+            lines[start:end] = one["insertedContent"]["text"].splitlines(keepends=True)
+        (rewritten,) = json.loads(run(script, "--format", "json").stdout)["rewrites"].values()
+        assert "".join(lines) == rewritten["after"] == rewrite_file(script).data.decode()
+        assert rewritten["before"] == script.read_text()
 
     def test_explain_prints_the_page_and_the_list(self) -> None:
         page = run("--explain", "xla201")

@@ -71,6 +71,11 @@ def check_as_json(checked: Checked) -> dict[str, Any]:
         "mended_by_rewrite": sum(one.fix is not Fix.NONE for one in checked.findings),
         "findings": [_as_json(one) for one in checked.findings],
         "in_tests": [_as_json(one) for one in checked.in_tests],
+        # The edits of a file, and of the files beside it, rest on one another: all of them, or none.
+        "rewrites": {
+            str(path): {"before": before, "after": after}
+            for path, (before, after) in checked.rewritten.items()
+        },
     }
 
 

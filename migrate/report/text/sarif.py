@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from migrate.check.finding import UNREADABLE, UNUSED_IGNORE, Finding
+from migrate.check.finding import UNREADABLE, UNUSED_IGNORE, Finding, Fix
 from migrate.check.hazard import Severity
 from migrate.check.project import Checked
 from migrate.check.rules import all_hazards
@@ -40,10 +41,34 @@ def check_as_sarif(checked: Checked, root: Path | None = None) -> dict[str, Any]
                 },
                 "originalUriBaseIds": {"SRCROOT": {"uri": f"{base.as_uri()}/"}},
                 "columnKind": "unicodeCodePoints",
-                "results": [_result(one, index, base) for one in checked.findings],
+                "results": list(_results(checked, index, base)),
             }
         ],
     }
+
+
+def _results(checked: Checked, index: dict[str, int], base: Path) -> Iterator[dict[str, Any]]:
+    """Yield the findings; the first of a file that is mended has the fix: all edits of the file."""
+    left = dict(checked.rewritten)
+    for one in checked.findings:
+        result = _result(one, index, base)
+        if one.fix is not Fix.NONE and one.path in left:
+            artifact = result["locations"][0]["physicalLocation"]["artifactLocation"]
+            changes = list(_replacements(*left.pop(one.path)))
+            text = "migrate rewrite: all edits of this file; those of other files belong to it"
+            change = {"artifactLocation": artifact, "replacements": changes}
+            result["fixes"] = [{"description": {"text": text}, "artifactChanges": [change]}]
+        yield result
+
+
+def _replacements(before: str, after: str) -> Iterator[dict[str, Any]]:
+    """Yield what is replaced of a file, whole lines."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    for kind, start, end, first, last in SequenceMatcher(None, old, new, False).get_opcodes():
+        if kind != "equal":
+            region = {"startLine": start + 1, "startColumn": 1, "endLine": end + 1, "endColumn": 1}
+            content = {"text": "".join(new[first:last])}
+            yield {"deletedRegion": region, "insertedContent": content}
 
 
 def _rules(found: Container[str]) -> list[dict[str, Any]]:
