@@ -1,7 +1,8 @@
-"""Where some replicas alone look at a value whose collective has not run: they wait for ever.
+"""Where replicas part before the collective that a value waits for has run: they wait for ever.
 
-Each function is followed statement by statement; what a function of the script leaves pending in its
-result or its arguments counts at the call of it, as the collective itself would.
+Some of them alone look at the value, or each takes a part of it by its own index: the collective is then in
+another graph in each replica. Each function is followed statement by statement; what a function of the
+script leaves pending in its result or its arguments counts at the call of it, as the collective itself would.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import libcst as cst
 from migrate.reading.facts import Facts
 from migrate.reading.flow import pending_values as v
 from migrate.reading.flow.elsewhere import used_by_some
+from migrate.reading.flow.index_numbers import takes_index
 from migrate.reading.flow.reads import in_text
 from migrate.reading.steps.in_step import is_step
 from migrate.reading.tree.tree import base_name, is_dotted_name, nodes_of
@@ -71,15 +73,17 @@ class PendingRead:
 
     Args:
         read: the expression.
-        guard: what keeps the other replicas from it.
+        guard: what keeps the other replicas from it, or what all compute with their own index.
         collectives: the calls in the same function that make the collectives, in the order of the source.
         elsewhere: whether one of them calls a function of another file.
+        by_index: whether all replicas look at it, each with a number computed from its index.
     """
 
     read: cst.CSTNode
     guard: cst.CSTNode
     collectives: tuple[cst.Call, ...]
     elsewhere: bool
+    by_index: bool = False
 
 
 class Pending:
@@ -97,6 +101,7 @@ class Pending:
         ] = {}  # the collectives of a call of a function of the script
         self.elsewhere: set[int] = set()  # calls of functions of other files
         self.lazy: set[int] = set()  # statement lines that go on with pending values, unread
+        self._by_index: set[int] = set()  # what takes the index of the replica
         self._ran: dict[int, Ran] = {}
 
     def reads(self) -> Iterator[PendingRead]:
@@ -115,7 +120,8 @@ class Pending:
                     seen.add(id(read))
                     calls = sorted((self.calls[one] for one in ids), key=self._place)
                     far = any(one in self.elsewhere for one in ids)
-                    yield PendingRead(read, guard, tuple(calls), far)
+                    by_index = id(guard) in self._by_index
+                    yield PendingRead(read, guard, tuple(calls), far, by_index)
 
     def ran(self, root: Root) -> Ran:
         """Return what running `root` leaves; nothing while it is under way."""
@@ -132,7 +138,20 @@ class Pending:
             for call in self.facts.calls
         ):
             return False
-        return self.facts.guards.any or any(map(self._is_used_by_some, self.facts.calls))
+        if self.facts.guards.any or any(map(self._is_used_by_some, self.facts.calls)):
+            return True
+        return any(takes_index(node, self.facts) for node in self._indexable())
+
+    def _indexable(self) -> Iterator[cst.CSTNode]:
+        for kind in (cst.Subscript, cst.BinaryOperation, cst.Call):
+            yield from self.facts.context.all_of(kind)
+
+    def takes_index(self, node: cst.CSTNode) -> bool:
+        """Whether `node` computes with the index of the replica; such nodes are remembered."""
+        if takes_index(node, self.facts):
+            self._by_index.add(id(node))
+            return True
+        return False
 
     def _is_used_by_some(self, call: cst.Call) -> bool:
         """Whether `call` runs a function of another file that some replicas use its arguments in."""
@@ -395,7 +414,14 @@ class Walk(Statements):
             return self._of_comprehension(node)
         if isinstance(node, cst.Arg):
             return self._value(node.value)
-        return NONE.union(*(self._value(child) for child in v.children(node)))
+        origins = NONE.union(*(self._value(child) for child in v.children(node)))
+        return self._by_index(node, origins)
+
+    def _by_index(self, node: cst.CSTNode, origins: Origins) -> Origins:
+        """Note an operation on what waits for `origins` whose graph differs in each replica."""
+        if origins and self._pending.takes_index(node):
+            self._look(node, origins, guard=node)
+        return origins
 
     def _of_attribute(self, node: cst.Attribute) -> Origins:
         if is_dotted_name(node) and (origins := self._state.get(base_name(node) or "")):
@@ -472,6 +498,7 @@ class Walk(Statements):
             self._pending.elsewhere.add(id(node))
             return given | self._origin(node)
         self._add(v.kept_in(node, self._facts), given)
+        self._by_index(node, given if imported else receiver)
         return receiver | given
 
     def _used_elsewhere(self, call: cst.Call, args: Sequence[Origins]) -> bool:
