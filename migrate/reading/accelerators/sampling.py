@@ -11,6 +11,7 @@ from migrate.reading.accelerators.asked import is_module
 from migrate.reading.accelerators.programs import programs_of
 from migrate.reading.calls.analysis import Analysis
 from migrate.reading.calls.callers import Callers, callers_of, reaching
+from migrate.reading.calls.held import is_for_each_held
 from migrate.reading.calls.kinds import UNKNOWN
 from migrate.reading.calls.registries import registers
 from migrate.reading.calls.scopes import Function, ModuleScope, Scope
@@ -33,7 +34,11 @@ def samplers_of(analysis: Analysis) -> frozenset[Scope]:
     read = {f: True for f in programs.readers if isinstance(f, Function)}
     ended = {f: True for f in functions if _ends_graph(f, analysis)}
     trained = {f: True for f in functions if _trains(f, analysis)}
-    loud = reaching(analysis, {**read, **ended, **trained})
+    loud = reaching(
+        analysis,
+        {**read, **ended, **trained},
+        lambda call, scope, ran: not is_for_each_held(call, scope, analysis),
+    )
     return frozenset(f for f in reaching(analysis, running) if f not in loud)
 
 
