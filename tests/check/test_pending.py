@@ -167,6 +167,36 @@ def test_all_replicas_take_the_same(read: str) -> None:
     assert lines(made + read) == []
 
 
+@pytest.mark.parametrize(
+    ("made", "reported"),
+    [
+        ("MeanMetric().cuda()", True),
+        ('torchmetrics.Accuracy(task="binary").to("xla")', True),
+        ("MeanMetric(sync_on_compute=False)", False),
+        ("Mean()", False),
+    ],
+)
+def test_metrics_of_torchmetrics_gather_when_they_compute(made: str, reported: bool) -> None:
+    text = f"""\
+import torch.distributed as dist
+import torchmetrics
+from torchmetrics import MeanMetric
+from stats import Mean
+
+
+def run(losses, rank):
+    dist.init_process_group("xla")
+    metric = {made}
+    for loss in losses:
+        metric.update(loss)
+    mean = metric.compute()
+    if rank == 0:
+        print(mean.item())
+"""
+    found = check_source(parse(text.encode(), Path("a.py")), Config(select=("XLA308",)))
+    assert [one.line for one in found] == [14] * reported
+
+
 def test_a_parametrization_takes_its_part_of_the_weight() -> None:
     text = """\
 import torch

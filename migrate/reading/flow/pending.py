@@ -582,7 +582,7 @@ class Walk(Statements):
         origin = self._origin(call)
         for place in v.written(call, self._facts):
             self._state[place] = origin
-        return origin if self._facts.names.of(call.func) in v.RETURNED else NONE
+        return origin if v.returns_it(call, self._facts) else NONE
 
     def _run(self, call: cst.Call, function: cst.FunctionDef, args: Sequence[Origins]) -> Origins:
         """Return what the result of a function of the script waits for; note what else it does."""

@@ -25,7 +25,8 @@ class PendingRead(Hazard):
 
     A read runs the graph of the tensor that is read and of no other: after `x.sum().item()` in all replicas
     `x` itself still waits. A part of the result by the replica's index, `x[rank * n :]`, is such a read,
-    too: the collective is in another graph on each replica. What a function of another file leaves pending
+    too: the collective is in another graph on each replica. The `compute()` of a metric of torchmetrics is a
+    collective. What a function of another file leaves pending
     is a warning: it may have been read there.
 
     Source: torch_xla 2.9 (measured on two replicas).
