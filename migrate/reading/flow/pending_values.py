@@ -19,6 +19,7 @@ from migrate.reading.catalogue.entry import names
 from migrate.reading.facts import Facts
 from migrate.reading.flow.dataflow import VIEWS
 from migrate.reading.flow.reads import ON_THE_HOST, is_log
+from migrate.reading.steps.metrics import ROOT as METRICS
 from migrate.reading.steps.metrics import is_gathered
 from migrate.reading.tree.tree import base_name, bind, code, is_dotted_name, keyword, string_value
 from migrate.reading.tree.walk import children as children
@@ -71,7 +72,7 @@ def is_collective(call: cst.Call, facts: Facts) -> bool:
     name = facts.names.of(call.func) or ""
     if name in RETURNED or name in IN_PLACE:
         return True
-    if is_gathered(call, facts):
+    if METRICS in facts.names.roots and is_gathered(call, facts):
         return True
     short = called(call, facts.context)
     if name.startswith(".") or short not in TENSORS or short in ENDING:
@@ -82,7 +83,9 @@ def is_collective(call: cst.Call, facts: Facts) -> bool:
 
 def returns_it(call: cst.Call, facts: Facts) -> bool:
     """Whether the result of the collective `call` is what it gives; others write into their arguments."""
-    return facts.names.of(call.func) in RETURNED or is_gathered(call, facts)
+    if facts.names.of(call.func) in RETURNED:
+        return True
+    return METRICS in facts.names.roots and is_gathered(call, facts)
 
 
 def ends_the_graph(call: cst.Call, facts: Facts) -> bool:

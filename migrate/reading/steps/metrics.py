@@ -16,7 +16,7 @@ from migrate.reading.values.words import words
 if TYPE_CHECKING:
     from migrate.reading.facts import Facts
 
-PACKAGE = "torchmetrics."
+ROOT = "torchmetrics"
 # Each update asks whether a value is no number, unless `nan_strategy="disable"` is given.
 AGGREGATORS = words("CatMetric MaxMetric MeanMetric MinMetric RunningMean RunningSum SumMetric")
 UPDATES = words("forward update")
@@ -45,8 +45,6 @@ def is_gathered(call: cst.Call, facts: Facts) -> bool:
 
 def _metric(call: cst.Call, methods: frozenset[str], facts: Facts) -> cst.Call | None:
     """Return the call that makes the metric one of whose `methods` is called; `metric(x)` is its forward."""
-    if "torchmetrics" not in facts.names.roots:
-        return None
     func = call.func
     if "forward" in methods and (made := next(_made(func, facts), None)) is not None:
         return made
@@ -69,5 +67,5 @@ def _made(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.Call]:
             and made.func.attr.value in MOVES
         ):
             made = made.func.value
-        if isinstance(made, cst.Call) and (facts.names.of(made.func) or "").startswith(PACKAGE):
+        if isinstance(made, cst.Call) and (facts.names.of(made.func) or "").startswith(f"{ROOT}."):
             yield made

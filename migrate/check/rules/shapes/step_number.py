@@ -13,7 +13,7 @@ from migrate.reading.steps.batch_sizes import drawn_size, is_first_use
 from migrate.reading.steps.counters import counters_of
 from migrate.reading.steps.drawn import drawn_of, is_transform
 from migrate.reading.steps.evaluating import evaluating_loop
-from migrate.reading.steps.growing import growing_list
+from migrate.reading.steps.growing import JOINS, growing_list
 from migrate.reading.steps.in_step import When
 from migrate.reading.tree.tree import code, keyword, nodes_of, string_value
 from migrate.reading.values.devices import is_accelerator
@@ -228,7 +228,9 @@ class StepNumber(Hazard):
 
     def _called(self, node: cst.Call, facts: Facts, counters: Numbers) -> Iterator[Hit]:
         name = facts.names.of(node.func) or ""
-        if (held := growing_list(node, facts)) is not None:
+        joins = name in JOINS or (not name and code(node.func) == "sum")
+        held = growing_list(node, facts) if joins else None
+        if held is not None:
             yield from self._grown(node, held, facts)
             return
         if name.startswith("torch.") and name[6:] in SIZED:

@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
-from migrate.reading.steps.metrics import is_gathered, read_by_metric
+from migrate.reading.steps.metrics import ROOT, is_gathered, read_by_metric
 from migrate.reading.tree.tree import code, dotted
 from migrate.reading.values.kind import TENSORS
 
@@ -188,15 +188,8 @@ class ReadInFunction(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one call of such a function."""
         assert isinstance(node, cst.Call)
-        if (read := read_by_metric(node, facts)) is not None:
-            yield from self._metric(node, read, facts)
-            return
-        if is_gathered(node, facts):
-            if facts.steps.when(node) is When.EVERY_STEP and facts.guards.around(node) is None:
-                message = (
-                    f"`{code(node)}` gathers from all replicas at every step: compute every N steps"
-                )
-                yield self.hit(node, message)
+        if ROOT in facts.names.roots and (hits := list(self._metric(node, facts))):
+            yield from hits
             return
         if not facts.context.effects.reads(node) or facts.steps.when(node) is not When.EVERY_STEP:
             return
@@ -217,10 +210,18 @@ class ReadInFunction(Hazard):
             yield self.hit(node, message)
             return
 
-    def _metric(self, node: cst.Call, read: str, facts: Facts) -> Iterable[Hit]:
+    def _metric(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield a call of a metric of torchmetrics in the step, or at every step."""
         when = facts.steps.when(node)
         if facts.guards.around(node) is not None:
+            return
+        if when is When.EVERY_STEP and is_gathered(node, facts):
+            message = (
+                f"`{code(node)}` gathers from all replicas at every step: compute every N steps"
+            )
+            yield self.hit(node, message)
+        read = read_by_metric(node, facts)
+        if read is None:
             return
         if when is When.STEP:
             message = f"{read}: inside the step this cuts its graph in two; call it after the step"
