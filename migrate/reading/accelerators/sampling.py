@@ -10,8 +10,7 @@ from functools import lru_cache
 from migrate.reading.accelerators.asked import is_module
 from migrate.reading.accelerators.programs import programs_of
 from migrate.reading.calls.analysis import Analysis
-from migrate.reading.calls.callers import Callers, callers_of, reaching
-from migrate.reading.calls.held import is_for_each_held
+from migrate.reading.calls.callers import Callers, callers_of, is_for_each_held, reaching
 from migrate.reading.calls.kinds import UNKNOWN
 from migrate.reading.calls.registries import registers
 from migrate.reading.calls.scopes import Function, ModuleScope, Scope

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from migrate.reading.calls.callers import reaching
+from migrate.reading.calls.callers import is_for_each_held, reaching
 from migrate.reading.calls.effect import Effect
-from migrate.reading.calls.held import is_for_each_held
 from migrate.reading.calls.kinds import External
 from migrate.reading.calls.scopes import Class
 from migrate.reading.replicas.rank_tests import OF_RUN, last_part, parents
