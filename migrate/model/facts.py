@@ -42,7 +42,13 @@ from migrate.model.objects.sample_texts import text_parts
 from migrate.model.objects.sampling import forwards_of, gradient_free, samplers_of
 from migrate.model.objects.ties import FileTies, ties_of
 from migrate.model.objects.unfollowed import is_of_known_package, unfollowed_of
-from migrate.model.processes.acting import acting_of, meeting_of, waiting_of, wrapping_of
+from migrate.model.processes.acting import (
+    acting_of,
+    holds_nothing,
+    meeting_of,
+    waiting_of,
+    wrapping_of,
+)
 from migrate.model.processes.early_ranks import importing_ranks
 from migrate.model.processes.endings import ending_of
 from migrate.model.processes.launching import joining_of, joins_by, launching_of
@@ -224,6 +230,7 @@ class ModuleCalls:
         attributes_read: the attributes that this file sets, of whatever objects, and that some file reads.
         whole: whether all files of the project are known, so that no other one reads what this one sets.
         imported: whether another file of the project imports this one.
+        properties: the properties of classes of the project that reading an attribute runs.
         set_elsewhere: the variables of the file that another one sets: `settings.DEBUG = True`.
         accelerated: whether the file, or a file that imports it, names an accelerator.
     """
@@ -321,6 +328,7 @@ class ModuleCalls:
     whole: bool = False
     imported: bool = False
     set_elsewhere: frozenset[str] = frozenset()
+    properties: Mapping[End, tuple[Definition, ...]] = field(default_factory=dict)
 
     @property
     def run_on_accelerator(self) -> bool:
@@ -416,7 +424,7 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         frozenset(_running(analysis, scope, programs_of(analysis).readers)),
         frozenset(_running(analysis, scope, acting_of(analysis))),
         frozenset(_running(analysis, scope, ending_of(analysis))),
-        frozenset(_running(analysis, scope, meeting_of(analysis))),
+        frozenset(_meeting(analysis, scope)),
         unset_attributes(analysis),
         frozenset(_running(analysis, scope, loading_of(analysis))),
         frozenset(_end(node, scope.module) for node in models_of(analysis, scope)),
@@ -527,8 +535,26 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         attributes_read=_attributes_read(analysis, scope.module),
         imported=bool(analysis.project.importers.get(scope.module.path)),
         set_elsewhere=_set_elsewhere(analysis, scope),
+        properties=dict(_properties(analysis, scope)),
         whole=analysis.project.whole and not analysis.project.unread,
     )
+
+
+def _properties(
+    analysis: Analysis, scope: ModuleScope
+) -> Iterator[tuple[End, tuple[Definition, ...]]]:
+    """Yield the attributes that a file reads and that are properties, with the functions that these are."""
+    names = {
+        function.name
+        for top in analysis.scopes.values()
+        for function in top.functions
+        if function.owner is not None and function.is_a("property", "cached_property")
+    }
+    for name in sorted(names & scope.taken.keys()):
+        for node, around in scope.taken[name]:
+            found = tuple(_definition(f, {}) for f in analysis.evaluator.properties(node, around))
+            if found:
+                yield _end(node, scope.module), found
 
 
 def _attributes_read(analysis: Analysis, module: Module) -> frozenset[str]:
@@ -607,6 +633,15 @@ def _running(analysis: Analysis, top: ModuleScope, functions: Set[Scope]) -> Ite
     for region in _regions(analysis, top) if functions else ():
         for call, _ in region.calls:
             if not functions.isdisjoint(analysis.running[call].functions):
+                yield _end(call, top.module)
+
+
+def _meeting(analysis: Analysis, top: ModuleScope) -> Iterator[End]:
+    """Yield the calls of a file that run a function in which all replicas meet."""
+    functions = meeting_of(analysis)
+    for call, at in analysis.calls_in(top) if functions else ():
+        for one in analysis.running[call].functions:
+            if one in functions and not holds_nothing(call, at, one, analysis):
                 yield _end(call, top.module)
 
 

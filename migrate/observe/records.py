@@ -79,7 +79,7 @@ def write_line(interval: Interval) -> str:
 def read_lines(folder: Path) -> list[Interval]:
     """Return what all processes of a run wrote to `folder`, by rank and number.
 
-    A last line that a killed process left incomplete is left out.
+    A line that a killed process left incomplete is left out.
     """
     intervals = [
         _interval(value)
@@ -92,7 +92,10 @@ def read_lines(folder: Path) -> list[Interval]:
 def _values(text: str) -> Iterator[dict[str, Any]]:
     for line in text.splitlines(keepends=True):
         if line.endswith("\n"):
-            yield json.loads(line)
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:  # cut short, and continued by the next one
+                continue
 
 
 def _interval(value: dict[str, Any]) -> Interval:

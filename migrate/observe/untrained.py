@@ -90,8 +90,12 @@ class Optimizers:
     def write(self, folder: Path) -> None:
         """Write the optimizers that made steps to a file of this process."""
         if self._stepped:
-            text = json.dumps([asdict(one) for one in self._stepped])
-            (folder / f"optimizers.{os.getpid()}.json").write_text(text)
+            path = folder / f"optimizers.{os.getpid()}.json"
+            part = path.with_suffix(
+                ".part"
+            )  # a process that is killed here leaves no half of a file
+            part.write_text(json.dumps([asdict(one) for one in self._stepped]))
+            part.replace(path)
 
 
 def untrained(folder: Path) -> Iterator[Stepped]:

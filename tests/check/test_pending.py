@@ -36,6 +36,10 @@ def show(x, rank):
         print(x.item())
 
 
+def part(x, rank, world_size):
+    return x[rank::world_size]
+
+
 def run(x, y, losses, loader, rank, best, epoch):
 """
 
@@ -123,6 +127,99 @@ def test_a_value_that_is_there(made: str) -> None:
 )
 def test_no_read_of_some_replicas(read: str) -> None:
     assert lines(f"dist.all_reduce(x)\n{read}") == []
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "y = x[rank * 2 : rank * 2 + 2]",
+        "y = x[rank::world_size]",
+        "y = x.chunk(world_size)[rank]",
+        "y = x.tensor_split(world_size, dim=0)[rank]",
+        "y = x.narrow(0, rank * 2, 2)",
+        "y = torch.narrow(x, 0, rank * 2, 2)",
+        "y = x.sum() * (rank + 1)",
+        "y = part(x, rank, world_size)",
+        "if epoch: y = x[dist.get_rank()]",
+    ],
+)
+def test_each_replica_takes_its_own_part(read: str) -> None:
+    """The collective would run in a graph that differs between the replicas."""
+    made = "world_size = dist.get_world_size()\ndist.broadcast(x, src=0)\n"
+    assert lines(made + read) == [read]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "torch_xla.sync()\ny = x[rank::world_size]",
+        "x = x.cpu()\ny = x[rank::world_size]",
+        "x = x.tolist()\ny = x[rank::world_size]",
+        "y = losses[rank::world_size]",
+        "y = x[epoch * 2 : epoch * 2 + 2]",
+        "y = x.to(rank)",
+        "y = torch.linalg.svd(x)[0][:, :epoch]",
+        "best.keep(x, rank)",
+    ],
+)
+def test_all_replicas_take_the_same(read: str) -> None:
+    made = "world_size = dist.get_world_size()\ndist.broadcast(x, src=0)\n"
+    assert lines(made + read) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "reported"),
+    [
+        ("MeanMetric().cuda()", True),
+        ('torchmetrics.Accuracy(task="binary").to("xla")', True),
+        ("MeanMetric(sync_on_compute=False)", False),
+        ("Mean()", False),
+    ],
+)
+def test_metrics_of_torchmetrics_gather_when_they_compute(made: str, reported: bool) -> None:
+    text = f"""\
+import torch.distributed as dist
+import torchmetrics
+from torchmetrics import MeanMetric
+from stats import Mean
+
+
+def run(losses, rank):
+    dist.init_process_group("xla")
+    metric = {made}
+    for loss in losses:
+        metric.update(loss)
+    mean = metric.compute()
+    if rank == 0:
+        print(mean.item())
+"""
+    found = check_source(parse(text.encode(), Path("a.py")), Config(select=("XLA308",)))
+    assert [one.line for one in found] == [14] * reported
+
+
+def test_a_parametrization_takes_its_part_of_the_weight() -> None:
+    text = """\
+import torch
+
+
+class Sharded(torch.nn.Module):
+    def __init__(self, group):
+        super().__init__()
+        self.rank, self.world_size = group.rank(), group.size()
+
+    def forward(self, x):
+        return x
+
+    def right_inverse(self, weight):
+        return weight.tensor_split(self.world_size)[self.rank]
+
+
+class Table:
+    def right_inverse(self, rows, rank, world_size):
+        return rows[rank::world_size]
+"""
+    found = check_source(parse(text.encode(), Path("a.py")), Config(select=("XLA307",)))
+    assert [one.line for one in found] == [13]
 
 
 def test_a_turn_of_the_loop_reads_what_the_one_before_left() -> None:

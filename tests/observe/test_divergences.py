@@ -64,6 +64,15 @@ def test_what_is_written_is_read_again_but_for_a_torn_line(tmp_path: Path) -> No
     assert read_lines(tmp_path) == steps
 
 
+def test_a_line_that_a_killed_replica_left_between_others(tmp_path: Path) -> None:
+    """The run is reported by what is whole: no JSONDecodeError takes the place of the replica's own error."""
+    written(tmp_path, step(0, 1))
+    with (tmp_path / "observed.0.jsonl").open("a") as file:
+        file.write(write_line(step(0, 2))[:-9] + "\n")
+    written(tmp_path, step(0, 3))
+    assert read_lines(tmp_path) == [step(0, 1), step(0, 3)]
+
+
 def test_equal_graphs(tmp_path: Path) -> None:
     written(tmp_path, *(step(rank, 1, cut("g"), sync("a")) for rank in (0, 1)))
     assert observed(tmp_path).divergences == ()

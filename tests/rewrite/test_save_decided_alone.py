@@ -255,3 +255,79 @@ def test_a_counter_beside_a_model_that_is_named_like_a_metric(
     texts = {one.name.name: one.after.decode() for one in done.files}
     assert "rank == 0" not in texts["train.py"]
     assert ("shims.save(" if portable else "xm.save(") in texts["utils.py"]
+
+
+METERS = """
+import torch
+import torch.distributed as dist
+from collections import defaultdict
+
+
+class Meter:
+    def __init__(self):
+        self.total, self.count = 0.0, 0
+
+    def update(self, value, n):
+        self.total += value * n
+        self.count += n
+
+    def share(self):
+        t = torch.tensor([self.total, self.count], device="cuda")
+        {reduces}
+        self.total, self.count = t.tolist()
+
+    @property
+    def mean(self):
+        return self.total / self.count
+
+
+class Board:
+    def __init__(self):
+        self.meters = defaultdict(Meter)
+
+    def share(self):
+        for meter in self.meters.values():
+            meter.share()
+
+
+def judge(model, loader):
+    board = Board()
+    for x, y in loader:
+        right = (model(x.cuda()).argmax(1) == y.cuda()).float().mean()
+        board.meters["right"].update(right.item(), len(x))
+    board.share()
+    return {name: meter.mean for name, meter in board.meters.items()}
+"""
+HIGHEST = """
+import torch
+import torch.distributed as dist
+
+from meters import judge
+
+
+def main(model, loader, held_out, optimizer):
+    dist.init_process_group("nccl")
+    model.cuda()
+    max_accuracy = 0.0
+    for epoch in range(10):
+        for x, y in loader:
+            loss = model(x.cuda(), y.cuda())
+            loss.backward()
+            optimizer.step()
+        stats = judge(model, held_out)
+        if max_accuracy < stats["right"]:
+            torch.save(model.state_dict(), "best.pth")
+        max_accuracy = max(max_accuracy, stats["right"])
+"""
+
+
+@pytest.mark.parametrize(("reduces", "reported"), [("dist.all_reduce(t)", False), ("pass", True)])
+def test_the_highest_of_meters_that_an_object_holds(
+    tmp_path: Path, reduces: str, reported: bool
+) -> None:
+    """Meters that a dictionary holds, and that a collective has made the same on all replicas."""
+    (tmp_path / "meters.py").write_text(METERS.replace("{reduces}", reduces))
+    (tmp_path / "train.py").write_text(HIGHEST)
+    done = rewrite_folder(tmp_path, processes=1)
+    messages = [note.message for file in done.files for note in file.findings]
+    assert any("each decides by its own" in one for one in messages) is reported

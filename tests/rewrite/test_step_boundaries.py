@@ -813,3 +813,47 @@ def test_function_that_only_trains_is_in_the_block_with_the_forward(tmp_path: Pa
     text, left = after(tmp_path, LEARNER.format(rest="self.turn += 1"))
     assert "self.learn(x, y)" in block(text)
     assert not left
+
+
+BRANCHES = """
+    import torch
+    from torch import nn
+
+
+    def train(model, loader, optimizer, kind, marks):
+        model.cuda()
+        for x, y in loader:
+            x, y = x.cuda(), y.cuda()
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                if marks:
+                    marks.begin()
+                {inside}
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            print(text)
+"""
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        'if kind == "plain":\n    loss = model(x).mean()\n    text = f"{loss.item():.3f}"\n'
+        "else:\n    loss = (model(x) - y).abs().mean()\n    text = str(loss.item())",
+        'for part in (x, y):\n    loss = model(part).mean()\n    text = f"{loss.item():.3f}"',
+    ],
+)
+def test_a_forward_in_a_branch_that_reads_too(tmp_path: Path, inside: str) -> None:
+    """The forward in the branch is a part of the step, and its reads are reported."""
+    indented = inside.replace("\n", "\n" + " " * 16)
+    text, findings = after(tmp_path, BRANCHES.replace("{inside}", indented))
+    assert "model(" in block(text)
+    assert "loss.backward()" in block(text)
+    assert any("reads a value inside the step" in one for one in findings)
+
+
+def test_reads_at_the_end_of_a_region_leave_the_step(tmp_path: Path) -> None:
+    inside = "loss = model(x).mean()\n                text = str(loss.item())"
+    text, _ = after(tmp_path, BRANCHES.replace("{inside}", inside))
+    assert "model(" in block(text)
+    assert ".item()" not in block(text)

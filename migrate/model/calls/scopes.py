@@ -17,6 +17,8 @@ from migrate.model.project.project import Module
 
 Loop = ast.For | ast.AsyncFor | ast.While
 MARK = re.compile(r"#\s*migrate:\s*step\b")
+# Methods whose last argument becomes an element of the object.
+PUTS = frozenset({"add", "append", "appendleft", "insert", "setdefault"})
 CPU_MARK = re.compile(r"#\s*migrate:\s*cpu\b")
 
 
@@ -104,6 +106,14 @@ class ModuleScope(Scope):
     computed: list[tuple[ast.expr, Scope]] = field(default_factory=list)
     # `args.device = value`, `options["device"] = value`: the receiver and the value, by the name.
     assigned: dict[str, list[tuple[ast.expr, Binding]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    # `meters[name] = value`, `meters.append(value)`: the container and the value, by its last name.
+    put: dict[str, list[tuple[ast.expr, Binding]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    # The attributes that are read, by their names.
+    taken: dict[str, list[tuple[ast.Attribute, Scope]]] = field(
         default_factory=lambda: defaultdict(list)
     )
     unused_marks: list[int] = field(default_factory=list)  # lines of marks that stand at no loop
@@ -305,6 +315,9 @@ class _Walk:
                 return
             case ast.Call():
                 region.calls.append((node, scope))
+                self._put_by_method(node, scope)
+            case ast.Attribute(ctx=ast.Load()):
+                self.top.taken[node.attr].append((node, scope))
             case ast.Assign():
                 for target in node.targets:
                     self._bind(target, node.value, scope)
@@ -419,9 +432,10 @@ class _Walk:
         elif isinstance(target, ast.Attribute):
             self._bind_attribute(target, Binding("value", scope, value), scope)
         elif isinstance(target, ast.Subscript):
+            binding = Binding("value", scope, value)
             if (key := key_of(target.slice)) is not None:
-                binding = Binding("value", scope, value)
                 self.top.assigned[key].append((target.value, binding))
+            self._put(target.value, binding)
         elif isinstance(target, ast.Tuple | ast.List):
             for index, part in enumerate(target.elts):
                 binding = Binding("item", scope, value, index=index)
@@ -429,6 +443,17 @@ class _Walk:
                     self._home(scope, part.id)[part.id].append(binding)
                 elif isinstance(part, ast.Attribute):
                     self._bind_attribute(part, binding, scope)
+
+    def _put_by_method(self, call: ast.Call, scope: Scope) -> None:
+        """Note what `meters.append(value)` and `meters.setdefault(name, value)` put into a container."""
+        match call.func:
+            case ast.Attribute(value=container, attr=attr) if attr in PUTS and call.args:
+                self._put(container, Binding("value", scope, call.args[-1]))
+
+    def _put(self, container: ast.expr, binding: Binding) -> None:
+        name = getattr(container, "attr", getattr(container, "id", None))
+        if name is not None:
+            self.top.put[name].append((container, binding))
 
     def _bind_element(self, target: ast.expr, value: ast.expr, scope: Scope) -> None:
         parts = _zipped(target, value)

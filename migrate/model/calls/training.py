@@ -93,7 +93,8 @@ def running(call: ast.Call, scope: Scope, evaluator: Evaluator) -> Running:
     found.later = sorted({one for one in later if one is not None}, key=_order)
     externals = {value.name for value in values if isinstance(value, External)}
     found.obstacle = next(
-        (why for name in externals for what, why in OBSTACLES.items() if what.search(name)), ""
+        (why for name in sorted(externals) for what, why in OBSTACLES.items() if what.search(name)),
+        "",
     )
     if found.obstacle is DEEPSPEED and _steps_optimizer(call):
         found.obstacle = (

@@ -100,7 +100,10 @@ class Evaluator(Families):
         # What calls pass for parameters, and for the fields of data classes.
         self.passed: dict[Parameter, set[Value]] = defaultdict(set)
         self._assigned: dict[str, list[tuple[ast.expr, Binding]]] = defaultdict(list)
+        self._put: dict[str, list[tuple[ast.expr, Binding]]] = defaultdict(list)
         for scope in scopes.values():
+            for name, put in scope.put.items():
+                self._put[name] += put
             for name, found in scope.assigned.items():
                 self._assigned[name] += found
         super().__init__(made for scope in scopes.values() for made in scope.classes)
@@ -323,8 +326,30 @@ class Evaluator(Families):
                 return self._elements_of_result(node, scope)
             case ast.Name() | ast.Attribute():
                 found = self.origins(node, scope)
-                return self._union(self.elements(b.value, b.scope) for b in found)
+                held = self._union(self.elements(b.value, b.scope) for b in found)
+                return held | self._put_into(node, scope)
         return NOTHING
+
+    def _put_into(self, container: ast.Name | ast.Attribute, scope: Scope) -> Values:
+        """Return the objects of the project's classes that are put into a container: `x[k] = Meter()`."""
+        name = container.attr if isinstance(container, ast.Attribute) else container.id
+        found: set[Value] = set()
+        for other, binding in self._put.get(name, ()):
+            if self._is_same_container(container, scope, other, binding.scope):
+                values = self._bound(binding)
+                found |= {one for one in values if isinstance(one, Instance)}
+        return frozenset(found)
+
+    def _is_same_container(
+        self, one: ast.expr, scope: Scope, other: ast.expr, elsewhere: Scope
+    ) -> bool:
+        match one, other:
+            case ast.Name(id=name), ast.Name():
+                return self._lookup(name, scope) is self._lookup(name, elsewhere)
+            case ast.Attribute(value=holder), ast.Attribute(value=another):
+                held = self.values(another, elsewhere)
+                return any(_same(a, b) for a in self.values(holder, scope) for b in held)
+        return False
 
     def _flat(self, part: ast.expr, scope: Scope) -> Values:
         if isinstance(part, ast.Starred):
@@ -340,6 +365,8 @@ class Evaluator(Families):
         if isinstance(function, ast.Attribute) and function.attr == "parse_known_args":
             return frozenset([Options(scope.module.path)])
         last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        if last == "defaultdict" and call.args:
+            return self._made_by(call.args[0], scope)
         if last in COLLECTIONS:
             named = (self._flat(keyword.value, scope) for keyword in call.keywords)
             return self._union(self.elements(arg, scope) for arg in call.args) | self._union(named)
@@ -349,6 +376,24 @@ class Evaluator(Families):
             if isinstance(made, Function)
             for returned in made.returns
         )
+
+    def _made_by(self, factory: ast.expr, scope: Scope) -> Values:
+        """Return the objects of the project's classes that a call of `factory` without arguments makes."""
+        found: set[Value] = set()
+        for made in self.values(factory, scope):
+            if isinstance(made, Class):
+                found.add(Instance(made))
+            elif isinstance(made, Function):
+                results = self._union(self.values(returned, made) for returned in made.returns)
+                found |= {one for one in results if isinstance(one, Instance)}
+        return frozenset(found)
+
+    def properties(self, node: ast.Attribute, scope: Scope) -> Iterator[Function]:
+        """Yield the properties of classes of the project that reading the attribute `node` runs."""
+        for value in self.values(node.value, scope):
+            method = self.method(value.of, node.attr) if isinstance(value, Instance) else None
+            if method is not None and method.is_a("property", "cached_property"):
+                yield method
 
     def origins(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[Binding]:
         """Yield the assignments `name = value` that `node` may stand for."""

@@ -154,14 +154,14 @@ def host_transforms(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[ast.
             for call, scope in region.calls:
                 if not call.args or analysis.running[call].functions:
                     continue
-                for value in analysis.evaluator.values(call.func, scope):
-                    if isinstance(value, Result) and value.name in made:
-                        yield call, value.name
-                        break
-                else:
-                    name = _composed_of(call.func, scope, made, analysis)
-                    if name is not None:
-                        yield call, name
+                values = analysis.evaluator.values(call.func, scope)
+                names = {value.name for value in values if isinstance(value, Result)} & made
+                if names:  # of an import and an annotation, perhaps: the same one in each run
+                    yield call, min(names)
+                    continue
+                name = _composed_of(call.func, scope, made, analysis)
+                if name is not None:
+                    yield call, name
 
 
 @lru_cache(maxsize=2)
@@ -183,7 +183,7 @@ def _named(node: ast.expr, scope: Scope, analysis: Analysis) -> list[str]:
     if not TRANSFORMS.search(_last(node).encode()):
         return []
     values = analysis.evaluator.values(node, scope)
-    names = (value.name for value in values if isinstance(value, External))
+    names = sorted({value.name for value in values if isinstance(value, External)})
     return [name for name in names if HOST_TRANSFORMS.fullmatch(name)]
 
 

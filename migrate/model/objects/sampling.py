@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from migrate.catalogue.words import CALLED_MODEL
 from migrate.model.calls.analysis import Analysis
-from migrate.model.calls.callers import Callers, callers_of, reaching
+from migrate.model.calls.callers import Callers, callers_of, is_for_each_held, reaching
 from migrate.model.calls.kinds import UNKNOWN
 from migrate.model.calls.rank_tests import last_part
 from migrate.model.calls.registries import registers
@@ -33,7 +33,11 @@ def samplers_of(analysis: Analysis) -> frozenset[Scope]:
     read = {f: True for f in programs.readers if isinstance(f, Function)}
     ended = {f: True for f in functions if _ends_graph(f, analysis)}
     trained = {f: True for f in functions if _trains(f, analysis)}
-    loud = reaching(analysis, {**read, **ended, **trained})
+    loud = reaching(
+        analysis,
+        {**read, **ended, **trained},
+        lambda call, scope, ran: not is_for_each_held(call, scope, analysis),
+    )
     return frozenset(f for f in reaching(analysis, running) if f not in loud)
 
 

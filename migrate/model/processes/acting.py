@@ -23,10 +23,11 @@ from migrate.catalogue.words import (
     WAITS,
     WRAPPERS,
 )
-from migrate.model.calls.callers import reaching
+from migrate.model.calls.callers import is_for_each_held, reaching
 from migrate.model.calls.effect import Effect
 from migrate.model.calls.kinds import External
 from migrate.model.calls.rank_tests import OF_RUN, last_part, parents
+from migrate.model.calls.scopes import Class
 from migrate.model.processes.meetings import OBJECTS, OF_MPI, OF_XLA, TENSORS
 
 if TYPE_CHECKING:
@@ -94,9 +95,19 @@ def meeting_of(analysis: Analysis) -> frozenset[Scope]:
     """Return the functions of a project in which all replicas meet, or that run one of these.
 
     What a module runs only while it trains is left out: the first replica may evaluate alone, with a module
-    whose loss, of training, gathers. A module that some replicas train is reported as such.
+    whose loss, of training, gathers. A module that some replicas train is reported as such. So is what an
+    object that is made for one call does for each element of what it holds: `Logger().run(rows)` has no
+    meters yet.
     """
-    first: Mapping[Function, bool] = {
+
+    def counts(call: ast.Call, at: Scope, of: Function) -> bool:
+        return _evaluating(call, at, of) and not holds_nothing(call, at, of, analysis)
+
+    return frozenset(reaching(analysis, _meeting_themselves(analysis), counts))
+
+
+def _meeting_themselves(analysis: Analysis) -> Mapping[Function, bool]:
+    return {
         function: True
         for scope in analysis.scopes.values()
         for function in scope.functions
@@ -106,7 +117,29 @@ def meeting_of(analysis: Analysis) -> frozenset[Scope]:
             for call, at in region.calls
         )
     }
-    return frozenset(reaching(analysis, first, _evaluating))
+
+
+@lru_cache(maxsize=2)
+def _surely_meeting(analysis: Analysis) -> frozenset[Scope]:
+    """Return the functions in which all replicas meet, whatever the objects hold whose methods they are."""
+
+    def counts(call: ast.Call, at: Scope, of: Function) -> bool:
+        return _evaluating(call, at, of) and not is_for_each_held(call, at, analysis)
+
+    return frozenset(reaching(analysis, _meeting_themselves(analysis), counts))
+
+
+def holds_nothing(call: ast.Call, at: Scope, of: Function, analysis: Analysis) -> bool:
+    """Whether `call` meets for each element of what its object holds, and the object is made for it."""
+    return _is_of_new(call, at, analysis) and of not in _surely_meeting(analysis)
+
+
+def _is_of_new(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    """Whether `call` is a method of an object that is made for it: `Logger().run(rows)`."""
+    match call.func:
+        case ast.Attribute(value=ast.Call(func=made)):
+            return any(isinstance(one, Class) for one in analysis.evaluator.values(made, scope))
+    return False
 
 
 def _evaluating(call: ast.Call, scope: Scope, function: Function) -> bool:

@@ -1,7 +1,8 @@
-"""Where some replicas alone look at a value whose collective has not run: they wait for ever.
+"""Where replicas part before the collective that a value waits for has run: they wait for ever.
 
-Each function is followed statement by statement; what a function of the script leaves pending in its
-result or its arguments counts at the call of it, as the collective itself would.
+Some of them alone look at the value, or each takes a part of it by its own index: the collective is then in
+another graph in each replica. Each function is followed statement by statement; what a function of the
+script leaves pending in its result or its arguments counts at the call of it, as the collective itself would.
 """
 
 from __future__ import annotations
@@ -16,16 +17,21 @@ from migrate.model.calls.kind import Kind
 from migrate.reading.collectives import pending_values as v
 from migrate.reading.collectives.elsewhere import used_by_some
 from migrate.reading.facts import Facts
+from migrate.reading.flow.index_numbers import takes_index
 from migrate.reading.flow.reads import in_text
+from migrate.reading.script import Script
 from migrate.reading.steps.in_step import is_step
 from migrate.syntax.tree import base_name, is_dotted_name, nodes_of
 
-# A collective by the id of its call, or a parameter of the function by its name.
+# A collective by the id of its call, a parameter of the function by its name, or an attribute of the
+# objects of a class by the id of the class: "4711.total".
 Origin = int | str
 Origins = frozenset[Origin]
 State = dict[str, Origins]
 NONE: Origins = frozenset()
 ENTRY = ""  # gone from the state once the function has ended the graph
+# Before the name of an attribute of a class, in a state: some object's waits for a collective.
+HELD = "@"
 
 
 @dataclass
@@ -71,15 +77,17 @@ class PendingRead:
 
     Args:
         read: the expression.
-        guard: what keeps the other replicas from it.
+        guard: what keeps the other replicas from it, or what all compute with their own index.
         collectives: the calls in the same function that make the collectives, in the order of the source.
         elsewhere: whether one of them calls a function of another file.
+        by_index: whether all replicas look at it, each with a number computed from its index.
     """
 
     read: cst.CSTNode
     guard: cst.CSTNode
     collectives: tuple[cst.Call, ...]
     elsewhere: bool
+    by_index: bool = False
 
 
 class Pending:
@@ -97,6 +105,8 @@ class Pending:
         ] = {}  # the collectives of a call of a function of the script
         self.elsewhere: set[int] = set()  # calls of functions of other files
         self.lazy: set[int] = set()  # statement lines that go on with pending values, unread
+        self.left: dict[str, set[int]] = {}  # attributes of classes, with the collectives into them
+        self._by_index: set[int] = set()  # what takes the index of the replica
         self._ran: dict[int, Ran] = {}
 
     def reads(self) -> Iterator[PendingRead]:
@@ -107,15 +117,30 @@ class Pending:
         context = self.facts.context
         roots: list[Root] = [context.module, *context.all_of(cst.FunctionDef)]
         for root in roots:
+            self._leave(self.ran(root))
+        for root in roots:
             if isinstance(root, cst.FunctionDef) and self.facts.steps.inside(root.body):
                 continue  # XLA305 speaks of reads in the step
             for read, guard, origins in self.ran(root).hits:
-                ids = [one for one in origins if isinstance(one, int) and self._apart(one, guard)]
+                ids = [one for one in self._collectives(origins) if self._apart(one, guard)]
                 if ids and id(read) not in seen:
                     seen.add(id(read))
                     calls = sorted((self.calls[one] for one in ids), key=self._place)
                     far = any(one in self.elsewhere for one in ids)
-                    yield PendingRead(read, guard, tuple(calls), far)
+                    by_index = id(guard) in self._by_index
+                    yield PendingRead(read, guard, tuple(calls), far, by_index)
+
+    def _leave(self, ran: Ran) -> None:
+        """Note what a function leaves pending in attributes of objects whose methods it has called."""
+        for name, origins in ran.state.items():
+            if name.startswith(HELD):
+                inner = {one for origin in origins for one in self.inner.get(origin, ())}  # type: ignore[arg-type]
+                self.left.setdefault(name.removeprefix(HELD), set()).update(inner)
+
+    def _collectives(self, origins: Origins) -> set[int]:
+        """Return the collectives among `origins`, and those into the attributes that are among them."""
+        found = {one for one in origins if isinstance(one, int)}
+        return found.union(*(self.left.get(one, ()) for one in origins if isinstance(one, str)))
 
     def ran(self, root: Root) -> Ran:
         """Return what running `root` leaves; nothing while it is under way."""
@@ -132,7 +157,20 @@ class Pending:
             for call in self.facts.calls
         ):
             return False
-        return self.facts.guards.any or any(map(self._is_used_by_some, self.facts.calls))
+        if self.facts.guards.any or any(map(self._is_used_by_some, self.facts.calls)):
+            return True
+        return any(takes_index(node, self.facts) for node in self._indexable())
+
+    def _indexable(self) -> Iterator[cst.CSTNode]:
+        for kind in (cst.Subscript, cst.BinaryOperation, cst.Call):
+            yield from self.facts.context.all_of(kind)
+
+    def takes_index(self, node: cst.CSTNode) -> bool:
+        """Whether `node` computes with the index of the replica; such nodes are remembered."""
+        if takes_index(node, self.facts):
+            self._by_index.add(id(node))
+            return True
+        return False
 
     def _is_used_by_some(self, call: cst.Call) -> bool:
         """Whether `call` runs a function of another file that some replicas use its arguments in."""
@@ -222,6 +260,7 @@ class Walk(Statements):
         self._inline: cst.CSTNode | None = None  # the test of `a if rank == 0 else b`
         self._touched = self._read_in_line = False
         self._whole = False
+        self._class = owner_of(root, self._context)
         if isinstance(root, cst.FunctionDef):
             self._whole = self._facts.steps.inside(root.body)
             for parameter in parameters(root):
@@ -233,6 +272,11 @@ class Walk(Statements):
         self._block(body)
         self._ran.state = self._state
         self._ran.ends = ENTRY not in self._state
+        if self._class is not None:
+            for name, origins in list(self._state.items()):
+                if name.startswith("self.") and name.count(".") == 1 and any_call(origins):
+                    held = attribute_of(self._class, name.removeprefix("self."))
+                    self._state[HELD + held] = origins
         return self._ran
 
     def _block(self, statements: Sequence[cst.CSTNode]) -> None:
@@ -364,7 +408,10 @@ class Walk(Statements):
             return
         self._ran.looked |= {one for one in origins if isinstance(one, str)}
         if looked_at is not None and is_dotted_name(looked_at):
-            self._state.pop(base_name(looked_at) or "", None)  # now it has its value
+            name = base_name(looked_at) or ""
+            self._state.pop(name, None)  # now it has its value
+            if name.startswith("self."):
+                self._state[name] = NONE
 
     def _value(self, node: cst.CSTNode) -> Origins:
         """Return what the value of `node` waits for; reads in it are noted."""
@@ -395,12 +442,22 @@ class Walk(Statements):
             return self._of_comprehension(node)
         if isinstance(node, cst.Arg):
             return self._value(node.value)
-        return NONE.union(*(self._value(child) for child in v.children(node)))
+        origins = NONE.union(*(self._value(child) for child in v.children(node)))
+        return self._by_index(node, origins)
+
+    def _by_index(self, node: cst.CSTNode, origins: Origins) -> Origins:
+        """Note an operation on what waits for `origins` whose graph differs in each replica."""
+        if origins and self._pending.takes_index(node):
+            self._look(node, origins, guard=node)
+        return origins
 
     def _of_attribute(self, node: cst.Attribute) -> Origins:
         if is_dotted_name(node) and (origins := self._state.get(base_name(node) or "")):
             return origins
-        origins = self._value(node.value)
+        if properties := self._context.properties(node):
+            runs = [self._of_objects(node, self._pending.ran(one)) for one in properties]
+            return self._value(node.value).union(*runs)
+        origins = self._value(node.value) | self._of_own(node)
         if (
             is_dotted_name(node)
             and isinstance(node.value, cst.Name)
@@ -408,6 +465,28 @@ class Walk(Statements):
         ):
             origins |= {base_name(node) or ""}  # this attribute of the parameter
         return origins
+
+    def _of_own(self, node: cst.Attribute) -> Origins:
+        """Return the attribute `node` of `self`, of which this method has not said what it is."""
+        of_self = isinstance(node.value, cst.Name) and node.value.value == "self"
+        known = ENTRY not in self._state or f"self.{node.attr.value}" in self._state
+        if self._class is None or not of_self or known:
+            return NONE
+        return frozenset({attribute_of(self._class, node.attr.value)})
+
+    def _of_objects(self, node: cst.CSTNode, ran: Ran) -> Origins:
+        """Note the attributes of objects that a method reads at `node`, and return those in its result."""
+        looked = frozenset(one for one in ran.looked if is_attribute(one))
+        guard = self._inline or self._facts.guards.around(node) if looked else None
+        if guard is None:
+            self._ran.looked |= looked
+        elif ENTRY in self._state:
+            here = NONE.union(*(self._state.get(HELD + one, NONE) for one in sorted(looked)))
+            self._read_in_line = True
+            self._ran.hits.append((node, guard, here or frozenset(looked)))
+        elif here := NONE.union(*(self._state.get(HELD + one, NONE) for one in sorted(looked))):
+            self._ran.hits.append((node, guard, here))
+        return frozenset(one for one in ran.returned if is_attribute(one))
 
     def _shown(self, node: cst.CSTNode, value: cst.BaseExpression) -> Origins:
         if origins := self._value(value):
@@ -472,6 +551,7 @@ class Walk(Statements):
             self._pending.elsewhere.add(id(node))
             return given | self._origin(node)
         self._add(v.kept_in(node, self._facts), given)
+        self._by_index(node, given if imported else receiver)
         return receiver | given
 
     def _used_elsewhere(self, call: cst.Call, args: Sequence[Origins]) -> bool:
@@ -502,7 +582,7 @@ class Walk(Statements):
         origin = self._origin(call)
         for place in v.written(call, self._facts):
             self._state[place] = origin
-        return origin if self._facts.names.of(call.func) in v.RETURNED else NONE
+        return origin if v.returns_it(call, self._facts) else NONE
 
     def _run(self, call: cst.Call, function: cst.FunctionDef, args: Sequence[Origins]) -> Origins:
         """Return what the result of a function of the script waits for; note what else it does."""
@@ -510,6 +590,10 @@ class Walk(Statements):
         if ran.ends and self._facts.guards.around(call) is None:
             self._state.clear()
         result = self._origin(call, ran.returned) if any_call(ran.returned) else NONE
+        result |= self._of_objects(call, ran)
+        for name, origins in ran.state.items():
+            if name.startswith(HELD) and any_call(origins):
+                self._state[name] = self._origin(call, self._within(origins))
         names = parameters(function)
         for index, arg in enumerate(call.args):
             name = arg.keyword.value if arg.keyword is not None else ""
@@ -533,6 +617,11 @@ class Walk(Statements):
                     self._state[place] = self._origin(call, ran.state[name])
         return result
 
+    def _within(self, origins: Origins) -> Origins:
+        """Return the collectives themselves that the calls among `origins` run."""
+        inner = self._pending.inner
+        return NONE.union(*(inner.get(one, {one}) for one in origins if isinstance(one, int)))
+
     def _run_attributes(self, call: cst.Call, ran: Ran, name: str, arg: cst.CSTNode) -> None:
         """Note which attributes of an argument a function reads in some replicas only, or leaves pending."""
         if not name or not is_dotted_name(arg):
@@ -551,5 +640,26 @@ class Walk(Statements):
 
 def parameters(function: cst.FunctionDef) -> list[str]:
     """Return the names that positional arguments of a call go to, `self` left out."""
-    names = [parameter.name.value for parameter in function.params.params]
+    names = _names(function)
     return names[1:] if names[:1] in (["self"], ["cls"]) else names
+
+
+def _names(function: cst.FunctionDef) -> list[str]:
+    return [parameter.name.value for parameter in function.params.params]
+
+
+def owner_of(root: Root, context: Script) -> cst.ClassDef | None:
+    """Return the class that `root` is a method of, with `self` before its parameters."""
+    if not isinstance(root, cst.FunctionDef) or parameters(root) == _names(root):
+        return None
+    return context.class_around(root)
+
+
+def attribute_of(owner: cst.ClassDef, name: str) -> str:
+    """Return what stands for the attribute `name` of all objects of the class `owner`."""
+    return f"{id(owner)}.{name}"
+
+
+def is_attribute(origin: Origin) -> bool:
+    """Whether `origin` is an attribute of the objects of a class."""
+    return isinstance(origin, str) and origin[:1].isdigit()

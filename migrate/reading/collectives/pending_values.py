@@ -29,6 +29,8 @@ from migrate.catalogue.words import (
 from migrate.reading.facts import Facts
 from migrate.reading.flow.dataflow import VIEWS
 from migrate.reading.flow.reads import ON_THE_HOST, is_log
+from migrate.reading.steps.metrics import ROOT as METRICS
+from migrate.reading.steps.metrics import is_gathered
 from migrate.reading.values.collectives import OBJECTS, TENSORS, called, makes_gloo_group
 from migrate.syntax.tree import base_name, bind, code, is_dotted_name, keyword, string_value
 from migrate.syntax.walk import children as children
@@ -70,11 +72,20 @@ def is_collective(call: cst.Call, facts: Facts) -> bool:
     name = facts.names.of(call.func) or ""
     if name in RETURNED or name in IN_PLACE:
         return True
+    if METRICS in facts.names.roots and is_gathered(call, facts):
+        return True
     short = called(call, facts.context)
     if name.startswith(".") or short not in TENSORS or short in ENDING:
         return False
     group = keyword(call, "group")
     return group is None or not makes_gloo_group(group.value, facts.context)
+
+
+def returns_it(call: cst.Call, facts: Facts) -> bool:
+    """Whether the result of the collective `call` is what it gives; others write into their arguments."""
+    if facts.names.of(call.func) in RETURNED:
+        return True
+    return METRICS in facts.names.roots and is_gathered(call, facts)
 
 
 def ends_the_graph(call: cst.Call, facts: Facts) -> bool:

@@ -20,6 +20,7 @@ Place = tuple[int, int]
 # Methods that give pairs of a name and what has it.
 NAMED = frozenset({"items", "named_buffers", "named_children", "named_modules", "named_parameters"})
 # Methods that put their arguments into a container.
+OF_OBJECTS = frozenset({"__call__", "__init__"})  # run by calls of objects and classes
 FILLS = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefault", "update"})
 # They number what they give.
 COUNTS = frozenset({"enumerate", "range"})
@@ -189,6 +190,10 @@ class Bindings:
         calls = [*self._calls.get(function.name.value, ())]
         if function.name.value == "forward":
             calls += self._calls.get("apply", ())  # of a torch.autograd.Function
+        elif function.name.value not in OF_OBJECTS:
+            # By another name: `show = partial(log, 1)`, then `show(x)`; a parameter that is the function.
+            named = set(map(id, calls))
+            calls += [call for call, _ in self.callers(function) if id(call) not in named]
         for call in calls:
             for definition in self._context.run_by(call):
                 if not any(one is function for one in self._context.here([definition])):

@@ -117,6 +117,11 @@ class Parsed:
         """Return the functions and methods of this script that `call` runs."""
         return self.here(self.run_by(call))
 
+    def properties(self, node: cst.Attribute) -> list[cst.FunctionDef]:
+        """Return the properties of this script that reading the attribute `node` runs."""
+        properties = self.calls.properties
+        return self.here(properties.get(self.place(node), ())) if properties else []
+
     @cached_property
     def callers(self) -> Mapping[int, list[cst.Call]]:
         """The calls of this script that run a function or method of it, by the id of the function."""

@@ -19,12 +19,17 @@ def in_evaluation(node: cst.CSTNode, facts: Facts) -> bool:
 
     That is before or after the forward as well: what is done to tensors of the device there compiles, too.
     """
+    return evaluating_loop(node, facts) is not None
+
+
+def evaluating_loop(node: cst.CSTNode, facts: Facts) -> Loop | None:
+    """Return the innermost loop around `node` that runs a model without gradients, not surely on the host."""
     for above in facts.context.ancestors(node):
         if isinstance(above, cst.FunctionDef | cst.Lambda | cst.ClassDef):
-            return False
+            return None
         if isinstance(above, cst.For | cst.While) and _evaluates(above, node, facts):
-            return True
-    return False
+            return above
+    return None
 
 
 def _evaluates(loop: Loop, node: cst.CSTNode, facts: Facts) -> bool:

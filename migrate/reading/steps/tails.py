@@ -48,9 +48,19 @@ def tail(statement: Statement) -> Tail | None:
     if start is None or start == 0:
         return None
     leaving = inner[start:]
-    if isinstance(node, cst.With) and any(s.outside is None for s in leaving):
+    if isinstance(node, cst.With) and any(map(_computes, leaving)):
         return None  # what is computed there is computed in the context
     return Tail(node, node.body, [s.node for s in leaving])
+
+
+def _computes(statement: Statement) -> bool:
+    """Whether `statement` is, or has in a branch, what belongs to a step: `if kind: loss = model(x)`."""
+    if statement.outside is None:
+        return True
+    lines = nodes_of(statement.node, cst.SimpleStatementLine)
+    inner = (Statement(one, statement.values, statement.context) for one in lines)
+    compound = isinstance(statement.node, cst.BaseCompoundStatement)
+    return compound and any(one.outside is None and one.on_device for one in inner)
 
 
 def _is_pure(test: cst.BaseExpression) -> bool:

@@ -19,6 +19,7 @@ from migrate.catalogue.words import (
 )
 from migrate.model.calls.kind import LOADERS, Kind
 from migrate.reading.flow.reads import Reads
+from migrate.reading.names.bindings import How
 from migrate.reading.steps.carried import carried
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.in_step import is_step
@@ -401,4 +402,21 @@ def _ends_by(call: cst.Call, facts: Facts, depth: int = 0) -> bool:
         _ends_by(inner, facts, depth + 1)
         for function in context.called(call)
         for inner in nodes_of(function.body, cst.Call)
+        if not _is_of_held(inner, facts)
     )
+
+
+def _is_of_held(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call` is made for each object that an attribute of `self` holds: there may be none."""
+    receiver = call.func.value if isinstance(call.func, cst.Attribute) else None
+    given = facts.bindings.given(receiver) if isinstance(receiver, cst.Name) else ()
+    return any(
+        one.how in (How.ELEMENT, How.COUNTER) and one.value is not None and _is_held(one.value)
+        for one in given
+    )
+
+
+def _is_held(value: cst.BaseExpression) -> bool:
+    if isinstance(value, cst.Call) and last_part(value.func) in ("items", "values"):
+        value = value.func.value if isinstance(value.func, cst.Attribute) else value
+    return is_attribute_of_self(value)

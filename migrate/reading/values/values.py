@@ -713,6 +713,7 @@ class Values:
         if self._is_self(function, parameter):
             return Kind.UNKNOWN
         forward = is_forward(function, self._context) or self._is_given_gradients(function, name)
+        forward = forward or _is_given_weight(function, self._context)
         if parameter.annotation is not None:
             annotation = code(parameter.annotation.annotation).strip("'\"")
             if "Tensor" in annotation and not annotation.startswith(("Callable", "np.")):
@@ -1163,6 +1164,14 @@ def is_forward(function: cst.CSTNode | None, context: Parsed) -> bool:
         return False
     names = [context.qualified_name(base.value) or "" for base in around.bases]
     return not any("autograd" in name or "Transform" in name for name in names)
+
+
+def _is_given_weight(function: cst.FunctionDef, context: Parsed) -> bool:
+    """Whether `function` is a parametrization's `right_inverse`, which gets the weight of a module."""
+    around = context.class_around(function) if function.name.value == "right_inverse" else None
+    if around is None or not isinstance(around.body, cst.IndentedBlock):
+        return False
+    return any(is_forward(method, context) for method in around.body.body)
 
 
 def is_update(function: cst.CSTNode | None, context: Parsed) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
+from migrate.model.facts import Definition
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.values.collectives import MPI_WORLD, OBJECTS, OF_MPI, OF_XLA, TENSORS
@@ -188,7 +189,7 @@ class GuardedCollective(Hazard):
         assert isinstance(node, cst.Call)
         name = facts.names.of(node.func)
         if facts.context.effects.meets(node):
-            yield from self._elsewhere(node, facts)
+            yield from self._called(node, facts)
             return
         # The replicas of a group are those that the condition lets pass.
         if name not in COLLECTIVE or _of_a_group(node):
@@ -204,15 +205,16 @@ class GuardedCollective(Hazard):
             message = f"{name}: in some replicas only (line {line}): {happens}"
             yield self.hit(node.func, message)
 
-    def _elsewhere(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
-        """Yield the call of a function of another file that makes a collective."""
+    def _called(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield the call of a function that makes a collective, and that all replicas call elsewhere."""
         context = facts.context
-        ran = [one for one in context.run_by(node) if one.path != context.file]
-        guard = self._guard(node.func, facts)
-        if not ran or not isinstance(guard, cst.If):
+        ran = [one for one in context.run_by(node) if not _is_guarded(one, facts)]
+        guard = self._guard(node.func, facts) if ran else None
+        if not isinstance(guard, cst.If | cst.FunctionDef):
             return
         line = context.position(guard).line
-        where = f"{ran[0].path.name}:{ran[0].line}"
+        near = ran[0].path == context.file
+        where = f"line {ran[0].line}" if near else f"{ran[0].path.name}:{ran[0].line}"
         message = (
             f"{code(node.func)} ({where}) makes a collective, called in some replicas only (line {line}): "
             "the others wait for ever, or for another one"
@@ -268,6 +270,14 @@ class GuardedCollective(Hazard):
         if guard.orelse is None:
             return False
         return _meetings(guard.body, facts) == _meetings(guard.orelse, facts)
+
+
+def _is_guarded(definition: Definition, facts: Facts) -> bool:
+    """Whether some replicas only run a function of this file: what it does is reported where it does it."""
+    return any(
+        facts.guards.around(function.body) is function
+        for function in facts.context.here([definition])
+    )
 
 
 def _leaves(guard: cst.If) -> bool:

@@ -24,8 +24,10 @@ class PendingRead(Hazard):
     `xm.save` run what is pending, too.
 
     A read runs the graph of the tensor that is read and of no other: after `x.sum().item()` in all replicas
-    `x` itself still waits. What a function of another file leaves pending is a warning: it may have been
-    read there.
+    `x` itself still waits. A part of the result by the replica's index, `x[rank * n :]`, is such a read,
+    too: the collective is in another graph on each replica. The `compute()` of a metric of torchmetrics is a
+    collective. What a function of another file leaves pending
+    is a warning: it may have been read there.
 
     Source: torch_xla 2.9 (measured on two replicas).
     """
@@ -60,6 +62,12 @@ class PendingRead(Hazard):
                 if not xm.is_master_ordinal():
                     return
                 print(f"epoch {epoch}: {loss.mean():.3f}")  # XLA308
+
+
+            def share(order, rank, world_size):
+                dist.broadcast(order, src=0)
+                n = len(order) // world_size
+                return order[rank * n : rank * n + n]  # XLA308
             """
         ),
         example(
@@ -129,6 +137,13 @@ class PendingRead(Hazard):
                     f"read in some replicas only: if a collective of {what} is pending, it hangs"
                 )
                 yield self.hit(one.read, f"{message}: torch_xla.sync() before", Severity.WARNING)
+                continue
+            if one.by_index:
+                message = (
+                    f"{what} has not run: with the replica's index in its graph it runs in another graph on "
+                    "each replica"
+                )
+                yield self.hit(one.read, f"{message}: torch_xla.sync() in all of them before")
                 continue
             message = f"{what} has not run: the read in some replicas only waits for ever"
             yield self.hit(one.read, f"{message}: torch_xla.sync() in all of them before")

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.catalogue.words import MADE_ON_HOST, RANK_NAME
+from migrate.catalogue.words import MADE_ON_HOST
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
-from migrate.syntax.tree import last_part, nodes_of
-
-# Methods whose argument is a device, or that run nothing on the device.
-OF_DEVICES = frozenset(
-    {"cuda", "get_device", "pin_memory", "record_stream", "to", "to_empty", "type"}
+from migrate.reading.flow.index_numbers import (
+    elements,
+    follows_index,
+    numbers,
+    operands,
+    takes_index,
 )
-# Functions of torch that put their arguments into a graph.
-COMPUTING = ("torch", "torch.nn.functional", "torch.special", "torch.linalg")
-# Names of the number of replicas: what stands beside it as `rank` is which of them this is.
-SIZES = frozenset({"num_replicas", "num_tasks", "world_size", "world"})
-# How many assignments are followed from an operation to the index.
-DEEPEST = 4
+
 COMPARES = (cst.Equal, cst.NotEqual, cst.LessThan, cst.LessThanEqual, cst.GreaterThan)
 
 
@@ -138,8 +134,7 @@ class RankInGraph(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one operation of a tensor and the index, one position, or one tensor made of it."""
         if isinstance(node, cst.Subscript):
-            at = [part for element in node.slice for part in _positions(element.slice)]
-            if facts.values.on_device(node.value) and any(_follows(p, facts) for p in at):
+            if facts.values.on_device(node.value) and takes_index(node, facts):
                 message = (
                     "the replica's index as a position in a tensor of the device: each replica gets "
                     "another graph"
@@ -178,7 +173,8 @@ def _computes_with_index(node: cst.CSTNode, facts: Facts) -> bool:
         return False
     named = isinstance(node, cst.BinaryOperation | cst.AugAssign)
     return any(
-        _follows(side, facts) or (named and facts.values.kind(side) is Kind.INDEX) for side in sides
+        follows_index(side, facts) or (named and facts.values.kind(side) is Kind.INDEX)
+        for side in sides
     )
 
 
@@ -193,80 +189,12 @@ def _makes(call: cst.Call, facts: Facts) -> bool:
     # The elements of a list are sent to the device; a size is a part of the graph.
     sent = last in ("tensor", "as_tensor")
     return any(
-        _follows(part, facts)
-        for arg in _numbers(call)
-        for part in ((arg,) if sent else _elements(arg))
+        follows_index(part, facts)
+        for arg in numbers(call)
+        for part in ((arg,) if sent else elements(arg))
     )
 
 
 def _is_given_index(call: cst.Call, facts: Facts) -> bool:
     """Whether `call` computes of a tensor and the index: `x.mul(rank)`, `torch.add(x, rank)`."""
-    name = facts.context.qualified_name(call.func)
-    given = _numbers(call)
-    if name is not None:
-        if name.rpartition(".")[0] not in COMPUTING:
-            return False
-        on_device = any(map(facts.values.on_device, given))
-    elif isinstance(call.func, cst.Attribute) and not facts.context.run_by(call):
-        method = call.func.attr.value
-        on_device = method not in OF_DEVICES and facts.values.on_device(call.func.value)
-    else:
-        return False
-    return on_device and any(_follows(part, facts) for arg in given for part in _elements(arg))
-
-
-def _numbers(call: cst.Call) -> list[cst.BaseExpression]:
-    """Return what `call` is given, but for a device."""
-    return [arg.value for arg in call.args if arg.keyword is None or arg.keyword.value != "device"]
-
-
-def _elements(value: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-    if isinstance(value, cst.Tuple | cst.List):
-        yield from (element.value for element in value.elements)
-    else:
-        yield value
-
-
-def _positions(part: cst.BaseSlice) -> Iterator[cst.BaseExpression]:
-    if isinstance(part, cst.Index):
-        yield part.value
-    elif isinstance(part, cst.Slice):
-        yield from (bound for bound in (part.lower, part.upper) if bound is not None)
-
-
-def _follows(node: cst.BaseExpression, facts: Facts, depth: int = DEEPEST) -> bool:
-    """Whether `node` is the index of the replica, or a number that is computed from it."""
-    if isinstance(node, cst.BinaryOperation):
-        if facts.values.is_tensor(node):
-            return False  # the operation in it is reported
-        return _follows(node.left, facts, depth) or _follows(node.right, facts, depth)
-    if isinstance(node, cst.UnaryOperation):
-        return _follows(node.expression, facts, depth)
-    if isinstance(node, cst.IfExp):
-        return _follows(node.body, facts, depth) or _follows(node.orelse, facts, depth)
-    if not isinstance(node, cst.Call | cst.Name | cst.Attribute | cst.Subscript):
-        return False
-    if facts.values.is_tensor(node):
-        return False
-    if facts.context.place(node) in facts.context.calls.of_index or facts.context.ranks.is_rank(
-        node
-    ):
-        return True
-    if isinstance(node, cst.Call):
-        return facts.guards.is_index(node)
-    if isinstance(node, cst.Name) and depth:
-        binding = facts.bindings.nearest(node)
-        if binding is not None:
-            value = binding.value
-            return isinstance(value, cst.BaseExpression) and _follows(value, facts, depth - 1)
-    # Not by its name alone: the rank of a matrix bounds its slices.
-    named = isinstance(node, cst.Name | cst.Attribute) and RANK_NAME.fullmatch(last_part(node))
-    return bool(named) and _is_beside_size(node, facts)
-
-
-def _is_beside_size(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether the function or class around `node` knows the number of replicas, too."""
-    around = facts.context.class_around(node) or facts.context.function_around(node)
-    if around is None:
-        return False
-    return any(name.value in SIZES for name in nodes_of(around, cst.Name))
+    return any(map(facts.values.on_device, operands(call, facts))) and takes_index(call, facts)

@@ -11,8 +11,10 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.reads import CHECKS, is_read, reads_device
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
+from migrate.reading.steps.evaluating import evaluating_loop
 from migrate.reading.steps.in_step import When
-from migrate.syntax.tree import code
+from migrate.reading.steps.loops import Loop
+from migrate.syntax.tree import code, nodes_of
 
 # What is a tensor where it is asked of tensors: `bad = torch.isnan(loss).any()`, `x > 3`.
 ANSWERS = cst.Call | cst.Comparison
@@ -23,7 +25,7 @@ class ControlFlow(Hazard):
 
     **Why.** Python must know the value: the graph is cut, the host waits for the device at every step, and
     both branches become graphs of their own. Replicas that take different branches hang at the next
-    collective.
+    collective. A loop that samples, generates or evaluates waits so in each of its turns.
 
     **What to do.** `torch.where(condition, a, b)` on the device. A check of the loss (`isfinite`) goes after
     the step, every N steps.
@@ -95,6 +97,16 @@ class ControlFlow(Hazard):
                 if accuracy > best:
                     best = accuracy
                 return best
+
+
+            @torch.no_grad()
+            def sample(model, x, steps):
+                model.cuda()
+                for step in range(steps):
+                    x = model(x.cuda())
+                    if step == steps - 1 and x.isnan().any():
+                        raise ValueError("no number")
+                return x
             """
         ),
     )
@@ -127,6 +139,7 @@ class ControlFlow(Hazard):
         assert isinstance(node, cst.If | cst.While | cst.Assert | cst.IfExp)
         when = facts.steps.when(node)
         if when not in (When.STEP, When.EVERY_STEP):
+            yield from self._evaluated(node, facts)
             return
         if when is When.EVERY_STEP and _now_and_then(node.test, facts):
             return
@@ -136,6 +149,24 @@ class ControlFlow(Hazard):
         severity = self.severity if when is When.STEP else Severity.INFO
         message = f"`{code(test)}`: Python must know the value of a tensor; torch.where, or after the step"
         yield self.hit(node, message, severity)
+
+    def _evaluated(
+        self, node: cst.If | cst.While | cst.Assert | cst.IfExp, facts: Facts
+    ) -> Iterable[Hit]:
+        """Yield a condition on a tensor in each turn of a loop that samples, generates or evaluates."""
+        inside = node.body if isinstance(node, cst.While) else node
+        loop = evaluating_loop(inside, facts)
+        if loop is None or _now_and_then(node.test, facts) or _is_sometimes(node, loop, facts):
+            return
+        test = next(_on_values(node.test, facts, in_loop=True), None)
+        if test is None:
+            return
+        line = facts.context.position(loop).line
+        message = (
+            f"`{code(test)}`: Python needs the value of a tensor in each turn of the loop (line {line}): "
+            "the graph is cut, and the host waits; torch.where, or ask every N turns"
+        )
+        yield self.hit(node, message)
 
     def _choice(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield Python's `min(a, b)` or `max(a, b)` of a tensor."""
@@ -156,17 +187,42 @@ def _now_and_then(test: cst.BaseExpression, facts: Facts) -> bool:
     return next(_on_values(test.left, facts), None) is None
 
 
-def _on_values(test: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpression]:
-    """Yield the parts of a condition for which a tensor's value must be known."""
+def _is_sometimes(node: cst.CSTNode, loop: Loop, facts: Facts) -> bool:
+    """Whether `node` stands in the loop below a test of its turn: `if step % 100 == 0:`."""
+    below = node
+    for above in facts.context.ancestors(node):
+        if above is loop:
+            return False
+        if isinstance(above, cst.If) and below is above.body and _is_of_turn(above.test):
+            return True
+        below = above
+    return False
+
+
+def _is_of_turn(test: cst.BaseExpression) -> bool:
+    """Whether `test` compares with one number, or takes each n-th: `i == last`, `not i % 10`."""
+    return any(True for kind in (cst.Equal, cst.Modulo) for _ in nodes_of(test, kind))
+
+
+def _on_values(
+    test: cst.BaseExpression, facts: Facts, in_loop: bool = False
+) -> Iterator[cst.BaseExpression]:
+    """Yield the parts of a condition for which a tensor's value must be known.
+
+    Args:
+        test: the condition.
+        facts: the script.
+        in_loop: whether it stands in an evaluation, whose tensors of unknown place are on the device.
+    """
     if isinstance(test, cst.BooleanOperation):
-        yield from _on_values(test.left, facts)
-        yield from _on_values(test.right, facts)
+        yield from _on_values(test.left, facts, in_loop)
+        yield from _on_values(test.right, facts, in_loop)
     elif isinstance(test, cst.UnaryOperation):
-        yield from _on_values(test.expression, facts)
+        yield from _on_values(test.expression, facts, in_loop)
     elif isinstance(test, cst.Name):
         given = (one.value for one in facts.bindings.reaching(test) if one.how is How.VALUE)
         answers = (value for value in given if isinstance(value, ANSWERS))
-        if any(next(_on_values(answer, facts), None) is not None for answer in answers):
+        if any(next(_on_values(answer, facts, in_loop), None) is not None for answer in answers):
             yield test
     elif isinstance(test, cst.Attribute):
         if facts.values.is_buffer(test):
@@ -175,7 +231,7 @@ def _on_values(test: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpre
         sides = [test.left, *(target.comparator for target in test.comparisons)]
         parts = [side for side in sides if not is_no_tensor(side, facts)]
         asked = [test] if len(parts) == len(sides) else parts
-        if any(reads_device(part, facts) for part in asked) or any(
+        if any(_is_there(part, facts, in_loop) for part in asked) or any(
             is_read(part, facts) for part in parts
         ):
             yield test
@@ -183,9 +239,13 @@ def _on_values(test: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpre
         name = facts.names.of(test.func) or ""
         argument = test.args[0].value if test.args else test
         checked = name in CHECKS and (reads_device(argument, facts) or is_read(argument, facts))
-        computed = _computes(test) and reads_device(test, facts)
+        computed = _computes(test) and _is_there(test, facts, in_loop)
         if checked or computed or is_read(test, facts) or name in ("torch.allclose", "torch.equal"):
             yield test
+
+
+def _is_there(part: cst.BaseExpression, facts: Facts, in_loop: bool) -> bool:
+    return reads_device(part, facts) or (in_loop and facts.values.is_tensor(part))
 
 
 def _computes(call: cst.Call) -> bool:

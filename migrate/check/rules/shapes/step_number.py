@@ -12,6 +12,8 @@ from migrate.reading.facts import Facts
 from migrate.reading.steps.batch_sizes import drawn_size, is_first_use
 from migrate.reading.steps.counters import counters_of
 from migrate.reading.steps.drawn import drawn_of, is_transform
+from migrate.reading.steps.evaluating import evaluating_loop
+from migrate.reading.steps.growing import JOINS, growing_list
 from migrate.reading.steps.in_step import When
 from migrate.reading.values.devices import is_accelerator
 from migrate.syntax.tree import code, keyword, nodes_of, string_value
@@ -35,7 +37,9 @@ class StepNumber(Hazard):
     `fill_`, `clamp` and the learning rate of an optimizer to the same graph as data. A list of numbers
     is data too: `x[torch.randperm(n).tolist()]`.
     The positions of a sliding window are such numbers: each is compiled once, and again for images of
-    another size.
+    another size. So is the length of a list that gets one tensor more in each turn: `sum(losses)` and
+    `torch.stack(losses)` in the loop compile for each length. A running total, `total += loss.detach()`, is
+    one graph, in whatever turn it is read.
 
     A random number that each replica draws for itself makes the replicas' graphs differ as well: the next
     collective hangs. So does a size that the `collate_fn` of the loader draws for its batch, or the data set.
@@ -224,6 +228,11 @@ class StepNumber(Hazard):
 
     def _called(self, node: cst.Call, facts: Facts, counters: Numbers) -> Iterator[Hit]:
         name = facts.names.of(node.func) or ""
+        joins = name in JOINS or (not name and code(node.func) == "sum")
+        held = growing_list(node, facts) if joins else None
+        if held is not None:
+            yield from self._grown(node, held, facts)
+            return
         if name.startswith("torch.") and name[6:] in SIZED:
             device = keyword(node, "device")
             if device is None or not is_accelerator(device.value, facts.context):
@@ -260,6 +269,17 @@ class StepNumber(Hazard):
         )
         if at < len(args) and facts.values.on_device(value) and counters.changes(args[at]):
             yield self._said(node, args[at], f"an argument of `{called}`", counters)
+
+    def _grown(self, node: cst.Call, held: cst.Name, facts: Facts) -> Iterator[Hit]:
+        """Yield what makes one tensor of a list that grows, in each turn of a loop, or in some."""
+        when = facts.steps.when(node)
+        if when is When.ELSEWHERE and evaluating_loop(node, facts) is None:
+            return
+        message = (
+            f"`{held.value}` gets one tensor more in each turn, and `{code(node)}` has as many operands: a "
+            "compilation for each; add to one tensor, `total += x.detach()`, and read that"
+        )
+        yield self.hit(node, message, Severity.INFO if when is When.SOMETIMES else self.severity)
 
     def _said(
         self, node: cst.CSTNode, number: cst.BaseExpression, what: str, numbers: Numbers

@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.launch import declares_local_rank
+from migrate.reading.replicas.single import is_of_one_process
 from migrate.reading.values.environment import OF_TORCHRUN, needed, sets
 from migrate.syntax.tree import string_value
 
@@ -131,8 +132,11 @@ class RankEnvironment(Hazard):
                 written = isinstance(facts.context.parent(above), cst.AssignTarget)
                 return facts.names.of(above.value) == "os.environ" and not written
             if isinstance(above, cst.Call):
-                asks = facts.names.of(above.func) in ("os.getenv", "os.environ.get")
-                return asks and not self._is_an_options_default(above, facts)
+                if facts.names.of(above.func) not in ("os.getenv", "os.environ.get"):
+                    return False
+                if is_of_one_process(above, string_value(node) or "", facts.context):
+                    return False
+                return not self._is_an_options_default(above, facts)
         return False
 
     def _is_an_options_default(self, asked: cst.Call, facts: Facts) -> bool:

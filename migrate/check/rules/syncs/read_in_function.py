@@ -10,7 +10,8 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import TENSORS
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
-from migrate.syntax.tree import dotted
+from migrate.reading.steps.metrics import ROOT, is_gathered, read_by_metric
+from migrate.syntax.tree import code, dotted
 
 
 class ReadInFunction(Hazard):
@@ -19,8 +20,12 @@ class ReadInFunction(Hazard):
     **Why.** The host waits for the device at every step, as it does for `.item()` in the loop itself; the
     line in the loop does not show it, and the function may lie in another file.
 
+    A metric of torchmetrics reads, too: MeanMetric and its like ask at each update whether a value is NaN,
+    and `compute()` gathers the states of all replicas.
+
     **What to do.** Let the function return tensors, and read them every N steps, where they are shown. Where
-    the loop itself reads (`meter.update(loss.item())`), `migrate rewrite --defer-reads` does that.
+    the loop itself reads (`meter.update(loss.item())`), `migrate rewrite --defer-reads` does that. Make an
+    aggregator of torchmetrics with `nan_strategy="disable"`, and compute every N steps.
     """
 
     code = "XLA208"
@@ -130,6 +135,33 @@ class ReadInFunction(Hazard):
                         print(mean_of_all(value))
             """
         ),
+        example(
+            """
+            import torch
+            import torch.distributed as dist
+            from torchmetrics import MeanMetric
+            from torchmetrics.classification import MulticlassAccuracy
+
+
+            def train(model, loader, optimizer):
+                dist.init_process_group("nccl")
+                mean = MeanMetric().cuda()
+                quiet = MeanMetric(nan_strategy="disable").cuda()
+                accuracy = MulticlassAccuracy(10).to("cuda")
+                for step, (x, y) in enumerate(loader):
+                    x, y = x.cuda(), y.cuda()
+                    output = model(x)
+                    loss = torch.nn.functional.cross_entropy(output, y)
+                    loss.backward()
+                    optimizer.step()
+                    mean.update(loss)  # XLA208
+                    quiet.update(loss)
+                    accuracy.update(output, y)
+                    print(accuracy.compute())  # XLA208
+                    if step % 100 == 0:
+                        print(quiet.compute())
+            """
+        ),
     )
     mended = example(
         """
@@ -156,6 +188,9 @@ class ReadInFunction(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one call of such a function."""
         assert isinstance(node, cst.Call)
+        if ROOT in facts.names.roots and (hits := list(self._metric(node, facts))):
+            yield from hits
+            return
         if not facts.context.effects.reads(node) or facts.steps.when(node) is not When.EVERY_STEP:
             return
         moves = facts.context.effects.moves(
@@ -174,6 +209,28 @@ class ReadInFunction(Hazard):
             )
             yield self.hit(node, message)
             return
+
+    def _metric(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
+        """Yield a call of a metric of torchmetrics in the step, or at every step."""
+        when = facts.steps.when(node)
+        if facts.guards.around(node) is not None:
+            return
+        if when is When.EVERY_STEP and is_gathered(node, facts):
+            message = (
+                f"`{code(node)}` gathers from all replicas at every step: compute every N steps"
+            )
+            yield self.hit(node, message)
+        read = read_by_metric(node, facts)
+        if read is None:
+            return
+        if when is When.STEP:
+            message = f"{read}: inside the step this cuts its graph in two; call it after the step"
+            yield self.hit(node, message, Severity.WARNING)
+        elif when is When.EVERY_STEP:
+            message = (
+                f"{read}: at every step the host waits for the device; every N steps, or at the end"
+            )
+            yield self.hit(node, message)
 
 
 def _is_on_device(arg: cst.Arg, facts: Facts) -> bool:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import Style
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.styles.vocabulary import Word
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import bind, code, string_value
+from migrate.syntax.tree import bind, code, last_part, string_value
 
 WORLD = frozenset({"mpi4py.MPI.COMM_WORLD"})
 ALONE = frozenset({"mpi4py.MPI.COMM_SELF"})
@@ -39,7 +40,8 @@ class Mpi(Rule):
     **When.** In code that runs in a replica.
 
     **Reported.** What is asked while a module is read or before the launch; other methods, and a
-    communicator that is passed on.
+    communicator that is passed on. The bytes of a file, which `xm.mesh_reduce` would send as Python integers:
+    read the file on every replica.
 
     Source: torch_xla 2.9, `torch_xla/core/xla_model.py` (run on two simulated replicas).
     """
@@ -120,6 +122,19 @@ class Mpi(Rule):
             from mpi4py import MPI
 
 
+            def share(path, size=2**30):
+                with open(path, "rb") as file:
+                    data = file.read()
+                for start in range(0, len(data), size):
+                    MPI.COMM_WORLD.bcast(data[start : start + size])
+            """,
+            "read the file on every replica",
+        ),
+        reported(
+            """
+            from mpi4py import MPI
+
+
             def gather(values):
                 return MPI.COMM_WORLD.gather(values)
             """,
@@ -134,6 +149,7 @@ class Mpi(Rule):
         elif isinstance(node, cst.Call):
             if _use(node, context) is not None and _in_replica(node, context):
                 yield self._edit(node, context)
+                yield from self._file(node, context)
         elif isinstance(node, cst.Attribute):
             if _use(node, context) is not None and _in_replica(node, context):
                 yield self._edit(node, context)
@@ -180,6 +196,17 @@ class Mpi(Rule):
 
         message = f"{code(node)} → mesh_reduce, with the value of replica {root}"
         return self.edit(node, replace, message, consumes=[node.func, *gone])
+
+    def _file(self, node: cst.Call, context: Workspace) -> Iterable[Finding]:
+        """Yield the broadcast of what was read from a file of bytes, or of a slice of it."""
+        at = _value_at(node) if _use(node, context) == "bcast" else None
+        if at is None or context.portable or not _is_file(node.args[at].value, context):
+            return
+        message = (
+            f"{code(node)}: mesh_reduce makes a Python integer of each byte, on each replica those of all: a "
+            "gigabyte takes eight on the host for each replica, and minutes; read the file on every replica"
+        )
+        yield from self.report(node, message, Severity.WARNING)
 
     def _by_shims(self, node: cst.Call, use: str, context: Workspace) -> Edit:
         """Return the edit of a call in the portable style."""
@@ -265,6 +292,40 @@ def _root(call: cst.Call) -> int | None:
 def _value_at(call: cst.Call) -> int | None:
     bound = bind(call, ("obj", "root")) or {}
     return call.args.index(bound["obj"]) if "obj" in bound else None
+
+
+def _is_file(value: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `value` is what was read from a file of bytes, or a slice of it."""
+    if isinstance(value, cst.Subscript):
+        return _is_file(value.value, context)
+    if isinstance(value, cst.Name):
+        bound = context.bound_values(value)
+        return any(isinstance(one, cst.Call) and _is_file(one, context) for one in bound)
+    if not isinstance(value, cst.Call) or not isinstance(value.func, cst.Attribute):
+        return False
+    if value.func.attr.value == "read_bytes":
+        return True
+    opened = value.func.value
+    if value.func.attr.value != "read" or value.args:
+        return False
+    made = [*_entered(opened, context)] if isinstance(opened, cst.Name) else [opened]
+    return any(isinstance(one, cst.Call) and _opens_bytes(one) for one in made)
+
+
+def _entered(name: cst.Name, context: Workspace) -> Iterator[cst.CSTNode | None]:
+    """Yield what `name` is bound to, also by the `with` around it."""
+    yield from context.bound_values(name)
+    for above in context.ancestors(name):
+        for item in above.items if isinstance(above, cst.With) else ():
+            if item.asname is not None and code(item.asname.name) == name.value:
+                yield item.item
+
+
+def _opens_bytes(call: cst.Call) -> bool:
+    """Whether `call` is `open(path, "rb")`, of Python or another library."""
+    if last_part(call.func) not in ("BlobFile", "open"):
+        return False
+    return any("b" in (string_value(arg.value) or "") for arg in call.args[1:])
 
 
 def _mentions(assign: cst.Assign, context: Workspace) -> list[cst.Name] | None:

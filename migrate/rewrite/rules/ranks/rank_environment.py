@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.catalogue.launchers import SCRIPT
 from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import Style
+from migrate.reading.replicas.single import is_of_one_process
 from migrate.reading.values.environment import access, environment_name, is_read, sets
 from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.styles.vocabulary import Word
@@ -31,7 +32,9 @@ class RankEnvironment(Rule):
     `int(os.environ["RANK"])` becomes `xr.global_ordinal()`.
 
     **Left alone.** Scripts that torchrun starts: the launcher that `launch-main` or `module-script` adds
-    sets the variables in each replica. Variables that the script sets itself.
+    sets the variables in each replica. Variables that the script sets itself. In a script of one process,
+    which no other file imports and which joins no process group, reads whose default says so:
+    `os.environ.get("WORLD_SIZE", "1")`.
 
     **Reported.** What is read before the launch; reads with a default and tests whether it is set, which
     choose how the script runs; and reads in a module that starts nothing: the script that imports it has
@@ -91,6 +94,21 @@ class RankEnvironment(Rule):
                 torch_xla.launch(worker)
             """
         ),
+        left_alone(
+            """
+            import os
+
+
+            def count(path):
+                if int(os.environ.get("WORLD_SIZE", 1)) > 1 or os.getenv("RANK", "0") != "0":
+                    raise SystemExit("one process only")
+                return len(open(path).readlines())
+
+
+            if __name__ == "__main__":
+                print(count("rows.txt"))
+            """
+        ),
         reported(
             """
             import os
@@ -133,6 +151,8 @@ class RankEnvironment(Rule):
         asked = context.vocabulary.say(WORDS[name])
         found = access(node, context)
         assert found is not None
+        if style is Style.NONE and is_of_one_process(found, name, context):
+            return
         if style is Style.NONE:
             message = (
                 f"{name} is not set by torch_xla.launch: the script that imports this has to set it in each "

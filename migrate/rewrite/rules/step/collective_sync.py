@@ -24,7 +24,8 @@ class CollectiveSync(Rule):
     average and what else is computed of the result right after it, once below several collectives in a row,
     and below the loop where the collectives are in one of their own. The call of a function of the script
     that returns such a value, or leaves it in its argument, counts as a collective. The call of a function,
-    also of another file, that uses an argument below such a test counts as a read.
+    also of another file, that uses an argument below such a test counts as a read. So does a part of the
+    result by the replica's index, `x[rank * n :]`: the collective would be in another graph on each replica.
 
     **Left alone.** Collectives in the step: the graph ends with it. Results that all replicas read first, or
     that meet `xm.save` or a rendezvous on the way. Everything with `--style portable`: the collectives of
@@ -198,7 +199,8 @@ class CollectiveSync(Rule):
         def replace(updated: cst.BaseStatement) -> cst.FlattenSentinel[cst.BaseStatement]:
             return cst.FlattenSentinel([updated, line])
 
-        message = f"{sync} below: some replicas alone read `{code(one.read)}`"
+        who = "each replica computes with its index" if one.by_index else "some replicas alone read"
+        message = f"{sync} below: {who} `{code(one.read)}`"
         return self.edit(place, replace, message)
 
 

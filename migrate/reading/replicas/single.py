@@ -1,0 +1,34 @@
+"""Scripts of one process, which read what a launcher sets for several."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.reading.replicas.launch import Style
+from migrate.reading.values.collectives import called
+from migrate.syntax.tree import code, string_value
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+
+
+def is_of_one_process(found: cst.CSTNode, name: str, context: Script) -> bool:
+    """Whether a script of one process reads the variable `name` with the default that is right for it.
+
+    It runs by itself, no other file imports it, and it joins no process group.
+    """
+    if not isinstance(found, cst.Call) or len(found.args) != 2:
+        return False
+    default = found.args[1].value
+    value = string_value(default) or (default.value if isinstance(default, cst.Integer) else None)
+    if value != ("1" if name.endswith("SIZE") else "0"):
+        return False
+    calls = context.calls
+    several = calls.imported or calls.joins or calls.distributed
+    if several or context.launch.style is not Style.NONE:
+        return False
+    if any(called(call, context) == "init_process_group" for call in context.all_of(cst.Call)):
+        return False
+    return any("__main__" in code(one.test) for one in context.all_of(cst.If))

@@ -1,0 +1,81 @@
+"""Lists of tensors that get one more in each turn of a loop, and become one tensor there.
+
+Source: torch_xla 2.9 (measured: `sum(losses)` and `torch.stack(losses)` compile for each length, a tensor to
+which each turn adds does not).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.catalogue.words import words
+from migrate.reading.steps.loops import Loop
+from migrate.syntax.tree import code
+
+if TYPE_CHECKING:
+    from migrate.reading.facts import Facts
+
+JOINS = frozenset(f"torch.{name}" for name in words("cat concat hstack stack vstack"))
+EMPTIES = frozenset({"[]", "deque()", "list()"})
+SHORTENS = words("clear pop popleft")
+
+
+def growing_list(call: cst.Call, facts: Facts) -> cst.Name | None:
+    """Return the list that `call` makes one tensor of, and that the loop around it appends to."""
+    held = call.args[0].value if call.args else None
+    loop = _loop_around(call, facts)
+    if not isinstance(held, cst.Name) or loop is None or not _joins(call, facts):
+        return None
+    given = facts.bindings.given(held)
+    if not given or any(one.value is None or code(one.value) not in EMPTIES for one in given):
+        return None
+    begun = [one.value for one in given if one.value is not None]
+    begun += [one for one in facts.context.mentions(held) if _shortens(one, facts)]
+    for one in begun:
+        within = _is_in(one, loop, facts)
+        if within and (_is_sometimes(call, loop, facts) or not _is_sometimes(one, loop, facts)):
+            return None  # it is as long in each turn that comes to the call
+    put = [one.value for one in facts.bindings.put_into(held) if _is_in(one.value, loop, facts)]
+    return held if any(map(facts.values.is_tensor, put)) else None
+
+
+def _joins(call: cst.Call, facts: Facts) -> bool:
+    if facts.names.of(call.func) in JOINS:
+        return True
+    return code(call.func) == "sum" and not facts.context.bindings(call.func)
+
+
+def _loop_around(node: cst.CSTNode, facts: Facts) -> Loop | None:
+    for above in facts.context.ancestors(node):
+        if isinstance(above, cst.FunctionDef | cst.Lambda | cst.ClassDef):
+            return None
+        if isinstance(above, cst.For | cst.While):
+            return above
+    return None
+
+
+def _is_in(node: cst.CSTNode, loop: Loop, facts: Facts) -> bool:
+    return any(above is loop.body for above in facts.context.ancestors(node))
+
+
+def _is_sometimes(node: cst.CSTNode, loop: Loop, facts: Facts) -> bool:
+    """Whether a condition in the turn of `loop` is around `node`."""
+    for above in facts.context.ancestors(node):
+        if above is loop.body:
+            return False
+        if isinstance(above, cst.If | cst.IfExp):
+            return True
+    return False
+
+
+def _shortens(mention: cst.CSTNode, facts: Facts) -> bool:
+    """Whether something leaves the list, or may: `losses.clear()`, `del losses[:]`, `losses[:] = []`."""
+    above = facts.context.parent(mention)
+    if isinstance(above, cst.Attribute):
+        return above.attr.value in SHORTENS
+    if isinstance(above, cst.Subscript):
+        around = facts.context.parent(above)
+        return isinstance(around, cst.Del | cst.AssignTarget)
+    return False

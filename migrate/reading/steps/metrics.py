@@ -1,0 +1,71 @@
+"""Metrics of torchmetrics that read values of the device, or that wait for the other replicas.
+
+Source: torchmetrics 1.8, `torchmetrics/aggregation.py` and `torchmetrics/metric.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.catalogue.words import words
+from migrate.syntax.tree import code, is_attribute_of_self, keyword, last_part, string_value
+
+if TYPE_CHECKING:
+    from migrate.reading.facts import Facts
+
+ROOT = "torchmetrics"
+# Each update asks whether a value is no number, unless `nan_strategy="disable"` is given.
+AGGREGATORS = words("CatMetric MaxMetric MeanMetric MinMetric RunningMean RunningSum SumMetric")
+UPDATES = words("forward update")
+COMPUTES = words("compute")
+MOVES = words("cuda to train eval")
+
+
+def read_by_metric(call: cst.Call, facts: Facts) -> str | None:
+    """Return what an update of a metric of torchmetrics reads; None for other calls."""
+    metric = _metric(call, UPDATES, facts)
+    if metric is None or last_part(metric.func) not in AGGREGATORS:
+        return None
+    strategy = keyword(metric, "nan_strategy")
+    if strategy is not None and string_value(strategy.value) == "disable":
+        return None
+    name = last_part(metric.func)
+    return f'{name} asks at each update whether a value is NaN, unless nan_strategy="disable"'
+
+
+def is_gathered(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call` is the `compute()` of a metric of torchmetrics, which gathers from all replicas."""
+    metric = _metric(call, COMPUTES, facts) if facts.context.calls.replicated else None
+    alone = keyword(metric, "sync_on_compute") if metric is not None else None
+    return metric is not None and (alone is None or code(alone.value) != "False")
+
+
+def _metric(call: cst.Call, methods: frozenset[str], facts: Facts) -> cst.Call | None:
+    """Return the call that makes the metric one of whose `methods` is called; `metric(x)` is its forward."""
+    func = call.func
+    if "forward" in methods and (made := next(_made(func, facts), None)) is not None:
+        return made
+    if isinstance(func, cst.Attribute) and func.attr.value in methods:
+        return next(_made(func.value, facts), None)
+    return None
+
+
+def _made(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.Call]:
+    """Yield the calls of torchmetrics that make the object `value`, also moved: `MeanMetric().to(device)`."""
+    given: list[cst.CSTNode | None] = [value]
+    if isinstance(value, cst.Name):
+        given = [*facts.context.bound_values(value)]
+    elif is_attribute_of_self(value):
+        given = [one for _, one in facts.context.attributes.get(value.attr.value, ())]
+    for made in given:
+        while (
+            isinstance(made, cst.Call)
+            and isinstance(made.func, cst.Attribute)
+            and made.func.attr.value in MOVES
+        ):
+            made = made.func.value
+        if isinstance(made, cst.Call) and (facts.names.of(made.func) or "").startswith(f"{ROOT}."):
+            yield made
