@@ -9,7 +9,7 @@ from typing import TypeGuard
 import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.check.rules.ranks.guarded_read import evaluates
+from migrate.check.rules.ranks.parting.evaluations import evaluates
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.replicas.wrapped import is_wrapped

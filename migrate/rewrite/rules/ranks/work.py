@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migrate.check.rules.ranks.guarded_read import computed_after, evaluates
+from migrate.check.rules.ranks.parting.evaluations import evaluates
+from migrate.check.rules.ranks.parting.unrun import computed_after
 from migrate.reading.facts import Facts
 from migrate.reading.flow.pending_values import is_description
 from migrate.reading.flow.reads import in_text, is_log

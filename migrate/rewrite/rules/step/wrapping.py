@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import libcst as cst
 
+from migrate.check.rules.ranks.guarded_read import GuardedRead
 from migrate.counts import many
 from migrate.reading.flow.dataflow import overlap
 from migrate.reading.flow.reads import Reads
@@ -143,15 +144,15 @@ class Wrapping:
                     " on some of the replicas only: their graphs part, and the program hangs; "
                     "move it below the block"
                 )
-            else:
-                decides = "it decides whether the step trains" if _decides(read, statement) else ""
-                because = why or decides
-                message += (
-                    f" ({because}): each step waits for it"
-                    if because
-                    else ": move it below the block"
-                )
-            self._findings.append(Finding(self.rule, read, message))
+                self._findings.append(Finding(self.rule, read, message, code=GuardedRead.code))
+                continue
+            because = why or (
+                "it decides whether the step trains" if _decides(read, statement) else ""
+            )
+            mend = (
+                f" ({because}): each step waits for it" if because else ": move it below the block"
+            )
+            self._findings.append(Finding(self.rule, read, message + mend))
 
     def _note(self, part: Arrangement) -> None:
         statements = part.body.statements
