@@ -12,7 +12,7 @@ from migrate.reading.replicas.first_replica import on_first, parts
 from migrate.reading.tree.tree import code, nodes
 
 if TYPE_CHECKING:
-    from migrate.rewrite.workspace import Workspace
+    from migrate.reading.script import Script
 
 
 class Side(Enum):
@@ -22,7 +22,12 @@ class Side(Enum):
     OTHERS = "the others"
 
 
-def is_met(barrier: cst.Call, halves: Sequence[cst.Call], context: Workspace) -> bool:
+def is_half(barrier: cst.Call, context: Script) -> bool:
+    """Whether a test of the rank in the same function decides which replicas come to `barrier`."""
+    return isinstance(context.guards.around(barrier), cst.If)
+
+
+def is_met(barrier: cst.Call, halves: Sequence[cst.Call], context: Script) -> bool:
     """Whether the replicas that do not come to `barrier` come to another of `halves` for it.
 
     Args:
@@ -39,7 +44,7 @@ def is_met(barrier: cst.Call, halves: Sequence[cst.Call], context: Workspace) ->
     return number < sum(one is not None and one is not own for one in sides)
 
 
-def side(barrier: cst.Call, context: Workspace) -> Side | None:
+def side(barrier: cst.Call, context: Script) -> Side | None:
     """Return which replicas come to `barrier`; None where the test of the rank does not say it."""
     guard = context.guards.around(barrier)
     if not isinstance(guard, cst.If):
@@ -56,7 +61,7 @@ def _is_in(node: cst.CSTNode, root: cst.CSTNode) -> bool:
     return any(inner is node for inner in nodes(root))
 
 
-def _passing(test: cst.BaseExpression, context: Workspace) -> Side | None:
+def _passing(test: cst.BaseExpression, context: Script) -> Side | None:
     """Return which replicas pass `test`."""
     if on_first(test, context) is not None:
         return Side.FIRST
@@ -65,7 +70,7 @@ def _passing(test: cst.BaseExpression, context: Workspace) -> Side | None:
     return Side.OTHERS if all_but_first else None
 
 
-def _stops_first(part: cst.BaseExpression, context: Workspace) -> bool:
+def _stops_first(part: cst.BaseExpression, context: Script) -> bool:
     """Whether all replicas but the first pass `part`: `rank != 0`, `rank > 0`, `not is_main()`, `rank`."""
     if isinstance(part, cst.UnaryOperation):
         return on_first(part.expression, context) is not None
