@@ -19,6 +19,7 @@ _BEFORE = {
 OLD_NAMES = {
     "compile-backend": "XLA806",
     "device-ids": "XLA824",
+    "foreach-clip": "XLA812",
 }
 
 
