@@ -146,7 +146,7 @@ class _Places:
             note.line,
             max(end, note.column + 1),
             code_of(note),
-            _names().get(note.rule, note.rule),
+            _names().get(note.own_code or note.rule, note.rule),
             severity,
             note.wrong or note.message,
             note.cell,
@@ -183,8 +183,9 @@ def _fix(hazard: Finding, edits: Iterable[Note]) -> Fix:
 
 @cache
 def _names() -> Mapping[str, str]:
-    """The names of the hazards by their codes."""
-    return {hazard.code: hazard.name for hazard in all_hazards()}
+    """The names of the hazards, and of the rules that are no hazards, by their codes."""
+    rules = {rule.code: rule.name for rule in reversed(all_rules())}
+    return rules | {hazard.code: hazard.name for hazard in all_hazards()}
 
 
 @cache

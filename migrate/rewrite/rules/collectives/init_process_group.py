@@ -60,6 +60,7 @@ class InitProcessGroup(Rule):
 
     name = "init-process-group"
     code = "XLA823"
+    beside_frameworks = True
     stage = Stage.LAUNCH
     nodes = (cst.Call,)
     examples = (

@@ -36,6 +36,7 @@ class FusedOptimizer(Rule):
 
     name = "fused-optimizer"
     code = "XLA807"
+    beside_frameworks = True
     nodes = (cst.Call, cst.Dict)
     words = "fused|capturable"
     examples = (

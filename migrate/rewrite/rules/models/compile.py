@@ -46,6 +46,7 @@ class Compile(Rule):
 
     name = "compile"
     code = "XLA806"
+    beside_frameworks = True
     nodes = (
         cst.Call,
         cst.Decorator,

@@ -73,6 +73,7 @@ class Ddp(Rule):
 
     name = "ddp"
     code = "XLA824"
+    beside_frameworks = True
     stage = Stage.DEVICE
     nodes = (cst.Call,)
     examples = (

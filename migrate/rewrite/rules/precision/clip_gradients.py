@@ -48,6 +48,7 @@ class ClipGradients(Rule):
 
     name = "clip-gradients"
     code = "XLA812"
+    beside_frameworks = True
     nodes = (cst.Call,)
     words = f"foreach|{spelled([*TAKES_FOREACH, NORM])}"
     examples = (
