@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Severity
 from migrate.reading.tree.tree import bind, code, keyword, last_part, nodes_of
-from migrate.reading.values.devices import LOADERS, Kind
+from migrate.reading.values.devices import LOADERS, Kind, is_accelerator
 from migrate.reading.values.words import LOADED
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
@@ -231,6 +231,8 @@ class MapLocation(Rule):
     ) -> Iterable[Edit | Finding]:
         if _is_cpu(value, context):
             return
+        if context.calls.led is not None and not _is_accelerators(call, value, context):
+            return  # whatever device the framework gives
         if isinstance(value, cst.Name) and context.devices.is_load_location(value):
             return  # its assignment is edited
         if _says_where(value, context) and _loads_by_shims(call, context):
@@ -341,6 +343,17 @@ def _says_where(value: cst.BaseExpression, context: Workspace) -> bool:
     last = value.func if isinstance(value, cst.Call) else value
     name = last.attr.value if isinstance(last, cst.Attribute) else code(last)
     return "dev" in name.lower()
+
+
+def _is_accelerators(call: cst.Call, value: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `value` certainly is no device of the host: one that it spells, or that of Accelerate."""
+    if context.place(call) in context.calls.loading_to_device:
+        return True
+    if isinstance(value, cst.Dict):
+        return any(_is_accelerators(call, one.value, context) for one in value.elements)
+    if isinstance(value, cst.Lambda):
+        return _says_where(value, context)
+    return not isinstance(value, cst.Name) and is_accelerator(value, context)
 
 
 def _is_storage(body: cst.BaseExpression, storage: cst.Param) -> bool:
