@@ -20,6 +20,7 @@ OLD_NAMES = {
     "compile-backend": "XLA806",
     "device-ids": "XLA824",
     "foreach-clip": "XLA812",
+    "half-precision": "XLA502",
     "load": "XLA817",
 }
 

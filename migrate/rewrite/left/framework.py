@@ -14,7 +14,7 @@ from migrate.reading.replicas.launch import Style
 from migrate.reading.tree.tree import code, is_none, keyword, nodes_of
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.rule import Edit, Finding, Wrap
-from migrate.rewrite.rules import rules_by_name
+from migrate.rewrite.rules import all_rules, rules_by_name
 from migrate.rewrite.workspace import Workspace
 
 RULE = "frameworks"
@@ -86,9 +86,10 @@ def _beside(found: Plan, cuda: Container[int]) -> Iterator[Finding]:
         found: what the rules would have done.
         cuda: the lines that the finding of the file names.
     """
+    codes = {rule.code for rule in all_rules() if rule.beside_frameworks}
     for one in (*found.edits, *found.findings):
         rule = rules_by_name().get(one.rule)
-        if rule is None or not rule.beside_frameworks or isinstance(one, Wrap):
+        if rule is None or isinstance(one, Wrap) or (one.code or rule.code) not in codes:
             continue
         if isinstance(one, Edit):
             how_bad = one.severity or rule.edited
