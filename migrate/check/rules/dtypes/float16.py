@@ -15,6 +15,7 @@ from migrate.reading.values.region_arguments import is_type_of_options
 
 # Names and dictionaries by which a type goes to its region, at most.
 DEEPEST = 4
+FLOAT16 = "a TPU computes in bfloat16, float16 needs a loss scaler: bfloat16, without one"
 BY_SHIMS = frozenset({"shims.autocast", "shims.autocast_dtype"})
 NAMES = frozenset({"torch.float16", "torch.half", "torch.HalfTensor", "torch.cuda.HalfTensor"})
 
@@ -89,10 +90,9 @@ class Float16(Hazard):
         what = self._what(node, facts)
         if what is None:
             return
-        message = "a TPU computes in bfloat16, float16 needs a loss scaler: bfloat16, without one"
         elsewhere = facts.exports or _is_fetched(node, facts) or only_with_cuda(node, facts)
         severity = Severity.INFO if elsewhere else self.severity
-        yield self.hit(node, f"{what}: {message}", severity)
+        yield self.hit(node, f"{what}: {FLOAT16}", severity)
 
     def _what(self, node: cst.CSTNode, facts: Facts) -> str | None:
         if isinstance(node, cst.Call):
