@@ -22,6 +22,7 @@ OLD_NAMES = {
     "foreach-clip": "XLA812",
     "half-precision": "XLA502",
     "load": "XLA817",
+    "seed": "XLA813",
 }
 
 

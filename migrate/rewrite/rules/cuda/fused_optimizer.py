@@ -171,14 +171,14 @@ class FusedOptimizer(Rule):
             listed = ", ".join(
                 code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in gone
             )
-            fused = [code(arg.value) for arg in gone if arg is keyword(node, "fused")]
+            values = [code(arg.value) for arg in gone if arg is keyword(node, "fused")]
             yield self.edit(
                 node,
                 replace,
                 f"without {listed}: XLA fuses the step",
                 consumes=written,
-                wrong=f"fused={fused[0]} raises on XLA: leave it out" if fused else "",
-                severity=None if fused else Severity.INFO,
+                wrong=f"fused={values[0]} raises on XLA: leave it out" if values else "",
+                severity=None if values else Severity.INFO,
             )
 
     def _own(self, call: cst.Call, context: Workspace) -> Iterable[Finding]:
