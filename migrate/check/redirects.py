@@ -1,4 +1,4 @@
-"""Codes that were divided: what names the old code in a comment or a configuration means the new ones too."""
+"""What codes were called before: a comment, a configuration or `--explain` may still say so."""
 
 from __future__ import annotations
 
@@ -13,6 +13,16 @@ _BEFORE = {
     "XLA828": "XLA801",  # cuda-streams
     "XLA832": "XLA801",  # cuda-timing
     "XLA833": "XLA801",  # typed-tensors
+}
+
+# The code of a name that `--explain` knew before a rule took its place.
+OLD_NAMES = {
+    "compile-backend": "XLA806",
+    "device-ids": "XLA824",
+    "foreach-clip": "XLA812",
+    "half-precision": "XLA502",
+    "load": "XLA817",
+    "seed": "XLA813",
 }
 
 

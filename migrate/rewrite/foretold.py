@@ -112,10 +112,13 @@ def _joined(mended: _Mended, hazards: Sequence[Finding], config: Config) -> Iter
             found.append(replace(hazard, fix=fix))
         elif (hazard.cell, hazard.line) not in done.comments.used:
             found.append(hazard)
-    by_hazard = {(one.cell, one.line, rule) for one in gone for rule in _rules_of(one.code)}
+    by_hazard = {
+        (one.cell, one.line, said) for one in gone for said in (one.code, *_rules_of(one.code))
+    }
     for note in dict.fromkeys(done.edits):
         rule, code = rules_by_name().get(note.rule), code_of(note)
-        if rule is None or (note.cell, note.line, note.rule) in by_hazard:
+        said = by_hazard & {(note.cell, note.line, one) for one in (code, note.rule)}
+        if rule is None or said:
             continue
         if config.selects(code) and not done.comments.silence(code, (note.cell, note.line)):
             severity = config.severity(code, note.unedited or rule.edited)
@@ -146,7 +149,7 @@ class _Places:
             note.line,
             max(end, note.column + 1),
             code_of(note),
-            _names().get(note.rule, note.rule),
+            _names().get(note.own_code or note.rule, note.rule),
             severity,
             note.wrong or note.message,
             note.cell,
@@ -183,8 +186,9 @@ def _fix(hazard: Finding, edits: Iterable[Note]) -> Fix:
 
 @cache
 def _names() -> Mapping[str, str]:
-    """The names of the hazards by their codes."""
-    return {hazard.code: hazard.name for hazard in all_hazards()}
+    """The names of the hazards, and of the rules that are no hazards, by their codes."""
+    rules = {rule.code: rule.name for rule in reversed(all_rules())}
+    return rules | {hazard.code: hazard.name for hazard in all_hazards()}
 
 
 @cache

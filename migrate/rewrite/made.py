@@ -108,9 +108,15 @@ def notes_on(found: Plan, items: Sequence[Edit | Wrap | Finding]) -> tuple[Note,
         position = found.context.position(item.node)
         note = Note(position.line, position.column + 1, item.rule, item.message)
         if isinstance(item, Finding):
-            note = replace(note, severity=item.severity, own_code=item.code, subject=item.subject)
+            note = replace(
+                note,
+                severity=item.severity,
+                own_code=item.code,
+                subject=item.subject,
+                is_hint=item.is_hint,
+            )
         elif isinstance(item, Edit):
-            note = replace(note, wrong=item.wrong, unedited=item.severity)
+            note = replace(note, wrong=item.wrong, unedited=item.severity, own_code=item.code)
         notes.append(note)
     return tuple(notes)
 

@@ -115,6 +115,8 @@ class Rule(ABC):
     after: ClassVar[bool] = (
         False  # whether it looks at what the other rules have made of the script
     )
+    # Whether its construct is as wrong in a script whose training a framework runs, which stays as it is.
+    beside_frameworks: ClassVar[bool] = False
     stage: ClassVar[Stage] = Stage.REST  # when its findings are to be mended
     # The work that its findings ask for, where it is another kind than its package's.
     work: ClassVar[Work | None] = None
@@ -144,6 +146,7 @@ class Rule(ABC):
         consumes: Iterable[cst.CSTNode] = (),
         wrong: str = "",
         severity: Severity | None = None,
+        code: str = "",
     ) -> Edit:
         """Return an edit of `node` in this rule's name.
 
@@ -151,8 +154,9 @@ class Rule(ABC):
             node, replace, message, consumes: as `Edit` has them.
             wrong: what happens on a TPU without the edit, and what to do.
             severity: how bad that is, where it is not the rule's usual.
+            code: of the construct, where it is not the rule's own.
         """
-        return Edit(self.name, node, replace, message, tuple(consumes), wrong, severity)
+        return Edit(self.name, node, replace, message, tuple(consumes), wrong, severity, code)
 
     def report(
         self,
@@ -162,6 +166,7 @@ class Rule(ABC):
         *,
         subject: str = "",
         code: str = "",
+        is_hint: bool = False,
     ) -> Iterator[Finding]:
         """Yield a finding at `node` in this rule's name, as bad as the rule's usually are by default.
 
@@ -171,5 +176,7 @@ class Rule(ABC):
             severity: how bad that is.
             subject: the name of what is reported, as the catalogue has it.
             code: of the hazard that this is, where it is not the rule's own.
+            is_hint: whether it costs so little that `migrate check` alone shows it.
         """
-        yield Finding(self.name, node, message, severity or self.severity, code, subject)
+        how_bad = severity or self.severity
+        yield Finding(self.name, node, message, how_bad, code, subject, is_hint)

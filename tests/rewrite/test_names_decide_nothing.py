@@ -11,6 +11,7 @@ import pytest
 from migrate.check.config import Config
 from migrate.check.file import check_file
 from migrate.reading.tree.source import parse
+from migrate.rewrite.foretold import findings_of
 from migrate.rewrite.options import Options
 from migrate.rewrite.story import rewrite_source
 
@@ -166,4 +167,4 @@ def test_a_checkpoint_is_known_by_its_use(name: str, tmp_path: Path) -> None:
         f"import torch\n\n\ndef resume(path, net):\n    {name} = torch.load(path)\n"
         f"    net.load_state_dict({name}['x'])\n    return net.cuda()\n"
     )
-    assert "XLA817" in {hit.code for hit in check_file(path, Config())}
+    assert "XLA817" in {hit.code for hit in findings_of([path], Config())[1]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from migrate.check.redirects import OLD_NAMES
 from migrate.check.rules import all_hazards
 from migrate.check.severity import Severity
 from migrate.errors import MigrateError
@@ -30,7 +31,8 @@ def explanation(code: str) -> str:
     """
     if code.lower() == "list":
         return "\n".join(sorted(_listed()))
-    upper, lower = code.upper(), code.lower()
+    lower = code.lower()
+    upper = OLD_NAMES.get(lower, code.upper())
     pages = [hazard_page(one) for one in all_hazards() if one.code == upper or one.name == lower]
     pages += [rule_page(one) for one in all_rules() if one.code == upper or one.name == lower]
     if not pages:

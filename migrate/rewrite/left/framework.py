@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from dataclasses import replace
 
 import libcst as cst
 import libcst.matchers as m
 
+from migrate.check.hazard import Severity
 from migrate.reading.catalogue import catalogue
 from migrate.reading.replicas.launch import Style
 from migrate.reading.tree.tree import code, is_none, keyword, nodes_of
 from migrate.rewrite.plan import Plan
-from migrate.rewrite.rule import Finding
+from migrate.rewrite.rule import Edit, Finding, Wrap
+from migrate.rewrite.rules import all_rules, rules_by_name
 from migrate.rewrite.workspace import Workspace
 
 RULE = "frameworks"
@@ -73,6 +76,26 @@ def left_to_framework(found: Plan, user: str) -> Iterator[Finding]:
             f"a framework runs the training of {user or 'this script'}: this file is left as it is"
         )
         yield Finding(RULE, place, f"{message}{yours}")
+    yield from _beside(found, cuda)
+
+
+def _beside(found: Plan, cuda: Container[int]) -> Iterator[Finding]:
+    """Yield what is as wrong where a framework runs the training; on the lines that are named, as a hint.
+
+    Args:
+        found: what the rules would have done.
+        cuda: the lines that the finding of the file names.
+    """
+    codes = {rule.code for rule in all_rules() if rule.beside_frameworks}
+    for one in (*found.edits, *found.findings):
+        rule = rules_by_name().get(one.rule)
+        if rule is None or isinstance(one, Wrap) or (one.code or rule.code) not in codes:
+            continue
+        if isinstance(one, Edit):
+            how_bad = one.severity or rule.edited
+            one = Finding(one.rule, one.node, one.wrong or one.message, how_bad, one.code)
+        named = found.context.position(one.node).line in cuda
+        yield replace(one, is_hint=named or one.severity is Severity.INFO)
 
 
 def _leaves_script(finding: Finding) -> bool:

@@ -24,7 +24,7 @@ class DeviceType(Hazard):
     code = "XLA702"
     name = "device-type"
     severity = Severity.WARNING
-    spoken_by = ("device-types", "device", "half-precision", "cuda-available")
+    spoken_by = ("device-types", "device", "cuda-available")
     nodes = (cst.Comparison,)
     examples = (
         example(

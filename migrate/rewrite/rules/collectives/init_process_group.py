@@ -11,9 +11,19 @@ from migrate.reading.tree.tree import bind, code, string_value
 from migrate.reading.values.collectives import TENSORS, called
 from migrate.reading.values.values import is_option, option_names
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
+from migrate.rewrite.rule import (
+    Edit,
+    Finding,
+    Rule,
+    Stage,
+    checked,
+    left_alone,
+    reported,
+    rewritten,
+)
 from migrate.rewrite.workspace import Workspace
 
+NO_NCCL = 'there is no NCCL on a TPU, it raises: "xla", init_method="xla://"'
 PARAMETERS = (
     "backend",
     "init_method",
@@ -50,6 +60,7 @@ class InitProcessGroup(Rule):
 
     name = "init-process-group"
     code = "XLA823"
+    beside_frameworks = True
     stage = Stage.LAUNCH
     nodes = (cst.Call,)
     examples = (
@@ -145,6 +156,16 @@ class InitProcessGroup(Rule):
             """,
             "tensors on the CPU",
         ),
+        checked(
+            """
+            import torch.distributed as dist
+
+            dist.init_process_group("nccl")  # XLA823
+            dist.init_process_group(backend="cuda:nccl,cpu:gloo")  # XLA823
+            dist.init_process_group("xla", init_method="xla://")
+            dist.new_group(backend="gloo")
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -209,6 +230,7 @@ class InitProcessGroup(Rule):
             self._replacement(node, context, bound),
             message,
             consumes=[*gone, *_list(backend)],
+            wrong=NO_NCCL if "nccl" in (string_value(backend) or "") else "",
         )
 
     def _by_shims(self, node: cst.Call, context: Workspace, bound: dict[str, cst.Arg]) -> Edit:

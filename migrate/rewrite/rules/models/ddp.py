@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import libcst as cst
 
@@ -12,7 +12,16 @@ from migrate.reading.tree.tree import bind, code
 from migrate.reading.values.devices import device_argument
 from migrate.reading.values.words import DEVICE_NAME
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
+from migrate.rewrite.rule import (
+    Edit,
+    Finding,
+    Rule,
+    Stage,
+    checked,
+    left_alone,
+    reported,
+    rewritten,
+)
 from migrate.rewrite.rules.models.ddp_options import DdpOptions
 from migrate.rewrite.workspace import Workspace
 
@@ -64,6 +73,7 @@ class Ddp(Rule):
 
     name = "ddp"
     code = "XLA824"
+    beside_frameworks = True
     stage = Stage.DEVICE
     nodes = (cst.Call,)
     examples = (
@@ -195,6 +205,17 @@ class Ddp(Rule):
             """,
             "no device ids are among",
         ),
+        checked(
+            """
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def wrap(model, rank, inner):
+                model.to("xla")
+                inner = DDP(inner, device_ids=None)  # XLA824 info
+                return inner, DDP(model, device_ids=[rank], output_device=rank)  # XLA824
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -254,7 +275,21 @@ class Ddp(Rule):
         message = "DistributedDataParallel without device ids"
         if adds_view:
             message += ", gradients as views of the buckets"
-        yield self.edit(node, replace, message, consumes=gone)
+        wrong, severity = self._wrong(bound, options)
+        yield self.edit(node, replace, message, consumes=gone, wrong=wrong, severity=severity)
+
+    def _wrong(
+        self, bound: Mapping[str, cst.Arg], options: DdpOptions
+    ) -> tuple[str, Severity | None]:
+        """Return what a construction comes to without its edit, and how bad that is."""
+        given = list(options.emptied)
+        given += [bound[name] for name in DDP_DEVICES if name in bound]
+        told = [arg.value for arg in given if code(arg.value) != "None"]
+        if not told:
+            return "", Severity.INFO
+        ids = bound.get("device_ids")
+        what = f"device_ids={code(ids.value)}" if ids is not None else code(told[0])
+        return f"{what} fails in forward: leave it out", None
 
     def _by_shims(
         self, node: cst.Call, bound: dict[str, cst.Arg], last: list[int], context: Workspace
@@ -314,7 +349,8 @@ class Ddp(Rule):
             return with_args(updated, [updated.args[index] for index in kept])
 
         message = f"{code(choice)}: without device ids; see that the other class does not need them"
-        yield self.edit(node, replace, message, consumes=gone)
+        wrong = "device_ids fails in DistributedDataParallel's forward: leave it out"
+        yield self.edit(node, replace, message, consumes=gone, wrong=wrong)
 
 
 def _moves_to_a_named_device(context: Workspace) -> bool:
