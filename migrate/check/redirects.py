@@ -19,6 +19,7 @@ _BEFORE = {
 OLD_NAMES = {
     "compile-backend": "XLA806",
     "device-ids": "XLA824",
+    "device-type": "XLA702",
     "foreach-clip": "XLA812",
     "half-precision": "XLA502",
     "load": "XLA817",

@@ -115,7 +115,11 @@ def _joined(mended: _Mended, hazards: Sequence[Finding], config: Config) -> Iter
     by_hazard = {
         (one.cell, one.line, said) for one in gone for said in (one.code, *_rules_of(one.code))
     }
-    for note in dict.fromkeys(done.edits):
+    each = {
+        (one.cell, one.line, code_of(one), one.wrong or one.message): one
+        for one in done.edits[::-1]
+    }
+    for note in reversed(each.values()):  # of several edits of a line that are as wrong, the first
         rule, code = rules_by_name().get(note.rule), code_of(note)
         said = by_hazard & {(note.cell, note.line, one) for one in (code, note.rule)}
         if rule is None or said:
