@@ -22,7 +22,9 @@ OLD_NAMES = {
     "foreach-clip": "XLA812",
     "half-precision": "XLA502",
     "load": "XLA817",
+    "optimizer-before-move": "XLA805",
     "seed": "XLA813",
+    "weight-tie": "XLA818",
 }
 
 
