@@ -20,6 +20,8 @@ OLD_NAMES = {
     "compile-backend": "XLA806",
     "device-ids": "XLA824",
     "foreach-clip": "XLA812",
+    "gone-from-torch-xla": "XLA819",
+    "half-array": "XLA870",
     "half-precision": "XLA502",
     "load": "XLA817",
     "optimizer-before-move": "XLA805",
