@@ -45,7 +45,7 @@ def _checked_by(code: str) -> str:
     """Return a code, linked to the page of its hazard, else of its rule."""
     if not code or code in {hazard.code for hazard in all_hazards()}:
         return f"[{code}](hazards/{code}.md)" if code else ""
-    rule = next(rule for rule in all_rules() if rule.code == code)
+    rule = next(rule for rule in all_rules() if code in rule.codes)
     return f"[{code}](rules/{rule.name}.md)"
 
 

@@ -21,9 +21,13 @@ OLD_NAMES = {
     "device-ids": "XLA824",
     "device-type": "XLA702",
     "foreach-clip": "XLA812",
+    "gone-from-torch-xla": "XLA819",
+    "half-array": "XLA870",
     "half-precision": "XLA502",
     "load": "XLA817",
+    "optimizer-before-move": "XLA805",
     "seed": "XLA813",
+    "weight-tie": "XLA818",
 }
 
 

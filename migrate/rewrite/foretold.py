@@ -191,7 +191,7 @@ def _fix(hazard: Finding, edits: Iterable[Note]) -> Fix:
 @cache
 def _names() -> Mapping[str, str]:
     """The names of the hazards, and of the rules that are no hazards, by their codes."""
-    rules = {rule.code: rule.name for rule in reversed(all_rules())}
+    rules = {code: name for rule in reversed(all_rules()) for code, name in rule.codes.items()}
     return rules | {hazard.code: hazard.name for hazard in all_hazards()}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, ClassVar
@@ -103,6 +103,7 @@ class Rule(ABC):
 
     name: ClassVar[str]
     code: ClassVar[str]  # that of the hazard that it mends, where there is one
+    also: ClassVar[tuple[tuple[str, str], ...]] = ()  # further codes that it has, and their names
     safety: ClassVar[Safety] = Safety.SAFE
     severity: ClassVar[Severity] = Severity.ERROR  # of its findings, where they do not say another
     edited: ClassVar[Severity] = Severity.ERROR  # of what it edits, were that left as it is
@@ -132,6 +133,11 @@ class Rule(ABC):
             raise TypeError(f"rule {cls.__name__} has no example: {', '.join(missing)}")
         if not re.fullmatch(r"XLA[1-8]\d\d", getattr(cls, "code", "")):
             raise TypeError(f"rule {cls.__name__} has no code")
+
+    @property
+    def codes(self) -> Mapping[str, str]:
+        """The names of its codes, by the codes; its own code is the first."""
+        return {self.code: self.name, **dict(self.also)}
 
     @abstractmethod
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Wrap | Finding]:

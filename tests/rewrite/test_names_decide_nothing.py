@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from migrate.check.config import Config
-from migrate.check.file import check_file
 from migrate.reading.tree.source import parse
 from migrate.rewrite.foretold import findings_of
 from migrate.rewrite.options import Options
@@ -98,9 +97,9 @@ def shape(text: str) -> list[str]:
 def test_check_says_the_same(names: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(TRAINS)
-    expected = [(hit.code, hit.line) for hit in check_file(path, Config())]
+    expected = [(hit.code, hit.line) for hit in findings_of([path], Config())[1]]
     path.write_text(renamed(TRAINS, names))
-    assert [(hit.code, hit.line) for hit in check_file(path, Config())] == expected
+    assert [(hit.code, hit.line) for hit in findings_of([path], Config())[1]] == expected
     assert "XLA805" in {code for code, _ in expected}
 
 

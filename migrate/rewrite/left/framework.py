@@ -86,7 +86,7 @@ def _beside(found: Plan, cuda: Container[int]) -> Iterator[Finding]:
         found: what the rules would have done.
         cuda: the lines that the finding of the file names.
     """
-    codes = {rule.code for rule in all_rules() if rule.beside_frameworks}
+    codes = {code for rule in all_rules() if rule.beside_frameworks for code in rule.codes}
     for one in (*found.edits, *found.findings):
         rule = rules_by_name().get(one.rule)
         if rule is None or isinstance(one, Wrap) or (one.code or rule.code) not in codes:

@@ -391,7 +391,13 @@ class Autocast(Rule):
         message = f"{code(call)} → torch.autocast for XLA in {'float32' if wide else 'bfloat16'}"
         severity = Severity.INFO if off else None
         yield self.edit(
-            call, replace, message, consumes=gone, wrong="" if off else FOR_CUDA, severity=severity
+            call,
+            replace,
+            message,
+            consumes=gone,
+            wrong="" if off else FOR_CUDA,
+            severity=severity,
+            code="XLA819" if context.qualified_name(named) == "torch_xla.amp.autocast" else "",
         )
 
     def _widened(self, body: cst.BaseSuite, context: Workspace) -> Edit:
