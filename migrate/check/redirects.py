@@ -17,6 +17,7 @@ _BEFORE = {
 
 # The code of a name that `--explain` knew before a rule took its place.
 OLD_NAMES = {
+    "backend-check": "XLA703",
     "compile-backend": "XLA806",
     "device-ids": "XLA824",
     "device-type": "XLA702",
