@@ -44,10 +44,9 @@ def train(model, loader, optimizer):
 """
 
 
-def left(before: str, after: str, spoken: list[tuple[int, int, str, str]]) -> tuple[Left, ...]:
+def left(before: str, after: str, spoken: list[Note]) -> tuple[Left, ...]:
     source = parse(inspect.cleandoc(after).encode() + b"\n", Path("script.py"))
-    notes = [Note(*one) for one in spoken]
-    found = after_rewrite(inspect.cleandoc(before) + "\n", Facts(Script(source)), notes)
+    found = after_rewrite(inspect.cleandoc(before) + "\n", Facts(Script(source)), spoken)
     return tuple(one for one in found if not one.is_hint)
 
 
@@ -62,10 +61,11 @@ def test_what_the_rewrite_reports_is_not_said_twice() -> None:
     after = AFTER.replace("x.nonzero()", "loss_of(x, x.mean().item())")
     (one,) = left(before, after, [])
     assert one.code == "XLA201"
-    assert left(before, after, [(one.line, one.column, "step", "")]) == ()
-    assert left(before, after, [(one.line, one.column, "unhandled", "")]) == ()
-    assert left(before, after, [(one.line, 1, "unhandled", "")]) == (one,)
-    assert left(before, after, [(one.line, one.column, "ddp", "")]) == (one,)
+    assert left(before, after, [Note(one.line, one.column, "step", "", own_code="XLA201")]) == ()
+    assert left(before, after, [Note(one.line, one.column, "step", "")]) == (one,)
+    assert left(before, after, [Note(one.line, one.column, "unhandled", "")]) == ()
+    assert left(before, after, [Note(one.line, 1, "unhandled", "")]) == (one,)
+    assert left(before, after, [Note(one.line, one.column, "ddp", "")]) == (one,)
 
 
 def test_a_line_in_the_message_is_that_of_the_original() -> None:
@@ -82,7 +82,8 @@ def test_an_import_is_not_named_beside_its_uses() -> None:
     script = "from apex import amp\n\namp.half_function(f)\n"
     (one,) = left(script, script, [])
     assert (one.code, one.line) == ("XLA404", 1)
-    assert left(script, script, [(3, 1, "unhandled", "apex.amp.half_function: needs CUDA")]) == ()
+    said = Note(3, 1, "unhandled", "apex.amp.half_function: needs CUDA")
+    assert left(script, script, [said]) == ()
 
 
 def test_what_only_costs_once_is_not_work_left_to_do() -> None:
