@@ -28,6 +28,8 @@ class Edit:
             is empty, `message` says it.
         severity: how bad that is; None: as the rule says (`Rule.edited`).
         code: its code where that is not the rule's.
+        yields: whether it is not made where another edit speaks of the node.
+        names_device: whether it writes the XLA device, which torch knows where torch_xla is imported.
     """
 
     rule: str
@@ -38,6 +40,8 @@ class Edit:
     wrong: str = ""
     severity: Severity | None = None
     code: str = ""
+    yields: bool = False
+    names_device: bool = False
 
 
 class Run(list[cst.BaseStatement]):

@@ -118,6 +118,10 @@ class Rule(ABC):
     )
     # Whether its construct is as wrong in a script whose training a framework runs, which stays as it is.
     beside_frameworks: ClassVar[bool] = False
+    # Literals whose edit is not made where another one speaks of them, and whether its edits write the XLA
+    # device: see `Edit`.
+    yields: ClassVar[tuple[type[cst.CSTNode], ...]] = ()
+    names_device: ClassVar[bool] = False
     stage: ClassVar[Stage] = Stage.REST  # when its findings are to be mended
     # The work that its findings ask for, where it is another kind than its package's.
     work: ClassVar[Work | None] = None
@@ -162,7 +166,18 @@ class Rule(ABC):
             severity: how bad that is, where it is not the rule's usual.
             code: of the construct, where it is not the rule's own.
         """
-        return Edit(self.name, node, replace, message, tuple(consumes), wrong, severity, code)
+        return Edit(
+            self.name,
+            node,
+            replace,
+            message,
+            tuple(consumes),
+            wrong,
+            severity,
+            code,
+            isinstance(node, self.yields),
+            self.names_device,
+        )
 
     def report(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 import libcst as cst
@@ -447,7 +448,9 @@ class CudaAvailable(Rule):
             return parenthesised(taken if own is None else own, updated)
 
         message = f"`{code(node)}` is decided: {code(left if own is None else own)}"
-        yield self.edit(node, replace, message, consumes=gone)
+        edit = self.edit(node, replace, message, consumes=gone)
+        # The type that a decided choice of CUDA comes to is a device, too.
+        yield dataclasses.replace(edit, names_device=string_value(node.body) == "cuda")
 
     def _assert(
         self, node: cst.Assert, test: cst.BaseExpression, answer: Answer, context: Workspace

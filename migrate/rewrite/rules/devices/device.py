@@ -89,6 +89,8 @@ class Device(Rule):
     """
 
     name = "device"
+    names_device = True
+    yields = (cst.SimpleString, cst.Integer)
     code = "XLA724"
     stage = Stage.DEVICE
     nodes = (

@@ -32,6 +32,7 @@ class TypedTensors(Rule):
     """
 
     name = "typed-tensors"
+    names_device = True
     code = "XLA833"
     nodes = (cst.Call, cst.Attribute, cst.Name)
     of_names = True
