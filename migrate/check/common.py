@@ -136,7 +136,7 @@ class ImportHazard(Listed):
                 without = fallback(node, facts)
                 shown = bool(without) and self.work is Work.KERNELS
                 message = f"{name}: {entry.says()}{without}"
-                yield self.hit(node, message, severity, is_shown=shown)
+                yield self.hit(node, message, severity, is_shown=shown, subject=name)
                 return
 
 
