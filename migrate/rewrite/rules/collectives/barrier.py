@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Severity
 from migrate.reading.tree.tree import bind, code, nodes_of
 from migrate.reading.values.collectives import called, makes_gloo_group
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.collectives.barrier_pairs import is_met
 from migrate.rewrite.rules.collectives.step_barriers import is_in_step
 from migrate.rewrite.rules.collectives.written import as_shims
@@ -41,6 +41,7 @@ class Barrier(Rule):
 
     name = "barrier"
     code = "XLA306"
+    beside_frameworks = True
     edited = Severity.WARNING
     nodes = (cst.Call,)
     examples = (
@@ -158,6 +159,19 @@ class Barrier(Rule):
             """,
             "only some replicas",
         ),
+        checked(
+            """
+            import threading
+
+            import torch.distributed as dist
+
+            threading.Barrier(2)
+            barrier = threading.Barrier(2)
+            barrier.wait()
+            dist.barrier()  # XLA306
+            dist.barrier(group=dist.new_group(backend="gloo"))
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -189,7 +203,7 @@ class Barrier(Rule):
                 "only some replicas come to this barrier; it does nothing on XLA, and a rendezvous "
                 "would wait for the others for ever: let all replicas come to it, or remove it"
             )
-            yield from self.report(node, message)
+            yield from self.report(node, message, code="XLA302")
             return
         if is_in_step(node, context):
             message = (

@@ -33,6 +33,7 @@ class TypedTensors(Rule):
 
     name = "typed-tensors"
     code = "XLA833"
+    beside_frameworks = True
     nodes = (cst.Call, cst.Attribute, cst.Name)
     of_names = True
     words = "Tensor"
