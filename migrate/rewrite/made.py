@@ -13,6 +13,7 @@ from migrate.errors import MigrateError
 from migrate.reading.tree.source import NotPythonError, Source, require_python
 from migrate.reading.tree.tree import nodes_of
 from migrate.rewrite.apply import apply
+from migrate.rewrite.catalogued import wrong_by_catalogue
 from migrate.rewrite.edits.one_cell import within_cells
 from migrate.rewrite.plan import Plan, plan
 from migrate.rewrite.results import Note
@@ -116,7 +117,10 @@ def notes_on(found: Plan, items: Sequence[Edit | Wrap | Finding]) -> tuple[Note,
                 is_hint=item.is_hint,
             )
         elif isinstance(item, Edit):
-            note = replace(note, wrong=item.wrong, unedited=item.severity, own_code=item.code)
+            wrong, severity = item.wrong, item.severity
+            if not wrong and severity is None:
+                wrong, severity = wrong_by_catalogue(item, found.context)
+            note = replace(note, wrong=wrong, unedited=severity, own_code=item.code)
         notes.append(note)
     return tuple(notes)
 

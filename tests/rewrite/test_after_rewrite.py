@@ -82,8 +82,9 @@ def test_an_import_is_not_named_beside_its_uses() -> None:
     script = "from apex import amp\n\namp.half_function(f)\n"
     (one,) = left(script, script, [])
     assert (one.code, one.line) == ("XLA404", 1)
-    said = Note(3, 1, "unhandled", "apex.amp.half_function: needs CUDA")
-    assert left(script, script, [said]) == ()
+    use = Note(3, 1, "unhandled", "apex.amp.half_function: needs CUDA", subject="apex")
+    (one,) = after_rewrite(script, Facts(Script(parse(script.encode(), Path("script.py")))), [use])
+    assert one.is_hint
 
 
 def test_what_only_costs_once_is_not_work_left_to_do() -> None:

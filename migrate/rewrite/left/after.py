@@ -131,8 +131,8 @@ def left_of(
         ):
             continue
         if isinstance(hazards[one.code], ImportHazard):
-            library = re.split(r"[.:]", one.message)[0]
-            used = any(said.message.startswith((f"{library}.", f"{library}:")) for said in spoken)
+            library = one.subject.partition(".")[0]
+            used = any(said.subject.partition(".")[0] == library for said in spoken)
             is_hint = is_hint or used
         message = said_at_origin(one.message, origin)
         reads = one.code in READS or one.code == "XLA208"

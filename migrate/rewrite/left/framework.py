@@ -12,6 +12,7 @@ from migrate.check.hazard import Severity
 from migrate.reading.catalogue import catalogue
 from migrate.reading.replicas.launch import Style
 from migrate.reading.tree.tree import code, is_none, keyword, nodes_of
+from migrate.rewrite.catalogued import wrong_by_catalogue
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.rule import Edit, Finding, Wrap
 from migrate.rewrite.rules import all_rules, rules_by_name
@@ -88,14 +89,25 @@ def _beside(found: Plan, cuda: Container[int]) -> Iterator[Finding]:
     """
     codes = {code for rule in all_rules() if rule.beside_frameworks for code in rule.codes}
     for one in (*found.edits, *found.findings):
-        rule = rules_by_name().get(one.rule)
-        if rule is None or isinstance(one, Wrap) or (one.code or rule.code) not in codes:
+        rule = rules_by_name().get(one.rule)  # None of what no rule handles
+        if isinstance(one, Wrap) or (one.code or (rule.code if rule else "")) not in codes:
             continue
+        if one.rule == RULE and not _has_no_backend(one):
+            continue  # else it is said above, or the frameworks go together
         if isinstance(one, Edit):
-            how_bad = one.severity or rule.edited
-            one = Finding(one.rule, one.node, one.wrong or one.message, how_bad, one.code)
+            wrong, how_bad = one.wrong, one.severity
+            if not wrong and how_bad is None:
+                wrong, how_bad = wrong_by_catalogue(one, found.context)
+            how_bad = how_bad or rules_by_name()[one.rule].edited
+            one = Finding(one.rule, one.node, wrong or one.message, how_bad, one.code)
         named = found.context.position(one.node).line in cuda
         yield replace(one, is_hint=named or one.severity is Severity.INFO)
+
+
+def _has_no_backend(finding: Finding | Edit) -> bool:
+    """Whether the framework of a finding does not run on TPUs."""
+    entry = catalogue.of_import(finding.subject) if isinstance(finding, Finding) else None
+    return entry is not None and entry.code != ""
 
 
 def _leaves_script(finding: Finding) -> bool:

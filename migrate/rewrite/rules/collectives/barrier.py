@@ -11,7 +11,7 @@ from migrate.check.rules.ranks.guarded_collective import GuardedCollective
 from migrate.reading.replicas.barrier_pairs import is_half, is_met
 from migrate.reading.tree.tree import bind, code, nodes_of
 from migrate.reading.values.collectives import called, makes_gloo_group
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.collectives.step_barriers import is_in_step
 from migrate.rewrite.rules.collectives.written import as_shims
 from migrate.rewrite.workspace import Workspace
@@ -42,6 +42,7 @@ class Barrier(Rule):
 
     name = "barrier"
     code = "XLA306"
+    beside_frameworks = True
     edited = Severity.WARNING
     nodes = (cst.Call,)
     examples = (
@@ -158,6 +159,19 @@ class Barrier(Rule):
                     dist.barrier()
             """,
             "only some replicas",
+        ),
+        checked(
+            """
+            import threading
+
+            import torch.distributed as dist
+
+            threading.Barrier(2)
+            barrier = threading.Barrier(2)
+            barrier.wait()
+            dist.barrier()  # XLA306
+            dist.barrier(group=dist.new_group(backend="gloo"))
+            """
         ),
     )
 

@@ -18,9 +18,10 @@ PARAMETERS = ("output", "input", "output_split_sizes", "input_split_sizes", "gro
 class SendRecv(Rule):
     """Report messages from one replica to another.
 
-    **Why.** On XLA every replica runs the same program. A `send` on one replica and a `recv` on another
-    make graphs that differ: torch_xla cuts the graph at each of them, and the order of the calls must
-    match exactly, or the replicas wait for ever.
+    **Why.** `send` and `recv` of the XLA backend cut the graph where they stand, and wait. On XLA every
+    replica runs the same program. A `send` on one replica and a `recv` on another make graphs that differ:
+    torch_xla cuts the graph at each of them, and the order of the calls must match exactly, or the replicas
+    wait for ever.
 
     **Reported.** `send`, `recv`, `isend`, `irecv`, `batch_isend_irecv`, `send_object_list` and
     `recv_object_list`. `torch_xla.core.xla_model.collective_permute(x, pairs)` says the same in one
