@@ -127,8 +127,6 @@ class Hazard(ABC):
     words: ClassVar[str] = ""  # see `migrate.reading.tree.prescan.Worded`
     # Whether it looks only at those names and attributes that stand for something imported.
     of_names: ClassVar[bool] = False
-    # Rewrite rules whose finding on the same line says the same.
-    spoken_by: ClassVar[tuple[str, ...]] = ()
     # Where it asks for other work than the hazards of its group do.
     other_work: ClassVar[Work | None] = None
 

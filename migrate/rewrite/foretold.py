@@ -112,17 +112,14 @@ def _joined(mended: _Mended, hazards: Sequence[Finding], config: Config) -> Iter
             found.append(replace(hazard, fix=fix))
         elif (hazard.cell, hazard.line) not in done.comments.used:
             found.append(hazard)
-    by_hazard = {
-        (one.cell, one.line, said) for one in gone for said in (one.code, *_rules_of(one.code))
-    }
+    by_hazard = {(one.cell, one.line, one.code) for one in gone}
     each = {
         (one.cell, one.line, code_of(one), one.wrong or one.message): one
         for one in done.edits[::-1]
     }
     for note in reversed(each.values()):  # of several edits of a line that are as wrong, the first
         rule, code = rules_by_name().get(note.rule), code_of(note)
-        said = by_hazard & {(note.cell, note.line, one) for one in (code, note.rule)}
-        if rule is None or said:
+        if rule is None or (note.cell, note.line, code) in by_hazard:
             continue
         if config.selects(code) and not done.comments.silence(code, (note.cell, note.line)):
             severity = config.severity(code, note.unedited or rule.edited)
@@ -167,7 +164,6 @@ def _is_said(hazard: Finding, left: Iterable[Note]) -> bool:
         (note.cell, note.line) == (hazard.cell, hazard.line)
         and (
             code_of(note) == hazard.code
-            or note.rule in _rules_of(hazard.code)
             or (
                 note.rule == REMAINING
                 and (
@@ -182,9 +178,10 @@ def _is_said(hazard: Finding, left: Iterable[Note]) -> bool:
 
 def _fix(hazard: Finding, edits: Iterable[Note]) -> Fix:
     """Return how safe the edits are by which a hazard goes."""
-    rules = {note.rule for note in edits if (note.cell, note.line) == (hazard.cell, hazard.line)}
-    mends = rules & {*_rules_of(hazard.code)} & rules_by_name().keys()
-    unsafe = any(rules_by_name()[name].safety is Safety.UNSAFE for name in mends)
+    place = (hazard.cell, hazard.line, hazard.code)
+    mends = {note.rule for note in edits if (note.cell, note.line, code_of(note)) == place}
+    rules = (rules_by_name().get(name) for name in mends)
+    unsafe = any(rule is not None and rule.safety is Safety.UNSAFE for rule in rules)
     return Fix.UNSAFE if unsafe else Fix.SAFE
 
 
@@ -193,10 +190,3 @@ def _names() -> Mapping[str, str]:
     """The names of the hazards, and of the rules that are no hazards, by their codes."""
     rules = {code: name for rule in reversed(all_rules()) for code, name in rule.codes.items()}
     return rules | {hazard.code: hazard.name for hazard in all_hazards()}
-
-
-@cache
-def _rules_of(code: str) -> tuple[str, ...]:
-    """The names of the rules that speak of a hazard."""
-    spoken = next((hazard.spoken_by for hazard in all_hazards() if hazard.code == code), ())
-    return (*spoken, *(rule.name for rule in all_rules() if rule.code == code))

@@ -5,13 +5,11 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from migrate.check.rules import all_hazards
 from migrate.reading.facts import Facts
 from migrate.reading.script import Script
 from migrate.reading.tree.source import parse
 from migrate.rewrite.left.after import Left, after_rewrite
 from migrate.rewrite.results import Note
-from migrate.rewrite.rules import all_rules
 from migrate.rewrite.story import rewrite_source
 
 BEFORE = """
@@ -90,12 +88,6 @@ def test_an_import_is_not_named_beside_its_uses() -> None:
 def test_what_only_costs_once_is_not_work_left_to_do() -> None:
     script = "import torch\n\nrows = torch.ones(3).cuda().nonzero()\n"
     assert left(script, script, []) == ()
-
-
-def test_hazards_name_rules_that_exist() -> None:
-    names = {rule.name for rule in all_rules()}
-    spoken = {name for hazard in all_hazards() for name in hazard.spoken_by}
-    assert spoken - names == set()
 
 
 def test_a_line_put_before_a_changed_one_does_not_move_the_place() -> None:

@@ -116,12 +116,10 @@ def left_of(
         line, shift = came_from
         column = max(1, one.column + shift)
         end = max(column, one.end_column + shift)
-        rules = hazards[one.code].spoken_by
         if any(
             said.line == line
             and (
-                said.rule in rules
-                or code_of(said) == one.code
+                code_of(said) == one.code
                 or (
                     said.rule == REMAINING
                     and (column <= said.column < end or said.message == one.message)
