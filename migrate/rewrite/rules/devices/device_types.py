@@ -160,7 +160,7 @@ class DeviceTypes(Rule):
         assert isinstance(node, cst.Comparison | cst.Call)
         if isinstance(node, cst.Call):
             yield from self._told(node, context)
-            found = list(self._prefix(node, context))
+            found: list[Edit | Finding] = [*self._prefix(node, context)]
         else:
             found = list(self._comparison(node, context))
         asked = _asked_for(node)
@@ -331,8 +331,10 @@ def _asked_for(node: cst.Comparison | cst.Call) -> str:
     if isinstance(node, cst.Comparison):
         sides = [node.left, *(target.comparator for target in node.comparisons)]
     for side in sides:
-        among = isinstance(side, cst.Tuple | cst.List | cst.Set)
-        for part in [one.value for one in side.elements] if among else [side]:
+        parts = [side]
+        if isinstance(side, cst.Tuple | cst.List | cst.Set):
+            parts = [one.value for one in side.elements]
+        for part in parts:
             text = string_value(part) or ""
             if text == "cuda" or text.startswith(("cuda:", "torch.cuda.")):
                 return text
