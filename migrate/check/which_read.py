@@ -34,23 +34,35 @@ TESTED = cst.If | cst.While | cst.Assert | cst.IfExp
 
 
 def code_of_read(read: cst.CSTNode, facts: Facts) -> str:
-    """Return the code of the hazard that the expression `read`, which reads a value, is.
+    """Return the code of the hazard that the expression `read`, which reads a value in a step, is.
 
     As the hazards say; where they see less than the rules of the step, by how it reads.
     """
-    test = facts.context.parent(read)
-    is_test = isinstance(test, TESTED) and test.test is read
-    inside = [test, *nodes(read)] if is_test else list(nodes(read))
+    said = code_said(read, facts)
+    return said or (ControlFlow.code if _is_test(read, facts) else _by_form(read, facts))
+
+
+def code_said(read: cst.CSTNode, facts: Facts) -> str:
+    """Return the code of the hazard that speaks of `read`; empty where none does."""
+    inside = list(nodes(read))
+    above = facts.context.parent(read)
+    if above is not None and _is_test(read, facts):
+        inside.append(above)
     for hazard in HAZARDS:
         places = (node for node in inside if isinstance(node, hazard.nodes))
         if any(any(True for _ in hazard.find(node, facts)) for node in places):
             return hazard.code
-    return ControlFlow.code if is_test else _by_form(read, facts)
+    return ""
 
 
 def first_code(reads: Iterable[cst.CSTNode], facts: Facts) -> str:
     """Return the code of the first of `reads`; empty where there is none."""
     return next((code_of_read(read, facts) for read in reads), "")
+
+
+def _is_test(read: cst.CSTNode, facts: Facts) -> bool:
+    above = facts.context.parent(read)
+    return isinstance(above, TESTED) and above.test is read
 
 
 def _by_form(read: cst.CSTNode, facts: Facts) -> str:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import libcst as cst
 
 from migrate.check.rules.ranks.guarded_read import GuardedRead
-from migrate.check.which_read import first_code
+from migrate.check.which_read import code_said, first_code
 from migrate.counts import many
 from migrate.reading.facts import facts_of
 from migrate.reading.flow.dataflow import overlap
@@ -56,7 +56,8 @@ class Wrapping:
         yield from self._findings
         for read in self._reads:
             message = f"{read.name} is read after the step"
-            yield Edit(self.rule, read.edited, read.kept, message, code=self._code([read.call]))
+            said = code_said(read.call, facts_of(self.context))
+            yield Edit(self.rule, read.edited, read.kept, message, code=said)
         for cut in self._tails:
             end = cut.tail
             message = "the end of the block comes after the step"
