@@ -172,7 +172,8 @@ class InitProcessGroup(Rule):
         """Yield the edit of one call, or why it is left as it is."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in INIT:
-            if module := context.launch.absent_module(node):
+            module = context.launch.absent_module(node)
+            if module and context.calls.led is None:
                 message = (
                     f"`{code(node.func)}` is named for joining the process group, and `{module}` is no file "
                     "of this project (a submodule that is not checked out?): rewrite that package as well"

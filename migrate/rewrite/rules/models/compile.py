@@ -165,7 +165,10 @@ class Compile(Rule):
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one compiled function, or the finding at one that is left."""
-        if isinstance(node, cst.SimpleString | cst.FormattedStringText):
+        names = cst.SimpleString | cst.FormattedStringText
+        if context.calls.led is not None and isinstance(node, names | cst.Attribute):
+            return  # the script stays as it is, and what it compiles has its names
+        if isinstance(node, names):
             if asks_for_prefix(node, context) and not _all_left(context):
                 yield from self.report(_reported(node, context), PREFIX_GOES)
         elif context.portable and not isinstance(node, cst.Attribute):

@@ -239,6 +239,7 @@ class Ddp(Rule):
             yield from self.report(node, UNREAD, Severity.INFO)
         placed = context.moves_to_accelerator or context.devices.by_default
         moves = placed or _moves_to_a_named_device(context)
+        moves = moves or context.calls.led is not None  # by the framework
         if not moves and _is_made_here(bound.get("module"), context):
             moved = "shims.to_device(model)" if context.portable else "model.to('xla')"
             message = f"the script moves no model to a device: `{moved}` must come before DDP"

@@ -433,9 +433,10 @@ class Rng(Rule):
         """Yield what becomes of one call that seeds, or that keeps or makes a state."""
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func) or ""
-        if context.calls.led is not None and name in CPU_SEED | CUDA_SEED and _seeds_xla(context):
-            return
         seeding, place = context.calls.seeding, context.place(node)
+        seeds = name in CPU_SEED | CUDA_SEED or place in seeding.silent or place in seeding.joining
+        if context.calls.led is not None and seeds and _seeds_xla(context):
+            return
         if place in seeding.at_import:
             yield from self.report(node, AT_IMPORT)
         elif context.portable:
