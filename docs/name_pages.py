@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from migrate.catalogue import catalogue
 from migrate.catalogue.entry import Entry
+from migrate.check.rules import all_hazards
+from migrate.rewrite.rules import all_rules
 from shims.patches import assemble, cuda, rng
 from shims.patches.devices import Devices, HostPlace
 
@@ -32,11 +34,19 @@ def _row(entry: Entry, shims: dict[str, str]) -> str:
         entry.does or entry.on_xla.value,
         entry.native,
         entry.portable,
-        f"[{entry.code}](hazards/{entry.code}.md)" if entry.code else "",
+        _checked_by(entry.code),
         f"[{entry.rule}](rules/{entry.rule}.md)" if entry.rule else "",
         shims.get(entry.name, ""),
     )
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _checked_by(code: str) -> str:
+    """Return a code, linked to the page of its hazard, else of its rule."""
+    if not code or code in {hazard.code for hazard in all_hazards()}:
+        return f"[{code}](hazards/{code}.md)" if code else ""
+    rule = next(rule for rule in all_rules() if code in rule.codes)
+    return f"[{code}](rules/{rule.name}.md)"
 
 
 def _answers() -> dict[str, str]:

@@ -33,7 +33,8 @@ NAMES = DOCS / "names.md"
 def index(rules: tuple[Rule, ...]) -> str:
     """Return the Markdown list of all rules."""
     rows = [
-        f"| [{rule.name}]({rule.name}.md) | {rule.code} | {title(rule)} | {rule.safety.value} |"
+        f"| [{rule.name}]({rule.name}.md) | {', '.join(rule.codes)} | {title(rule)} "
+        f"| {rule.safety.value} |"
         for rule in rules
     ]
     head = ["# Rewrite rules", "", "Made from the rules by `make docs`.", ""]

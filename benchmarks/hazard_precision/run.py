@@ -28,7 +28,7 @@ from pathlib import Path
 
 from migrate.check.config import Config
 from migrate.check.hazard import Severity
-from migrate.check.project import check_paths
+from migrate.rewrite.foretold import check_and_mend
 from migrate.rewrite.story import rewrite
 
 SAMPLE = Path(__file__).parent / "sample.csv"
@@ -70,7 +70,7 @@ def reported(folder: Path, rows: list[Judged]) -> Iterator[tuple[str, str, int, 
     """Yield by, file, line and code of what the present version reports in a repository."""
     files = {row.file for row in rows}
     if any(row.by == "check" for row in rows):
-        for one in check_paths([folder], Config(root=folder)).findings:
+        for one in check_and_mend([folder], Config(root=folder)).findings:
             name = one.path.relative_to(folder).as_posix()
             if one.severity is not Severity.INFO and name in files:
                 yield "check", name, one.line, one.code

@@ -19,8 +19,8 @@ TRACE = "torch_xla.debug.profiler.Trace"
 TPU_INFO = "tpu-info, on the command line"
 
 # These only tell CUDA something: the rewrite takes such a call out where it is a statement.
-_quiet = Family("torch.cuda", NOTHING, rule="cuda-memory")
-_told = Family("torch.cuda", RAISES, CALLS, "cuda-memory")
+_quiet = Family("torch.cuda", NOTHING, "XLA802", "cuda-memory")
+_told = Family("torch.cuda", RAISES, "XLA802", "cuda-memory")
 IGNORED = (
     *_quiet("empty_cache caching_allocator_enable", "remove it"),
     *_quiet("reset_accumulated_host_memory_stats reset_peak_host_memory_stats", "remove it"),
@@ -30,8 +30,8 @@ IGNORED = (
     ),
     *_told("reset_max_memory_allocated reset_max_memory_cached", "remove it"),
     *_told("reset_peak_memory_stats set_per_process_memory_fraction", "remove it"),
-    *Family("torch.accelerator", NOTHING, rule="cuda-memory")("empty_cache", "remove it"),
-    *Family("torch.accelerator", RAISES, CALLS, "cuda-memory")(
+    *Family("torch.accelerator", NOTHING, "XLA802", "cuda-memory")("empty_cache", "remove it"),
+    *Family("torch.accelerator", RAISES, "XLA802", "cuda-memory")(
         "reset_accumulated_memory_stats reset_peak_memory_stats", "remove it"
     ),
 )
@@ -64,7 +64,7 @@ ASKED = (
 )
 INITIALIZED = _quiet("is_initialized", "what it guards is skipped", does="is False on XLA")
 
-_device = Family("torch", RAISES, CALLS, "set-device")
+_device = Family("torch", RAISES, "XLA827", "set-device")
 SETTERS = _device(
     "cuda.set_device accelerator.set_device_idx accelerator.set_device_index",
     ONE_DEVICE,
@@ -73,14 +73,14 @@ SETTERS = _device(
 # As contexts, around a block.
 DEVICE_CONTEXTS = (
     *_device("cuda.device accelerator.device_index", ONE_DEVICE),
-    *Family("torch.cuda", NOTHING, rule="set-device")("device_of", ONE_DEVICE),
+    *Family("torch.cuda", NOTHING, "XLA827", "set-device")("device_of", ONE_DEVICE),
 )
 CURRENT = Family("torch", RAISES, CALLS)(
     "cuda.current_device accelerator.current_device_idx accelerator.current_device_index",
     "torch_xla.device()",
     "shims.device()",
 )
-_timing = Family("torch", RAISES, CALLS, "cuda-timing")
+_timing = Family("torch", RAISES, "XLA832", "cuda-timing")
 WAITS = _timing(
     "cuda.synchronize accelerator.synchronize", "torch_xla.sync(wait=True)", "shims.synchronize()"
 )
@@ -90,30 +90,32 @@ EVENTS = _timing(
     "time.perf_counter() after shims.synchronize()",
     does="raises on XLA when it is recorded",
 )
-_stream = Family("torch.cuda", RAISES, CALLS, "cuda-streams")
-_idle = Family("torch.cuda", NOTHING, rule="cuda-streams")  # of None, or of a stream never made
+_stream = Family("torch.cuda", RAISES, "XLA828", "cuda-streams")
+_idle = Family(
+    "torch.cuda", NOTHING, "XLA828", "cuda-streams"
+)  # of None, or of a stream never made
 _nvtx = Family(
     "torch.cuda.nvtx",
     RAISES,
-    CALLS,
+    "XLA828",
     "cuda-streams",
     does="raises with a build of PyTorch for the CPU",
 )
 CURRENT_STREAMS = (
     *_stream("current_stream default_stream", IN_ORDER),
-    *Family("torch.accelerator", RAISES, CALLS, "cuda-streams")("current_stream", IN_ORDER),
+    *Family("torch.accelerator", RAISES, "XLA828", "cuda-streams")("current_stream", IN_ORDER),
 )
 STREAMS = (*CURRENT_STREAMS, *_stream("Stream ExternalStream", IN_ORDER))
 STREAM_CONTEXTS = (
     *_idle("stream StreamContext", IN_ORDER),
     *_nvtx("range", TRACE),
     *_stream("profiler.profile", TRACE),
-    *Family("torch.autograd.profiler", RAISES, CALLS, "cuda-streams")("emit_nvtx", TRACE),
+    *Family("torch.autograd.profiler", RAISES, "XLA828", "cuda-streams")("emit_nvtx", TRACE),
 )
 # Calls that only order streams, or mark a range for a profiler.
 TOLD = (
     *_idle("set_stream", IN_ORDER),
-    *Family("torch.accelerator", RAISES, CALLS, "cuda-streams")("set_stream", IN_ORDER),
+    *Family("torch.accelerator", RAISES, "XLA828", "cuda-streams")("set_stream", IN_ORDER),
     *_nvtx("mark range_pop range_push", TRACE),
     *_stream("profiler.start profiler.stop", TRACE),
 )
@@ -133,8 +135,8 @@ COUNTS = Family("torch", WRONG, "XLA704", "device-count", does="is 0 on a TPU")(
     "shims.local_world_size(), in the worker",
 )
 
-_random = Family("torch.cuda", NOTHING, rule="rng")
-_no_random = Family("torch.cuda", RAISES, CALLS, "rng")
+_random = Family("torch.cuda", NOTHING, "XLA813", "rng")
+_no_random = Family("torch.cuda", RAISES, "XLA813", "rng")
 SEEDS = _random(
     "manual_seed manual_seed_all", "torch_xla.manual_seed(seed)", "shims.manual_seed(seed)"
 )
@@ -144,7 +146,7 @@ RANDOM_SEEDS = (
 )
 STATE_OF_ONE = (
     *_no_random("get_rng_state", f"{XM}.get_rng_state()", "shims.rng_state()"),
-    *Family("torch.cuda", WRONG, CALLS, "rng", does="does nothing on XLA")(
+    *Family("torch.cuda", WRONG, "XLA813", "rng", does="does nothing on XLA")(
         "set_rng_state", f"{XM}.set_rng_state(state)", "shims.set_rng_state(state)"
     ),
 )
@@ -217,7 +219,9 @@ TORCH_CUDA = (
     *(*SEEDS, *RANDOM_SEEDS, *STATE_OF_ONE, *STATE_OF_ALL),
     *(*AUTOCAST, *SCALERS),
     *(
-        Entry(name, RAISES, f"make it with dtype=torch.{dtype}", code=CALLS, rule="typed-tensors")
+        Entry(
+            name, RAISES, f"make it with dtype=torch.{dtype}", code="XLA833", rule="typed-tensors"
+        )
         for name, dtype in TYPES.items()
     ),
     *_gpu(

@@ -68,7 +68,7 @@ SPARSE_OPTIMIZERS = Family("torch.optim", RAISES, "XLA606")(
 )
 
 _checkpoint = Family("torch.utils", RAISES, "XLA808", "activation-checkpointing")
-_script = Family("torch.jit", WORKS, "XLA709", "jit-script")
+_script = Family("torch.jit", WORKS, "XLA709")
 TORCH_OTHER = (
     *(*TYPED_AUTOCAST, *TYPED_SCALERS, *CPU_SEEDS, *DATA_LOADERS, *SAMPLERS, *CLIPS, *NORMS),
     *(*DATA_PARALLEL, *DDP, *SYNC_BATCH_NORM, *SPAWN),
@@ -107,7 +107,7 @@ TORCH_OTHER = (
         "shims.checkpoint_activations",
     ),
     *_script("script script_method", "leave it out", does="brings nothing on XLA, and hides syncs"),
-    *_script("trace", "leave it out", does="brings nothing on XLA"),
+    *_script("trace fuser", "leave it out", does="brings nothing on XLA"),
     *Family("torch", WORKS, "XLA503")(
         "complex128 cdouble", "complex64, or two real tensors", does="float64 twice over"
     ),

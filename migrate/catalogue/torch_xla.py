@@ -9,7 +9,7 @@ RAISES, WORKS = OnXla.RAISES, OnXla.WORKS
 XM = "torch_xla.core.xla_model"
 XR = "torch_xla.runtime"
 
-SCALERS = Family("torch_xla.amp", OnXla.CALLED, "XLA804", "grad-scaler")(
+SCALERS = Family("torch_xla.amp", RAISES, "XLA804", "grad-scaler")(
     "GradScaler", "remove it", does="is gone in torch_xla 2.9, and bf16 needs none"
 )
 # What is gone, and its successor, which takes no argument.

@@ -157,4 +157,5 @@ def _finding(
         severity,
         hit.message,
         is_shown=hit.is_shown,
+        subject=hit.subject,
     )

@@ -16,7 +16,6 @@ from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.steps.evaluating import in_evaluation
 from migrate.reading.steps.in_step import When
-from migrate.reading.values.collectives import makes_gloo_group
 from migrate.syntax.tree import (
     code,
     compared_with_type,
@@ -25,25 +24,11 @@ from migrate.syntax.tree import (
     string_value,
 )
 
-# The library whose evaluator gathers results by a collective of its own, and the method that does.
-EVALUATORS = "faster_coco_eval"
-GATHERS = "synchronize_between_processes"
 # What an `except` names that catches an import that fails.
 FAILS = ("ImportError", "ModuleNotFoundError", "Exception")
 
 
-class Listed(Hazard):
-    """A hazard of which the catalogue has the names, and the rules that say the same."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "code" in cls.__dict__ and "spoken_by" not in cls.__dict__:
-            entries = catalogue.IMPORTS.values()
-            rules = {entry.rule for entry in entries if entry.code == cls.code} - {""}
-            cls.spoken_by = tuple(sorted(rules))
-
-
-class NamedHazard(Listed):
+class NamedHazard(Hazard):
     """A hazard wherever a name is used of which the catalogue says the hazard's code."""
 
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]] = (cst.Name, cst.Attribute)
@@ -67,41 +52,6 @@ class CudaHazard(NamedHazard):
             yield replace(hit, severity=Severity.INFO) if never else hit
 
 
-class GroupHazard(NamedHazard):
-    """A named hazard of collectives, none of a group over gloo or of a test for the module."""
-
-    def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield the use of one name, where no group over gloo does what it says."""
-        name = facts.names.of(node) or ""
-        if facts.context.is_only_tested(node):
-            return
-        if name.startswith(EVALUATORS):
-            entry = catalogue.of_import(name)
-            if entry is not None and entry.code == self.code and _gathers(node, facts):
-                yield self.hit(node, f"{name}: {entry.says()}")
-            return
-        call = facts.context.parent(node)
-        group = keyword(call, "group") if isinstance(call, cst.Call) else None
-        if group is None or not makes_gloo_group(group.value, facts.context):
-            yield from super().find(node, facts)
-
-
-def _gathers(node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether the evaluator `node` is that of several replicas, and gathers by itself."""
-    arg = facts.context.parent(node)
-    made = facts.context.parent(arg)
-    overrides = (
-        isinstance(made, cst.ClassDef)
-        and any(arg is base for base in made.bases)
-        and any(
-            isinstance(method, cst.FunctionDef) and method.name.value == GATHERS
-            for method in made.body.body
-        )
-    )
-    replicated = facts.context.calls.replicated or "shims" in facts.names.roots
-    return replicated and not overrides and not is_a_type(node, facts)
-
-
 def is_a_type(node: cst.CSTNode, facts: Facts) -> bool:
     """Whether `node` only says of what type something is: in an annotation, for isinstance."""
     above = facts.context.parent(node)
@@ -116,7 +66,7 @@ def is_a_type(node: cst.CSTNode, facts: Facts) -> bool:
     return any(isinstance(one, cst.Annotation) for one in facts.context.ancestors(node))
 
 
-class ImportHazard(Listed):
+class ImportHazard(Hazard):
     """A hazard wherever a library is imported of which the catalogue says the hazard's code.
 
     An import under `try:` is information only: the script runs without the library.
@@ -136,7 +86,7 @@ class ImportHazard(Listed):
                 without = fallback(node, facts)
                 shown = bool(without) and self.work is Work.KERNELS
                 message = f"{name}: {entry.says()}{without}"
-                yield self.hit(node, message, severity, is_shown=shown)
+                yield self.hit(node, message, severity, is_shown=shown, subject=name)
                 return
 
 

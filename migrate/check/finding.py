@@ -36,6 +36,7 @@ class Finding:
         file_line: where in the file of a notebook the line is written, from 1.
         fix: whether `migrate rewrite` mends it, and how safely.
         is_shown: whether `migrate rewrite` shows it though it is information.
+        subject: the name of what is reported, as the catalogue has it; empty where that is no name.
     """
 
     path: Path
@@ -51,6 +52,7 @@ class Finding:
     file_line: int | None = None
     fix: Fix = Fix.NONE
     is_shown: bool = False
+    subject: str = ""
 
     @property
     def place(self) -> str:

@@ -73,12 +73,14 @@ class Hit:
         message: what happens on a TPU, and what to do, in one line.
         severity: how bad it is at this place.
         is_shown: whether `migrate rewrite` shows it though it is information.
+        subject: the name of what is reported, as the catalogue has it; empty where that is no name.
     """
 
     node: cst.CSTNode
     message: str
     severity: Severity
     is_shown: bool = False
+    subject: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,8 +127,6 @@ class Hazard(ABC):
     words: ClassVar[str] = ""  # see `migrate.catalogue.prescan.Worded`
     # Whether it looks only at those names and attributes that stand for something imported.
     of_names: ClassVar[bool] = False
-    # Rewrite rules whose finding on the same line says the same.
-    spoken_by: ClassVar[tuple[str, ...]] = ()
     # Where it asks for other work than the hazards of its group do.
     other_work: ClassVar[Work | None] = None
 
@@ -174,6 +174,7 @@ class Hazard(ABC):
         severity: Severity | None = None,
         *,
         is_shown: bool = False,
+        subject: str = "",
     ) -> Hit:
         """Return a place, as bad as the hazard usually is where nothing else is said.
 
@@ -182,5 +183,6 @@ class Hazard(ABC):
             message: what happens on a TPU, and what to do.
             severity: how bad that is.
             is_shown: whether `migrate rewrite` shows it though it is information.
+            subject: the name of what is reported, as the catalogue has it.
         """
-        return Hit(node, message, severity or self.severity, is_shown)
+        return Hit(node, message, severity or self.severity, is_shown, subject)

@@ -1,4 +1,4 @@
-"""Codes that were divided: what names the old code in a comment or a configuration means the new ones too."""
+"""What codes were called before: a comment, a configuration or `--explain` may still say so."""
 
 from __future__ import annotations
 
@@ -9,10 +9,31 @@ _BEFORE = {
     "XLA419": "XLA404",  # apex-amp
     "XLA420": "XLA404",  # apex-optimizers
     "XLA802": "XLA801",  # cuda-memory
+    "XLA813": "XLA801",  # rng, of the state of CUDA
     "XLA827": "XLA801",  # set-device
     "XLA828": "XLA801",  # cuda-streams
     "XLA832": "XLA801",  # cuda-timing
     "XLA833": "XLA801",  # typed-tensors
+}
+
+# The code of a name that `--explain` knew before a rule took its place.
+OLD_NAMES = {
+    "activation-checkpoint": "XLA808",
+    "backend-check": "XLA703",
+    "compile-backend": "XLA806",
+    "device-ids": "XLA824",
+    "device-type": "XLA702",
+    "foreach-clip": "XLA812",
+    "framework": "XLA411",
+    "gone-from-torch-xla": "XLA819",
+    "half-array": "XLA870",
+    "half-precision": "XLA502",
+    "load": "XLA817",
+    "optimizer-before-move": "XLA805",
+    "point-to-point": "XLA207",
+    "reduce-average": "XLA810",
+    "seed": "XLA813",
+    "weight-tie": "XLA818",
 }
 
 

@@ -27,6 +27,9 @@ class Edit:
         wrong: what happens on a TPU without the edit, and what to do: what `migrate check` says. Where it
             is empty, `message` says it.
         severity: how bad that is; None: as the rule says (`Rule.edited`).
+        code: its code where that is not the rule's.
+        yields: whether it is not made where another edit speaks of the node.
+        names_device: whether it writes the XLA device, which torch knows where torch_xla is imported.
     """
 
     rule: str
@@ -36,6 +39,9 @@ class Edit:
     consumes: tuple[cst.CSTNode, ...] = ()
     wrong: str = ""
     severity: Severity | None = None
+    code: str = ""
+    yields: bool = False
+    names_device: bool = False
 
 
 class Run(list[cst.BaseStatement]):
@@ -87,6 +93,7 @@ class Finding:
         severity: how bad it is; `INFO` where the rewritten script stands with it.
         code: its code where that is not the rule's.
         subject: the name, as the catalogue has it, of what is reported; empty where that is no name.
+        is_hint: whether it costs so little that `migrate check` alone shows it.
     """
 
     rule: str
@@ -95,3 +102,4 @@ class Finding:
     severity: Severity = Severity.ERROR
     code: str = ""
     subject: str = ""
+    is_hint: bool = False

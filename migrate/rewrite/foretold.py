@@ -164,10 +164,14 @@ def _joined(mended: _Mended, hazards: Sequence[Finding], config: Config) -> Iter
             found.append(replace(hazard, fix=fix))
         elif (hazard.cell, hazard.line) not in done.comments.used:
             found.append(hazard)
-    by_hazard = {(one.cell, one.line, rule) for one in gone for rule in _rules_of(one.code)}
-    for note in dict.fromkeys(done.edits):
+    by_hazard = {(one.cell, one.line, one.code) for one in gone}
+    each = {
+        (one.cell, one.line, code_of(one), one.wrong or one.message): one
+        for one in done.edits[::-1]
+    }
+    for note in reversed(each.values()):  # of several edits of a line that are as wrong, the first
         rule, code = rules_by_name().get(note.rule), code_of(note)
-        if rule is None or (note.cell, note.line, note.rule) in by_hazard:
+        if rule is None or (note.cell, note.line, code) in by_hazard:
             continue
         if config.selects(code) and not done.comments.silence(code, (note.cell, note.line)):
             severity = config.severity(code, note.unedited or rule.edited)
@@ -198,7 +202,7 @@ class _Places:
             note.line,
             max(end, note.column + 1),
             code_of(note),
-            _names().get(note.rule, note.rule),
+            _names().get(note.own_code or note.rule, note.rule),
             severity,
             note.wrong or note.message,
             note.cell,
@@ -212,7 +216,6 @@ def _is_said(hazard: Finding, left: Iterable[Note]) -> bool:
         (note.cell, note.line) == (hazard.cell, hazard.line)
         and (
             code_of(note) == hazard.code
-            or note.rule in _rules_of(hazard.code)
             or (
                 note.rule == REMAINING
                 and (
@@ -227,20 +230,15 @@ def _is_said(hazard: Finding, left: Iterable[Note]) -> bool:
 
 def _fix(hazard: Finding, edits: Iterable[Note]) -> Fix:
     """Return how safe the edits are by which a hazard goes."""
-    rules = {note.rule for note in edits if (note.cell, note.line) == (hazard.cell, hazard.line)}
-    mends = rules & {*_rules_of(hazard.code)} & rules_by_name().keys()
-    unsafe = any(rules_by_name()[name].safety is Safety.UNSAFE for name in mends)
+    place = (hazard.cell, hazard.line, hazard.code)
+    mends = {note.rule for note in edits if (note.cell, note.line, code_of(note)) == place}
+    rules = (rules_by_name().get(name) for name in mends)
+    unsafe = any(rule is not None and rule.safety is Safety.UNSAFE for rule in rules)
     return Fix.UNSAFE if unsafe else Fix.SAFE
 
 
 @cache
 def _names() -> Mapping[str, str]:
-    """The names of the hazards by their codes."""
-    return {hazard.code: hazard.name for hazard in all_hazards()}
-
-
-@cache
-def _rules_of(code: str) -> tuple[str, ...]:
-    """The names of the rules that speak of a hazard."""
-    spoken = next((hazard.spoken_by for hazard in all_hazards() if hazard.code == code), ())
-    return (*spoken, *(rule.name for rule in all_rules() if rule.code == code))
+    """The names of the hazards, and of the rules that are no hazards, by their codes."""
+    rules = {code: name for rule in reversed(all_rules()) for code, name in rule.codes.items()}
+    return rules | {hazard.code: hazard.name for hazard in all_hazards()}

@@ -11,6 +11,7 @@ import libcst as cst
 
 from migrate.errors import MigrateError
 from migrate.rewrite.apply import apply
+from migrate.rewrite.catalogued import wrong_by_catalogue
 from migrate.rewrite.edits.one_cell import within_cells
 from migrate.rewrite.plan import Plan, plan
 from migrate.rewrite.results import Note
@@ -108,9 +109,18 @@ def notes_on(found: Plan, items: Sequence[Edit | Wrap | Finding]) -> tuple[Note,
         position = found.context.position(item.node)
         note = Note(position.line, position.column + 1, item.rule, item.message)
         if isinstance(item, Finding):
-            note = replace(note, severity=item.severity, own_code=item.code, subject=item.subject)
+            note = replace(
+                note,
+                severity=item.severity,
+                own_code=item.code,
+                subject=item.subject,
+                is_hint=item.is_hint,
+            )
         elif isinstance(item, Edit):
-            note = replace(note, wrong=item.wrong, unedited=item.severity)
+            wrong, severity = item.wrong, item.severity
+            if not wrong and severity is None:
+                wrong, severity = wrong_by_catalogue(item, found.context)
+            note = replace(note, wrong=wrong, unedited=severity, own_code=item.code)
         notes.append(note)
     return tuple(notes)
 

@@ -74,24 +74,20 @@ def _asked(rule: Rule, node: cst.CSTNode, context: Workspace) -> list[Edit | Wra
 
 
 def _once(edits: Sequence[Edit | Wrap]) -> list[Edit | Wrap]:
-    """Return `edits` without those of a string that is a device, where another edit speaks of the string."""
+    """Return `edits` without those that yield to another one that speaks of their node."""
     said: set[int] = set()
     for edit in edits:
-        if isinstance(edit, Edit) and not _is_string(edit):
+        if isinstance(edit, Edit) and not edit.yields:
             said.add(id(edit.node))
             said.update(id(node) for subtree in edit.consumes for node in nodes(subtree))
     kept: list[Edit | Wrap] = []
     for edit in edits:
-        if isinstance(edit, Edit) and _is_string(edit):
+        if isinstance(edit, Edit) and edit.yields:
             if id(edit.node) in said:
                 continue
             said.add(id(edit.node))
         kept.append(edit)
     return kept
-
-
-def _is_string(edit: Edit) -> bool:
-    return edit.rule == "device" and isinstance(edit.node, cst.SimpleString | cst.Integer)
 
 
 def _without_moot(

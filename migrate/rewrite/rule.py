@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, ClassVar
@@ -103,6 +103,7 @@ class Rule(ABC):
 
     name: ClassVar[str]
     code: ClassVar[str]  # that of the hazard that it mends, where there is one
+    also: ClassVar[tuple[tuple[str, str], ...]] = ()  # further codes that it has, and their names
     safety: ClassVar[Safety] = Safety.SAFE
     severity: ClassVar[Severity] = Severity.ERROR  # of its findings, where they do not say another
     edited: ClassVar[Severity] = Severity.ERROR  # of what it edits, were that left as it is
@@ -115,6 +116,12 @@ class Rule(ABC):
     after: ClassVar[bool] = (
         False  # whether it looks at what the other rules have made of the script
     )
+    # Whether its construct is as wrong in a script whose training a framework runs, which stays as it is.
+    beside_frameworks: ClassVar[bool] = False
+    # Literals whose edit is not made where another one speaks of them, and whether its edits write the XLA
+    # device: see `Edit`.
+    yields: ClassVar[tuple[type[cst.CSTNode], ...]] = ()
+    names_device: ClassVar[bool] = False
     stage: ClassVar[Stage] = Stage.REST  # when its findings are to be mended
     # The work that its findings ask for, where it is another kind than its package's.
     work: ClassVar[Work | None] = None
@@ -131,6 +138,11 @@ class Rule(ABC):
         if not re.fullmatch(r"XLA[1-8]\d\d", getattr(cls, "code", "")):
             raise TypeError(f"rule {cls.__name__} has no code")
 
+    @property
+    def codes(self) -> Mapping[str, str]:
+        """The names of its codes, by the codes; its own code is the first."""
+        return {self.code: self.name, **dict(self.also)}
+
     @abstractmethod
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Wrap | Finding]:
         """Yield what to edit and what to report at `node`, whose type is among `nodes`."""
@@ -144,6 +156,7 @@ class Rule(ABC):
         consumes: Iterable[cst.CSTNode] = (),
         wrong: str = "",
         severity: Severity | None = None,
+        code: str = "",
     ) -> Edit:
         """Return an edit of `node` in this rule's name.
 
@@ -151,8 +164,20 @@ class Rule(ABC):
             node, replace, message, consumes: as `Edit` has them.
             wrong: what happens on a TPU without the edit, and what to do.
             severity: how bad that is, where it is not the rule's usual.
+            code: of the construct, where it is not the rule's own.
         """
-        return Edit(self.name, node, replace, message, tuple(consumes), wrong, severity)
+        return Edit(
+            self.name,
+            node,
+            replace,
+            message,
+            tuple(consumes),
+            wrong,
+            severity,
+            code,
+            isinstance(node, self.yields),
+            self.names_device,
+        )
 
     def report(
         self,
@@ -162,6 +187,7 @@ class Rule(ABC):
         *,
         subject: str = "",
         code: str = "",
+        is_hint: bool = False,
     ) -> Iterator[Finding]:
         """Yield a finding at `node` in this rule's name, as bad as the rule's usually are by default.
 
@@ -171,5 +197,7 @@ class Rule(ABC):
             severity: how bad that is.
             subject: the name of what is reported, as the catalogue has it.
             code: of the hazard that this is, where it is not the rule's own.
+            is_hint: whether it costs so little that `migrate check` alone shows it.
         """
-        yield Finding(self.name, node, message, severity or self.severity, code, subject)
+        how_bad = severity or self.severity
+        yield Finding(self.name, node, message, how_bad, code, subject, is_hint)

@@ -128,8 +128,6 @@ class Draft:
         path, before: the file, and its content at first.
         data: what it is after the turns so far.
         edits, findings: what was done and what is left to do by hand, at the lines it had at first.
-        moved: the lines, as they were at first, at which the file that moves the model takes care of the
-            weights that are tied.
         turns: how many turns there were; none where the script has to be begun again, with more withdrawn.
         withdrawn: the edits that are not made.
         comments: which findings its comments silence.
@@ -144,7 +142,6 @@ class Draft:
     data: bytes
     edits: tuple[Note, ...]
     findings: tuple[Note, ...]
-    moved: tuple[int, ...] = ()
     turns: int = 1
     settled: bool = True
     led: bool = False
@@ -226,7 +223,6 @@ def first_turn(
         data,
         in_order(edits),
         in_order((*notes_on(found, findings), *_not_done(withdrawn, wanted))),
-        tuple(script.calls.ties.kept),
         settled=data == source.data,
         withdrawn=withdrawn,
         comments=comments,
@@ -372,8 +368,7 @@ def with_hazards(draft: Draft, facts: Facts, config: Config) -> Draft:
         facts: what is known of it as it is now.
         config: which findings are reported.
     """
-    spoken = [*draft.findings, *(Note(line, 1, "tied-weights", "") for line in draft.moved)]
-    left = after_rewrite(decoded(draft.before, draft.path), facts, spoken)
+    left = after_rewrite(decoded(draft.before, draft.path), facts, draft.findings)
     if draft.led:
         left = tuple(hazard for hazard in left if not _is_named(hazard, draft))
     notes = (*draft.findings, *map(note_of, left))

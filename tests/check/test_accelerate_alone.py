@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.check.check import check_source
-from migrate.check.config import Config
+from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.options import Options, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
@@ -62,11 +61,8 @@ def reported(line: str, model: str = "Net", style: Style | None = None) -> list[
     """Return the codes that the check, or the rewrite in `style`, reports of loading and of the model."""
     script = TRAINING.lstrip().replace("LINE", line).replace("MODEL", model)
     source = parse(script.encode(), Path("train.py"))
-    if style is None:
-        codes = [hit.code for hit in check_source(source, Config())]
-    else:
-        done = rewrite_source(source, options=Options(style=style))
-        codes = [note.rule for note in done.findings]
+    done = rewrite_source(source, options=Options(style=style or "native"))
+    codes = map(code_of, (*done.findings, *done.hints))
     return sorted({code for code in codes if code in ("XLA817", "XLA854")})
 
 

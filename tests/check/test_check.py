@@ -19,7 +19,7 @@ from migrate.cli import commands
 from migrate.rewrite.file import rewrite_file
 from migrate.syntax.source import UnreadableScriptError
 
-ERROR = "import torch.distributed as dist\n\ndist.init_process_group('nccl')\n"
+ERROR = "import torch\n\ntorch.ops.load_library('kernels.so')\n"
 WARNING = "import torch\n\ndevice = 'cuda' if torch.cuda.is_available() else 'cpu'\n"
 
 
@@ -41,20 +41,20 @@ def codes(folder: Path, text: str, config: Config | None = None) -> list[str]:
 
 class TestIgnores:
     @pytest.mark.parametrize(
-        "comment", ["ignore", "ignore[XLA823]", "ignore[xla8]", "ignore[XLA101, XLA823]"]
+        "comment", ["ignore", "ignore[XLA401]", "ignore[xla4]", "ignore[XLA101, XLA401]"]
     )
     def test_a_comment_silences_its_line(self, tmp_path: Path, comment: str) -> None:
         found = codes(tmp_path, f"{ERROR.rstrip()}  # migrate: {comment}\n")
-        assert "XLA823" not in found
+        assert "XLA401" not in found
 
     def test_another_code_and_another_line_stay(self, tmp_path: Path) -> None:
         text = f"{ERROR.rstrip()}  # migrate: ignore[XLA101]\n"
-        assert codes(tmp_path, text) == ["XLA823", "XLA001"]
-        assert codes(tmp_path, f"# migrate: ignore\n{ERROR}") == ["XLA001", "XLA823"]
+        assert codes(tmp_path, text) == ["XLA401", "XLA001"]
+        assert codes(tmp_path, f"# migrate: ignore\n{ERROR}") == ["XLA001", "XLA401"]
 
     def test_a_string_is_no_comment(self, tmp_path: Path) -> None:
-        text = ERROR.replace("'nccl')", "'nccl', init_method='# migrate: ignore')")
-        assert codes(tmp_path, text) == ["XLA823"]
+        text = ERROR.replace("kernels", "# migrate: ignore")
+        assert codes(tmp_path, text) == ["XLA401"]
 
     def test_an_unused_comment_is_named_with_its_code(self, tmp_path: Path) -> None:
         path = written(tmp_path, "import torch\n\nx = 1  # migrate: ignore[XLA201]\n")
@@ -68,31 +68,31 @@ class TestConfig:
         ("select", "ignore", "reported"),
         [
             ((), (), True),
-            (("XLA8",), (), True),
+            (("XLA4",), (), True),
             (("XLA1",), (), False),
-            ((), ("XLA8",), False),
-            (("XLA823",), ("XLA8",), True),
-            (("XLA8",), ("XLA823",), False),
+            ((), ("XLA4",), False),
+            (("XLA401",), ("XLA4",), True),
+            (("XLA4",), ("XLA401",), False),
         ],
     )
     def test_the_longer_code_decides(
         self, tmp_path: Path, select: tuple[str, ...], ignore: tuple[str, ...], reported: bool
     ) -> None:
         config = Config(select=select, ignore=ignore)
-        assert ("XLA823" in codes(tmp_path, ERROR, config)) is reported
+        assert ("XLA401" in codes(tmp_path, ERROR, config)) is reported
 
     def test_pyproject_selects_excludes_and_changes_severities(self, tmp_path: Path) -> None:
         written(
             tmp_path,
             "[tool.migrate]\nignore = ['XLA704']\nexclude = ['old', 'lib/third*']\n"
-            "severity = { XLA8 = 'warning', XLA823 = 'info' }\n",
+            "severity = { XLA4 = 'warning', XLA401 = 'info' }\n",
             "pyproject.toml",
         )
         for name in ("train.py", "old/train.py", "lib/third_party.py", "lib/own.py"):
             written(tmp_path, ERROR + WARNING, name)
         done = run(tmp_path)
         assert done.exit_code == 0
-        assert done.stdout.count("XLA823 info") == 2
+        assert done.stdout.count("XLA401 info") == 2
         assert "XLA704" not in done.stdout
         assert "old" not in done.stdout
         assert "third_party" not in done.stdout
@@ -164,7 +164,7 @@ class TestFiles:
         written(tmp_path, ERROR, "b.py")
         first, second = check_paths([tmp_path], Config()).findings
         assert (first.code, first.line) == ("XLA000", 2)
-        assert second.code == "XLA823"
+        assert second.code == "XLA401"
 
     def test_a_missing_path_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(UnreadableScriptError):
@@ -179,12 +179,12 @@ class TestOutput:
         done = run(bad)
         assert done.exit_code == 1
         first, last = done.stdout.splitlines()
-        assert first.startswith(f"{bad}:3:1: XLA823 error ")
+        assert first.startswith(f"{bad}:3:1: XLA401 error ")
         assert last.startswith("1 error in 1 of 1 file;")
         assert run(written(tmp_path, WARNING, "b.py")).exit_code == 0
         clean = run(written(tmp_path, "import torch\n", "c.py"))
         assert (clean.exit_code, clean.stdout) == (0, "No hazards in 1 file\n")
-        assert run(bad, "--ignore", "XLA823").exit_code == 0
+        assert run(bad, "--ignore", "XLA401").exit_code == 0
         assert run(bad, "--select", "XLA1,XLA2").exit_code == 0
         assert run(bad, "--select", "NOPE").exit_code == 2
 
@@ -195,15 +195,19 @@ class TestOutput:
             assert shown["counts"] == {"error": 1, "warning": 0, "info": 0}
             (one,) = shown["findings"]
             assert one["path"] == str(bad)
-            assert (one["line"], one["column"], one["end_line"], one["end_column"]) == (3, 1, 3, 32)
-            assert (one["code"], one["name"], one["severity"]) == ("XLA823", "nccl", "error")
+            assert (one["line"], one["column"], one["end_line"], one["end_column"]) == (3, 1, 3, 37)
+            assert (one["code"], one["name"], one["severity"]) == (
+                "XLA401",
+                "cuda-extension",
+                "error",
+            )
 
     def test_github_annotations(self, tmp_path: Path) -> None:
         bad = written(tmp_path, ERROR, "a,b.py")
         (line,) = run(bad, "--format", "github").stdout.splitlines()
         place = str(bad).replace(",", "%2C")
         assert line.startswith(
-            f"::error file={place},line=3,col=1,endLine=3,endColumn=32,title=XLA823 nccl::"
+            f"::error file={place},line=3,col=1,endLine=3,endColumn=37,title=XLA401 cuda-extension::"
         )
 
     def test_sarif_has_what_the_schema_requires(self, tmp_path: Path) -> None:
@@ -222,10 +226,10 @@ class TestOutput:
             assert rule["shortDescription"]["text"]
             assert rule["defaultConfiguration"]["level"] in ("none", "note", "warning", "error")
         pages = {r["id"]: r["help"]["markdown"] for r in driver["rules"] if "help" in r}
-        assert pages.keys() == {"XLA823", "XLA704"}
-        assert "## Mended" in pages["XLA823"]
+        assert pages.keys() == {"XLA401", "XLA704"}
+        assert "## Mended" in pages["XLA401"]
         assert ran["columnKind"] in ("utf16CodeUnits", "unicodeCodePoints")
-        assert [one["ruleId"] for one in ran["results"]] == ["XLA823", "XLA704", "XLA001"]
+        assert [one["ruleId"] for one in ran["results"]] == ["XLA401", "XLA704", "XLA001"]
         for one in ran["results"]:
             assert rules[one["ruleIndex"]] == one["ruleId"]
             assert one["level"] in ("none", "note", "warning", "error")

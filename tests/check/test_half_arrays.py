@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-from migrate.check.check import check_source
 from migrate.check.config import Config
 from migrate.check.hazard import Severity
-from migrate.check.project import check_paths
-from migrate.syntax.source import parse
+from migrate.rewrite.foretold import check_and_mend, findings_of
 
 HEAD = """
 import contextlib
@@ -29,7 +28,10 @@ def found(script: str) -> dict[int, Severity]:
     """Return the severity of each reported line, counted from the first of `script`."""
     text = HEAD + textwrap.dedent(script).strip() + "\n"
     start = HEAD.count("\n")
-    hits = check_source(parse(text.encode(), Path("script.py")), Config(select=("XLA870",)))
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "script.py"
+        path.write_text(text)
+        hits = findings_of([path], Config(select=("XLA870",)))[1]
     return {hit.line - start: hit.severity for hit in hits}
 
 
@@ -256,7 +258,7 @@ def test_models_and_functions_of_other_files_are_followed(tmp_path: Path) -> Non
             """
         )
     )
-    checked = check_paths([tmp_path], Config(select=("XLA870",)))
+    checked = check_and_mend([tmp_path], Config(select=("XLA870",)))
     assert [(one.path.name, one.line) for one in checked.findings] == [
         ("run.py", 13),
         ("run.py", 14),

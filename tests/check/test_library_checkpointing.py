@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.check.config import Config
-from migrate.check.project import check_paths
+from migrate.rewrite.foretold import check_and_mend
 
 MODELS = """\
 import torch
@@ -43,7 +43,7 @@ def main(name):
 def reported(folder: Path, made: str, line: str) -> bool:
     (folder / "models.py").write_text(MODELS)
     (folder / "train.py").write_text(TRAINING.replace("MADE", made).replace("LINE", line))
-    found = check_paths([folder], Config(select=("XLA808",))).findings
+    found = check_and_mend([folder], Config(select=("XLA808",))).findings
     assert {one.path.name for one in found} <= {"train.py"}
     return bool(found)
 

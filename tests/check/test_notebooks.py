@@ -42,7 +42,7 @@ class TestFormats:
         done = run(path)
         assert done.exit_code == 1
         assert done.stdout.startswith(
-            f"{path}:cell 3:line 2: XLA801 error [*] torch.cuda.set_device"
+            f"{path}:cell 3:line 2: XLA827 error [*] torch.cuda.set_device"
         )
 
     def test_json(self, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ class TestFormats:
             if "set_device" in text
         )
         shown = run(path, "--format", "github").stdout
-        assert f"line={line},title=XLA801" in shown
+        assert f"line={line},title=XLA827" in shown
         assert "::cell 3:line 2: torch.cuda.set_device" in shown
         result = json.loads(run(path, "--format", "sarif").stdout)["runs"][0]["results"][0]
         place = result["locations"][0]
@@ -86,7 +86,7 @@ class TestFormats:
 class TestCells:
     def test_names_of_other_cells_are_known(self, tmp_path: Path) -> None:
         path = notebook(tmp_path, "from torch import cuda", "cuda.synchronize()")
-        assert places(path) == ["cell 3:line 1 XLA801"]
+        assert places(path) == ["cell 3:line 1 XLA832"]
 
     def test_a_comment_silences_its_line(self, tmp_path: Path) -> None:
         path = notebook(tmp_path, "import torch", "torch.cuda.synchronize()  # migrate: ignore")
@@ -94,18 +94,18 @@ class TestCells:
 
     def test_a_cell_that_does_not_parse(self, tmp_path: Path) -> None:
         path = notebook(tmp_path, *CELLS, "x = 1\nprint torch")
-        assert places(path) == ["cell 3:line 2 XLA801", "cell 5:line 2 XLA000"]
-        assert places(path, "--select", "XLA801") == ["cell 3:line 2 XLA801"]
+        assert places(path) == ["cell 3:line 2 XLA827", "cell 5:line 2 XLA000"]
+        assert places(path, "--select", "XLA801") == ["cell 3:line 2 XLA827"]
 
     def test_magics_are_no_hazards_and_hide_none(self, tmp_path: Path) -> None:
         path = notebook(
             tmp_path, "import torch\n%cd ..", "%%time\n!ls\ntorch.cuda.synchronize()", "%%bash\n(("
         )
-        assert places(path) == ["cell 3:line 3 XLA801"]
+        assert places(path) == ["cell 3:line 3 XLA832"]
 
     def test_a_cell_that_writes_a_script(self, tmp_path: Path) -> None:
         path = notebook(tmp_path, "%%writefile a.py\nimport torch\n\ntorch.cuda.synchronize()")
-        assert places(path) == ["cell 2:line 4 XLA801"]
+        assert places(path) == ["cell 2:line 4 XLA832"]
 
 
 class TestLaunch:

@@ -68,7 +68,7 @@ def test_a_read_in_another_file_is_inside_of_the_step_that_calls_it(tmp_path: Pa
 
 
 def test_a_script_brings_the_modules_that_it_imports(tmp_path: Path) -> None:
-    project(tmp_path, train=TRAIN, utils__metrics=METRICS + "\n\nx = torch.cuda.Stream()\n")
+    project(tmp_path, train=TRAIN, utils__metrics=METRICS + "\n\nx = torch.cuda.CUDAGraph()\n")
     checked = check(tmp_path / "train.py")
     (one,) = [f for f in checked.findings if f.path != tmp_path / "train.py"]
     assert (one.path.name, one.line, one.code) == ("metrics.py", 10, "XLA201")

@@ -6,7 +6,7 @@ import csv
 import re
 from pathlib import Path
 
-from migrate.check.config import known_codes
+from migrate.rewrite.left.codes import all_codes
 
 SAMPLE = Path(__file__).parents[2] / "benchmarks" / "hazard_precision" / "sample.csv"
 
@@ -15,7 +15,7 @@ def test_every_row_is_a_label_of_a_known_hazard() -> None:
     with SAMPLE.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) > 300
-    codes = set(known_codes())
+    codes = set(all_codes())
     places = set()
     for row in rows:
         assert row["code"] in codes

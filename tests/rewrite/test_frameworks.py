@@ -350,3 +350,37 @@ def test_what_runs_in_main_or_under_the_guard_is_no_matter(tmp_path: Path) -> No
     assert early(tmp_path, inside=inside) == []
     assert early(tmp_path, guard="accelerator = Accelerator()\n    main()") == []
     assert early(tmp_path, top="args = argparse.ArgumentParser().parse_args([])") == []
+
+
+BESIDE = """
+import torch
+from accelerate import Accelerator
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def main():
+    accelerator = Accelerator()
+    net = torch.nn.Linear(3, 1)
+    plain = DDP(net)
+    told = DDP(net, device_ids=[0])
+    net = torch.compile(net)
+    bare = net._orig_mod
+    optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+    net, optimizer = accelerator.prepare(net, optimizer)
+    torch.distributed.barrier()
+    torch.cuda.empty_cache()
+    with torch.inference_mode():
+        net(torch.zeros(1, 3))
+"""
+
+
+def test_what_is_as_wrong_under_a_framework_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(BESIDE.lstrip())
+    done = rewrite(path)
+    assert not done.changed
+    said = {note.rule: note.message for note in done.findings}
+    assert said.keys() >= {"barrier", "compile", "ddp", "fused-optimizer", "inference-mode"}
+    assert said["ddp"] == "device_ids=[0] fails in forward: leave it out"
+    hints = [(note.line, note.rule) for note in done.hints if note.rule in ("ddp", "cuda-memory")]
+    assert hints == [(9, "ddp"), (16, "cuda-memory")]

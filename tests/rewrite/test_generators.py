@@ -8,8 +8,8 @@ from textwrap import dedent
 import pytest
 
 from migrate.check.config import Config
-from migrate.check.project import check_paths
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.foretold import check_and_mend
 from migrate.rewrite.options import Options, Style
 
 STREAMS = """
@@ -84,7 +84,7 @@ def test_the_device_of_a_generator_of_another_name(tmp_path: Path, style: Style)
 def test_check_names_each_of_them(tmp_path: Path) -> None:
     (tmp_path / "streams.py").write_text(dedent(STREAMS).lstrip())
     (tmp_path / "main.py").write_text("from streams import Stream\n\nrng = Stream('cuda')\n")
-    done = check_paths([tmp_path], Config())
+    done = check_and_mend([tmp_path], Config(root=tmp_path))
     reported = {(f.path.name, f.line) for f in done.findings if f.code == "XLA814"}
     assert reported == {("streams.py", 13), ("main.py", 3)}
 

@@ -8,8 +8,8 @@ from textwrap import dedent
 import pytest
 
 from migrate.check.config import Config
-from migrate.check.file import check_file
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.foretold import findings_of
 from migrate.rewrite.options import Options, Style
 from migrate.rewrite.results import FileRewrite
 
@@ -95,6 +95,7 @@ def test_check_does_not_call_the_list_needless(tmp_path: Path) -> None:
     made = '["cuda:{}".format(i) for i in range(torch.cuda.device_count())]'
     script = tmp_path / "main.py"
     script.write_text(dedent(WORKERS).lstrip().replace("LIST", made))
-    messages = [f.message for f in check_file(script, Config()) if f.code == "XLA704"]
+    _, found = findings_of([script], Config(root=tmp_path))
+    messages = [one.message for one in found if one.code == "XLA704"]
     assert len(messages) == 2
     assert not any("not needed" in message for message in messages)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from migrate.check.config import Config
-from migrate.check.file import check_file
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.foretold import findings_of
 from migrate.rewrite.options import Options, Style
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
@@ -115,5 +115,5 @@ def test_a_name_of_its_own(tmp_path: Path) -> None:
     done = rewrite_source(parse(script.encode(), path))
     assert b"inference_mode" not in done.data
     assert b"@torch.no_grad()" in done.data
-    codes = [hit.code for hit in check_file(path, Config())]
+    codes = [hit.code for hit in findings_of([path], Config())[1]]
     assert codes.count("XLA836") == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from migrate.check.config import Config
-from migrate.check.file import check_file
+from migrate.rewrite.foretold import findings_of
 from migrate.rewrite.options import Options
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
@@ -97,9 +97,9 @@ def shape(text: str) -> list[str]:
 def test_check_says_the_same(names: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(TRAINS)
-    expected = [(hit.code, hit.line) for hit in check_file(path, Config())]
+    expected = [(hit.code, hit.line) for hit in findings_of([path], Config())[1]]
     path.write_text(renamed(TRAINS, names))
-    assert [(hit.code, hit.line) for hit in check_file(path, Config())] == expected
+    assert [(hit.code, hit.line) for hit in findings_of([path], Config())[1]] == expected
     assert "XLA805" in {code for code, _ in expected}
 
 
@@ -166,4 +166,4 @@ def test_a_checkpoint_is_known_by_its_use(name: str, tmp_path: Path) -> None:
         f"import torch\n\n\ndef resume(path, net):\n    {name} = torch.load(path)\n"
         f"    net.load_state_dict({name}['x'])\n    return net.cuda()\n"
     )
-    assert "XLA817" in {hit.code for hit in check_file(path, Config())}
+    assert "XLA817" in {hit.code for hit in findings_of([path], Config())[1]}

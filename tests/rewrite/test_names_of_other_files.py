@@ -8,8 +8,8 @@ from textwrap import dedent
 import pytest
 
 from migrate.check.config import Config
-from migrate.check.project import check_paths
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.foretold import check_and_mend
 from migrate.rewrite.options import Options, Style
 from migrate.rewrite.results import FolderRewrite
 
@@ -161,7 +161,7 @@ def test_check_sees_them(tmp_path: Path) -> None:
     write(tmp_path, train=train)
     (tmp_path / "comm.py").write_text(dedent(COMM).lstrip() + start)
     for path in (tmp_path, tmp_path / "train.py"):
-        found = check_paths([path], Config()).findings
+        found = check_and_mend([path], Config()).findings
         assert ("train.py", 5, "XLA306") in {(f.path.name, f.line, f.code) for f in found}
 
 

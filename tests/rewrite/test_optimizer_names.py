@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from migrate.check.config import Config
-from migrate.check.file import check_file
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.foretold import findings_of
 from migrate.rewrite.options import Options
 from migrate.rewrite.story import rewrite_source
 from migrate.syntax.source import parse
@@ -323,7 +323,7 @@ def script(text: str) -> str:
 
 
 def mentions(path: Path) -> list[str]:
-    return [hit.message for hit in check_file(path, Config()) if hit.code == "XLA805"]
+    return [hit.message for hit in findings_of([path], Config())[1] if hit.code == "XLA805"]
 
 
 def named(opt: str, move: str = "net.to(device)") -> str:

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from migrate.check.check import check_context
 from migrate.check.config import Config
-from migrate.reading.script import Script
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.foretold import findings_of
 from migrate.rewrite.results import Rewrite
 from migrate.rewrite.story import rewrite
-from migrate.syntax.source import read
 
 SWAP = "torch.__future__.set_swap_module_params_on_conversion(True)"
 
@@ -321,7 +319,7 @@ def test_a_model_chosen_by_name_is_reported_with_the_place_of_the_tie(tmp_path: 
 @pytest.mark.parametrize("flow", ["made and moved", "a function that makes it"])
 def test_check_of_a_script_alone_names_the_move(flow: str, tmp_path: Path) -> None:
     script = project(tmp_path, *FLOWS[flow])
-    found = [one for one in check_context(Script(read(script)), Config()) if one.code == "XLA818"]
+    found = [one for one in findings_of([script], Config())[1] if one.code == "XLA818"]
     assert [one.line for one in found] == [7]
     assert "model.py:" in found[0].message
 

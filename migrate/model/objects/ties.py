@@ -27,7 +27,6 @@ from migrate.model.objects.parts import is_untied, parts_of
 End = tuple[int, int]
 
 LOADS = b".load_state_dict("
-SWAPS = b"set_swap_module_params_on_conversion(True)"
 # Parameters of the layers of torch, by which one layer is given what another has.
 OF_LAYERS = frozenset({"bias", "weight"})
 # Most of these share the weight of the embedding with the last layer (measured with transformers 5.23:
@@ -67,21 +66,15 @@ class FileTies:
     Args:
         moves: the calls `model.to(…)` and `model.cuda(…)` whose model has ties.
         lost: the ties of the file, by line, whose model is not seen to be moved.
-        kept: the lines of those whose model is, by this or another file of the project.
         imported: by the line of an import, the ties of other files whose model this script is not seen to
             move; only where the script is looked at by itself.
-        alone: whether it is.
-        swapped: whether a file of the project has torch keep the parameters themselves in a move.
         loads: whether a file of the project loads a state dict; torch then exchanges parameters for that too,
             and refuses where something else holds them (the buckets of DDP).
     """
 
     moves: Mapping[End, tuple[Tie, ...]] = field(default_factory=dict)
     lost: Mapping[int, Tie] = field(default_factory=dict)
-    kept: frozenset[int] = frozenset()
     imported: Mapping[int, tuple[Tie, ...]] = field(default_factory=dict)
-    alone: bool = False
-    swapped: bool = False
     loads: bool = False
 
 
@@ -103,9 +96,7 @@ class Ties:
         self._analysis = analysis
         self._own: dict[Scope, list[tuple[Tie, str]]] = defaultdict(list)
         datas = {path: module.data for path, module in analysis.project.modules.items()}
-        self._swapped, self._loads = (
-            any(word in data for data in datas.values()) for word in (SWAPS, LOADS)
-        )
+        self._loads = any(LOADS in data for data in datas.values())
         self._names = OF_LAYERS | _parameters(analysis)
         words = "|".join(map(re.escape, sorted(self._names)))
         writes = re.compile(rf"\.({words})\s*=[^=]".encode())
@@ -138,10 +129,7 @@ class Ties:
         return FileTies(
             ends,
             {tie.line: tie for tie in own if tie not in moved},
-            frozenset(tie.line for tie in own if tie in moved),
             self._imported(path, elsewhere) if elsewhere else {},
-            alone,
-            self._swapped,
             self._loads,
         )
 

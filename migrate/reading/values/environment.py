@@ -175,7 +175,13 @@ def _sets(node: cst.CSTNode, name: str, context: Parsed) -> bool:
     return named and not is_read(node, context)
 
 
-def needed(node: cst.CSTNode, context: Parsed, *, spawns: bool) -> str | None:
+def of_torchrun_alone(node: cst.CSTNode, context: Parsed, *, spawns: bool) -> str | None:
+    """Return the variable of torchrun that `node` needs and nothing sets before; None for another literal."""
+    name = _needed(node, context, spawns=spawns)
+    return None if name is None or sets(name, context, node) else name
+
+
+def _needed(node: cst.CSTNode, context: Parsed, *, spawns: bool) -> str | None:
     """Return the variable of torchrun that the literal `node` names where the script fails without it.
 
     `os.environ["MASTER_ADDR"]` and `int(os.getenv("MASTER_PORT"))` fail; a default, or a question around it

@@ -81,7 +81,7 @@ def check_as_json(checked: Checked) -> dict[str, Any]:
 
 def _as_json(one: Finding) -> dict[str, Any]:
     values = {**dataclasses.asdict(one), "path": str(one.path), "severity": one.severity.value}
-    del values["is_shown"]
+    del values["is_shown"], values["subject"]
     values["fix"] = None if one.fix is Fix.NONE else one.fix.value
     if one.cell is None:
         del values["cell"], values["file_line"]

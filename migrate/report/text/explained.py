@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from migrate.check.redirects import OLD_NAMES
 from migrate.check.rules import all_hazards
 from migrate.check.severity import Severity
 from migrate.errors import MigrateError
@@ -30,9 +31,12 @@ def explanation(code: str) -> str:
     """
     if code.lower() == "list":
         return "\n".join(sorted(_listed()))
-    upper, lower = code.upper(), code.lower()
+    lower = code.lower()
+    upper = OLD_NAMES.get(lower, code.upper())
     pages = [hazard_page(one) for one in all_hazards() if one.code == upper or one.name == lower]
-    pages += [rule_page(one) for one in all_rules() if one.code == upper or one.name == lower]
+    pages += [
+        rule_page(one) for one in all_rules() if upper in one.codes or lower in one.codes.values()
+    ]
     if not pages:
         raise NoSuchCodeError(
             f"there is no code {code}", "`migrate check --explain list` names them all"
@@ -42,7 +46,11 @@ def explanation(code: str) -> str:
 
 def described() -> dict[str, tuple[str, str, Severity]]:
     """Return the name, the title and the severity of what is reported by no hazard, by its code."""
-    rules = {rule.code: (rule.name, title(rule), rule.edited) for rule in reversed(all_rules())}
+    rules = {
+        code: (name, title(rule), rule.edited)
+        for rule in reversed(all_rules())
+        for code, name in rule.codes.items()
+    }
     others = {
         UNHANDLED: ("unhandled", "A name that no rule handles and that XLA lacks.", Severity.ERROR),
         NOTEBOOK: ("notebook", "A cell that stays as it is.", Severity.ERROR),
@@ -55,4 +63,5 @@ def _listed() -> Iterator[str]:
     for hazard in all_hazards():
         yield f"{hazard.code}  {hazard.severity:<8} {hazard.name:<24} {hazard.title}"
     for rule in all_rules():
-        yield f"{rule.code}  {rule.edited:<8} {rule.name:<24} {title(rule)}"
+        for code, name in rule.codes.items():
+            yield f"{code}  {rule.edited:<8} {name:<24} {title(rule)}"

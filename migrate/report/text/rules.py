@@ -22,7 +22,7 @@ def rule_page(rule: Rule) -> str:
     _, _, body = inspect.cleandoc(rule.__doc__ or "").partition("\n")
     parts = [
         f"# {rule.name}: {title(rule)}",
-        f"Code: {rule.code}. Safety: {rule.safety.value}.",
+        f"Code: {', '.join(rule.codes)}. Safety: {rule.safety.value}.",
         body.strip(),
     ]
     for kind, heading in (

@@ -12,13 +12,15 @@ from migrate.check.finding import UNREADABLE, UNUSED_IGNORE, Finding, Fix
 from migrate.check.hazard import Severity
 from migrate.check.project import Checked
 from migrate.check.rules import all_hazards
-from migrate.report.text.explained import described
-from migrate.report.text.hazards import hazard_page
+from migrate.report.text.explained import described, explanation
+from migrate.rewrite.left.codes import NOTEBOOK, UNHANDLED
 from migrate.versions import versions
 
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
+# They have no page.
+UNEXPLAINED = (UNREADABLE, UNUSED_IGNORE, UNHANDLED, NOTEBOOK)
 LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 
 
@@ -83,15 +85,15 @@ def _rules(found: Container[str]) -> list[dict[str, Any]]:
         _rule(UNUSED_IGNORE, "unused-ignore", "A comment silences nothing.", Severity.INFO),
     ]
     for hazard in all_hazards():
-        rule = _rule(hazard.code, hazard.name, hazard.title, hazard.severity)
-        if hazard.code in found:
-            page = hazard_page(hazard)
-            rule["help"] = {"text": page, "markdown": page}
-        own.append(rule)
+        own.append(_rule(hazard.code, hazard.name, hazard.title, hazard.severity))
     known = {rule["id"] for rule in own}
     for code, (name, title, severity) in described().items():
         if code not in known:
             own.append(_rule(code, name, title, severity))
+    for rule in own:
+        if rule["id"] in found and rule["id"] not in UNEXPLAINED:
+            page = explanation(rule["id"])
+            rule["help"] = {"text": page, "markdown": page}
     return own
 
 

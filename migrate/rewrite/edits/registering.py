@@ -10,9 +10,8 @@ from migrate.model.objects.programs import TEST
 from migrate.reading.replicas.launch import is_guard
 from migrate.rewrite.rule import Edit, Wrap
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import dotted, string_value
+from migrate.syntax.tree import dotted
 
-NAMING = ("device", "typed-tensors")
 XLA = "torch_xla"
 
 
@@ -24,7 +23,7 @@ def register(edits: Sequence[Edit | Wrap], context: Workspace) -> list[Edit]:
     imports torch in its functions only, the programs that use it may import neither: torch_xla is then
     imported where torch is, or at the head where that line may not have run.
     """
-    named = [edit.node for edit in edits if isinstance(edit, Edit) and _names_device(edit)]
+    named = [edit.node for edit in edits if isinstance(edit, Edit) and edit.names_device]
     if not named or context.portable:
         return []
     local = _local_imports(named, context)
@@ -35,13 +34,6 @@ def register(edits: Sequence[Edit | Wrap], context: Workspace) -> list[Edit]:
     if local or _is_program(named, context) or context.calls.run_without_accelerator:
         context.imports.register_xla()
     return []
-
-
-def _names_device(edit: Edit) -> bool:
-    """Whether an edit writes the XLA device: also as the type that a decided choice of CUDA comes to."""
-    if edit.rule == "cuda-available" and isinstance(edit.node, cst.IfExp):
-        return string_value(edit.node.body) == "cuda"
-    return edit.rule in NAMING
 
 
 def _is_program(named: Sequence[cst.CSTNode], context: Workspace) -> bool:

@@ -116,12 +116,10 @@ def left_of(
         line, shift = came_from
         column = max(1, one.column + shift)
         end = max(column, one.end_column + shift)
-        rules = hazards[one.code].spoken_by
         if any(
             said.line == line
             and (
-                said.rule in rules
-                or code_of(said) == one.code
+                code_of(said) == one.code
                 or (
                     said.rule == REMAINING
                     and (column <= said.column < end or said.message == one.message)
@@ -131,8 +129,8 @@ def left_of(
         ):
             continue
         if isinstance(hazards[one.code], ImportHazard):
-            library = re.split(r"[.:]", one.message)[0]
-            used = any(said.message.startswith((f"{library}.", f"{library}:")) for said in spoken)
+            library = one.subject.partition(".")[0]
+            used = any(said.subject.partition(".")[0] == library for said in spoken)
             is_hint = is_hint or used
         message = said_at_origin(one.message, origin)
         reads = one.code in READS or one.code == "XLA208"

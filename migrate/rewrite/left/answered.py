@@ -13,11 +13,11 @@ from migrate.model.calls.order import closure
 from migrate.model.facts import ModuleCalls
 from migrate.model.project.project import Project
 from migrate.rewrite.results import Note
+from migrate.rewrite.rules.ranks.rank_environment import RankEnvironment
 
 if TYPE_CHECKING:
     from migrate.rewrite.results import FileRewrite
 
-RULE = "rank-environment"
 SETS_RANK = re.compile(rb"environ\[['\"]RANK['\"]\] = ")
 GUARD = re.compile(rb"^if __name__ == ", re.M)
 
@@ -42,7 +42,7 @@ def without_answered(
     result = []
     for file in files:
         path = root / file.name
-        if all(note.rule != RULE for note in file.findings):
+        if all(note.rule != RankEnvironment.name for note in file.findings):
             result.append(file)
             continue
         scripts = {
@@ -55,7 +55,7 @@ def without_answered(
         kept = tuple(
             note
             for note in file.findings
-            if note.rule != RULE
+            if note.rule != RankEnvironment.name
             or not started
             or GUARD.search(file.after)
             or (

@@ -6,7 +6,7 @@ from functools import cache
 
 from migrate.check.config import known_codes
 from migrate.rewrite.results import Note
-from migrate.rewrite.rules import rules_by_name
+from migrate.rewrite.rules import all_rules, rules_by_name
 
 # What is reported by no rule: names that no rule handles, and cells of a notebook that stay as they are.
 UNHANDLED = "XLA725"
@@ -23,7 +23,8 @@ def code_of(note: Note) -> str:
 
 def all_codes() -> tuple[str, ...]:
     """Return the codes of all hazards and rules, each once, in order."""
-    return tuple(sorted({*known_codes(), *_by_name().values()}))
+    of_rules = (code for rule in all_rules() for code in rule.codes)
+    return tuple(sorted({*known_codes(), *_by_name().values(), *of_rules}))
 
 
 @cache

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from dataclasses import replace
 
 import libcst as cst
 import libcst.matchers as m
 
 from migrate.catalogue import catalogue
+from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import Style
+from migrate.rewrite.catalogued import wrong_by_catalogue
 from migrate.rewrite.plan import Plan
-from migrate.rewrite.rule import Finding
+from migrate.rewrite.rule import Edit, Finding, Wrap
+from migrate.rewrite.rules import all_rules, rules_by_name
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, is_none, keyword, nodes_of
 
@@ -73,6 +77,37 @@ def left_to_framework(found: Plan, user: str) -> Iterator[Finding]:
             f"a framework runs the training of {user or 'this script'}: this file is left as it is"
         )
         yield Finding(RULE, place, f"{message}{yours}")
+    yield from _beside(found, cuda)
+
+
+def _beside(found: Plan, cuda: Container[int]) -> Iterator[Finding]:
+    """Yield what is as wrong where a framework runs the training; on the lines that are named, as a hint.
+
+    Args:
+        found: what the rules would have done.
+        cuda: the lines that the finding of the file names.
+    """
+    codes = {code for rule in all_rules() if rule.beside_frameworks for code in rule.codes}
+    for one in (*found.edits, *found.findings):
+        rule = rules_by_name().get(one.rule)  # None of what no rule handles
+        if isinstance(one, Wrap) or (one.code or (rule.code if rule else "")) not in codes:
+            continue
+        if one.rule == RULE and not _has_no_backend(one):
+            continue  # else it is said above, or the frameworks go together
+        if isinstance(one, Edit):
+            wrong, how_bad = one.wrong, one.severity
+            if not wrong and how_bad is None:
+                wrong, how_bad = wrong_by_catalogue(one, found.context)
+            how_bad = how_bad or rules_by_name()[one.rule].edited
+            one = Finding(one.rule, one.node, wrong or one.message, how_bad, one.code)
+        named = found.context.position(one.node).line in cuda
+        yield replace(one, is_hint=named or one.severity is Severity.INFO)
+
+
+def _has_no_backend(finding: Finding | Edit) -> bool:
+    """Whether the framework of a finding does not run on TPUs."""
+    entry = catalogue.of_import(finding.subject) if isinstance(finding, Finding) else None
+    return entry is not None and entry.code != ""
 
 
 def _leaves_script(finding: Finding) -> bool:

@@ -8,20 +8,21 @@ import libcst as cst
 
 from migrate.reading.replicas.launch import Style
 from migrate.reading.steps.loops import Loop, has_sync
+from migrate.rewrite.left.framework import RULE as FRAMEWORKS
 from migrate.rewrite.plan import Plan
 from migrate.rewrite.rule import Finding, Wrap
+from migrate.rewrite.rules.launch.launch_main import LaunchMain
+from migrate.rewrite.rules.step.step import Step
 from migrate.rewrite.rules.step.steps import trains_on_accelerator
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import nodes, nodes_of
 
-STEP = "step"
 WHY = (
     "this loop runs a backward pass and an optimizer's step, and got no `with torch_xla.step():`: write "
     "`# migrate: step` above it, or put the step in the block by hand"
 )
 
 
-LAUNCH = "launch-main"
 ALONE = (
     "this script trains for several replicas, and nothing in it is seen to start them: as it stands it is "
     "one replica; start them with {}, the function that trains as its first argument"
@@ -40,18 +41,14 @@ def without_launch(found: Plan) -> Iterator[Finding]:
     """Yield a finding for a script that trains for several replicas and does not start them."""
     context = found.context
     said = {one.rule for one in (*found.edits, *found.findings)}
-    if (
-        context.calls.distributed
-        and context.launch.style is Style.NONE
-        and "frameworks" not in said
-    ):
+    if context.calls.distributed and context.launch.style is Style.NONE and FRAMEWORKS not in said:
         node = context.launch.guard or next(iter(context.module.body), context.module)
         message = SWITCHED_OFF if context.launch.is_switched_off else ALONE
-        yield Finding(LAUNCH, node, message.format(context.vocabulary.say("launch")))
-    elif LAUNCH not in said and (framework := context.launch.withheld):
+        yield Finding(LaunchMain.name, node, message.format(context.vocabulary.say("launch")))
+    elif LaunchMain.name not in said and (framework := context.launch.withheld):
         node = context.launch.guard or next(iter(context.module.body), context.module)
         message = WITHHELD.format(framework, context.vocabulary.say("launch"))
-        yield Finding(LAUNCH, node, message)
+        yield Finding(LaunchMain.name, node, message)
 
 
 def without_step(found: Plan) -> Iterator[Finding]:
@@ -67,7 +64,7 @@ def without_step(found: Plan) -> Iterator[Finding]:
     if not loops:
         return
     blocks = {id(edit.block) for edit in found.edits if isinstance(edit, Wrap)}
-    said = {id(one.node) for one in found.findings if one.rule == STEP}
+    said = {id(one.node) for one in found.findings if one.rule == Step.name}
     here = trains_on_accelerator(context)
     for loop in loops:
         accelerated = here or context.effects.on_accelerator(loop) is not False
@@ -76,7 +73,7 @@ def without_step(found: Plan) -> Iterator[Finding]:
             and not has_sync(loop, context)
             and not _covered(loop, context, blocks | said)
         ):
-            yield Finding(STEP, loop, WHY)
+            yield Finding(Step.name, loop, WHY)
 
 
 def _covered(loop: Loop, context: Workspace, places: set[int]) -> bool:

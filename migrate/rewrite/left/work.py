@@ -36,6 +36,8 @@ def _by_name() -> dict[str, Work]:
 
 
 def _of_framework(subject: str) -> Work:
-    """Return the work on a framework: one that a hazard is about has no TPU backend."""
+    """Return the work on a framework: one with a code in the catalogue has no TPU backend."""
     entry = of_import(subject)
-    return _by_name()[entry.code] if entry is not None and entry.code else Work.SWITCH
+    if entry is None or not entry.code:
+        return Work.SWITCH
+    return Work.SHARDING if entry.code == SHARDING else Work.FRAMEWORK

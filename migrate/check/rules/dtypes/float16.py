@@ -9,12 +9,13 @@ import libcst as cst
 from migrate.check.common import is_a_type, method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.only_cuda import only_with_cuda
-from migrate.model.calls.kind import PLACED
+from migrate.model.calls.kind import PLACED, Kind
 from migrate.reading.facts import Facts
 from migrate.reading.values.region_arguments import is_type_of_options
 
 # Names and dictionaries by which a type goes to its region, at most.
 DEEPEST = 4
+FLOAT16 = "a TPU computes in bfloat16, float16 needs a loss scaler: bfloat16, without one"
 BY_SHIMS = frozenset({"shims.autocast", "shims.autocast_dtype"})
 NAMES = frozenset({"torch.float16", "torch.half", "torch.HalfTensor", "torch.cuda.HalfTensor"})
 
@@ -31,7 +32,6 @@ class Float16(Hazard):
     code = "XLA502"
     name = "float16"
     severity = Severity.WARNING
-    spoken_by = ("half-precision",)
     nodes = (cst.Name, cst.Attribute, cst.Call)
     of_names = True
     examples = (
@@ -90,16 +90,15 @@ class Float16(Hazard):
         what = self._what(node, facts)
         if what is None:
             return
-        message = "a TPU computes in bfloat16, float16 needs a loss scaler: bfloat16, without one"
         elsewhere = facts.exports or _is_fetched(node, facts) or only_with_cuda(node, facts)
         severity = Severity.INFO if elsewhere else self.severity
-        yield self.hit(node, f"{what}: {message}", severity)
+        yield self.hit(node, f"{what}: {FLOAT16}", severity)
 
     def _what(self, node: cst.CSTNode, facts: Facts) -> str | None:
         if isinstance(node, cst.Call):
             if method(node) != "half" or node.args:
                 return None
-            return ".half()" if facts.values.kind(receiver(node)) in PLACED else None
+            return ".half()" if _is_torchs(node, facts) else None
         name = facts.names.of(node)
         above = facts.context.parent(node)
         compared = cst.Comparison | cst.ComparisonTarget | cst.BaseDictElement | cst.Element
@@ -111,6 +110,16 @@ class Float16(Hazard):
             if asserts or is_a_type(node, facts) or _is_cudas_own(call, facts):
                 return None
         return None if _goes_to_shims(node, facts) else name
+
+
+def _is_torchs(call: cst.Call, facts: Facts) -> bool:
+    """Whether the method `half` that is called is that of a tensor or a module, or may be."""
+    kind = facts.values.kind(receiver(call))
+    if kind in PLACED:
+        return True
+    context = facts.context
+    unknown = kind is Kind.UNKNOWN and facts.names.of(call.func) is None
+    return unknown and not context.run_by(call) and bool(context.references("torch"))
 
 
 def _goes_to_shims(node: cst.CSTNode, facts: Facts, depth: int = 0) -> bool:

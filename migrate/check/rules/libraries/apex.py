@@ -19,7 +19,6 @@ class Apex(ImportHazard):
     code = "XLA404"
     name = "apex"
     severity = Severity.ERROR
-    spoken_by = ("apex-amp", "apex-imports", "apex-optimizers")
     examples = (
         example(
             """

@@ -13,6 +13,7 @@ from migrate.reading.values.devices import device_argument, is_move
 from migrate.syntax.tree import code, keyword, last_part, nodes_of
 
 RAISE = frozenset({"safetensors.torch.save_model", "safetensors.torch.load_model"})
+LOAD_OTHERWISE = "model.load_state_dict(load_file(path)), or load before the model moves"
 PRETRAINED = "save_pretrained"
 # Libraries whose models have that method.
 LIBRARIES = frozenset({"diffusers", "huggingface_hub", "peft", "transformers"})
@@ -36,7 +37,6 @@ class SafetensorsModels(Hazard):
     code = "XLA415"
     name = "safetensors-models"
     severity = Severity.ERROR
-    spoken_by = ("save",)
     nodes = (cst.Call,)
     words = "safetensors|save_pretrained"
     examples = (
@@ -104,10 +104,10 @@ class SafetensorsModels(Hazard):
             return
         if facts.names.of(node.func) in RAISE and node.args:
             model = node.args[0].value
-            if not _is_on_host(model, node, facts):
+            if not is_on_host(model, node, facts):
                 load = (facts.names.of(node.func) or "").endswith("load_model")
                 mend = (
-                    "model.load_state_dict(load_file(path)), or load before the model moves"
+                    LOAD_OTHERWISE
                     if load
                     else "save_file of {name: value.cpu() for name, value in model.state_dict().items()}"
                 )
@@ -116,7 +116,7 @@ class SafetensorsModels(Hazard):
             model = node.func.value
             if keyword(node, "state_dict") is not None or facts.names.roots.isdisjoint(LIBRARIES):
                 return
-            if facts.values.kind(model) is Kind.MODEL and not _is_on_host(model, node, facts):
+            if facts.values.kind(model) is Kind.MODEL and not is_on_host(model, node, facts):
                 message = (
                     f"{code(node.func)} of a model on XLA raises: pass it state_dict="
                     "{name: value.cpu() for name, value in model.state_dict().items()}"
@@ -124,7 +124,7 @@ class SafetensorsModels(Hazard):
                 yield self.hit(node, message)
 
 
-def _is_on_host(model: cst.BaseExpression, node: cst.Call, facts: Facts) -> bool:
+def is_on_host(model: cst.BaseExpression, node: cst.Call, facts: Facts) -> bool:
     """Whether the last move of `model` above `node` is to the CPU, or none is and one follows below."""
     if isinstance(model, cst.Call) and _goes_to_host(model):
         return True

@@ -11,7 +11,6 @@ from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.steps.in_step import When
 from migrate.reading.values.devices import (
-    device_of_generator,
     is_accelerator,
     makes_generator,
 )
@@ -45,17 +44,9 @@ class Generator(Hazard):
     code = "XLA814"
     name = "generator"
     severity = Severity.ERROR
-    spoken_by = ("rng",)
     nodes = (cst.Call,)
     words = r"[Gg]enerator|graphsafe_|\bdevice\s*=(?!=)|cuda"  # a class of the project may have any name
     examples = (
-        example(
-            """
-            import torch
-
-            generator = torch.Generator(device="cuda")  # XLA814
-            """
-        ),
         example(
             """
             import torch
@@ -73,27 +64,6 @@ class Generator(Hazard):
 
             generator = torch.Generator().manual_seed(0)
             other = torch.Generator(device="cpu")
-            """
-        ),
-        example(
-            """
-            import torch
-
-
-            class Copied(torch.Generator):
-                def __deepcopy__(self, memo):
-                    copy = Copied(device=self.device)
-                    copy.set_state(self.get_state())
-                    return copy
-
-
-            class Seeded(torch.Generator):
-                def __new__(cls, seed, device="cuda"):
-                    return super().__new__(cls, device=device)  # XLA814
-
-
-            ours = Copied("cuda")  # XLA814
-            on_host = Copied()
             """
         ),
         example(
@@ -142,7 +112,7 @@ class Generator(Hazard):
     )
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
-        """Yield one construction."""
+        """Yield one draw, fill or state."""
         assert isinstance(node, cst.Call)
         called = last_part(node.func)
         if called in OF_CUDA:
@@ -156,10 +126,6 @@ class Generator(Hazard):
             return
         if not makes_generator(node, facts.context):
             yield from self._draw(node, facts)
-            return
-        device = device_of_generator(node, facts.context)
-        if device is not None and is_accelerator(device.value, facts.context):
-            yield self.hit(node, "a generator on the device raises on XLA: one of the CPU")
 
     def _fill(self, call: cst.Call, called: str, facts: Facts) -> Iterable[Hit]:
         """Yield a fill that XLA does not make with a generator, of a tensor that may be on the device."""

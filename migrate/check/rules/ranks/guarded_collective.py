@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.facts import Definition
 from migrate.reading.facts import Facts
+from migrate.reading.replicas.barrier_pairs import is_half, is_met
 from migrate.reading.replicas.guards import Guard
 from migrate.reading.values.collectives import MPI_WORLD, OBJECTS, OF_MPI, OF_XLA, TENSORS
 from migrate.syntax.tree import code, keyword, nodes_of
@@ -35,7 +36,6 @@ class GuardedCollective(Hazard):
     code = "XLA302"
     name = "guarded-collective"
     severity = Severity.ERROR
-    spoken_by = ("barrier",)
     nodes = (cst.Call,)
     examples = (
         example(
@@ -237,12 +237,13 @@ class GuardedCollective(Hazard):
         if not name.endswith((".barrier", ".rendezvous")) or not isinstance(guard, cst.If):
             return False
         around = facts.context.function_around(node) or facts.context.module
-        for call in nodes_of(around, cst.Call):
-            if facts.names.of(call.func) == name and call.func is not node:
-                other = facts.guards.around(call)
-                if isinstance(other, cst.If) and not other.test.deep_equals(guard.test):
-                    return True
-        return False
+        halves = [
+            call
+            for call in nodes_of(around, cst.Call)
+            if facts.names.of(call.func) == name and is_half(call, facts.context)
+        ]
+        own = next((half for half in halves if half.func is node), None)
+        return own is not None and is_met(own, halves, facts.context)
 
     def _in_both(self, node: cst.CSTNode, guard: cst.CSTNode, facts: Facts) -> bool:
         """Whether the replicas that do not come to `node` come to the same collectives elsewhere.

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TypeGuard
 
 import libcst as cst
 
 from migrate.catalogue.words import EVALUATION
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.check.rules.ranks.guarded_read import evaluates
+from migrate.check.rules.ranks.parting.evaluations import evaluates
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
+from migrate.reading.replicas.guards import Guard
 from migrate.reading.replicas.wrapped import is_wrapped
 from migrate.syntax.tree import bind, code, dotted, nodes_of
 
@@ -33,7 +35,6 @@ class GuardedForward(Hazard):
     code = "XLA304"
     name = "guarded-forward"
     severity = Severity.WARNING
-    spoken_by = ("unwrapped-forward",)
     nodes = (cst.Call,)
     examples = (
         example(
@@ -180,16 +181,12 @@ class GuardedForward(Hazard):
         if not facts.guards.any or (guard := facts.guards.around(node)) is None:
             return
         line = facts.context.position(guard).line
-        name = node.func
-        named = isinstance(name, cst.Name | cst.Attribute) and _is_model(name, facts)
-        if not named or not is_wrapped(name, facts.context):
-            if not _is_in_both(node, guard, facts):
-                yield from self._handed_over(node, line, facts)
-        elif not _is_not_wrapped_here(node, name, facts):
-            message = (
-                f"the wrapped model runs in some replicas only (line {line}): model.module, or all"
-            )
-            yield self.hit(node, message)
+        if (lone := lone_forward(node, facts)) is not None:
+            if not lone.is_unwrapped:
+                message = f"the wrapped model runs in some replicas only (line {line}): model.module, or all"
+                yield self.hit(node, message)
+        elif not _is_in_both(node, guard, facts):
+            yield from self._handed_over(node, line, facts)
 
     def _handed_over(self, node: cst.Call, line: int, facts: Facts) -> Iterable[Hit]:
         """Yield a call that runs the wrapped model, which it is given, under a condition of the rank."""
@@ -206,6 +203,30 @@ class GuardedForward(Hazard):
             else:
                 message = f"runs the wrapped model in some replicas only (line {line}): "
                 yield self.hit(node, message + f"{code(inner)}.module, or all")
+
+
+@dataclass(frozen=True)
+class LoneForward:
+    """A forward of a wrapped model that some replicas alone make.
+
+    Args:
+        guard: what keeps the others from it.
+        is_unwrapped: whether it stands where a test says that the model has no wrapper.
+    """
+
+    guard: Guard
+    is_unwrapped: bool
+
+
+def lone_forward(call: cst.Call, facts: Facts) -> LoneForward | None:
+    """Return what keeps some replicas from `call`, a forward of a wrapped model; None where it is none."""
+    name = call.func
+    if not isinstance(name, cst.Name | cst.Attribute) or not facts.guards.any:
+        return None
+    guard = facts.guards.around(call)
+    if guard is None or not _is_model(name, facts) or not is_wrapped(name, facts.context):
+        return None
+    return LoneForward(guard, _is_not_wrapped_here(call, name, facts))
 
 
 def _is_model(name: cst.Name | cst.Attribute, facts: Facts) -> bool:

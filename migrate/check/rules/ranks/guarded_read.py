@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.catalogue.words import METER_METHODS, READ_METHODS, SYNCS, WAITS
-from migrate.check.common import method, receiver
+from migrate.catalogue.words import SYNCS
+from migrate.check.common import method
 from migrate.check.hazard import Hazard, Hit, Severity, example
-from migrate.check.rules.ranks.early_end import ended_early
-from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
-from migrate.model.calls.kind import Kind
-from migrate.reading.collectives.pending import parameters
-from migrate.reading.collectives.pending_values import HOLDS
+from migrate.check.rules.ranks.parting import Parting
+from migrate.check.rules.ranks.parting.ends import cut_early, synchronised
+from migrate.check.rules.ranks.parting.evaluations import evaluations
+from migrate.check.rules.ranks.parting.made import is_made_on_device, loaded, made
+from migrate.check.rules.ranks.parting.read_at import reads_at
+from migrate.check.rules.ranks.parting.reads import handed_on, reads
+from migrate.check.rules.ranks.parting.unrun import kept_from
 from migrate.reading.facts import Facts
-from migrate.reading.flow.reads import in_text, is_log
-from migrate.reading.names.bindings import Given, How
-from migrate.reading.names.dead_branches import never_runs
-from migrate.reading.replicas.guards import Guard
-from migrate.reading.steps.in_step import When, is_step
-from migrate.syntax.tree import code, keyword, nodes_of
-
-DEPTH = 3  # so many functions are followed, one into another
 
 
 class GuardedRead(Hazard):
@@ -48,7 +41,6 @@ class GuardedRead(Hazard):
     code = "XLA305"
     name = "guarded-read"
     severity = Severity.ERROR
-    spoken_by = ("step", "together")
     nodes = (cst.Call, cst.Comparison, cst.FormattedStringExpression)
     examples = (
         example(
@@ -369,415 +361,27 @@ class GuardedRead(Hazard):
 
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one read under a condition of the rank, or the first tensor that is made under it."""
-        if isinstance(node, cst.Call) and _is_made_on_device(node, facts):
-            yield from self._made(node, facts)
-            return
-        if isinstance(node, cst.Call) and facts.names.of(node.func) in SYNCS:
-            yield from self._synchronised(node, facts)
-            return
-        if isinstance(node, cst.Call) and (hits := list(self._cut_early(node, facts))):
-            yield from hits
-            return
-        if isinstance(node, cst.Call) and method(node) == "load_state_dict":
-            yield from self._loaded(node, facts)
-            return
-        found = [read for read in _read(node, facts) if facts.values.on_device(read)]
-        guard = _guard(node, facts) if found else None
-        if guard is None:
-            if isinstance(node, cst.Call):
-                yield from self._handed_on(node, facts)
-                yield from self._evaluated(node, facts)
-            return
-        for read in found:
-            hits = list(self._reads(read, node, guard, facts))
-            yield from hits
-            if hits:
-                return  # once for each place
-
-    def _reads(
-        self, read: cst.BaseExpression, node: cst.CSTNode, guard: Guard, facts: Facts
-    ) -> Iterable[Hit]:
-        """Yield the read of `read` at `node`, below `guard`, where it parts the graphs."""
-        line = facts.context.position(guard).line
-        if facts.steps.inside(node):
-            message = (
-                f"read in some replicas only (line {line}), inside the step: graphs part, all hang"
-            )
-            yield self.hit(node, message)
-        elif (made := computed_after(read, node, facts)) is not None:
-            yield self._pending(node, made, guard, facts)
-        elif _is_made_in(guard, read, facts) and facts.steps.between(node):
-            message = (
-                f"computed and read in some replicas only (line {line}): graphs part before the next "
-                "collective; compute and read in all, print in one"
-            )
-            yield self.hit(node, message)
-
-    def _handed_on(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
-        """Yield the call of a function of the script that reads a pending argument in some replicas only."""
-        functions = facts.context.called(call)
-        for index, arg in enumerate(call.args) if functions and _guard(call, facts) is None else ():
-            if arg.star or not isinstance(arg.value, cst.Name):
-                continue
-            made = computed_after(arg.value, call, facts)
-            if made is None:
-                continue
-            guards = (_reads_parameter(one, index, arg.keyword, facts) for one in functions[:3])
-            guard = next((one for one in guards if one is not None), None)
-            if guard is not None:
-                yield self._pending(call, made, guard, facts)
-                return
-
-    def _evaluated(self, call: cst.Call, facts: Facts) -> Iterable[Hit]:
-        """Yield the call of a function that computes and reads, which some replicas only make."""
-        guard = facts.guards.around(call)
-        if guard is not None and (evaluates(call, facts) or _is_step_of_some(call, facts)):
-            line = facts.context.position(guard).line
-            message = (
-                f"computes and reads in some replicas only (line {line}): graphs part before the next "
-                "collective; run it in all, print in one"
-            )
-            yield self.hit(call, message)
-
-    def _pending(self, at: cst.CSTNode, made: cst.CSTNode, guard: Guard, facts: Facts) -> Hit:
-        """Return what is to be said of a read at `at`, below `guard`, of what all computed at `made`."""
-        computed, line = (facts.context.position(one).line for one in (made, guard))
-        message = (
-            f"computed after the step (line {computed}), read in some replicas only (line {line}): "
-            "graphs part before the next collective; compute it inside the step"
-        )
-        return self.hit(at, message)
-
-    def _synchronised(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
-        """Yield a sync between steps under a condition of the rank."""
-        guard = facts.guards.around(node)
-        if guard is None or not facts.steps.between(node):
-            yield from self._cut_early(node, facts)
-            return
-        line = facts.context.position(guard).line
-        message = (
-            f"synchronised in some replicas only (line {line}): what is pending in the others goes into a "
-            "later graph; synchronise in all"
-        )
-        yield self.hit(node, message)
-
-    def _cut_early(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
-        """Yield a call of some replicas that ends the graph while a collective is pending in all."""
-        name = facts.names.of(node.func) or ""
-        waits = name in WAITS or facts.context.effects.waits(node)
-        cut = ended_early(node, facts) if waits else None
-        if cut is not None:
-            guard, collective = (facts.context.position(one).line for one in cut)
-            message = (
-                f"synchronised in some replicas only (line {guard}), with a collective pending (line "
-                f"{collective}): it runs there in another graph than in the others; torch_xla.sync() in all "
-                "before it"
-            )
-            yield self.hit(node, message)
-
-    def _loaded(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
-        """Yield the load into a model on the device that some replicas make."""
-        guard = facts.guards.around(node)
-        model = receiver(node)
-        if not isinstance(guard, cst.If) or model is None or not facts.context.moves_to_accelerator:
-            return
-        if facts.values.kind(model) is not Kind.MODEL or not _moved_before(model, node, facts):
-            return
-        line = facts.context.position(guard).line
-        message = (
-            f"loaded into the model in some replicas only (line {line}): the next collective of its weights "
-            "has another graph there; load in all replicas, or before the model is moved"
-        )
-        yield self.hit(node, message)
-
-    def _made(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
-        """Yield the first tensor that a condition of the rank makes on the device, before the training."""
-        guard = facts.guards.around(node)
-        if not isinstance(guard, cst.If) or not facts.steps.found:
-            return
-        if facts.steps.when(node) is not When.ELSEWHERE:
-            return
-        if any(one is not node for one in _first_made(guard, facts)):
-            return
-        line = facts.context.position(guard).line
-        message = (
-            f"made on the device in some replicas only (line {line}): it goes into a graph that the "
-            "others do not have; make it in all, or on the CPU"
-        )
-        yield self.hit(node, message)
+        return (self.hit(one.node, one.message) for one in partings(node, facts))
 
 
-def evaluates(call: cst.Call, facts: Facts) -> bool:
-    """Whether `call`, between steps, runs a function that computes on the device and reads what it has."""
-    if not facts.steps.between(call):
-        return False
-    functions = facts.context.called(call)
-    if not functions:  # of another file
-        given = (arg.value for arg in call.args)
-        return facts.context.effects.reads(call) and any(
-            facts.values.kind(one) is Kind.MODEL for one in given
-        )
-    return any(_reads_its_own(one, facts) for one in functions[:3])
-
-
-def _is_step_of_some(call: cst.Call, facts: Facts) -> bool:
-    """Whether `call` begins a step, `with torch_xla.step():`, of an evaluation between training steps."""
-    block = facts.context.parent(facts.context.parent(call))
-    if not isinstance(block, cst.With) or not is_step(block, facts.context):
-        return False
-    loop = next(
-        (a for a in facts.context.ancestors(block) if isinstance(a, cst.For | cst.While)), None
-    )
-    if loop is None or facts.context.effects.of(block.body):
-        return False
-    return facts.steps.between(loop)
-
-
-def _reads_its_own(function: cst.FunctionDef, facts: Facts) -> bool:
-    """Whether `function` reads something that it has computed on the device."""
-    for node in nodes_of(function.body, cst.Call):
-        guard = facts.guards.around(node)
-        if guard is not None and facts.context.function_around(guard) is function:
-            continue
-        if never_runs(node, facts.context) is not None:
-            continue
-        for read in _read(node, facts):
-            if _is_there(read, node, facts) and _is_made_in(function, read, facts):
-                return True
-    return False
-
-
-def _is_there(read: cst.BaseExpression, node: cst.CSTNode, facts: Facts) -> bool:
-    """Whether what is read at `node` is on the device; of the unknown, whether it is fetched from one."""
-    kind = facts.values.kind(read)
-    return kind is Kind.ON_DEVICE or (kind is Kind.UNKNOWN and method(node) == "cpu")
-
-
-def _is_made_in(block: cst.CSTNode, read: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `block` computes what is read in it, in the read itself or in a statement before."""
-    if _computes(read):
-        return True
-    inner = read
-    while isinstance(inner, cst.Subscript):
-        inner = inner.value
-    given = facts.bindings.given(inner) if isinstance(inner, cst.Name) else ()
-    return any(
-        one.value is not None
-        and _computes(one.value)
-        and any(above is block for above in facts.context.ancestors(one.value))
-        for one in given
-    )
-
-
-def _moved_before(model: cst.BaseExpression, at: cst.Call, facts: Facts) -> bool:
-    """Whether a model is moved to the device above a place in its file, or elsewhere."""
-    text = code(model)
-    place = _place(at, facts)
-    moves = [
-        call
-        for call in facts.calls
-        if method(call) in ("to", "cuda")
-        and code(receiver(call) or call) == text
-        and (
-            isinstance(model, cst.Attribute)
-            or facts.bindings.owner(call) is facts.bindings.owner(at)
-        )
-    ]
-    if any(_place(call, facts) < place for call in moves):
-        return True
-    if isinstance(model, cst.Name):
-        values = [v for v in facts.context.bound_values(model) if isinstance(v, cst.Call)]
-        return any(method(value) in ("to", "cuda") for value in values)
-    return not moves
-
-
-def _first_made(guard: cst.If, facts: Facts) -> list[cst.Call]:
-    found = (call for call in nodes_of(guard, cst.Call) if _is_made_on_device(call, facts))
-    return list(islice(found, 1))
-
-
-def _is_made_on_device(call: cst.Call, facts: Facts) -> bool:
-    """Whether `call` is `torch.zeros(…, device=device)` or its like."""
-    arg = keyword(call, "device")
-    if arg is None or not (facts.names.of(call.func) or "").startswith("torch."):
-        return False
-    return facts.values.on_device(call)
-
-
-def _read(node: cst.CSTNode, facts: Facts) -> Iterable[cst.BaseExpression]:
-    """Yield what may be read at a node."""
-    if isinstance(node, cst.FormattedStringExpression):
-        yield node.expression
+def partings(node: cst.CSTNode, facts: Facts) -> Iterator[Parting]:
+    """Yield how the graphs of the replicas part at `node`: in one of the ways of `parting`."""
+    if isinstance(node, cst.Call) and is_made_on_device(node, facts):
+        yield from made(node, facts)
         return
-    if isinstance(node, cst.Comparison):
-        if _decides(node, facts):
-            yield from (node.left, *(one.comparator for one in node.comparisons))
+    if isinstance(node, cst.Call) and facts.names.of(node.func) in SYNCS:
+        yield from synchronised(node, facts)
         return
-    assert isinstance(node, cst.Call)
-    read = receiver(node) if method(node) in READ_METHODS else None
-    if read is not None:
-        yield read
-    elif isinstance(node.func, cst.Name) and node.func.value in ("float", "int"):
-        yield from (arg.value for arg in node.args)
-    elif method(node) not in METER_METHODS and is_log(node, facts.context):
-        for arg in node.args:
-            yield from _parts(arg.value)
-
-
-def _decides(node: cst.Comparison, facts: Facts) -> bool:
-    """Whether what a comparison gives decides what runs: `if loss < best`."""
-    if any(isinstance(one.operator, cst.Is | cst.IsNot) for one in node.comparisons):
-        return False
-    below: cst.CSTNode = node
-    for above in facts.context.ancestors(node):
-        if isinstance(above, cst.If | cst.IfExp | cst.While | cst.Assert):
-            return below is above.test
-        if not isinstance(above, cst.BooleanOperation | cst.UnaryOperation):
-            return False
-        below = above
-    return False
-
-
-def _parts(value: cst.BaseExpression) -> Iterable[cst.BaseExpression]:
-    """Yield `value`, or what it holds or shows: a logger is given `{"acc": acc}` or `"%f" % acc`."""
-    if isinstance(value, cst.Dict | cst.Tuple | cst.List):
-        for element in value.elements:
-            yield element.value
-    elif isinstance(value, cst.Call) and (code(value.func) == "dict" or method(value) == "format"):
-        yield from (arg.value for arg in value.args)
-    elif isinstance(value, cst.BinaryOperation) and in_text(value):
-        yield from _parts(value.right)
-    else:
-        yield value
-
-
-def computed_after(
-    read: cst.BaseExpression, at: cst.CSTNode, facts: Facts
-) -> cst.BaseExpression | None:
-    """Where all replicas compute, after a step, a name that is read; None if none is still pending."""
-    if facts.steps.when(at) not in (When.EVERY_STEP, When.SOMETIMES):
-        return None
-    for name in nodes_of(read, cst.Name):
-        value = _pending(name, at, facts)
-        if value is not None:
-            return value
-    return None
-
-
-def _pending(
-    name: cst.Name, at: cst.CSTNode, facts: Facts, depth: int = DEPTH
-) -> cst.BaseExpression | None:
-    """Return what all replicas compute after a step, in place of `name`, and nothing has run before `at`."""
-    before = [one for one in facts.bindings.given(name) if one.place < _place(at, facts)]
-    value = before[-1].value if before else None
-    if value is None or facts.guards.around(value) is not None:
-        return None
-    if facts.steps.when(value) not in (When.EVERY_STEP, When.SOMETIMES):
-        return _returned(name, before[-1], at, facts, depth)
-    if _ran_between(name.value, value, at, facts):
-        return None
-    trains = isinstance(value, cst.Call) and bool(facts.context.effects.of(value))
-    if _computes(value) and facts.values.on_device(value) and not trains:
-        return value
-    return _returned(name, before[-1], at, facts, depth)
-
-
-def _returned(
-    name: cst.Name, given: Given, at: cst.CSTNode, facts: Facts, depth: int
-) -> cst.BaseExpression | None:
-    """Return what a function of the script has left pending in its result, or a part of it, `name`."""
-    call = given.value
-    if not depth or not isinstance(call, cst.Call) or _ran_between(name.value, call, at, facts):
-        return None
-    part: int | None = None
-    if given.how is How.PART:
-        targets = [facts.context.parent(one.node) for one in facts.context.bindings(name)]
-        tuples = [
-            (one, facts.context.parent(one)) for one in targets if isinstance(one, cst.Element)
-        ]
-        places = [
-            above.elements.index(one)
-            for one, above in tuples
-            if isinstance(above, cst.Tuple | cst.List)
-        ]
-        if len(places) != 1:
-            return None
-        part = places[0]
-    for function in facts.context.called(call)[:3]:
-        for value in facts.bindings.returns[id(function)]:
-            if part is not None and isinstance(value, cst.Tuple) and part < len(value.elements):
-                value = value.elements[part].value
-            elif part is not None:
-                continue
-            found = (
-                _pending(value, value, facts, depth - 1) if isinstance(value, cst.Name) else None
-            )
-            if found is not None:
-                return found
-    return None
-
-
-def _guard(node: cst.CSTNode, facts: Facts) -> Guard | None:
-    """Return what keeps some replicas from `node`: a test of the rank, or of what only some hold."""
-    return facts.guards.around(node) or facts.guards.around_what_some_hold(node)
-
-
-def _reads_parameter(
-    function: cst.FunctionDef, index: int, keyword: cst.Name | None, facts: Facts
-) -> Guard | None:
-    """Return the test under which `function` reads what it is given at `index`, or as `keyword`."""
-    names = parameters(function)
-    name = keyword.value if keyword is not None else names[index] if index < len(names) else None
-    mentions = {name}
-    kept = function.params.star_kwarg
-    if keyword is not None and name not in names and kept is not None:
-        mentions = {kept.name.value}
-        loops: list[cst.CompFor | cst.For] = [*nodes_of(function, cst.CompFor)]
-        for loop in (*loops, *nodes_of(function, cst.For)):
-            if any(one.value == kept.name.value for one in nodes_of(loop.iter, cst.Name)):
-                mentions |= {one.value for one in nodes_of(loop.target, cst.Name)}
-    reading = (*nodes_of(function, cst.Call), *nodes_of(function, cst.FormattedStringExpression))
-    for node in reading if mentions != {None} else ():
-        reads = any(
-            one.value in mentions for read in _read(node, facts) for one in nodes_of(read, cst.Name)
-        )
-        guard = _guard(node, facts) if reads else None
-        runs = guard is not None and never_runs(node, facts.context) is None
-        if guard is not None and guard is not function and runs:
-            return guard
-    return None
-
-
-def _computes(value: cst.BaseExpression) -> bool:
-    """Whether a value is computed, not another name of what is there: `loss`, `loss.detach()`."""
-    inner = value
-    while isinstance(inner, cst.Call) and method(inner) in ("detach", "data"):
-        inner = inner.func.value if isinstance(inner.func, cst.Attribute) else inner
-    if isinstance(inner, cst.Call) and HOLDS.fullmatch(method(inner) or ""):
-        return False  # what an object holds: `model.parameters()`
-    return isinstance(inner, cst.Call | cst.BinaryOperation | cst.UnaryOperation | cst.Comparison)
-
-
-def _ran_between(name: str, value: cst.CSTNode, at: cst.CSTNode, facts: Facts) -> bool:
-    """Whether all replicas synchronise or read a name between two places, or come to a collective.
-
-    A read runs the graph of what is read, and of no other. Of what a collective gives XLA308 speaks.
-    """
-    first, last = _place(value, facts), _place(at, facts)
-    return any(
-        first < _place(call, facts) < last
-        and _guard(call, facts) is None
-        and (facts.names.of(call.func) in SYNCS | COLLECTIVE or _reads_name(call, name))
-        and never_runs(call, facts.context) is None
-        for call in nodes_of(facts.bindings.owner(at), cst.Call)
-    )
-
-
-def _reads_name(call: cst.Call, name: str) -> bool:
-    read = receiver(call) if method(call) in READ_METHODS else None
-    return isinstance(read, cst.Name) and read.value == name
-
-
-def _place(node: cst.CSTNode, facts: Facts) -> tuple[int, int]:
-    position = facts.context.position(node)
-    return position.line, position.column
+    if isinstance(node, cst.Call) and (cut := list(cut_early(node, facts))):
+        yield from cut
+        return
+    if isinstance(node, cst.Call) and method(node) == "load_state_dict":
+        yield from loaded(node, facts)
+        return
+    is_read = any(facts.values.on_device(read) for read in reads_at(node, facts))
+    guard = kept_from(node, facts) if is_read else None
+    if guard is not None:
+        yield from reads(node, guard, facts)
+    elif isinstance(node, cst.Call):
+        yield from handed_on(node, facts)
+        yield from evaluations(node, facts)

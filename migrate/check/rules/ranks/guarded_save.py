@@ -40,7 +40,6 @@ class GuardedSave(Hazard):
     code = "XLA301"
     name = "guarded-save"
     severity = Severity.ERROR
-    spoken_by = ("save",)
     nodes = (cst.Call,)
     examples = (
         example(

@@ -45,7 +45,6 @@ class LoadedBroadcast(Hazard):
     code = "XLA314"
     name = "loaded-broadcast"
     severity = Severity.ERROR
-    spoken_by = ("uneven-sync",)
     nodes = (cst.If, cst.Module)
     examples = (
         example(

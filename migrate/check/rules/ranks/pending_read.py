@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.collectives.pending import Pending
+from migrate.reading.collectives.pending import PendingRead as Pended
 from migrate.reading.facts import Facts
 from migrate.syntax.tree import code
 
@@ -35,7 +36,6 @@ class PendingRead(Hazard):
     code = "XLA308"
     name = "pending-read"
     severity = Severity.ERROR
-    spoken_by = ("collective-sync",)
     nodes = (cst.Module,)
     examples = (
         example(
@@ -129,21 +129,19 @@ class PendingRead(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield every such read of the script."""
         for one in Pending(facts).reads():
-            call = one.collectives[-1]
-            line = facts.context.position(call).line
-            what = f"`{code(call.func)}` (line {line})"
-            if one.elsewhere:
-                message = (
-                    f"read in some replicas only: if a collective of {what} is pending, it hangs"
-                )
-                yield self.hit(one.read, f"{message}: torch_xla.sync() before", Severity.WARNING)
-                continue
-            if one.by_index:
-                message = (
-                    f"{what} has not run: with the replica's index in its graph it runs in another graph on "
-                    "each replica"
-                )
-                yield self.hit(one.read, f"{message}: torch_xla.sync() in all of them before")
-                continue
-            message = f"{what} has not run: the read in some replicas only waits for ever"
-            yield self.hit(one.read, f"{message}: torch_xla.sync() in all of them before")
+            severity = Severity.WARNING if one.elsewhere else None
+            yield self.hit(one.read, waits_for(one, facts), severity)
+
+
+def waits_for(one: Pended, facts: Facts) -> str:
+    """Return what is to be said of a read that waits for a collective."""
+    call = one.collectives[-1]
+    what = f"`{code(call.func)}` (line {facts.context.position(call).line})"
+    if one.elsewhere:
+        message = f"read in some replicas only: if a collective of {what} is pending, it hangs"
+        return f"{message}: torch_xla.sync() before"
+    why = "the read in some replicas only waits for ever"
+    if one.by_index:
+        why = "with the replica's index in its graph it runs in another graph on each replica"
+    message = f"{what} has not run: {why}"
+    return f"{message}: torch_xla.sync() in all of them before"

@@ -34,7 +34,6 @@ class ControlFlow(Hazard):
     code = "XLA110"
     name = "control-flow"
     severity = Severity.WARNING
-    spoken_by = ("step",)
     nodes = (cst.If, cst.While, cst.Assert, cst.IfExp, cst.Call)
     examples = (
         example(

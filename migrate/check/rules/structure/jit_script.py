@@ -18,7 +18,8 @@ class JitScript(NamedHazard):
 
     **Why.** XLA compiles the graph itself. A scripted function runs (measured), but its control flow on
     tensors syncs at each turn where no tool sees it, and scripted modules cannot be rewritten or traced for
-    shapes.
+    shapes. The fusers of TorchScript are for CUDA, and autocast is not applied to functions that are scripted
+    before the region.
 
     **What to do.** Leave the decorator out; `torch.compile(backend="openxla")` where a compiler is wanted.
     """

@@ -25,7 +25,6 @@ class MainGuard(Hazard):
     code = "XLA708"
     name = "main-guard"
     severity = Severity.ERROR
-    spoken_by = ("launch-main", "module-script")
     nodes = (cst.Call,)
     examples = (
         example(
@@ -83,18 +82,22 @@ class MainGuard(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield one call that launches on import."""
         assert isinstance(node, cst.Call)
-        if facts.context.function_around(node) is not None or not facts.launches:
-            return
-        if facts.context.source.is_notebook:
-            return  # `__name__` is "__main__" in every cell, and nothing imports it
-        launches = facts.names.of(node.func) in LAUNCHERS
-        for callee in facts.context.called(node):
-            calls = nodes_of(callee.body, cst.Call)
-            launches = launches or any(facts.names.of(call.func) in LAUNCHERS for call in calls)
-        guarded = any(
-            isinstance(above, cst.If) and "__name__" in code(above.test)
-            for above in facts.context.ancestors(node)
-        )
-        if launches and not guarded:
+        if launches_on_import(node, facts):
             message = 'launches on import, in every replica again: if __name__ == "__main__":'
             yield self.hit(node, message)
+
+
+def launches_on_import(node: cst.Call, facts: Facts) -> bool:
+    """Whether `node` starts the replicas while the script is imported, itself or in a function."""
+    if facts.context.function_around(node) is not None or not facts.launches:
+        return False
+    if facts.context.source.is_notebook:
+        return False  # `__name__` is "__main__" in every cell, and nothing imports it
+    launches = facts.names.of(node.func) in LAUNCHERS
+    for callee in facts.context.called(node):
+        calls = nodes_of(callee.body, cst.Call)
+        launches = launches or any(facts.names.of(call.func) in LAUNCHERS for call in calls)
+    return launches and not any(
+        isinstance(above, cst.If) and "__name__" in code(above.test)
+        for above in facts.context.ancestors(node)
+    )

@@ -49,7 +49,6 @@ class ModuleLevel(Hazard):
     code = "XLA706"
     name = "before-launch"
     severity = Severity.ERROR
-    spoken_by = ("module-script", "launch-main")
     nodes = (cst.Call,)
     examples = (
         example(

@@ -10,7 +10,7 @@ from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.replicas.launch import declares_local_rank
 from migrate.reading.replicas.single import is_of_one_process
-from migrate.reading.values.environment import OF_TORCHRUN, needed, sets
+from migrate.reading.values.environment import of_torchrun_alone
 from migrate.syntax.tree import string_value
 
 VARIABLES = {
@@ -37,7 +37,6 @@ class RankEnvironment(Hazard):
     code = "XLA710"
     name = "rank-environment"
     severity = Severity.WARNING
-    spoken_by = ("rank-environment", "rendezvous-address")
     nodes = (cst.SimpleString,)
     examples = (
         example(
@@ -118,11 +117,7 @@ class RankEnvironment(Hazard):
                 return
             message = f"{value} is not set by torch_xla.launch: {VARIABLES[value]}"
             yield self.hit(node, message)
-        elif (
-            value in OF_TORCHRUN
-            and needed(node, facts.context, spawns=facts.context.launch.spawns)
-            and not sets(value, facts.context, node)
-        ):
+        elif of_torchrun_alone(node, facts.context, spawns=facts.context.launch.spawns):
             message = f"{value} is not set by torch_xla.launch: this raises without torchrun"
             yield self.hit(node, message)
 

@@ -28,7 +28,6 @@ class WorkerFunction(Hazard):
     code = "XLA707"
     name = "worker-function"
     severity = Severity.ERROR
-    spoken_by = ("notebook-launch",)
     nodes = (cst.Call,)
     examples = (
         example(
@@ -79,11 +78,7 @@ class WorkerFunction(Hazard):
             return
         first = keyword(node, "fn") or (node.args[0] if node.args else None)
         value = first.value if first is not None else None
-        nested = isinstance(value, cst.Name) and any(
-            isinstance(above, cst.FunctionDef) and _defines(above, value.value, facts)
-            for above in facts.context.ancestors(node)
-        )
-        if isinstance(value, cst.Lambda) or nested:
+        if value is not None and has_no_name(value, node, facts):
             yield self.hit(
                 node, "a lambda or nested function cannot be pickled: define it at module level"
             )
@@ -93,6 +88,17 @@ class WorkerFunction(Hazard):
                 "start_method='fork')"
             )
             yield self.hit(node, message)
+
+
+def has_no_name(fn: cst.BaseExpression, node: cst.Call, facts: Facts) -> bool:
+    """Whether `fn`, which `node` launches, is a lambda or a function in a function: no module has it."""
+    return isinstance(fn, cst.Lambda) or (
+        isinstance(fn, cst.Name)
+        and any(
+            isinstance(above, cst.FunctionDef) and _defines(above, fn.value, facts)
+            for above in facts.context.ancestors(node)
+        )
+    )
 
 
 def _forks(node: cst.Call) -> bool:

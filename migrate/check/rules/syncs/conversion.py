@@ -41,7 +41,6 @@ class Conversion(Hazard):
     code = "XLA202"
     name = "float-in-step"
     severity = Severity.WARNING
-    spoken_by = ("step", "evaluation-loop")
     nodes = (cst.Call,)
     examples = (
         example(

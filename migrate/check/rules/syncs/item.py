@@ -27,7 +27,6 @@ class Item(Hazard):
     code = "XLA201"
     name = "item-in-step"
     severity = Severity.WARNING
-    spoken_by = ("step", "evaluation-loop")
     nodes = (cst.Call,)
     examples = (
         example(

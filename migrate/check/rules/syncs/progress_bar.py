@@ -27,7 +27,6 @@ class ProgressBar(Hazard):
     code = "XLA205"
     name = "progress-bar"
     severity = Severity.WARNING
-    spoken_by = ("step",)
     nodes = (cst.Call,)
     words = spelled(SHOWING_METHODS)
     examples = (

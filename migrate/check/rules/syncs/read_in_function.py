@@ -31,7 +31,6 @@ class ReadInFunction(Hazard):
     code = "XLA208"
     name = "read-in-function"
     severity = Severity.INFO
-    spoken_by = ("step", "defer-reads")
     nodes = (cst.Call,)
     examples = (
         example(

@@ -25,7 +25,6 @@ class Shown(Hazard):
     code = "XLA204"
     name = "print-in-step"
     severity = Severity.WARNING
-    spoken_by = ("step", "evaluation-loop")
     nodes = (cst.Call, cst.FormattedStringExpression)
     examples = (
         example(

@@ -45,7 +45,6 @@ class ToCpu(Hazard):
     code = "XLA203"
     name = "cpu-in-step"
     severity = Severity.WARNING
-    spoken_by = ("step", "evaluation-loop")
     nodes = (cst.Call,)
     examples = (
         example(

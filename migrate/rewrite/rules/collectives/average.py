@@ -43,6 +43,7 @@ class Average(Rule):
 
     name = "average"
     code = "XLA810"
+    beside_frameworks = True
     nodes = (cst.SimpleStatementLine, cst.Call)
     examples = (
         rewritten(

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Severity
+from migrate.check.rules.ranks.guarded_collective import GuardedCollective
+from migrate.reading.replicas.barrier_pairs import is_half, is_met
 from migrate.reading.values.collectives import called, makes_gloo_group
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.rules.collectives.barrier_pairs import is_met
+from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.collectives.step_barriers import is_in_step
 from migrate.rewrite.rules.collectives.written import as_shims
 from migrate.rewrite.workspace import Workspace
@@ -41,6 +42,7 @@ class Barrier(Rule):
 
     name = "barrier"
     code = "XLA306"
+    beside_frameworks = True
     edited = Severity.WARNING
     nodes = (cst.Call,)
     examples = (
@@ -158,6 +160,19 @@ class Barrier(Rule):
             """,
             "only some replicas",
         ),
+        checked(
+            """
+            import threading
+
+            import torch.distributed as dist
+
+            threading.Barrier(2)
+            barrier = threading.Barrier(2)
+            barrier.wait()
+            dist.barrier()  # XLA306
+            dist.barrier(group=dist.new_group(backend="gloo"))
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -182,14 +197,14 @@ class Barrier(Rule):
             yield from self.report(node, refused)
             return
         around = context.function_around(node) or context.module
-        halves = [b for b in _barriers(around, context) if _is_half(b, context)]
-        is_half = any(half is node for half in halves)
-        if is_half and not is_met(node, halves, context):
+        halves = [b for b in _barriers(around, context) if is_half(b, context)]
+        halved = any(half is node for half in halves)
+        if halved and not is_met(node, halves, context):
             message = (
                 "only some replicas come to this barrier; it does nothing on XLA, and a rendezvous "
                 "would wait for the others for ever: let all replicas come to it, or remove it"
             )
-            yield from self.report(node, message)
+            yield from self.report(node, message, code=GuardedCollective.code)
             return
         if is_in_step(node, context):
             message = (
@@ -202,21 +217,21 @@ class Barrier(Rule):
         if context.portable:
             yield as_shims(self, node, context, bound or {}, ("async_op", "device_ids"))
             return
-        yield self._edit(node, is_half, around, context)
+        yield self._edit(node, halved, around, context)
 
     def _edit(
         self,
         node: cst.Call,
-        is_half: bool,
+        halved: bool,
         around: cst.FunctionDef | cst.Module,
         context: Workspace,
     ) -> Edit:
         tag = around.name.value if isinstance(around, cst.FunctionDef) else "main"
-        if not is_half:
+        if not halved:
             whole = [
                 barrier
                 for barrier in _barriers(around, context)
-                if not _is_half(barrier, context) and not is_in_step(barrier, context)
+                if not is_half(barrier, context) and not is_in_step(barrier, context)
             ]
             number = next(i for i, barrier in enumerate(whole, 1) if barrier is node)
             tag = tag if number == 1 else f"{tag}_{number}"
@@ -252,9 +267,3 @@ def _barriers(around: cst.FunctionDef | cst.Module, context: Workspace) -> list[
         if called(call, context) == "barrier"
         and (context.function_around(call) or context.module) is around
     ]
-
-
-def _is_half(barrier: cst.Call, context: Workspace) -> bool:
-    """Whether a test of the rank in the same function decides which replicas come to `barrier`."""
-    guard = context.guards.around(barrier)
-    return isinstance(guard, cst.If)

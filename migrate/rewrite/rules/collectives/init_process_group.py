@@ -10,10 +10,20 @@ from migrate.reading.replicas.launch import INIT
 from migrate.reading.values.collectives import TENSORS, called
 from migrate.reading.values.values import is_option, option_names
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
+from migrate.rewrite.rule import (
+    Edit,
+    Finding,
+    Rule,
+    Stage,
+    checked,
+    left_alone,
+    reported,
+    rewritten,
+)
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, string_value
 
+NO_NCCL = 'there is no NCCL on a TPU, it raises: "xla", init_method="xla://"'
 PARAMETERS = (
     "backend",
     "init_method",
@@ -50,6 +60,7 @@ class InitProcessGroup(Rule):
 
     name = "init-process-group"
     code = "XLA823"
+    beside_frameworks = True
     stage = Stage.LAUNCH
     nodes = (cst.Call,)
     examples = (
@@ -145,13 +156,24 @@ class InitProcessGroup(Rule):
             """,
             "tensors on the CPU",
         ),
+        checked(
+            """
+            import torch.distributed as dist
+
+            dist.init_process_group("nccl")  # XLA823
+            dist.init_process_group(backend="cuda:nccl,cpu:gloo")  # XLA823
+            dist.init_process_group("xla", init_method="xla://")
+            dist.new_group(backend="gloo")
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one call, or why it is left as it is."""
         assert isinstance(node, cst.Call)
         if context.qualified_name(node.func) not in INIT:
-            if module := context.launch.absent_module(node):
+            module = context.launch.absent_module(node)
+            if module and context.calls.led is None:
                 message = (
                     f"`{code(node.func)}` is named for joining the process group, and `{module}` is no file "
                     "of this project (a submodule that is not checked out?): rewrite that package as well"
@@ -209,6 +231,7 @@ class InitProcessGroup(Rule):
             self._replacement(node, context, bound),
             message,
             consumes=[*gone, *_list(backend)],
+            wrong=NO_NCCL if "nccl" in (string_value(backend) or "") else "",
         )
 
     def _by_shims(self, node: cst.Call, context: Workspace, bound: dict[str, cst.Arg]) -> Edit:

@@ -8,18 +8,24 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.check.hazard import Severity
+from migrate.check.only_cuda import guards_cuda_only
+from migrate.reading.facts import facts_of
 from migrate.reading.values.collectives import called
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.launch.rank_arguments import INERT
 from migrate.rewrite.styles.advice import BACKEND as OF_SHIMS
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, dotted, nodes_of, string_value
 
+WRONG = 'the backend on XLA is "xla", not "nccl": compare with "gloo"'
 BACKEND = re.compile(r"(.*_)?backend", re.IGNORECASE)
 
 
 class Nccl(Rule):
     """Keep and compare the name of the XLA backend instead of NCCL's.
+
+    **Why.** On XLA the backend is "xla": where it is compared with "nccl", the branch for gloo and the CPU is
+    taken, and tensors go to the CPU before each collective.
 
     **What it does.** `'nccl'` becomes `'xla'` where it is kept under the name of a backend
     (`args.dist_backend = 'nccl'`, `def setup(rank, backend='nccl')`, `'backend': 'nccl'`, the default of an
@@ -131,6 +137,28 @@ class Nccl(Rule):
             """,
             "the backend on XLA is 'xla'",
         ),
+        checked(
+            """
+            import torch.distributed as dist
+
+
+            def reduce(x):
+                if dist.get_backend() == "nccl":  # XLA703
+                    x = x.cuda()
+                dist.all_reduce(x)
+            """
+        ),
+        checked(
+            """
+            import torch.distributed as dist
+
+
+            def reduce(x):
+                if dist.get_backend() == "gloo":
+                    x = x.cpu()
+                dist.all_reduce(x)
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -138,23 +166,39 @@ class Nccl(Rule):
         assert isinstance(node, cst.SimpleString)
         if string_value(node) != "nccl":
             return
+        compared = _comparison(node, context)
+        severity = None
+        if compared is not None:
+            inert = guards_cuda_only(compared, facts_of(context))
+            severity = Severity.INFO if inert else Severity.WARNING
         if _is_of_the_group(node, context) or _is_kept(node, context):
             xla: cst.BaseExpression = context.string("xla", like=node)
             if context.portable:
                 shims = context.imports.require("shims")
                 xla = cst.parse_expression(f"{shims}.backend().group_backend")
-            yield self.edit(node, lambda _: xla, f"'nccl' → {code(xla)}", consumes=[node])
+            message = f"'nccl' → {code(xla)}"
+            wrong = WRONG if compared is not None else ""
+            yield self.edit(
+                node, lambda _: xla, message, consumes=[node], wrong=wrong, severity=severity
+            )
         elif not _is_spoken_of(node, context):
-            said = OF_SHIMS if context.portable else "'nccl': the backend on XLA is 'xla'"
-            yield from self.report(node, said)
+            said = WRONG if compared is not None else "'nccl': the backend on XLA is 'xla'"
+            said = OF_SHIMS if context.portable else said
+            yield from self.report(node, said, severity)
+
+
+def _comparison(node: cst.SimpleString, context: Workspace) -> cst.Comparison | None:
+    """Return the comparison of which the literal is a side."""
+    above = context.parent(node)
+    if isinstance(above, cst.ComparisonTarget):
+        above = context.parent(above)
+    return above if isinstance(above, cst.Comparison) else None
 
 
 def _is_of_the_group(node: cst.SimpleString, context: Workspace) -> bool:
     """Whether the process group's backend is compared with the literal."""
-    comparison = context.parent(node)
-    if isinstance(comparison, cst.ComparisonTarget):
-        comparison = context.parent(comparison)
-    if not isinstance(comparison, cst.Comparison) or len(comparison.comparisons) != 1:
+    comparison = _comparison(node, context)
+    if comparison is None or len(comparison.comparisons) != 1:
         return False
     other = comparison.comparisons[0].comparator if comparison.left is node else comparison.left
     return isinstance(other, cst.Call) and called(other, context) == "get_backend"

@@ -6,15 +6,21 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue import catalogue
 from migrate.catalogue.prescan import spelled
+from migrate.check.common import is_a_type
 from migrate.check.hazard import Severity
+from migrate.reading.facts import Facts, facts_of
 from migrate.reading.values.collectives import OBJECTS, called, makes_gloo_group
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.collectives.written import as_shims, beside
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code
 
+# The library whose evaluator gathers results by a collective of its own, and the method that does.
+EVALUATORS = "faster_coco_eval"
+GATHERS = "synchronize_between_processes"
 GROUP = '''\
 @{functools}.cache
 def gloo_group():
@@ -33,16 +39,20 @@ class ObjectCollectives(Rule):
     the group at its first call, which every replica makes, and keeps it. `device=` goes. A tensor on the
     device arrives as a tensor on the device (measured).
 
-    **Reported.** A call with a group of its own that is not certainly one over gloo, and one with `*` or
-    `**` arguments.
+    **Reported.** The evaluator of faster_coco_eval, which sends its results so, from tensors of CUDA or of
+    the host. A call with a group of its own that is not certainly one over gloo, and one with `*` or `**`
+    arguments.
 
-    Source: pytorch/xla#5492; torch_xla 2.9 (measured on two replicas).
+    Source: pytorch/xla#5492; torch_xla 2.9 (measured on two replicas); faster_coco_eval 1.6.6, 1.8.0
+    (measured).
     """
 
     name = "object-collectives"
     code = "XLA811"
-    nodes = (cst.Call,)
-    words = spelled(OBJECTS)
+    beside_frameworks = True
+    nodes = (cst.Call, cst.Attribute, cst.Name)
+    of_names = True
+    words = f"FasterCoco|{spelled(OBJECTS)}"
     examples = (
         rewritten(
             """
@@ -107,11 +117,43 @@ class ObjectCollectives(Rule):
             """,
             "a group over gloo",
         ),
+        checked(
+            """
+            import torch.distributed as dist
+
+
+            def collect(rows, out):
+                dist.all_gather_object(out, rows)  # XLA811
+            """
+        ),
+        checked(
+            """
+            import torch.distributed as dist
+            from faster_coco_eval.utils.pytorch import FasterCocoEvaluator
+
+
+            class Evaluator(FasterCocoEvaluator):  # XLA811
+                pass
+
+
+            class OverGloo(FasterCocoEvaluator):
+                def synchronize_between_processes(self):
+                    parts = [None] * dist.get_world_size()
+                    group = dist.new_group(backend="gloo")
+                    dist.all_gather_object(parts, self.results, group=group)
+
+
+            def judge(truth):
+                return FasterCocoEvaluator(truth, ["bbox"])  # XLA811
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one collective of objects, or the finding."""
-        assert isinstance(node, cst.Call)
+        if not isinstance(node, cst.Call):
+            yield from self._evaluator(node, context)
+            return
         name = called(node, context)
         if name not in OBJECTS:
             return
@@ -137,6 +179,13 @@ class ObjectCollectives(Rule):
             return
         yield self._edit(node, context, name, [arg for arg in (group, device) if arg is not None])
 
+    def _evaluator(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
+        """Yield the finding at an evaluator that gathers the results of the replicas by itself."""
+        name = context.qualified_name(node) or ""
+        entry = catalogue.of_import(name) if name.startswith(EVALUATORS) else None
+        if entry is not None and entry.code == self.code and _gathers(node, facts_of(context)):
+            yield from self.report(node, f"{name}: {entry.says()}")
+
     def _edit(self, node: cst.Call, context: Workspace, name: str, gone: list[cst.Arg]) -> Edit:
         definition = GROUP.format(
             functools=context.imports.require("functools"),
@@ -159,3 +208,19 @@ class ObjectCollectives(Rule):
 
         # What is in `device=` may be another rule's to edit, before it goes with the argument.
         return self.edit(node, replace, f"{name} over a gloo group", consumes=[node.func])
+
+
+def _gathers(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether the evaluator `node` is that of several replicas, and gathers by itself."""
+    arg = facts.context.parent(node)
+    made = facts.context.parent(arg)
+    overrides = (
+        isinstance(made, cst.ClassDef)
+        and any(arg is base for base in made.bases)
+        and any(
+            isinstance(method, cst.FunctionDef) and method.name.value == GATHERS
+            for method in made.body.body
+        )
+    )
+    replicated = facts.context.calls.replicated or "shims" in facts.names.roots
+    return replicated and not overrides and not is_a_type(node, facts)

@@ -8,29 +8,36 @@ import libcst as cst
 
 from migrate.catalogue.prescan import spelled
 from migrate.reading.values.collectives import POINT_TO_POINT, called
-from migrate.rewrite.rule import Finding, Rule, Safety, left_alone, reported
+from migrate.rewrite.rule import Finding, Rule, Safety, checked, left_alone, reported
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import keyword
+from migrate.syntax.tree import bind, code, keyword
+
+PARAMETERS = ("output", "input", "output_split_sizes", "input_split_sizes", "group", "async_op")
 
 
 class SendRecv(Rule):
     """Report messages from one replica to another.
 
-    **Why.** On XLA every replica runs the same program. A `send` on one replica and a `recv` on another
-    make graphs that differ: torch_xla cuts the graph at each of them, and the order of the calls must
-    match exactly, or the replicas wait for ever.
+    **Why.** `send` and `recv` of the XLA backend cut the graph where they stand, and wait. On XLA every
+    replica runs the same program. A `send` on one replica and a `recv` on another make graphs that differ:
+    torch_xla cuts the graph at each of them, and the order of the calls must match exactly, or the replicas
+    wait for ever.
 
     **Reported.** `send`, `recv`, `isend`, `irecv`, `batch_isend_irecv`, `send_object_list` and
     `recv_object_list`. `torch_xla.core.xla_model.collective_permute(x, pairs)` says the same in one
     operation that all replicas make.
 
-    `all_to_all_single` with sizes of the parts too: XLA splits evenly, other sizes raise.
+    `all_to_all_single` with sizes of the parts too (XLA825): XLA's all-to-all cuts its input into equal
+    parts, and refuses other sizes, also those of a mixture-of-experts layer, which depend on the values
+    besides. Pad the parts to one size, and exchange the sizes with a first collective where they differ.
 
     Source: torch_xla 2.9, `torch_xla/distributed/xla_backend.py` (read).
     """
 
     name = "send-recv"
     code = "XLA207"
+    also = (("XLA825", "split-sizes"),)
+    beside_frameworks = True
     safety = Safety.REPORT_ONLY
     nodes = (cst.Call,)
     words = spelled([*POINT_TO_POINT, "all_to_all_single"])
@@ -58,15 +65,17 @@ class SendRecv(Rule):
             """,
             "collective_permute",
         ),
-        reported(
+        checked(
             """
             import torch.distributed as dist
 
 
-            def exchange(received, x, sizes):
-                dist.all_to_all_single(received, x, input_split_sizes=sizes)
-            """,
-            "pad the parts",
+            def exchange(out, x, sizes, group):
+                dist.all_to_all_single(out, x, output_split_sizes=sizes)  # XLA825
+                dist.all_to_all_single(out, x, None, sizes)  # XLA825
+                dist.all_to_all_single(out, x, None, None, group=group)
+                dist.all_to_all_single(out, x)
+            """
         ),
     )
 
@@ -74,10 +83,15 @@ class SendRecv(Rule):
         """Yield a finding for one message."""
         assert isinstance(node, cst.Call)
         name = called(node, context)
-        sizes = [keyword(node, f"{side}_split_sizes") for side in ("output", "input")]
-        if name == "all_to_all_single" and any(sizes):
-            message = "all_to_all_single with split sizes raises on XLA: pad the parts to one size"
-            yield from self.report(node, message)
+        if context.qualified_name(node.func) == "torch.distributed.all_to_all_single":
+            given = bind(node, PARAMETERS) or {}
+            names = ("output_split_sizes", "input_split_sizes")
+            sizes = (given.get(one) or keyword(node, one) for one in names)
+            if any(arg is not None and code(arg.value) not in ("None", "[]") for arg in sizes):
+                message = (
+                    "all_to_all_single with split sizes raises on XLA: pad the parts to one size"
+                )
+                yield from self.report(node, message, code="XLA825")
         if name in POINT_TO_POINT:
             message = (
                 f"{name} cuts the graph on XLA: let all replicas call "

@@ -11,7 +11,7 @@ from migrate.catalogue.entry import OnXla, names
 from migrate.catalogue.prescan import spelled
 from migrate.catalogue.torch_cuda import ASKED, IGNORED, INITIALIZED
 from migrate.check.hazard import Severity
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import is_cuda, only_on_cuda
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
@@ -31,9 +31,10 @@ class CudaMemory(Rule):
     **What it does.** `torch.cuda.empty_cache()`, `reset_peak_memory_stats()` and their like go: XLA plans
     the memory of a whole graph.
 
-    **Reported.** Memory figures, which are silently 0 on XLA, and the name and properties of the GPU, which
-    raise: `torch_xla.core.xla_model.get_memory_info()` has the bytes in use, at the peak and at most. They
-    are not put in, since the CPU, where a rewritten script is tried first, does not have them.
+    **Reported.** Memory figures, which are silently 0 on XLA, so that logs and limits that use them are
+    wrong, and the name and properties of the GPU, which raise: `torch_xla.core.xla_model.get_memory_info()`
+    has the bytes in use, at the peak and at most. They are not put in, since the CPU, where a rewritten
+    script is tried first, does not have them.
 
     Source: torch_xla 2.9 (measured: memory_allocated() is 0, get_device_properties() raises,
     get_memory_info() is unimplemented on the CPU).
@@ -41,6 +42,7 @@ class CudaMemory(Rule):
 
     name = "cuda-memory"
     code = "XLA802"
+    beside_frameworks = True
     edited = Severity.WARNING
     nodes = (cst.Expr, cst.Call)
     words = spelled(GONE | ASKING)
@@ -85,6 +87,16 @@ class CudaMemory(Rule):
             properties = torch.cuda.get_device_properties(0)
             """,
             "raises on XLA",
+        ),
+        checked(
+            """
+            import torch
+
+            print(torch.cuda.max_memory_allocated() / 2**20)  # XLA802 error
+            print(len(torch.cuda.memory_snapshot()))  # XLA802 error
+            torch.cuda.empty_cache()  # XLA802 info
+            torch.cuda.reset_max_memory_cached()  # XLA802 error
+            """
         ),
     )
 

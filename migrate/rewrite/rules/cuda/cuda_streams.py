@@ -38,6 +38,7 @@ class CudaStreams(Rule):
 
     name = "cuda-streams"
     code = "XLA828"
+    beside_frameworks = True
     nodes = (cst.Call, cst.Expr, cst.With, cst.Assign)
     words = "tream|[Ee]vent"
     examples = (

@@ -8,7 +8,16 @@ import libcst as cst
 
 from migrate.catalogue import torch_cuda
 from migrate.catalogue.entry import names
-from migrate.rewrite.rule import Edit, Finding, Replacement, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import (
+    Edit,
+    Finding,
+    Replacement,
+    Rule,
+    checked,
+    left_alone,
+    reported,
+    rewritten,
+)
 from migrate.rewrite.rules.step.arrange import Arrangement
 from migrate.rewrite.rules.step.evaluation import evaluation_step
 from migrate.rewrite.rules.step.steps import Step, steps_of
@@ -38,6 +47,7 @@ class CudaTiming(Rule):
 
     name = "cuda-timing"
     code = "XLA832"
+    beside_frameworks = True
     nodes = (cst.Call, cst.SimpleStatementLine)
     examples = (
         rewritten(
@@ -147,6 +157,19 @@ class CudaTiming(Rule):
                 model(x)
             """,
             "time.perf_counter()",
+        ),
+        checked(
+            """
+            import torch
+
+
+            def wait(x):
+                torch.accelerator.synchronize()  # XLA832
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()  # XLA832 info
+                if x.is_cuda and x.device.type == "cuda":
+                    torch.cuda.synchronize(x.device)  # XLA832 info
+            """
         ),
     )
 

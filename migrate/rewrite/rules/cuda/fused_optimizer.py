@@ -10,7 +10,7 @@ from migrate.catalogue.words import TORCH_OPTIMIZER
 from migrate.check.hazard import Severity
 from migrate.model.calls.kind import Kind
 from migrate.rewrite.edits.nodes import with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.gpu_conditions import is_asked
 from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
 from migrate.rewrite.workspace import Workspace
@@ -36,6 +36,7 @@ class FusedOptimizer(Rule):
 
     name = "fused-optimizer"
     code = "XLA807"
+    beside_frameworks = True
     nodes = (cst.Call, cst.Dict)
     words = "fused|capturable"
     examples = (
@@ -114,6 +115,17 @@ class FusedOptimizer(Rule):
             """,
             "fused=True raises",
         ),
+        checked(
+            """
+            import torch
+
+
+            def make(model):
+                conv = model.conv(fused=True)
+                graphs = torch.optim.Adam(model.parameters(), capturable=True)  # XLA807 info
+                return conv, graphs, torch.optim.AdamW(model.parameters(), fused=True)  # XLA807
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -139,7 +151,7 @@ class FusedOptimizer(Rule):
         if context.run_by(node):
             yield from self._own(node, context)
             return
-        gone = []
+        gone: list[cst.Arg] = []
         for choice in CHOICES:
             arg = keyword(node, choice)
             if arg is not None and _on(arg.value):
@@ -159,8 +171,14 @@ class FusedOptimizer(Rule):
             listed = ", ".join(
                 code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in gone
             )
+            values = [code(arg.value) for arg in gone if arg is keyword(node, "fused")]
             yield self.edit(
-                node, replace, f"without {listed}: XLA fuses the step", consumes=written
+                node,
+                replace,
+                f"without {listed}: XLA fuses the step",
+                consumes=written,
+                wrong=f"fused={values[0]} raises on XLA: leave it out" if values else "",
+                severity=None if values else Severity.INFO,
             )
 
     def _own(self, call: cst.Call, context: Workspace) -> Iterable[Finding]:

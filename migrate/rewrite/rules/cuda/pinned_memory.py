@@ -10,11 +10,14 @@ import libcst as cst
 from migrate.catalogue import torch_cuda
 from migrate.catalogue.entry import names
 from migrate.catalogue.torch_other import DATA_LOADERS
+from migrate.check.common import truth
 from migrate.check.hazard import Severity
+from migrate.check.only_cuda import only_with_cuda
+from migrate.reading.facts import facts_of
 from migrate.reading.values.devices import names_cuda
 from migrate.reading.values.pinned import makes_tensor
 from migrate.rewrite.edits.nodes import with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, keyword, nodes, string_value
@@ -22,6 +25,7 @@ from migrate.syntax.tree import code, keyword, nodes, string_value
 LOADERS = names(*DATA_LOADERS)
 POSITION = 7  # of pin_memory among the parameters of a DataLoader
 AVAILABLE = names(*torch_cuda.AVAILABLE)
+NO_USE = "pin_memory=True: there is no pinned memory on a TPU host, leave it out"
 OFF = ("False", "0", "None")
 
 
@@ -30,16 +34,19 @@ class PinnedMemory(Rule):
 
     **Why.** Page-locked memory makes copies to a CUDA device faster. Without one,
     `DataLoader(pin_memory=True)` warns in every process and loads as if it were not there (measured).
+    `torch.empty(n, pin_memory=True)` and `tensor.pin_memory()` raise on a host without a GPU: "Found no
+    NVIDIA driver on your system".
 
     **What it does.** `pin_memory=True` and `pin_memory_device=` go, also where the value asks for CUDA
     (`pin_memory=use_cuda`, `pin_memory=device.type == 'cuda'`), and so does the entry
     `'pin_memory': True` of a dictionary of loader arguments. The unnamed argument becomes False.
 
-    The same goes for tensors: `torch.empty(n, pin_memory=True)` and `x.new_empty(n, pin_memory=True)` raise
-    on a host without a GPU. `x.pin_memory()` is the rule `device`'s.
+    The same goes for tensors: `torch.empty(n, pin_memory=True)` and `x.new_empty(n, pin_memory=True)`.
+    `x.pin_memory()` is the rule `device`'s.
 
     **Reported.** `pin_memory=args.pin_mem` and other values that the file does not show: for a loader they
-    can only warn, for a tensor they raise where they are true.
+    can only warn, for a tensor they raise where they are true. By `migrate check` alone, `pin_memory=True`
+    for a function that is no part of the project.
 
     **The last batch.** `drop_last` is left as it is, since it changes which samples are trained on: a
     shorter last batch costs one more compilation.
@@ -49,6 +56,7 @@ class PinnedMemory(Rule):
 
     name = "pinned-memory"
     code = "XLA605"
+    beside_frameworks = True
     edited = Severity.INFO
     severity = Severity.INFO
     nodes = (cst.Call, cst.Dict)
@@ -168,6 +176,34 @@ class PinnedMemory(Rule):
             """,
             "raises without a GPU",
         ),
+        checked(
+            """
+            import torch
+
+            loader = torch.utils.data.DataLoader(images, pin_memory=True)  # XLA605
+            host = torch.empty(32, pin_memory=True)  # XLA605 error
+            like = host.new_zeros(32, pin_memory=True)  # XLA605 error
+            array = torch.from_numpy(images).pin_memory()  # XLA605 error
+            if torch.cuda.is_available():
+                host = host.pin_memory()  # XLA605
+            """
+        ),
+        checked(
+            """
+            import torch
+
+            loader = torch.utils.data.DataLoader(images, pin_memory=False)
+            host = torch.empty(32, pin_memory=False)
+
+
+            class Batch:
+                def pin_memory(self):
+                    return self
+
+                def ready(self):
+                    return self.pin_memory()
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -178,10 +214,12 @@ class PinnedMemory(Rule):
         assert isinstance(node, cst.Call)
         makes = makes_tensor(node, context)
         loads = _makes_loader(node, context) or _keeps_arguments(node, context)
-        if not makes and not loads:
-            return
         device = keyword(node, "pin_memory_device")
         pinned = keyword(node, "pin_memory")
+        if not makes and not loads:
+            if pinned is not None and truth(pinned.value, facts_of(context)):
+                yield from self._elsewhere(node, pinned, context)
+            return
         if context.portable:
             yield from self._portable(node, pinned, device, context)
             return
@@ -204,7 +242,21 @@ class PinnedMemory(Rule):
                 args = [arg for index, arg in enumerate(updated.args) if index not in indexes]
                 return with_args(updated, args)
 
-            yield self.edit(node, replace, f"{code(gone[0])} goes: it is for CUDA", consumes=gone)
+            tensor = makes and not only_with_cuda(node, facts_of(context))
+            raises = "pin_memory=True of a tensor raises without a GPU: leave it out"
+            yield self.edit(
+                node,
+                replace,
+                f"{code(gone[0])} goes: it is for CUDA",
+                consumes=gone,
+                wrong=raises if makes else NO_USE,
+                severity=Severity.ERROR if tensor else Severity.INFO,
+            )
+
+    def _elsewhere(self, call: cst.Call, pinned: cst.Arg, context: Workspace) -> Iterable[Finding]:
+        """Yield the finding at a function of another package that is told to pin."""
+        if not context.run_by(call) and code(call.func) != "dict":
+            yield from self.report(pinned.value, NO_USE, is_hint=True)
 
     def _portable(
         self, node: cst.Call, pinned: cst.Arg | None, device: cst.Arg | None, context: Workspace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 import libcst as cst
@@ -17,12 +18,14 @@ from migrate.rewrite.rule import (
     Replacement,
     Rule,
     Stage,
+    checked,
     left_alone,
     reported,
     rewritten,
 )
 from migrate.rewrite.rules.cuda.cuda_memory import FIELDS, FIGURES
 from migrate.rewrite.rules.cuda.fused_optimizer import chooses_the_code
+from migrate.rewrite.rules.devices.asked import as_bad_as_it_is
 from migrate.rewrite.rules.devices.availability import insists, question
 from migrate.rewrite.rules.devices.gpu_conditions import (
     Answer,
@@ -45,8 +48,11 @@ OF_WORKERS = (
 class CudaAvailable(Rule):
     """Answer `torch.cuda.is_available()` with yes, where the script chooses by it.
 
-    **What it does.** On a TPU the question is answered with False, and the script silently trains on the
-    CPU. Where the script chooses by it, the choice for the accelerator stays:
+    **Why.** On a TPU the question is answered with False: `"cuda" if torch.cuda.is_available() else "cpu"`
+    trains on the CPU of the TPU host, without a word. Where only seeds, waits or figures of the memory depend
+    on it, or nothing that a TPU needs, this is information.
+
+    **What it does.** Where the script chooses by it, the choice for the accelerator stays:
 
     - `"cuda" if torch.cuda.is_available() else "cpu"` becomes `"xla"`;
     - `if torch.cuda.is_available(): …` becomes its body, `if not …` its `else`; where the body returns,
@@ -266,11 +272,71 @@ class CudaAvailable(Rule):
             """,
             "see that this is right for faiss",
         ),
+        checked(
+            """
+            import torch
+
+            device = "cuda" if torch.cuda.is_available() else "cpu"  # XLA704
+            other = "cuda" if torch.accelerator.is_available() else "cpu"  # XLA704
+            """
+        ),
+        checked(
+            """
+            import torch
+
+            first = "cuda:0" if torch.cuda.is_available() else "cpu"  # XLA704
+            device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")  # XLA704
+            found = torch.cuda.is_available() and torch.cuda.device_count() > 0  # XLA704
+            many = torch.cuda.is_available() and torch.cuda.device_count() > 1  # XLA704 error
+            model = torch.nn.Linear(2, 2)
+            if torch.cuda.is_available():  # XLA704
+                model.cuda()
+            else:
+                model.to("cpu")
+            """
+        ),
+        checked(
+            """
+            import torch
+
+
+            def seed(number):
+                torch.manual_seed(number)
+                if torch.cuda.is_available():  # XLA704 info
+                    torch.cuda.manual_seed_all(number)
+                workers = torch.cuda.device_count()  # XLA704 error
+                print(max(workers, 1))
+                if torch.cuda.device_count() > 1:  # XLA704 error
+                    return torch.cuda.device_count()  # XLA704 error
+            """
+        ),
+        checked(
+            """
+            import torch
+
+            device = "mps" if torch.backends.mps.is_available() else "cpu"
+            """
+        ),
+        checked(
+            """
+            import torch
+            from torch.utils.data import DataLoader
+
+
+            def make(model, data):
+                loader = DataLoader(data, pin_memory=torch.cuda.is_available())
+                settings = {"fused": torch.cuda.is_available()}
+                return loader, torch.optim.AdamW(model.parameters(), **settings)
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield what becomes of the choice that one call decides."""
         assert isinstance(node, cst.Call)
+        return as_bad_as_it_is(self._found(node, context), node, context)
+
+    def _found(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         if not is_asked(node, context) or context.devices.says_where_to_load(node):
             return
         if id(node) in context.for_cuda and not context.portable:
@@ -382,7 +448,9 @@ class CudaAvailable(Rule):
             return parenthesised(taken if own is None else own, updated)
 
         message = f"`{code(node)}` is decided: {code(left if own is None else own)}"
-        yield self.edit(node, replace, message, consumes=gone)
+        edit = self.edit(node, replace, message, consumes=gone)
+        # The type that a decided choice of CUDA comes to is a device, too.
+        yield dataclasses.replace(edit, names_device=string_value(node.body) == "cuda")
 
     def _assert(
         self, node: cst.Assert, test: cst.BaseExpression, answer: Answer, context: Workspace

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import libcst as cst
 
 from migrate.catalogue.words import DEVICE_NAME
+from migrate.check.hazard import Severity
+from migrate.check.only_cuda import only_with_cuda
 from migrate.model.objects.asked import OTHERS
+from migrate.reading.facts import facts_of
 from migrate.reading.values.devices import (
     ACCELERATOR,
     CURRENT,
@@ -24,7 +27,16 @@ from migrate.reading.values.devices import (
     pins,
 )
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
+from migrate.rewrite.rule import (
+    Edit,
+    Finding,
+    Replacement,
+    Rule,
+    Stage,
+    left_alone,
+    reported,
+    rewritten,
+)
 from migrate.rewrite.rules.devices.kept_devices import (
     device_for,
     is_device_of,
@@ -41,6 +53,7 @@ from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, dotted, elements, keyword, last_part
 
 # Libraries of their own kernels: an index of theirs is no device of torch.
+PINNED = "XLA605"  # the code of the rule `pinned-memory`
 GPU_LIBRARIES = frozenset({"cuml", "cupy", "faiss", "nvidia", "onnxruntime", "tensorrt"})
 
 
@@ -76,6 +89,8 @@ class Device(Rule):
     """
 
     name = "device"
+    names_device = True
+    yields = (cst.SimpleString, cst.Integer)
     code = "XLA724"
     stage = Stage.DEVICE
     nodes = (
@@ -307,16 +322,7 @@ class Device(Rule):
         if context.devices.says_where_to_load(node):
             return
         if pins(node, context):
-            message = "`.pin_memory()` is for copies to a GPU, and raises without one"
-            assert isinstance(node.func, cst.Attribute)
-            statement = context.parent(node)
-            if isinstance(statement, cst.Expr) and not context.portable:
-                yield self.edit(
-                    statement, lambda _: cst.RemoveFromParent(), message, consumes=[statement]
-                )
-                return
-            gone = [node.func.attr, *node.args]
-            yield self.edit(node, unpinned(context), message, consumes=gone)
+            yield self._unpinned(node, context)
         elif is_move(node, context):
             assert isinstance(node.func, cst.Attribute)
             if node.func.attr.value == "cuda":
@@ -413,6 +419,29 @@ class Device(Rule):
             yield from self._spelled(value.orelse, context)
         elif names_cuda(value) or to_port(value, context):
             yield self._literal(value, context)
+
+    def _unpinned(self, call: cst.Call, context: Workspace) -> Edit:
+        """Return the edit of `x.pin_memory()`, which is said to be what the rule `pinned-memory` is about."""
+        message = "`.pin_memory()` is for copies to a GPU, and raises without one"
+        wrong = ".pin_memory() of a tensor raises without a GPU: leave it out"
+        around = context.function_around(call)
+        # A loader calls `pin_memory` of a batch only where it is told to pin.
+        by_loader = isinstance(around, cst.FunctionDef) and around.name.value == "pin_memory"
+        never = by_loader or only_with_cuda(call, facts_of(context))
+        severity = Severity.INFO if never else Severity.ERROR
+        statement = context.parent(call)
+        node: cst.CSTNode = call
+        gone = [cst.ensure_type(call.func, cst.Attribute).attr, *call.args]
+        replace: Callable[..., Replacement] = unpinned(context)
+        if isinstance(statement, cst.Expr) and not context.portable:
+            node, gone = statement, [statement]
+
+            def replace(_: cst.CSTNode) -> Replacement:
+                return cst.RemoveFromParent()
+
+        return self.edit(
+            node, replace, message, consumes=gone, wrong=wrong, severity=severity, code=PINNED
+        )
 
     def _torch_device(self, node: cst.Call, context: Workspace) -> Iterable[Edit]:
         first = keyword(node, "type") or (node.args[0] if node.args else None)

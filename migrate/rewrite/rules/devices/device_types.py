@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import libcst as cst
 
 from migrate.catalogue.torch_cuda import TYPES
 from migrate.catalogue.words import DEVICE_NAME, OPTIONS
 from migrate.check.hazard import Severity
+from migrate.check.only_cuda import goes_well
+from migrate.reading.facts import facts_of
 from migrate.reading.replicas.told_cuda import told
 from migrate.reading.values.devices import Kind, is_move
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.gpu_conditions import is_asked
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import code, nodes_of, string_value
+from migrate.syntax.tree import code, string_value
 
 # What takes the type of a device, not a device, also by `device=`.
 OF_TYPES = frozenset({"GradScaler", "autocast"})
 
 
+# Where a question is well answered with no.
+KERNEL = "right where it chooses a kernel written for CUDA, else ask for the type 'xla'"
+
+
 class DeviceTypes(Rule):
     """Ask whether a device is XLA where the script asks whether it is CUDA.
+
+    **Why.** On XLA `device.type` is "xla" and `x.type()` is "torch.xla.FloatTensor": the branch for the CPU
+    is taken, without a word. Where that branch computes the same another way, this is information.
 
     **What it does.** `device.type == 'cuda'`, `'cuda' in device`, `device.startswith('cuda')`,
     `device_type in ('cuda', 'cpu')`, and the same of `args.device`, ask for `'xla'`, and the type that is
     chosen by the answer is `'xla'` too: `torch.autocast('cuda' if 'cuda' in device else 'cpu')`.
-    `x.is_cuda` becomes `x.device.type == 'xla'` where it decides whether something is moved.
     `x.type() == 'torch.cuda.HalfTensor'` becomes `x.dtype == torch.float16`.
 
     **Left alone.** Comparisons with `'cpu'`: an XLA device is not one. Questions whose answer another
@@ -34,14 +43,15 @@ class DeviceTypes(Rule):
 
     **Reported.** `cuda=True` for another library, or a value that is true on XLA. The same questions of a
     tensor, where the answer may choose a kernel written for CUDA: there the way for the CPU is the right one.
+    Comparisons of what is not seen to be a device, and with a device of its own (`'cuda:0'`).
 
-    Source: torch_xla 2.9 (measured: `is_cuda` is False, the type is 'torch.xla.HalfTensor').
+    Source: torch_xla 2.9 (measured: the type is 'torch.xla.HalfTensor').
     """
 
     name = "device-types"
     code = "XLA702"
     edited = Severity.WARNING
-    nodes = (cst.Comparison, cst.Call, cst.Attribute)
+    nodes = (cst.Comparison, cst.Call)
     examples = (
         rewritten(
             """
@@ -56,18 +66,10 @@ class DeviceTypes(Rule):
                 print('fast')
 
 
-            def moved(x):
-                if not x.is_cuda:
-                    x = x.cuda()
-                return x
-
-
-            def move(x, args, model):
-                other = torch.ones(1).cuda() if x.is_cuda else torch.ones(1)
+            def is_half(x, args, model):
                 if args.device.type != 'cuda':
                     model.train()
-                half = x.type() == 'torch.cuda.HalfTensor'
-                return other, half
+                return x.type() == 'torch.cuda.HalfTensor'
             """,
             """
             import torch
@@ -82,18 +84,10 @@ class DeviceTypes(Rule):
                 print('fast')
 
 
-            def moved(x):
-                if x.device.type != 'xla':
-                    x = x.to('xla')
-                return x
-
-
-            def move(x, args, model):
-                other = torch.ones(1).to('xla') if x.device.type == 'xla' else torch.ones(1)
+            def is_half(x, args, model):
                 if args.device.type != 'xla':
                     model.train()
-                half = x.dtype == torch.float16
-                return other, half
+                return x.dtype == torch.float16
             """,
         ),
         left_alone(
@@ -129,52 +123,73 @@ class DeviceTypes(Rule):
             """,
             "a kernel written for CUDA",
         ),
-        reported(
+        checked(
             """
-            def filtered(x, kernel, plain):
-                return kernel(x) if x.is_cuda else plain(x)
-            """,
-            "a kernel written for CUDA",
+            import torch
+
+
+            def context(device, x):
+                if device.type == "cuda":  # XLA702 info
+                    torch.backends.cudnn.benchmark = True
+                if device.type == "cuda":  # XLA702
+                    x = x.pin_memory().to(device)
+                fused = hasattr(torch, "fused") and device.type == "cuda"  # XLA702 info
+                if device.type != "cuda":  # XLA702 info
+                    return x.mean() if fused else x
+                if x.device.type != "cuda":  # XLA702
+                    raise ValueError("no CUDA")
+                if "cuda" in str(device) or device == "cuda":  # XLA702 info
+                    return x.type() == "torch.cuda.HalfTensor"  # XLA702
+            """
+        ),
+        checked(
+            """
+            import torch
+
+
+            def context(device, backend, accelerators):
+                if device.type == "cpu" or device.type != "cpu":
+                    return backend == "cudnn"
+                return device in accelerators
+            """
         ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one question, or the finding on one that may choose a kernel."""
-        if isinstance(node, cst.Comparison):
-            yield from self._comparison(node, context)
-        elif isinstance(node, cst.Call):
+        assert isinstance(node, cst.Comparison | cst.Call)
+        if isinstance(node, cst.Call):
             yield from self._told(node, context)
-            if isinstance(node.func, cst.Attribute) and node.func.attr.value == "get_device":
-                yield from self._index(node, context)
-            prefix = node.args[0].value if len(node.args) == 1 else None
-            if (
-                prefix is not None
-                and string_value(prefix) == "cuda"
-                and isinstance(node.func, cst.Attribute)
-                and node.func.attr.value == "startswith"
-                and _is_device(node.func.value, context)
-            ):
-                yield (
-                    self._starts(node, context)
-                    if context.portable
-                    else self._literal(prefix, context)
-                )
-                yield from self._chosen(node, context)
-        elif isinstance(node, cst.Attribute) and node.attr.value == "is_cuda":
-            yield from self._is_cuda(node, context)
-        elif isinstance(node, cst.Attribute) and node.attr.value == "index":
-            yield from self._index(node, context)
-
-    def _index(self, node: cst.Attribute | cst.Call, context: Workspace) -> Iterable[Edit]:
-        """Yield the edit of `device.index`, unless it is only handed on as a device."""
-        if context.devices.kind(node) is not Kind.INDEX or _is_handed_on(node, context):
+            found: list[Edit | Finding] = [*self._prefix(node, context)]
+        else:
+            found = list(self._comparison(node, context))
+        asked = _asked_for(node)
+        if not asked:
+            yield from found
             return
-        local = context.vocabulary.expression("local rank")
-        message = (
-            f"`{code(node)}` → {context.vocabulary.say('local rank')}: a replica's device is the "
-            "only one that it sees"
-        )
-        yield self.edit(node, lambda _: local, message)
+        wrong = f'a question for "{asked}" is False on XLA: ask for "cpu", or for a dtype'
+        severity = Severity.INFO if goes_well(node, facts_of(context)) else Severity.WARNING
+        for one in found:
+            how_bad = replace(one, severity=severity)
+            yield replace(how_bad, wrong=wrong) if isinstance(how_bad, Edit) else how_bad
+        if not found and isinstance(node, cst.Comparison) and context.references("torch"):
+            is_hint = severity is Severity.INFO
+            yield from self.report(node, wrong, severity, is_hint=is_hint)
+
+    def _prefix(self, node: cst.Call, context: Workspace) -> Iterable[Edit]:
+        """Yield the edits of `device.startswith('cuda')`."""
+        prefix = node.args[0].value if len(node.args) == 1 else None
+        if (
+            prefix is not None
+            and string_value(prefix) == "cuda"
+            and isinstance(node.func, cst.Attribute)
+            and node.func.attr.value == "startswith"
+            and _is_device(node.func.value, context)
+        ):
+            yield (
+                self._starts(node, context) if context.portable else self._literal(prefix, context)
+            )
+            yield from self._chosen(node, context)
 
     def _told(self, call: cst.Call, context: Workspace) -> Iterable[Finding]:
         """Yield a finding for each argument by which another library takes XLA for CUDA."""
@@ -211,7 +226,8 @@ class DeviceTypes(Rule):
                     )
                     yield from self._chosen(node, context)
                 elif isinstance(asked, cst.Attribute) and asked.attr.value == "type":
-                    yield from self._kernel(node)
+                    message = f"`{code(node)}` is False on XLA: {KERNEL}"
+                    yield from self.report(node, message)
         among = isinstance(operator, cst.In | cst.NotIn) and _is_device(node.left, context)
         if among and isinstance(right, cst.List | cst.Tuple | cst.Set):
             yield from self._one_of(right, context)
@@ -270,43 +286,6 @@ class DeviceTypes(Rule):
         message = f"`{code(node)}` → its dtype; bfloat16 does not count as {TYPES[value]}"
         yield self.edit(node, replace, message, consumes=[node.comparisons[0].comparator])
 
-    def _is_cuda(self, node: cst.Attribute, context: Workspace) -> Iterable[Edit | Finding]:
-        if context.qualified_name(node) is not None:
-            return
-        above = context.parent(node)
-        test: cst.CSTNode = node
-        if isinstance(above, cst.UnaryOperation) and isinstance(above.operator, cst.Not):
-            test, above = above, context.parent(above)
-        branch = (
-            above.body if isinstance(above, cst.If | cst.IfExp) and above.test is test else None
-        )
-        if branch is None or not _moves_something(branch, context):
-            yield from self._kernel(node)
-            return
-        xla = context.string("cpu" if context.portable else "xla")
-        equals = (test is node) is not context.portable
-
-        def replace(updated: cst.Attribute | cst.UnaryOperation) -> cst.Comparison:
-            asked = updated.expression if isinstance(updated, cst.UnaryOperation) else updated
-            value = cst.ensure_type(asked, cst.Attribute).value
-            kind = cst.Attribute(cst.Attribute(value, cst.Name("device")), cst.Name("type"))
-            operator = cst.Equal() if equals else cst.NotEqual()
-            return cst.Comparison(
-                kind, [cst.ComparisonTarget(operator, xla)], lpar=updated.lpar, rpar=updated.rpar
-            )
-
-        message = (
-            f"`{code(node)}` → whether its device is {'no CPU' if context.portable else 'XLA'}"
-        )
-        yield self.edit(test, replace, message, consumes=[node.attr])
-
-    def _kernel(self, node: cst.CSTNode) -> Iterable[Finding]:
-        message = (
-            f"`{code(node)}` is False on XLA: right where it chooses a kernel written for CUDA, else "
-            "ask for the type 'xla'"
-        )
-        yield Finding(self.name, node, message)
-
     def _is_cpu(
         self, node: cst.Comparison, literal: cst.BaseExpression, context: Workspace
     ) -> Edit:
@@ -346,6 +325,22 @@ class DeviceTypes(Rule):
         return self.edit(literal, lambda _: xla, f"{code(literal)} → 'xla'", consumes=[literal])
 
 
+def _asked_for(node: cst.Comparison | cst.Call) -> str:
+    """Return the device or type of CUDA for which a question asks; empty where it asks for none."""
+    sides = [arg.value for arg in node.args] if isinstance(node, cst.Call) else []
+    if isinstance(node, cst.Comparison):
+        sides = [node.left, *(target.comparator for target in node.comparisons)]
+    for side in sides:
+        parts = [side]
+        if isinstance(side, cst.Tuple | cst.List | cst.Set):
+            parts = [one.value for one in side.elements]
+        for part in parts:
+            text = string_value(part) or ""
+            if text == "cuda" or text.startswith(("cuda:", "torch.cuda.")):
+                return text
+    return ""
+
+
 def _questions(condition: cst.BaseExpression, context: Workspace) -> Iterator[cst.BaseExpression]:
     """Yield the questions about the type of the script's device in a condition, in their order."""
     if isinstance(condition, cst.BooleanOperation):
@@ -374,22 +369,6 @@ def _is_moved_to(choice: cst.BaseExpression, context: Workspace) -> bool:
     named = arg.keyword.value if isinstance(arg, cst.Arg) and arg.keyword is not None else ""
     typed = (context.qualified_name(call.func) or "").rpartition(".")[2] in OF_TYPES
     return not typed and (named == "device" or is_move(call, context))
-
-
-def _is_handed_on(node: cst.BaseExpression, context: Workspace) -> bool:
-    """Whether an index goes to a call, where other rules speak of it: a move, DistributedDataParallel."""
-    for above in context.ancestors(node):
-        if isinstance(above, cst.Call):
-            name = context.qualified_name(above.func) or ""
-            return name.startswith("torch.") or is_move(above, context)
-        if isinstance(above, cst.BaseStatement | cst.Comparison | cst.FormattedStringExpression):
-            return isinstance(above, cst.FormattedStringExpression) and _is_cuda(above, context)
-    return False
-
-
-def _is_cuda(part: cst.FormattedStringExpression, context: Workspace) -> bool:
-    """Whether `part` is in `f"cuda:{device.index}"`."""
-    return context.devices.kind(context.parent(part)) is Kind.CUDA
 
 
 def _opposite(operator: cst.BaseCompOp) -> cst.BaseCompOp:
@@ -430,10 +409,3 @@ def _may_hold(value: cst.BaseExpression, context: Workspace) -> bool:
             return id(made) not in context.for_cuda and _may_hold(made, context)
     asked = isinstance(value, cst.Call) and is_asked(value, context)
     return not asked  # torch.cuda.is_available() is False
-
-
-def _moves_something(branch: cst.CSTNode, context: Workspace) -> bool:
-    return any(
-        is_move(call, context) or context.qualified_name(call.func) in TYPES
-        for call in nodes_of(branch, cst.Call)
-    )

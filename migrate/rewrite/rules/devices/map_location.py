@@ -6,14 +6,15 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.catalogue.words import LOADED
 from migrate.check.hazard import Severity
-from migrate.reading.values.devices import LOADERS, Kind
+from migrate.reading.values.devices import LOADERS, Kind, is_accelerator
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.saving.save_calls import is_open_file
 from migrate.rewrite.rules.saving.whole_modules import left_on_host
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import bind, code, keyword
+from migrate.syntax.tree import bind, code, keyword, last_part, nodes_of
 
 PARAMETERS = ("f", "map_location", "weights_only")
 
@@ -25,17 +26,20 @@ class MapLocation(Rule):
     so does a checkpoint of a GPU that is loaded without `map_location`. Every spelling of a GPU becomes
     `'cpu'`: `'cuda:0'`, `f'cuda:{rank}'`, `{'cuda:0': f'cuda:{rank}'}`, `torch.device(…)`,
     `lambda storage, location: storage.cuda(gpu)`, a variable that is used for nothing else, and no
-    `map_location` at all in a script that uses a GPU, or in a file that such a script imports.
+    `map_location` at all in a script that uses a GPU, or in a file that such a script imports. The device of
+    Accelerate, `accelerator.device`, is "xla:0" on a TPU.
     `load_state_dict` copies the values to where the parameters are. The same goes for
     `torch.hub.load_state_dict_from_url`.
 
-    **Reported.** A `map_location` that cannot be read; a whole module that is loaded, used, and not moved.
+    **Reported.** A `map_location` that cannot be read; by `migrate check` alone a file of weights that is
+    loaded without one in a script that uses no GPU; a whole module that is loaded, used, and not moved.
 
     Source: torch_xla 2.9 (measured: 'xla' and 'cuda' raise; a function raises with tensors saved from XLA).
     """
 
     name = "map-location"
     code = "XLA817"
+    beside_frameworks = True
     nodes = (cst.Call, cst.Assign)
     examples = (
         rewritten(
@@ -121,6 +125,50 @@ class MapLocation(Rule):
             """,
             "`model` is a module, loaded to the CPU",
         ),
+        checked(
+            """
+            import torch
+
+
+            def load(path):
+                state = torch.load(path, map_location="cuda:0")  # XLA817
+                other = torch.load(path, map_location=lambda storage, loc: storage.cuda())  # XLA817
+                model = torch.load(path)  # XLA817 info
+                return state, other, model
+            """
+        ),
+        checked(
+            """
+            import torch
+            from accelerate import Accelerator
+
+
+            def load(path):
+                accelerator = Accelerator()
+                device = accelerator.device
+                state = torch.load(path, map_location=f"{device}")  # XLA817
+                return state, torch.load(path, map_location=accelerator.device)  # XLA817
+            """
+        ),
+        checked(
+            """
+            import torch
+
+
+            def fetch(path):
+                return torch.load(path)  # XLA817 info
+
+
+            def rows(path):
+                return torch.load(path)
+
+
+            def restore(network, path):
+                content = fetch(path)
+                network.load_state_dict(content["a"])
+                return rows(path)
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -159,6 +207,7 @@ class MapLocation(Rule):
                 message = f"{code(node.func)}: see that it is told map_location='cpu'"
                 yield from self.report(node, message, Severity.INFO)
         elif arg is None:
+            wrong = 'tensors saved on CUDA raise without map_location="cpu"'
             # A helper that loads for a script of another file names no device itself.
             used = context.devices.are_used or context.calls.accelerated
             if used and _loads_by_shims(node, context):
@@ -169,7 +218,11 @@ class MapLocation(Rule):
                     node,
                     lambda call: with_args(call, [*call.args, cpu]),
                     f"map_location='cpu': a checkpoint of a GPU does not load without; {_move(context)}",
+                    wrong=wrong,
+                    severity=Severity.INFO,
                 )
+            elif _loads_weights(node, context):
+                yield from self.report(node, wrong, Severity.INFO, is_hint=True)
         else:
             yield from self._told(node, arg.value, context)
 
@@ -178,6 +231,8 @@ class MapLocation(Rule):
     ) -> Iterable[Edit | Finding]:
         if _is_cpu(value, context):
             return
+        if context.calls.led is not None and not _is_accelerators(call, value, context):
+            return  # whatever device the framework gives
         if isinstance(value, cst.Name) and context.devices.is_load_location(value):
             return  # its assignment is edited
         if _says_where(value, context) and _loads_by_shims(call, context):
@@ -215,7 +270,47 @@ class MapLocation(Rule):
         message = (
             f"map_location {code(value)} → 'cpu': XLA is no place to load to; {_move(context)}"
         )
-        return self.edit(value, lambda _: cpu, message, consumes=[value])
+        wrong = 'map_location of a device raises on XLA: "cpu", then .to("xla")'
+        return self.edit(value, lambda _: cpu, message, consumes=[value], wrong=wrong)
+
+
+def _loads_weights(call: cst.Call, context: Workspace) -> bool:
+    """Whether what `call` loads is a checkpoint by what becomes of it, or by its names, and no data."""
+    statement = context.statement_around(call)
+    named = LOADED.search(code(statement).partition(":")[0])
+    return named is not None or _is_restored(statement, context)
+
+
+def _is_restored(statement: cst.CSTNode, context: Workspace, depth: int = 3) -> bool:
+    """Whether what a statement assigns or returns is given to `load_state_dict`, whatever its name."""
+    if depth and any(nodes_of(statement, cst.Return)) and _is_returned(statement, context, depth):
+        return True
+    names = {
+        target.value
+        for assign in nodes_of(statement, cst.Assign)
+        for target in (one.target for one in assign.targets)
+        if isinstance(target, cst.Name)
+    }
+    return bool(names) and any(
+        last_part(call.func) == "load_state_dict"
+        and any(n.value in names for arg in call.args for n in nodes_of(arg.value, cst.Name))
+        for call in context.all_of(cst.Call)
+    )
+
+
+def _is_returned(statement: cst.CSTNode, context: Workspace, depth: int) -> bool:
+    """Whether a function of the script returns what is restored where the script calls it."""
+    function = context.function_around(statement)
+    for call in context.all_of(cst.Call):
+        if any(one is function for one in context.called(call)):
+            above = context.statement_around(call)
+            given = any(
+                isinstance(one, cst.Call) and last_part(one.func) == "load_state_dict"
+                for one in context.ancestors(call)
+            )
+            if given or _is_restored(above, context, depth - 1):
+                return True
+    return False
 
 
 def _move(context: Workspace) -> str:
@@ -248,6 +343,17 @@ def _says_where(value: cst.BaseExpression, context: Workspace) -> bool:
     last = value.func if isinstance(value, cst.Call) else value
     name = last.attr.value if isinstance(last, cst.Attribute) else code(last)
     return "dev" in name.lower()
+
+
+def _is_accelerators(call: cst.Call, value: cst.BaseExpression, context: Workspace) -> bool:
+    """Whether `value` certainly is no device of the host: one that it spells, or that of Accelerate."""
+    if context.place(call) in context.calls.loading_to_device:
+        return True
+    if isinstance(value, cst.Dict):
+        return any(_is_accelerators(call, one.value, context) for one in value.elements)
+    if isinstance(value, cst.Lambda):
+        return _says_where(value, context)
+    return not isinstance(value, cst.Name) and is_accelerator(value, context)
 
 
 def _is_storage(body: cst.BaseExpression, storage: cst.Param) -> bool:

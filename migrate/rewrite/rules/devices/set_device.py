@@ -36,6 +36,7 @@ class SetDevice(Rule):
 
     name = "set-device"
     code = "XLA827"
+    beside_frameworks = True
     stage = Stage.DEVICE
     nodes = (cst.Expr, cst.With, cst.Name, cst.Attribute)
     of_names = True

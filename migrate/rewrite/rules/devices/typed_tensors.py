@@ -32,7 +32,9 @@ class TypedTensors(Rule):
     """
 
     name = "typed-tensors"
+    names_device = True
     code = "XLA833"
+    beside_frameworks = True
     nodes = (cst.Call, cst.Attribute, cst.Name)
     of_names = True
     words = "Tensor"

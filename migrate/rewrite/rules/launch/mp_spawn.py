@@ -9,7 +9,9 @@ import libcst as cst
 from migrate.catalogue.launchers import SPAWN, SPAWN_PARAMETERS
 from migrate.catalogue.prescan import spelled
 from migrate.catalogue.words import words
-from migrate.reading.replicas.launch import is_guard
+from migrate.check.rules.structure.main_guard import MainGuard, launches_on_import
+from migrate.check.rules.structure.worker_function import WorkerFunction, has_no_name
+from migrate.reading.facts import facts_of
 from migrate.reading.replicas.one_device import one_device
 from migrate.rewrite.edits.branch import body_of
 from migrate.rewrite.edits.nodes import with_args, without
@@ -411,25 +413,16 @@ class MpSpawn(Rule):
         self, node: cst.Call, fn: cst.BaseExpression, context: Workspace
     ) -> Iterator[Finding]:
         """Yield what keeps a spawned process from running the worker."""
-        nested = any(
-            isinstance(f, cst.FunctionDef) and isinstance(fn, cst.Name) and f.name.value == fn.value
-            for around in context.ancestors(node)
-            if isinstance(around, cst.FunctionDef)
-            for f in around.body.body
-        )
-        if isinstance(fn, cst.Lambda) or nested:
+        facts = facts_of(context)
+        if has_no_name(fn, node, facts):
             message = "a lambda or a nested function cannot be launched: define it at module level"
-            yield from self.report(node, message)
-        if context.source.is_notebook:
-            return  # forked replicas read no file
-        if context.function_around(node) is None and not any(
-            isinstance(above, cst.If) and is_guard(above) for above in context.ancestors(node)
-        ):
+            yield from self.report(node, message, code=WorkerFunction.code)
+        if launches_on_import(node, facts):
             message = (
                 "launched while the file is read: the replicas read it too. Put the launch under "
                 "`if __name__ == '__main__':`"
             )
-            yield from self.report(node, message)
+            yield from self.report(node, message, code=MainGuard.code)
 
     def _launch(
         self,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.models.compiled_names import asks_for_prefix
 from migrate.rewrite.rules.precision.scalers import is_plain_question
 from migrate.rewrite.styles.cuda_only import only_on_cuda
@@ -14,6 +14,8 @@ from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, keyword, string_value
 
 COMPILE = "torch.compile"
+GOES = "torch.compile goes: XLA compiles the step"
+RAISES = 'torch.compile: its default backend raises on XLA; drop it, or backend="openxla"'
 # Measured to run on XLA tensors; the default, inductor, raises.
 RUN_ON_XLA = frozenset({"openxla", "eager", "aot_eager"})
 PREFIX_GOES = (
@@ -44,6 +46,7 @@ class Compile(Rule):
 
     name = "compile"
     code = "XLA806"
+    beside_frameworks = True
     nodes = (
         cst.Call,
         cst.Decorator,
@@ -143,11 +146,29 @@ class Compile(Rule):
             """,
             "raises on XLA",
         ),
+        checked(
+            """
+            import torch
+
+
+            @torch.compile  # XLA806
+            def norm(x):
+                return x / x.norm()
+
+
+            def make(model):
+                model = torch.compile(model, backend="inductor")  # XLA806
+                return torch.compile(model)  # XLA806
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one compiled function, or the finding at one that is left."""
-        if isinstance(node, cst.SimpleString | cst.FormattedStringText):
+        names = cst.SimpleString | cst.FormattedStringText
+        if context.calls.led is not None and isinstance(node, names | cst.Attribute):
+            return  # the script stays as it is, and what it compiles has its names
+        if isinstance(node, names):
             if asks_for_prefix(node, context) and not _all_left(context):
                 yield from self.report(_reported(node, context), PREFIX_GOES)
         elif context.portable and not isinstance(node, cst.Attribute):
@@ -192,8 +213,7 @@ class Compile(Rule):
             return
         if isinstance(expression, cst.Call) and not _goes(expression):
             return
-        message = "torch.compile goes: XLA compiles the step"
-        yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[expression])
+        yield self._gone(node, [expression])
 
     def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
         if _is_method(call, context):
@@ -212,13 +232,20 @@ class Compile(Rule):
             )
             yield from self.report(call, message)
             return
-        message = "torch.compile goes: XLA compiles the step"
         if isinstance(above, cst.Assign) and _is_to_itself(above, context):
             if not _compiles_to_itself(context.parent(above), context):  # not alone on its line
-                yield self.edit(above, lambda _: cst.RemoveFromParent(), message, consumes=[above])
+                yield self._gone(above, [above])
             return  # else its line goes
         gone = [call.func, *call.args[1:]]
-        yield self.edit(call, lambda updated: updated.args[0].value, message, consumes=gone)
+        yield self.edit(
+            call, lambda updated: updated.args[0].value, GOES, consumes=gone, wrong=RAISES
+        )
+
+    def _gone(self, node: cst.CSTNode, consumed: Sequence[cst.CSTNode]) -> Edit:
+        """Return the edit that takes out a decorator or a statement."""
+        return self.edit(
+            node, lambda _: cst.RemoveFromParent(), GOES, consumes=consumed, wrong=RAISES
+        )
 
     def _statement(
         self, node: cst.If | cst.SimpleStatementLine, context: Workspace
@@ -231,8 +258,7 @@ class Compile(Rule):
             whole = isinstance(around, cst.If) and _holds_nothing_else(around, context)
             goes = _compiles_to_itself(node, context) and not whole
         if goes:
-            message = "torch.compile goes: XLA compiles the step"
-            yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+            yield self._gone(node, [node])
 
 
 def _reported(node: cst.CSTNode, context: Workspace) -> cst.CSTNode:

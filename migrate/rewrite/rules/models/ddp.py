@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import libcst as cst
 
@@ -11,7 +11,16 @@ from migrate.catalogue.words import DEVICE_NAME
 from migrate.check.hazard import Severity
 from migrate.reading.values.devices import device_argument
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
+from migrate.rewrite.rule import (
+    Edit,
+    Finding,
+    Rule,
+    Stage,
+    checked,
+    left_alone,
+    reported,
+    rewritten,
+)
 from migrate.rewrite.rules.models.ddp_options import DdpOptions
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code
@@ -64,6 +73,7 @@ class Ddp(Rule):
 
     name = "ddp"
     code = "XLA824"
+    beside_frameworks = True
     stage = Stage.DEVICE
     nodes = (cst.Call,)
     examples = (
@@ -195,6 +205,17 @@ class Ddp(Rule):
             """,
             "no device ids are among",
         ),
+        checked(
+            """
+            from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+            def wrap(model, rank, inner):
+                model.to("xla")
+                inner = DDP(inner, device_ids=None)  # XLA824 info
+                return inner, DDP(model, device_ids=[rank], output_device=rank)  # XLA824
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -218,6 +239,7 @@ class Ddp(Rule):
             yield from self.report(node, UNREAD, Severity.INFO)
         placed = context.moves_to_accelerator or context.devices.by_default
         moves = placed or _moves_to_a_named_device(context)
+        moves = moves or context.calls.led is not None  # by the framework
         if not moves and _is_made_here(bound.get("module"), context):
             moved = "shims.to_device(model)" if context.portable else "model.to('xla')"
             message = f"the script moves no model to a device: `{moved}` must come before DDP"
@@ -254,7 +276,21 @@ class Ddp(Rule):
         message = "DistributedDataParallel without device ids"
         if adds_view:
             message += ", gradients as views of the buckets"
-        yield self.edit(node, replace, message, consumes=gone)
+        wrong, severity = self._wrong(bound, options)
+        yield self.edit(node, replace, message, consumes=gone, wrong=wrong, severity=severity)
+
+    def _wrong(
+        self, bound: Mapping[str, cst.Arg], options: DdpOptions
+    ) -> tuple[str, Severity | None]:
+        """Return what a construction comes to without its edit, and how bad that is."""
+        given = list(options.emptied)
+        given += [bound[name] for name in DDP_DEVICES if name in bound]
+        told = [arg.value for arg in given if code(arg.value) != "None"]
+        if not told:
+            return "", Severity.INFO
+        ids = bound.get("device_ids")
+        what = f"device_ids={code(ids.value)}" if ids is not None else code(told[0])
+        return f"{what} fails in forward: leave it out", None
 
     def _by_shims(
         self, node: cst.Call, bound: dict[str, cst.Arg], last: list[int], context: Workspace
@@ -314,7 +350,8 @@ class Ddp(Rule):
             return with_args(updated, [updated.args[index] for index in kept])
 
         message = f"{code(choice)}: without device ids; see that the other class does not need them"
-        yield self.edit(node, replace, message, consumes=gone)
+        wrong = "device_ids fails in DistributedDataParallel's forward: leave it out"
+        yield self.edit(node, replace, message, consumes=gone, wrong=wrong)
 
 
 def _moves_to_a_named_device(context: Workspace) -> bool:

@@ -9,7 +9,7 @@ from libcst.helpers import get_full_name_for_node
 
 from migrate.catalogue import catalogue
 from migrate.catalogue.libraries import LED_CLASSES
-from migrate.rewrite.rule import Finding, Rule, Safety, Stage, left_alone, reported
+from migrate.rewrite.rule import Finding, Rule, Safety, Stage, checked, left_alone, reported
 from migrate.rewrite.workspace import Workspace
 
 LIGHTNING = frozenset(name.split(".")[0] for name in LED_CLASSES)
@@ -24,9 +24,12 @@ _LAST_WORDS = frozenset(
 class Frameworks(Rule):
     """Report training frameworks, with the shortest way of each to a TPU.
 
-    **Why.** DeepSpeed, Horovod, Lightning, Accelerate, FSDP2, DTensor and the Trainer of transformers run
-    the training loop or place the parameters themselves. Some have a switch for TPUs, so that the script
-    is best left alone; some have no TPU backend.
+    **Why.** DeepSpeed, Horovod, Lightning, Accelerate, FSDP2, DTensor and the Trainer of transformers run the
+    training loop or place the parameters themselves. Some have a switch for TPUs, so that the script is best
+    left alone; DeepSpeed, Horovod, FairScale, ColossalAI and Megatron own the training step and have no XLA
+    backend that is kept up. Composer has one, for versions of torch before that of torch_xla 2.9. The runners
+    of MMEngine and MMCV know no XLA. Plain `DistributedDataParallel` takes their place, or
+    `XlaFullyShardedDataParallel` where the model does not fit.
 
     **Reported.** Each framework once in a script, at its first import, and the scaler and autocast of
     libraries that hide CUDA's in theirs. A `LightningModule` that a loop of the project itself trains, where
@@ -37,6 +40,7 @@ class Frameworks(Rule):
 
     name = "frameworks"
     code = "XLA411"
+    beside_frameworks = True
     stage = Stage.FRAMEWORK
     safety = Safety.REPORT_ONLY
     nodes = (cst.Module,)
@@ -85,6 +89,21 @@ class Frameworks(Rule):
             """,
             "one chip trains alone",
         ),
+        checked(
+            """
+            import deepspeed  # XLA411
+            import horovod.torch as hvd  # XLA411
+            from composer import Trainer  # XLA411
+            from mmengine.runner import Runner  # XLA411
+            from mmcv.runner import build_runner  # XLA411
+            """
+        ),
+        checked(
+            """
+            from mmengine.runner import load_checkpoint
+            from mmcv.runner import CheckpointLoader
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Finding]:
@@ -97,7 +116,7 @@ class Frameworks(Rule):
             entry = catalogue.of_import(name)
             if entry is not None and entry.rule == self.name and entry.says() not in seen:
                 seen.add(entry.says())
-                yield from self.report(place, entry.says(), subject=entry.name)
+                yield from self.report(place, entry.says(), subject=entry.name, code=entry.code)
 
 
 def _is_trained_by_hand(context: Workspace) -> bool:

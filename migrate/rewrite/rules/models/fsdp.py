@@ -10,7 +10,17 @@ from migrate.catalogue import torch_distributed
 from migrate.catalogue.entry import names
 from migrate.catalogue.prescan import spelled
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, Safety, Stage, left_alone, reported, rewritten
+from migrate.rewrite.rule import (
+    Edit,
+    Finding,
+    Rule,
+    Safety,
+    Stage,
+    checked,
+    left_alone,
+    reported,
+    rewritten,
+)
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code
 
@@ -64,6 +74,7 @@ class Fsdp(Rule):
 
     name = "fsdp"
     code = "XLA816"
+    beside_frameworks = True
     stage = Stage.FRAMEWORK
     safety = Safety.UNSAFE
     nodes = (cst.Call,)
@@ -102,6 +113,24 @@ class Fsdp(Rule):
             model = FSDP(model, auto_wrap_policy=policy)
             """,
             "torch_xla.distributed.fsdp.wrap",
+        ),
+        checked(
+            """
+            from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+            def wrap(model):
+                return FSDP(model)  # XLA816
+            """
+        ),
+        checked(
+            """
+            from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
+
+
+            def wrap(model):
+                return FSDP(model)
+            """
         ),
     )
 

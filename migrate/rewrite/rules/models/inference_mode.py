@@ -8,10 +8,11 @@ import libcst as cst
 
 from migrate.reading.values.inference import INFERENCE_MODE, is_switched_off
 from migrate.rewrite.edits.nodes import with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
 
+RAISES = "inference_mode: a Linear raises in it on XLA; torch.no_grad()"
 REASON = "in inference mode a Linear raises on XLA"
 
 
@@ -32,6 +33,7 @@ class InferenceMode(Rule):
 
     name = "inference-mode"
     code = "XLA836"
+    beside_frameworks = True
     nodes = (cst.Name, cst.Attribute)
     of_names = True
     words = "inference_mode"
@@ -115,6 +117,16 @@ class InferenceMode(Rule):
             """,
             "a Linear raises on XLA",
         ),
+        checked(
+            """
+            import torch
+
+
+            @torch.inference_mode()  # XLA836
+            def evaluate(model, loader):
+                return sum(model(x.cuda()).sum() for x in loader)
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -129,10 +141,10 @@ class InferenceMode(Rule):
         no_grad = cst.parse_expression(f"{torch}.no_grad")
         message = f"torch.inference_mode → torch.no_grad: {REASON}"
         if isinstance(above, cst.IfExp) and _is_no_grad(above, node, context):
-            yield self.edit(above, lambda _: no_grad, message, consumes=[node])
+            yield self.edit(above, lambda _: no_grad, message, consumes=[node], wrong=RAISES)
             return
         if call is None or not call.args:
-            yield self.edit(node, lambda _: no_grad, message)
+            yield self.edit(node, lambda _: no_grad, message, wrong=RAISES)
             return
         argument = call.args[0]
         named = argument.keyword is not None and argument.keyword.value != "mode"
@@ -149,7 +161,7 @@ class InferenceMode(Rule):
                 cst.parse_expression(f"{torch}.set_grad_enabled(not {flag})"), cst.Call
             )
             message = f"torch.inference_mode → torch.set_grad_enabled: {REASON}"
-        yield self.edit(call, lambda _: replaced, message, consumes=[node])
+        yield self.edit(call, lambda _: replaced, message, consumes=[node], wrong=RAISES)
 
 
 def _is_no_grad(choice: cst.IfExp, node: cst.CSTNode, context: Workspace) -> bool:

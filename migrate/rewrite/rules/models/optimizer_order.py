@@ -11,12 +11,24 @@ from migrate.check.hazard import Severity
 from migrate.model.calls.kind import Kind
 from migrate.reading.values.devices import moves
 from migrate.rewrite.edits.imports import bindings
-from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
+from migrate.rewrite.rule import (
+    Edit,
+    Finding,
+    Rule,
+    Stage,
+    checked,
+    left_alone,
+    reported,
+    rewritten,
+)
 from migrate.rewrite.workspace import Workspace
 
 SWAP = "torch.__future__.set_swap_module_params_on_conversion"
 COMMENT = "# The optimizer was made before: it keeps the weights of the model."
 LATER = "# The model moves to the device later: the optimizer keeps its weights."
+MADE_BEFORE = (
+    "{} is made before the model moves here: these weights would never change, move it first"
+)
 BY_HAND = (
     "if the model is moved to the device only after this, its weights never change, with no "
     f"error: move it before the optimizer is made, or call {SWAP}(True) first"
@@ -54,6 +66,7 @@ class OptimizerOrder(Rule):
 
     name = "optimizer-order"
     code = "XLA805"
+    beside_frameworks = True
     stage = Stage.DEVICE
     nodes = (cst.Call,)
     examples = (
@@ -189,11 +202,54 @@ class OptimizerOrder(Rule):
             """,
             "before",
         ),
+        checked(
+            """
+            import torch
+
+
+            def make(net):
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+                net.cuda()  # XLA805
+                return optimizer
+            """
+        ),
+        checked(
+            """
+            import torch
+
+
+            def make(net, loss_fn):
+                net.to("xla")
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+                loss_fn.cuda()
+                return optimizer
+
+
+            def make_there(Net, device):
+                net = Net().to("cuda")
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+                net.cpu()
+                net.to("cuda")
+                return optimizer
+
+
+            def make_before(net):
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+                torch.__future__.set_swap_module_params_on_conversion(True)
+                net.to("xla")
+                torch.__future__.set_swap_module_params_on_conversion(False)
+                return optimizer
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield what becomes of one construction of an optimizer, or of one move of a model."""
         assert isinstance(node, cst.Call)
+        if context.calls.led is not None:
+            if wrong := _moves_later(node, context):
+                yield from self.report(node, wrong)
+            return
         there = context.moves_to_accelerator or context.calls.run_on_accelerator
         if not there or _is_swapped(context):
             return
@@ -203,14 +259,22 @@ class OptimizerOrder(Rule):
             line = context.statement_around(node)
             message = f"{SWAP}: on for the move of the model alone"
             comment = COMMENT if switched[id(node)] else ""
-            yield self.edit(line, lambda updated: around_move(updated, comment, context), message)
+            yield self.edit(
+                line,
+                lambda updated: around_move(updated, comment, context),
+                message,
+                wrong=MADE_BEFORE.format("its optimizer"),
+            )
         elif _is_late(node, context) and not _is_switched_above(node, context):
             line = context.statement_around(node)
             if isinstance(line, cst.SimpleStatementLine):
                 swap = SWAP.replace("torch", context.imports.require("torch"), 1)
                 message = f"{SWAP}(True): the optimizer was made before this"
                 yield self.edit(
-                    line, lambda updated: around_move(updated, COMMENT, context, swap), message
+                    line,
+                    lambda updated: around_move(updated, COMMENT, context, swap),
+                    message,
+                    wrong=_made_before(node, context),
                 )
             else:
                 yield from self.report(
@@ -250,7 +314,8 @@ class OptimizerOrder(Rule):
             if _is_below_another(node, context):
                 return
             message = f"{SWAP}(True): the model moves after this"
-            yield self.edit(line, lambda updated: below_swap(updated, LATER), message)
+            wrong = _moves_later(node, context) or BY_HAND
+            yield self.edit(line, lambda updated: below_swap(updated, LATER), message, wrong=wrong)
             return
         yield from self.report(node, BY_HAND)
 
@@ -260,9 +325,31 @@ class OptimizerOrder(Rule):
         if isinstance(line, cst.SimpleStatementLine):
             swap = SWAP.replace("torch", context.imports.require("torch"), 1)
             message = f"{SWAP}(True): the model moves after this"
-            yield self.edit(line, lambda updated: below_swap(updated, LATER, swap), message)
+            yield self.edit(
+                line,
+                lambda updated: below_swap(updated, LATER, swap),
+                message,
+                wrong=_moves_later(node, context),
+            )
         else:
             yield from self.report(node, BY_HAND)
+
+
+def _moves_later(node: cst.Call, context: Workspace) -> str:
+    """Return what becomes of the optimizer `node` whose model moves only later; empty for another call."""
+    early = context.calls.optimizers.early.get(context.place(node))
+    if early is None:
+        return ""
+    path, line = early.moves[0]
+    where = f"line {line}" if path == context.file.resolve() else f"{path.name}:{line}"
+    return f"the model moves only in {where}: these weights would never change"
+
+
+def _made_before(move: cst.Call, context: Workspace) -> str:
+    """Return what becomes of the optimizers that are made before their model moves at `move`."""
+    own, _ = context.calls.optimizers.moves[context.place(move)]
+    lines = sorted({line for line, _ in own})
+    return MADE_BEFORE.format(f"the optimizer of line {lines[0]}" if lines else "its optimizer")
 
 
 def _makes_optimizer(node: cst.Call, context: Workspace) -> bool:

@@ -9,7 +9,16 @@ import libcst as cst
 from migrate.catalogue.entry import names
 from migrate.catalogue.prescan import spelled
 from migrate.catalogue.torch_other import SYNC_BATCH_NORM
-from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported, rewritten
+from migrate.rewrite.rule import (
+    Edit,
+    Finding,
+    Rule,
+    Safety,
+    checked,
+    left_alone,
+    reported,
+    rewritten,
+)
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code
 
@@ -45,6 +54,7 @@ class SyncBatchNorm(Rule):
 
     name = "sync-batch-norm"
     code = "XLA809"
+    beside_frameworks = True
     safety = Safety.UNSAFE
     nodes = (cst.Call, cst.Attribute, cst.Name)
     words = spelled(CLASSES | CONVERSIONS)
@@ -97,6 +107,15 @@ class SyncBatchNorm(Rule):
                 return torch.nn.SyncBatchNorm.convert_sync_batchnorm(model, group)
             """,
             "a group of its own",
+        ),
+        checked(
+            """
+            import torch
+
+
+            def convert(model):
+                return torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # XLA809
+            """
         ),
     )
 

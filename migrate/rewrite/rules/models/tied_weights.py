@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Severity
 from migrate.model.objects.ties import Tie
 from migrate.reading.values.devices import Kind, device_argument, is_move
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.models.optimizer_order import (
     SWAP,
     OptimizerOrder,
@@ -19,6 +19,7 @@ from migrate.rewrite.rules.models.optimizer_order import (
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of
 
+MEND = "tie again after the move, or call torch.__future__.set_swap_module_params_on_conversion(True) first"
 COMMENT = "# Weights that modules of the model share stay shared."
 
 
@@ -26,7 +27,8 @@ class TiedWeights(Rule):
     """Keep weights that modules of a model share shared when it moves to the device.
 
     **Why.** On XLA, `model.to('xla')` makes a new parameter for every name: `lm_head.weight` and
-    `wte.weight`, one tensor before, are two after, and are trained apart with no error (measured).
+    `wte.weight`, one tensor before, are two after, and are trained apart with no error (measured). With CUDA
+    the tie stays.
 
     **What it does.** `torch.__future__.set_swap_module_params_on_conversion(True)` comes before the move: it
     then keeps the parameters themselves, and with them what is shared (measured, also for the models of
@@ -46,6 +48,7 @@ class TiedWeights(Rule):
 
     name = "tied-weights"
     code = "XLA818"
+    beside_frameworks = True
     edited = Severity.WARNING
     nodes = (cst.Assign, cst.Call, cst.Import, cst.ImportFrom)
     examples = (
@@ -165,6 +168,72 @@ class TiedWeights(Rule):
             """,
             "if that is XLA",
         ),
+        checked(
+            """
+            import torch
+
+
+            class Embedding(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.kind = torch.nn.Parameter(torch.zeros(1, 4))
+
+
+            class Model(torch.nn.Module):
+                def __init__(self, names):
+                    super().__init__()
+                    self.first = torch.nn.ModuleDict({name: Embedding() for name in names})
+                    self.second = torch.nn.ModuleDict({name: Embedding() for name in names})
+                    self.token = torch.nn.Parameter(torch.zeros(8, 4))
+                    self.head = torch.nn.Linear(4, 8)
+                    self.head.weight = self.token  # XLA818 error
+                    for name in names:
+                        self.second[name].kind = self.first[name].kind  # XLA818 error
+            """
+        ),
+        checked(
+            """
+            import torch
+
+
+            class Kind:
+                def __init__(self, other):
+                    self.kind = "plain"
+                    self.other = other
+                    self.other.kind = other.first.kind
+
+
+            class Language(torch.nn.Module):
+                def __init__(self, weight):
+                    super().__init__()
+                    self.head = torch.nn.Linear(8, 100, bias=False)
+                    self.head.weight = torch.nn.Parameter(weight)
+                    self.weight = weight
+                    self.class_weight = self.config.weight
+            """
+        ),
+        checked(
+            """
+            from transformers import AutoModelForCausalLM
+
+
+            def load(name):
+                model = AutoModelForCausalLM.from_pretrained(name)
+                return model.to("xla")  # XLA818
+            """
+        ),
+        checked(
+            """
+            import torch
+            from transformers import AutoModelForCausalLM, AutoModelForImageClassification
+
+
+            def load(name):
+                AutoModelForImageClassification.from_pretrained(name).to("xla")
+                torch.__future__.set_swap_module_params_on_conversion(True)
+                return AutoModelForCausalLM.from_pretrained(name).to("xla")
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -205,7 +274,10 @@ class TiedWeights(Rule):
             swap = SWAP.replace("torch", torch, 1)
             message = f"{SWAP}(True): modules of the model share a weight ({where})"
             yield self.edit(
-                line, lambda updated: around_move(updated, COMMENT, context, swap), message
+                line,
+                lambda updated: around_move(updated, COMMENT, context, swap),
+                message,
+                wrong=f"the move unties weights that modules share ({where}): {MEND}",
             )
 
 

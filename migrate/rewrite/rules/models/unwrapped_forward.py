@@ -8,8 +8,10 @@ import libcst as cst
 
 from migrate.catalogue.words import NO_GRADIENTS
 from migrate.check.hazard import Severity
+from migrate.check.rules.ranks.guarded_forward import lone_forward
+from migrate.reading.facts import facts_of
 from migrate.reading.replicas.first_replica import on_first
-from migrate.reading.replicas.wrapped import is_wrapped, wraps
+from migrate.reading.replicas.wrapped import wraps
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
@@ -125,12 +127,10 @@ class UnwrappedForward(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one forward, or the finding."""
         assert isinstance(node, cst.Call)
-        name = node.func
-        if not context.guards.any:
+        lone = lone_forward(node, facts_of(context))
+        if lone is None or lone.is_unwrapped or not _without_gradients(node, context):
             return
-        if not _without_gradients(node, context) or not is_wrapped(name, context):
-            return
-        guard = context.guards.around(node)
+        name, guard = node.func, lone.guard
         if not isinstance(guard, cst.If) or not _is_below(node, guard, context):
             return
         if on_first(guard.test, context) is None:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import libcst as cst
 
 from migrate.catalogue import catalogue, torch_xla
 from migrate.catalogue.entry import names
 from migrate.catalogue.launchers import SPAWN_PARAMETERS
-from migrate.catalogue.torch_xla import GONE_TO
+from migrate.catalogue.torch_xla import GONE_TO, OLD_TO
+from migrate.check.hazard import Severity
 from migrate.rewrite.edits.nodes import with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import (
+    Edit,
+    Finding,
+    Replacement,
+    Rule,
+    checked,
+    left_alone,
+    reported,
+    rewritten,
+)
 from migrate.rewrite.rules.old.portable_xla import portable_calls
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import bind, code
+from migrate.syntax.tree import bind, code, keyword
 
 XM = "torch_xla.core.xla_model"
 SPAWN = "torch_xla.distributed.xla_multiprocessing.spawn"
 
 GONE = names(*torch_xla.GONE)
+COUNTS = "XLA822"  # the code of a number of processes
 PARALLEL_LOADER = "torch_xla.distributed.parallel_loader.ParallelLoader"
 
 
@@ -33,15 +44,22 @@ class OldTorchXla(Rule):
     `pl.ParallelLoader(loader, [device]).per_device_loader(device)` becomes
     `pl.MpDeviceLoader(loader, device)`, which can be iterated over again.
 
-    **Reported.** `xmp.spawn` with a number of processes other than None, which torch_xla refuses above
-    1, or with other options; `xm.xla_device` of one ordinal or kind; what is gone without a successor.
-    `xm.save`, `xm.optimizer_step`, `xm.is_master_ordinal` and the rest of `xm` work as they are.
+    **Why.** Older guides and scripts call them. What is gone raises an AttributeError (XLA819), what is
+    deprecated goes in a later release (XLA820). There are as many replicas as the host has devices:
+    `torch_xla.launch` has no `nprocs`, a TypeError, and `xmp.spawn` takes only 1 or None (XLA822).
 
-    Source: torch_xla 2.9 (measured: both old loaders and names on the CPU).
+    **Reported.** `torch_xla.launch` with `nprocs=`; `xmp.spawn` with a number of processes other than None,
+    which torch_xla refuses above 1, or with other options; `xm.xla_device` of one ordinal or kind; what is
+    gone without a successor. `xm.save`, `xm.optimizer_step`, `xm.is_master_ordinal` and the rest of `xm` work
+    as they are.
+
+    Source: torch_xla 2.9 (measured: both old loaders and names on the CPU); pytorch/xla#8715.
     """
 
     name = "old-torch-xla"
     code = "XLA819"
+    also = (("XLA820", "deprecated-in-torch-xla"), (COUNTS, "launch-arguments"))
+    beside_frameworks = True
     nodes = (cst.Call, cst.Attribute, cst.Name, cst.SimpleStatementLine)
     of_names = True
     examples = (
@@ -109,10 +127,33 @@ class OldTorchXla(Rule):
             """,
             "gradient scaler",
         ),
+        checked(
+            """
+            import torch_xla
+            import torch_xla.core.xla_model as xm
+            import torch_xla.distributed.xla_multiprocessing as xmp
+
+            device = xm.xla_device()  # XLA820 info
+            ordinal_of = xm.get_ordinal  # XLA819
+            print(xm.get_ordinal(), xm.xrt_world_size())  # XLA819
+            xm.mark_step()  # XLA820 info
+
+
+            def start(worker):
+                torch_xla.launch(worker, nprocs=8)  # XLA822
+
+
+            def start_all(worker):
+                torch_xla.launch(worker)
+                xmp.spawn(worker, nprocs=None)  # XLA820 info
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one old call, or the finding at a name that is gone."""
+        if isinstance(node, cst.Call):
+            yield from self._count(node, context)
         if context.portable:
             yield from portable_calls(self, node, context)
             return
@@ -126,26 +167,41 @@ class OldTorchXla(Rule):
         entry = catalogue.of(name)
         if entry is not None and entry.name in GONE:
             yield from self.report(node, f"{name}: {entry.says()}")
+        elif name in (*GONE_TO, *OLD_TO) and entry is not None:
+            if isinstance(above, cst.Call) and above.func is node:
+                return  # the call is edited
+            gone = name in GONE_TO
+            severity = Severity.ERROR if gone else Severity.INFO
+            message = f"{name}: {entry.says()}"
+            yield from self.report(node, message, severity, code=entry.code, is_hint=not gone)
+
+    def _count(self, call: cst.Call, context: Workspace) -> Iterator[Finding]:
+        """Yield the finding at a number of processes for the launcher of torch_xla."""
+        count = keyword(call, "nprocs")
+        if count is not None and context.qualified_name(call.func) == "torch_xla.launch":
+            message = f"nprocs={code(count.value)} raises: a replica for each device, always"
+            yield from self.report(call, message, code=COUNTS)
 
     def _call(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
         name = context.qualified_name(call.func)
         if name in GONE_TO:
             module, _, function = GONE_TO[name].rpartition(".")
-            yield self._renamed(call, f"{context.imports.require(module, 'xr')}.{function}")
+            successor = f"{context.imports.require(module, 'xr')}.{function}"
+            yield self._renamed(call, successor, context)
         elif name == f"{XM}.mark_step":
-            yield self._renamed(call, f"{context.imports.require('torch_xla')}.sync")
+            yield self._renamed(call, f"{context.imports.require('torch_xla')}.sync", context)
         elif name == f"{XM}.xla_device":
             if call.args:
                 message = f"{code(call)}: torch_xla.device() is the replica's only device"
                 yield from self.report(call, message)
             else:
-                yield self._renamed(call, f"{context.imports.require('torch_xla')}.device")
+                yield self._renamed(call, f"{context.imports.require('torch_xla')}.device", context)
         elif name == SPAWN:
             yield from self._spawn(call, context)
         elif name == PARALLEL_LOADER:
             yield from self._loader(call, context)
 
-    def _renamed(self, call: cst.Call, function: str) -> Edit:
+    def _renamed(self, call: cst.Call, function: str, context: Workspace) -> Edit:
         successor = cst.parse_expression(function)
         # The old ordinals took a default for a missing device; a successor takes no argument.
         ordinal = function.rsplit(".", 1)[-1] != "sync"
@@ -155,7 +211,32 @@ class OldTorchXla(Rule):
             return updated.with_changes(func=successor, args=args)
 
         gone = [call.func, *call.args] if ordinal else [call.func]
-        return self.edit(call, replace, f"{code(call)} → {function}()", consumes=gone)
+        message = f"{code(call)} → {function}()"
+        return self._of_name(call, replace, message, consumes=gone, context=context)
+
+    def _of_name(
+        self,
+        call: cst.Call,
+        replace: Callable[..., Replacement],
+        message: str,
+        *,
+        consumes: Iterable[cst.CSTNode],
+        context: Workspace,
+    ) -> Edit:
+        """Return an edit of the call of a name of the catalogue, which says what comes of it."""
+        name = context.qualified_name(call.func) or ""
+        entry = catalogue.of(name)
+        if entry is None:
+            return self.edit(call, replace, message, consumes=consumes)
+        return self.edit(
+            call,
+            replace,
+            message,
+            consumes=consumes,
+            wrong=f"{name}: {entry.says()}",
+            severity=Severity.ERROR if name in GONE_TO else Severity.INFO,
+            code=entry.code,
+        )
 
     def _spawn(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
         bound = bind(call, SPAWN_PARAMETERS)
@@ -173,7 +254,7 @@ class OldTorchXla(Rule):
                 f"{code(count.value)} processes: torch_xla refuses more than 1; there are "
                 "as many replicas as the TPU has devices"
             )
-            yield from self.report(call, message)
+            yield from self.report(call, message, code=COUNTS)
         launch = cst.parse_expression(f"{context.imports.require('torch_xla')}.launch")
         kept = [
             index
@@ -191,7 +272,7 @@ class OldTorchXla(Rule):
             return with_args(updated, args).with_changes(func=launch)
 
         message = f"{code(call.func)} → torch_xla.launch"
-        yield self.edit(call, replace, message, consumes=[call.func, *gone])
+        yield self._of_name(call, replace, message, consumes=[call.func, *gone], context=context)
 
     def _loader(self, call: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
         method = context.parent(call)

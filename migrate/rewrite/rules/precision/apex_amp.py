@@ -32,6 +32,9 @@ PARAMETERS = (
 )
 ALLOWED = frozenset(PARAMETERS) - {"cast_model_type", "cast_model_outputs"}
 
+# Of what its findings are.
+AMP = "apex.amp"
+
 
 class ApexAmp(Rule):
     """apex.amp becomes autocast in bfloat16, without a loss scale.
@@ -146,6 +149,7 @@ class ApexAmp(Rule):
                 "on CUDA too this is bfloat16 without a loss scale from here on, where apex had float16 with "
                 "one: for GPUs without bfloat16 (V100, T4) use shims.autocast(dtype=torch.float16) and "
                 "shims.grad_scaler() by hand",
+                subject=AMP,
             )
         if switch:
             message = "apex.amp.initialize → autocast on for XLA, in bfloat16"
@@ -198,18 +202,19 @@ class ApexAmp(Rule):
         plain = bound is not None and isinstance(alias, cst.Name) and len(node.items) == 1
         if bound is None or not isinstance(alias, cst.Name) or not plain:
             yield from self.report(
-                call, "amp.scale_loss: use the loss itself, bfloat16 has no scale"
+                call, "amp.scale_loss: use the loss itself, bfloat16 has no scale", subject=AMP
             )
             return
         uses = [name for name in nodes_of(node.body, cst.Name) if name.value == alias.value]
         around = context.function_around(node) or context.module
         if _count(around, alias.value) != len(uses) + _others(around, node, alias.value, context):
             message = f"`{alias.value}` is used outside of its block: use the loss itself"
-            yield from self.report(call, message)
+            yield from self.report(call, message, subject=AMP)
             return
         loss = bound["loss"].value
         if next(nodes_of(loss, cst.Call), None) is not None:
-            yield from self.report(call, f"give `{code(loss)}` a name and run its backward")
+            message = f"give `{code(loss)}` a name and run its backward"
+            yield from self.report(call, message, subject=AMP)
             return
         changes = [
             Change(name, lambda _: loss.deep_clone(), name, f"{alias.value} → {code(loss)}")
@@ -240,7 +245,7 @@ class ApexAmp(Rule):
                     f"{code(call)}: drop it, and put `with {_region(context)}:` "
                     "around the forward and the loss"
                 )
-                yield from self.report(call, message)
+                yield from self.report(call, message, subject=AMP)
         elif name == "apex.amp.master_params" and len(call.args) == 1:
             params = context.string("params").value
             groups = cst.Attribute(call.args[0].value, cst.Name("param_groups"))

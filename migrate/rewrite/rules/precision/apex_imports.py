@@ -95,7 +95,9 @@ class ApexImports(Rule):
         left = [use for use in used if not _is_handled(use, context)]
         if left:
             yield from self.report(
-                node, f"stops the script without apex, of which `{left[0].value}` is still in use"
+                node,
+                f"stops the script without apex, of which `{left[0].value}` is still in use",
+                subject="apex",
             )
             return
         message = "apex is not needed"

@@ -140,7 +140,7 @@ class ApexOptimizers(Rule):
         assert isinstance(node, cst.Call)
         name = public(context.qualified_name(node.func) or "")
         if name in NO_COUNTERPART and (entry := catalogue.of(name)):
-            yield from self.report(node, f"{name}: {entry.says()}")
+            yield from self.report(node, f"{name}: {entry.says()}", subject=name)
         if name in TORCH:
             yield from self._class(node, name, context)
 
@@ -149,7 +149,9 @@ class ApexOptimizers(Rule):
         refused = "arguments that cannot be read" if bound is None else _refused(bound)
         if bound is None or refused:
             yield from self.report(
-                call, f"{name} with {refused}: torch.{TORCH[name]} has no such option"
+                call,
+                f"{name} with {refused}: torch.{TORCH[name]} has no such option",
+                subject=name,
             )
             return
         torch_name = TORCH[name]

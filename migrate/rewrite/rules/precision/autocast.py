@@ -10,6 +10,7 @@ from migrate.catalogue import torch_cuda
 from migrate.catalogue.entry import names
 from migrate.catalogue.torch_other import TYPED_AUTOCAST
 from migrate.check.hazard import Severity
+from migrate.check.rules.dtypes.float16 import FLOAT16
 from migrate.reading.values.region_arguments import (
     PARTIAL,
     Arguments,
@@ -18,7 +19,7 @@ from migrate.reading.values.region_arguments import (
 )
 from migrate.reading.values.region_types import HALF, WIDE, types_of
 from migrate.rewrite.edits.nodes import first_in, keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.devices.gpu_conditions import ASKED
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of, string_value
@@ -28,35 +29,49 @@ AUTOCAST = names(*TYPED_AUTOCAST)
 CUDA_PARAMETERS = ("enabled", "dtype", "cache_enabled")
 XLA_PARAMETERS = ("device", "enabled", "dtype", "cache_enabled")  # torch_xla.amp.autocast
 PARAMETERS = ("device_type", "dtype", "enabled", "cache_enabled")
+FOR_CUDA = (
+    "autocast for CUDA silently computes in float32 on XLA: "
+    'torch.autocast("xla", dtype=torch.bfloat16)'
+)
 REFUSED = "torch.autocast refuses float32 on XLA"
 
 
 class Autocast(Rule):
     """Autocast regions run in bfloat16 on XLA.
 
+    **Why.** Autocast switches operations of the device that it names. On XLA, autocast for CUDA warns at
+    most, and everything is computed in float32. A region for XLA in float32 is switched off: inputs in
+    bfloat16 stay bfloat16, which CUDA would make float32.
+
     **What it does.** `torch.cuda.amp.autocast(…)` and `torch.autocast("cuda", …)` become
-    `torch.autocast("xla", dtype=torch.bfloat16, …)`, as context managers and as decorators, `enabled`
-    and `cache_enabled` kept. Left as it is, a region for CUDA runs in float32 on XLA, with no error. A
-    `dtype` of float16 becomes bfloat16, also where a name or a dictionary of types leads to it: float16
-    needs a gradient scaler, bfloat16 has the range of float32. In the portable style the script's type stays
-    its type on CUDA: `shims.autocast(dtype=torch.float16)` is bfloat16 on XLA only. Arguments in a dictionary
-    (`autocast(**options)`) are followed to where the script writes it, and `functools.partial(torch.autocast,
-    "cuda", …)` is a region too.
+    `torch.autocast("xla", dtype=torch.bfloat16, …)`, as context managers and as decorators, `enabled` and
+    `cache_enabled` kept. A `dtype` of float16 becomes bfloat16, also where a name or a dictionary of types
+    leads to it: float16 needs a gradient scaler, bfloat16 has the range of float32. In the portable style the
+    script's type stays its type on CUDA: `shims.autocast(dtype=torch.float16)` is bfloat16 on XLA only.
+    Arguments in a dictionary (`autocast(**options)`) are followed to where the script writes it, and
+    `functools.partial(torch.autocast, "cuda", …)` is a region too.
 
-    A region in float32 makes float32 of bfloat16 inputs and weights. `torch.autocast` refuses float32 on XLA
-    and switches itself off, so that they stay bfloat16: the region's body sets the type instead.
+    The body of a region in float32 sets the type: `torch.set_autocast_dtype("xla", torch.float32)`.
 
-    **Reported.** Arguments in a dictionary, or a `dtype`, that the script does not show; a float16 that
-    reaches its region by ways that are not followed; a region in float32 that is made in one place and
-    entered in another; an autocast that the script imports for other modules.
+    **Other lists.** The region for XLA has other lists than that for CUDA: of bfloat16 inputs, `exp`, `log`
+    and their kin, `rsqrt`, `reciprocal`, `sum`, `cumsum`, `cumprod`, `logsumexp`, `norm`, `normalize`,
+    `cosine_similarity`, `dist`, `softplus`, and `layer_norm` and `group_norm` without weights in float32,
+    give bfloat16 on XLA and float32 on CUDA. `softmax`, `log_softmax`, `prod`, `x ** n` and nearly all losses
+    give float32 on both. Where that counts, compute it of `x.float()` within `with torch.autocast("xla",
+    enabled=False):`.
+
+    **Reported.** A region for XLA in float32. Arguments in a dictionary, or a `dtype`, that the script does
+    not show; a float16 that reaches its region by ways that are not followed; a region in float32 that is
+    made in one place and entered in another; an autocast that the script imports for other modules.
 
     Source: torch 2.9 and torch_xla 2.9 (measured: the type of a Linear's result in each region, of inputs and
-    weights in float32 and bfloat16; `torch_xla.amp.autocast` raises for `'xla'` and ignores itself off the
-    TPU).
+    weights in float32 and bfloat16; the lists of torch's own tests of autocast; `torch_xla.amp.autocast`
+    raises for `'xla'` and ignores itself off the TPU).
     """
 
     name = "autocast"
     code = "XLA803"
+    beside_frameworks = True
     nodes = (cst.Call, cst.Attribute, cst.Name, cst.ImportAlias)
     of_names = True
     examples = (
@@ -254,6 +269,38 @@ class Autocast(Rule):
             """,
             "runs in float32",
         ),
+        checked(
+            """
+            import torch
+            from torch.cuda.amp import autocast
+
+
+            def step(model, x, device):
+                with autocast():  # XLA803
+                    y = model(x)
+                with torch.autocast("cuda", dtype=torch.float16):  # XLA803
+                    y = model(y)
+                with torch.autocast("cuda", enabled=False):  # XLA803 info
+                    y = model(y)
+                with torch.autocast(device.type), torch.autocast("cpu"):
+                    return model(y)
+            """
+        ),
+        checked(
+            """
+            import torch
+
+
+            def embed(layer, x):
+                with torch.autocast("xla", dtype=torch.float32):  # XLA803 warning
+                    y = layer(x)
+                with torch.autocast("xla", dtype=torch.float32, enabled=False):
+                    y = layer(y)
+                with torch.autocast("xla", dtype=torch.bfloat16):
+                    torch.set_autocast_dtype("xla", torch.float32)
+                    return layer(y)
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -277,6 +324,10 @@ class Autocast(Rule):
             if given is None or value == "cuda" or (value == "xla" and context.portable):
                 yield from self._region(call, context, given, device)
             elif value == "xla" or value is None:
+                dtype = given.bound.get("dtype")
+                wide = value == "xla" and dtype is not None and _is_wide(dtype.value, context)
+                if wide and not _is_off(given):
+                    yield from self.report(call, _unwidened(context), Severity.WARNING)
                 yield from self._unknown_types(call, given, context)
 
     def _region(
@@ -300,7 +351,7 @@ class Autocast(Rule):
             yield self._by_shims(call, context, given, half)
             return
         wide = dtype is not None and _is_wide(dtype.value, context)
-        off = "enabled" in bound and code(bound["enabled"].value) == "False"
+        off = _is_off(given)
         body = _body(call, context) if wide and not off else None
         if body is not None:
             yield self._widened(body, context)
@@ -338,7 +389,16 @@ class Autocast(Rule):
         if not device and "device" in bound:
             gone.append(bound["device"])
         message = f"{code(call)} → torch.autocast for XLA in {'float32' if wide else 'bfloat16'}"
-        yield self.edit(call, replace, message, consumes=gone)
+        severity = Severity.INFO if off else None
+        yield self.edit(
+            call,
+            replace,
+            message,
+            consumes=gone,
+            wrong="" if off else FOR_CUDA,
+            severity=severity,
+            code="XLA819" if context.qualified_name(named) == "torch_xla.amp.autocast" else "",
+        )
 
     def _widened(self, body: cst.BaseSuite, context: Workspace) -> Edit:
         """Return the edit that makes the statements of a region compute in float32."""
@@ -360,7 +420,7 @@ class Autocast(Rule):
         wanted = (*(["dtype"] if typed else []), "enabled", "cache_enabled")
         kept = [(name, call.args.index(bound[name])) for name in wanted if name in bound]
         # CUDA's own type, where none is named and the region ever computes in it.
-        off = "enabled" in bound and code(bound["enabled"].value) == "False"
+        off = _is_off(given)
         made = [] if given.names_type or not for_cuda or off else [_cudas_type(call, context)]
 
         def replace(updated: cst.Call) -> cst.Call:
@@ -425,7 +485,15 @@ class Autocast(Rule):
                 return
             bfloat16 = cst.parse_expression(f"{context.imports.require('torch')}.bfloat16")
             message = f"{code(node)} → torch.bfloat16: the type of an autocast region"
-            yield self.edit(node, lambda _: bfloat16, message, consumes=[node])
+            yield self.edit(
+                node,
+                lambda _: bfloat16,
+                message,
+                consumes=[node],
+                wrong=f"{code(node)}: {FLOAT16}",
+                severity=Severity.WARNING,
+                code="XLA502",
+            )
 
     def _by_device(self, node: cst.BaseExpression, context: Workspace) -> Edit:
         """Return the edit of a type, in the portable style, of a region that stays torch's own."""
@@ -470,6 +538,12 @@ class Autocast(Rule):
                 f"{name} is imported for other modules: its regions run in float32 on XLA; give them "
                 f"{_said(context)}",
             )
+
+
+def _is_off(given: Arguments) -> bool:
+    """Whether a region is switched off in any case."""
+    enabled = given.bound.get("enabled")
+    return enabled is not None and code(enabled.value) == "False"
 
 
 def _skipped(call: cst.Call, context: Workspace) -> int:

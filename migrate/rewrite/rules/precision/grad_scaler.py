@@ -16,7 +16,7 @@ from migrate.check.hazard import Severity
 from migrate.check.work import Work
 from migrate.reading.values.scalers import is_off, is_switched_off
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.precision.scaler_states import empty_states, takes_scale
 from migrate.rewrite.rules.precision.scalers import (
     Change,
@@ -42,7 +42,10 @@ INTERNALS = words(
 class GradScaler(Rule):
     """Train without a gradient scaler.
 
-    **What it does.** bfloat16 has the range of float32: nothing has to be scaled. A scaler in a
+    **Why.** bfloat16 has the range of float32: nothing has to be scaled. Where torch_xla is installed a
+    scaler stays on, also one for CUDA: it reads a value from the device in every step.
+
+    **What it does.** A scaler in a
     variable of which every use is plain goes with all of them: `scaler.scale(loss).backward()` becomes
     `loss.backward()`, `scaler.step(optimizer)` becomes `optimizer.step()`; `unscale_` and `update` go,
     and with a line that goes the comment above it, if that is about scaling.
@@ -57,14 +60,14 @@ class GradScaler(Rule):
     **Reported.** Where the state of such a scaler is saved: it is empty, and the CUDA script, which does not
     load an empty one, stops with "The source state dict is empty" when it resumes from this checkpoint. Let
     it load the state only where there is one: `if state: scaler.load_state_dict(state)`. Also the
-    internals of a scaler, which a disabled one lacks, and a scaler made with `**` arguments. An enabled
-    scaler would work on XLA, but reads a value in every step.
+    internals of a scaler, which a disabled one lacks, and a scaler made with `**` arguments.
 
     Source: torch 2.9 on torch_xla 2.9 (measured); `torch_xla.amp.GradScaler` is gone in 2.9.
     """
 
     name = "grad-scaler"
     code = "XLA804"
+    beside_frameworks = True
     edited = Severity.WARNING
     work = Work.CALLS  # a call of a scaler that is off: no dtype is to be chosen
     nodes = (cst.Module, cst.Attribute)
@@ -260,6 +263,62 @@ class GradScaler(Rule):
             def saved(scaler: Standardise, loss_scaler):
                 mine = Standardise()
                 return scaler.state_dict(), mine.state_dict(), loss_scaler.load_state_dict({})
+            """
+        ),
+        checked(
+            """
+            from torch.cuda.amp import GradScaler
+
+            scaler = GradScaler()  # XLA804
+            other = GradScaler(enabled=True)  # XLA804
+            """
+        ),
+        checked(
+            """
+            from functools import partial
+
+            import torch
+
+            scaler = torch.GradScaler()  # XLA804
+            made = partial(torch.GradScaler, "cuda")  # XLA804 error
+            off = torch.GradScaler("xla", enabled=False)
+
+
+            class Scaler(torch.GradScaler):  # XLA804 error
+                pass
+            """
+        ),
+        checked(
+            """
+            import torch
+            from torch_xla.amp import GradScaler
+
+            scaler = GradScaler()  # XLA804 error
+
+
+            def restore(scaler: torch.amp.GradScaler, state):
+                if isinstance(scaler, torch.amp.GradScaler):
+                    scaler.load_state_dict(state)
+            """
+        ),
+        checked(
+            """
+            from sklearn.preprocessing import StandardScaler as GradScaler
+
+            import torch
+
+            scaler = GradScaler()
+            off = torch.amp.GradScaler("xla", enabled=False)
+            kept = torch.amp.GradScaler("cpu")
+            checkpoint["scaler"] = kept.state_dict()
+            """
+        ),
+        checked(
+            """
+            import torch
+
+            scaler = torch.amp.GradScaler("cpu")  # XLA804
+            scaler.scale(loss).backward()  # XLA804
             """
         ),
     )

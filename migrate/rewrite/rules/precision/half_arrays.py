@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.check.rules.meaning.tensors.half_arrays import half_array
-from migrate.reading.facts import facts_of
-from migrate.reading.halves.half_values import Half, half_values_of
+from migrate.check.hazard import Severity
+from migrate.reading.facts import Facts, facts_of
+from migrate.reading.halves.half_values import Found, Half, half_values_of
 from migrate.reading.halves.made_arrays import array_arguments, is_container, receiver_of
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
 
@@ -21,7 +21,8 @@ class HalfArrays(Rule):
     """Outputs of autocast regions become float32 before NumPy gets them.
 
     **What it does.** An autocast region of CUDA computes in float16, which NumPy has; on XLA it computes in
-    bfloat16, which NumPy does not have: `output.cpu().numpy()` raises "Got unsupported ScalarType BFloat16".
+    bfloat16, which NumPy does not have: `output.cpu().numpy()` raises "Got unsupported ScalarType BFloat16",
+    often after the first epoch only, in the evaluation.
     Where a value surely comes out of such a region, `.float()` is written before `.numpy()`, or after the
     argument of `np.asarray`, `np.save` or a metric of scikit-learn. The array is then float32, in which every
     float16 number stays what it is. The value is followed through names, lists (`append`, `torch.cat`),
@@ -39,6 +40,7 @@ class HalfArrays(Rule):
 
     name = "half-arrays"
     code = "XLA870"
+    beside_frameworks = True
     nodes = (cst.Call,)
     words = "numpy|sklearn"
     examples = (
@@ -101,6 +103,80 @@ class HalfArrays(Rule):
             """,
             "may be bfloat16",
         ),
+        checked(
+            """
+            import numpy as np
+            import torch
+            from sklearn.metrics import roc_auc_score
+
+
+            class Net(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.head = torch.nn.Linear(8, 2)
+                    self.norm = torch.nn.LayerNorm(2)
+
+                def forward(self, x):
+                    return self.head(x)
+
+                def normed(self, x):
+                    return self.norm(self.head(x))
+
+
+            @torch.no_grad()
+            def evaluate(model, loader, hard):
+                outputs, rows = [], []
+                net = Net().cuda()
+                for x, y in loader:
+                    with torch.autocast("cuda"):
+                        output = model(x.cuda())
+                        scores = net(x.cuda())
+                        first = x.cuda() @ x.cuda().T
+                    outputs.append(output.detach().cpu())
+                    rows.append(scores)
+                    print(np.asarray(first.cpu()))  # XLA870
+                    print(roc_auc_score(y, scores[:, 1].cpu()))  # XLA870
+                    print(np.stack(outputs))  # XLA870
+                    label = scores.argmax(-1) if hard else scores
+                    print(label.cpu().numpy())  # XLA870 warning
+                return torch.cat(outputs).numpy(), torch.cat(rows, 0).cpu().numpy()  # XLA870
+            """
+        ),
+        checked(
+            """
+            import numpy as np
+            import torch
+
+
+            class Net(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.head = torch.nn.Linear(8, 2)
+                    self.norm = torch.nn.LayerNorm(2)
+
+                def forward(self, x):
+                    return self.norm(self.head(x))
+
+
+            def evaluate(model, criterion, x, y):
+                net = Net().cuda()
+                with torch.autocast("cuda", enabled=False):
+                    plain = model(x)
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    asked = model(x).cpu().numpy()
+                with torch.cuda.amp.autocast():
+                    output = model(x)
+                    normed = net(x)
+                    loss = torch.nn.functional.cross_entropy(output, y)
+                    share = output.softmax(-1)
+                    with torch.autocast("cuda", enabled=False):
+                        wide = model(x.float())
+                print(plain.cpu().numpy(), asked, loss.cpu().numpy(), share.cpu().numpy())
+                print(np.asarray(normed.cpu()), wide.cpu().numpy(), y.cpu().numpy())
+                print(output.argmax(-1).cpu().numpy(), (output > 0).cpu().numpy(), output.shape)
+                return output.float().cpu().numpy(), output.to(torch.float32).cpu().numpy()
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -111,17 +187,36 @@ class HalfArrays(Rule):
         if receiver is not None:
             found = half_values_of(facts).of(receiver)
             if found.half is Half.SURE:
-                yield self.edit(node.func, _converted, _edited(receiver))
+                wrong = _half_array(receiver, found, facts)
+                yield self.edit(node.func, _converted, _edited(receiver), wrong=wrong)
             elif found.half is Half.POSSIBLE:
-                yield from self.report(node, half_array(receiver, found, facts))
+                message = _half_array(receiver, found, facts)
+                yield from self.report(node, message, Severity.WARNING)
         for arg in array_arguments(node, facts):
             found = half_values_of(facts).of(arg.value)
             if found.half < Half.POSSIBLE:
                 continue
-            if found.half is Half.SURE and not is_container(arg.value, facts):
-                yield self.edit(arg, _converted, _edited(arg.value))
+            wrong = _half_array(arg.value, found, facts)
+            if found.half is not Half.SURE:
+                yield from self.report(node, wrong, Severity.WARNING)
+            elif is_container(arg.value, facts):
+                yield from self.report(node, wrong)
             else:
-                yield from self.report(node, half_array(arg.value, found, facts))
+                yield self.edit(arg, _converted, _edited(arg.value), wrong=wrong)
+
+
+def _half_array(value: cst.BaseExpression, found: Found, facts: Facts) -> str:
+    """Return what is reported of a value that NumPy is given."""
+    is_half = "is" if found.half is Half.SURE else "may be"
+    region = ""
+    if (by := found.region) is not None:
+        here = by.path == facts.context.file
+        region = f" of line {by.line}" if here else f" of {by.path.name}:{by.line}"
+    what = "each tensor" if is_container(value, facts) else "it"
+    return (
+        f"`{code(value)}` {is_half} bfloat16 on XLA, by the autocast region{region}, and NumPy has no "
+        f"bfloat16: a TypeError; make {what} float32 first, by .float()"
+    )
 
 
 def _edited(value: cst.BaseExpression) -> str:

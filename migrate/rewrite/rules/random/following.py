@@ -14,6 +14,10 @@ from migrate.syntax.tree import code, nodes_of
 
 OWN = "# XLA starts all replicas at the same seed: each gets its own, as each GPU does."
 WITHOUT = "# Where no seed is given, XLA would start all replicas at the same one."
+UNSEEDED = (
+    "nothing seeds the script, and XLA starts all replicas at the same seed: they draw the same noise and "
+    "drop the same elements, unlike GPUs: torch_xla.manual_seed(torch.initial_seed() + xr.global_ordinal())"
+)
 BY_HAND = {
     Start.GIVEN: "where no seed is given, XLA starts all replicas at the same one, unlike GPUs: "
     "torch_xla.manual_seed(torch.initial_seed()) after the replica has joined",
@@ -54,7 +58,7 @@ def after_joining(
         "torch_xla.manual_seed, for each replica its own: nothing seeds the script, and XLA starts all "
         "replicas at the same seed"
     )
-    yield statement_after(rule, small, seed, message, context, comment=OWN)
+    yield statement_after(rule, small, seed, message, context, comment=OWN, wrong=UNSEEDED)
 
 
 def after_silent_seed(rule: Rule, node: cst.Call, context: Workspace) -> Iterator[Edit | Finding]:
@@ -100,6 +104,7 @@ def statement_after(
     context: Workspace,
     *,
     comment: str = "",
+    wrong: str = "",
 ) -> Edit:
     """Return the edit that writes `statement` after the small statement `small`."""
     line = context.parent(small)
@@ -108,9 +113,13 @@ def statement_after(
         if comment:
             above = cst.EmptyLine(comment=cst.Comment(comment))
             added = added.with_changes(leading_lines=[above])
-        return rule.edit(line, lambda updated: cst.FlattenSentinel([updated, added]), message)
+        return rule.edit(
+            line, lambda updated: cst.FlattenSentinel([updated, added]), message, wrong=wrong
+        )
     seed = added.body[0]
-    return rule.edit(small, lambda updated: cst.FlattenSentinel([updated, seed]), message)
+    return rule.edit(
+        small, lambda updated: cst.FlattenSentinel([updated, seed]), message, wrong=wrong
+    )
 
 
 def _is_followed(small: cst.CSTNode, context: Workspace) -> bool:

@@ -17,7 +17,7 @@ from migrate.reading.values.devices import (
     device_of_generator,
     makes_generator,
 )
-from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.random.following import (
     after_joining,
     after_silent_seed,
@@ -43,6 +43,15 @@ from migrate.rewrite.rules.random.seeds import (
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of
 
+SEEDS_XLA = frozenset(
+    {
+        "accelerate.utils.random.set_seed",
+        "accelerate.utils.set_seed",
+        "shims.manual_seed",
+        "torch_xla.core.xla_model.set_rng_state",
+        "torch_xla.manual_seed",
+    }
+)
 DRAWN = ".initial_seed()"  # the seed that was drawn for the CPU
 BY_HAND = names(*RANDOM_SEEDS)
 STATES = names(*STATE_OF_ONE, *STATE_OF_ALL)
@@ -58,16 +67,19 @@ OF_A_GPU = (
 class Rng(Rule):
     """Seed XLA where the script seeds PyTorch.
 
-    **What it does.** `torch.manual_seed(s)` seeds the CPU and the GPU, not XLA, which starts every
-    replica of every run at one and the same seed of its own. `torch_xla.manual_seed(s)` comes after it,
-    or takes the place of `torch.cuda.manual_seed(s)` or `manual_seed_all(s)`, once; where `s` is drawn
-    (`np.random.randint(…)`) it is given `torch.initial_seed()`. `torch.cuda.get_rng_state()` and
-    `set_rng_state`, with or without `_all`, become those of `torch_xla.core.xla_model`, where the state
-    is a number. A state that the function has not asked for itself may come from a checkpoint of CUDA, as
-    a tensor: it is put back only where it is a number. `torch.Generator(device='cuda')` becomes a
-    generator on the CPU: it draws other numbers than on the GPU, and they are copied to the device where
-    one is asked for. So does one of a device that is not known, and one of a class that derives from it,
-    which is given `"cpu"`.
+    **Why.** `torch.manual_seed(s)` seeds the CPU and the GPU, not XLA, which starts every replica of every
+    run at one and the same seed of its own: the seed of the script changes nothing on the device, and where
+    it depends on the rank, all replicas draw the same noise and drop the same elements. Accelerate, Fabric
+    and Lightning do not change that; `accelerate.utils.set_seed` seeds XLA too.
+
+    **What it does.** `torch_xla.manual_seed(s)` comes after the seed of the CPU, or takes the place of
+    `torch.cuda.manual_seed(s)` or `manual_seed_all(s)`, once; where `s` is drawn (`np.random.randint(…)`) it
+    is given `torch.initial_seed()`. `torch.cuda.get_rng_state()` and `set_rng_state`, with or without `_all`,
+    become those of `torch_xla.core.xla_model`, where the state is a number. A state that the function has not
+    asked for itself may come from a checkpoint of CUDA, as a tensor: it is put back only where it is a
+    number. `torch.Generator(device='cuda')` becomes a generator on the CPU: it draws other numbers than on
+    the GPU, and they are copied to the device where one is asked for. So does one of a device that is not
+    known, and one of a class that derives from it, which is given `"cpu"`.
 
     Code that seeds torch and stays as it is gets `torch_xla.manual_seed(torch.initial_seed())` after its
     call: that of a library (`transformers.set_seed`, `seed_everything`), or of a file that is not
@@ -96,6 +108,7 @@ class Rng(Rule):
 
     name = "rng"
     code = "XLA813"
+    beside_frameworks = True
     edited = Severity.WARNING
     nodes = (cst.Call,)
     examples = (
@@ -368,6 +381,52 @@ class Rng(Rule):
             """,
             "the state is a number",
         ),
+        checked(
+            """
+            import torch
+
+            torch.manual_seed(0)
+            if torch.cuda.is_available():
+                torch.cuda.manual_seed_all(0)  # XLA813
+            x = torch.ones(3).cuda()
+            """
+        ),
+        checked(
+            """
+            import torch
+            import torch.distributed as dist
+
+            dist.init_process_group("nccl")  # XLA813
+            x = torch.ones(3).cuda()
+            y = torch.nn.functional.dropout(x)
+            """
+        ),
+        checked(
+            """
+            import torch
+            from accelerate import Accelerator
+
+
+            def main():
+                accelerator = Accelerator()
+                torch.manual_seed(7 + accelerator.process_index)  # XLA813
+                return torch.randn(4, device=accelerator.device)
+            """
+        ),
+        checked(
+            """
+            import torch
+            from accelerate import Accelerator
+            from accelerate.utils import set_seed
+
+
+            def main():
+                accelerator = Accelerator()
+                set_seed(7, device_specific=True)
+                torch.manual_seed(7)
+                return torch.randn(4, device=accelerator.device)
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
@@ -375,6 +434,9 @@ class Rng(Rule):
         assert isinstance(node, cst.Call)
         name = context.qualified_name(node.func) or ""
         seeding, place = context.calls.seeding, context.place(node)
+        seeds = name in CPU_SEED | CUDA_SEED or place in seeding.silent or place in seeding.joining
+        if context.calls.led is not None and seeds and _seeds_xla(context):
+            return
         if place in seeding.at_import:
             yield from self.report(node, AT_IMPORT)
         elif context.portable:
@@ -405,7 +467,9 @@ class Rng(Rule):
             yield from self.report(node, f"{code(node)}: {ELSEWHERE}")
 
     def _after_cpu_seed(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
-        used = context.devices.are_used or context.place(node) in context.calls.seeding.for_devices
+        # A framework moves to the device itself.
+        used = context.devices.are_used or context.calls.led is not None
+        used = used or context.place(node) in context.calls.seeding.for_devices
         if not used or next(_twins(node, context), None) is not None:
             return
         if launches(node, context):
@@ -425,16 +489,24 @@ class Rng(Rule):
             value = cst.parse_expression(f"{context.imports.require('torch')}{DRAWN}")
         seed = f"{context.imports.require('torch_xla')}.manual_seed({code(value)})"
         message = f"{code(node)} does not seed XLA: torch_xla.manual_seed beside it"
-        yield statement_after(self, small, seed, message, context)
+        wrong = _does_not_seed(code(node.func))
+        yield statement_after(self, small, seed, message, context, wrong=wrong)
 
     def _cuda_seed(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         small = context.parent(node)
+        wrong = _does_not_seed(code(node.func))
         if launches(node, context):
             if worker_seed(node, context) is None or not isinstance(small, cst.Expr):
                 yield from self.report(node, IN_THE_WORKER)
             else:
                 message = f"{code(node)} goes: the worker seeds XLA"
-                yield self.edit(small, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+                yield self.edit(
+                    small,
+                    lambda _: cst.RemoveFromParent(),
+                    message,
+                    consumes=[node],
+                    wrong=wrong,
+                )
             return
         if runs_at_launch(node, context):
             yield from self.report(node, TOO_EARLY)
@@ -445,11 +517,23 @@ class Rng(Rule):
             same = context.parent(context.parent(context.parent(twin))) is block
             if earlier and same and isinstance(small, cst.Expr):
                 message = f"{code(node)} goes: XLA has this seed already"
-                yield self.edit(small, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+                yield self.edit(
+                    small,
+                    lambda _: cst.RemoveFromParent(),
+                    message,
+                    consumes=[node],
+                    severity=Severity.INFO,
+                )
                 return
         seed = cst.parse_expression(f"{context.imports.require('torch_xla')}.manual_seed")
         message = f"{code(node)} → torch_xla.manual_seed"
-        yield self.edit(node.func, lambda _: seed, message, consumes=[node.func])
+        yield self.edit(
+            node.func,
+            lambda _: seed,
+            message,
+            consumes=[node.func],
+            wrong=wrong,
+        )
 
     def _state(self, node: cst.Call, name: str, context: Workspace) -> Iterable[Edit | Finding]:
         last = name.rsplit(".", 1)[-1].removesuffix("_all")
@@ -499,14 +583,44 @@ class Rng(Rule):
             return
         # A device that is not known here may be the CPU, which has the same generator.
         message = f"{code(node)} → on the CPU: XLA has none; it draws other numbers than on the GPU"
+        wrong, severity = "a generator on the device raises on XLA: one of the CPU", Severity.ERROR
+        if kind is Kind.UNKNOWN:
+            wrong, severity = f"{wrong}, if {code(arg.value)} may be the device", Severity.WARNING
         if name == GENERATOR:
             yield self.edit(
-                node, lambda call: call.with_changes(args=[]), message, consumes=node.args
+                node,
+                lambda call: call.with_changes(args=[]),
+                message,
+                consumes=node.args,
+                wrong=wrong,
+                severity=severity,
+                code="XLA814",
             )
             return
         # A class of the project may need the argument.
         cpu = cst.SimpleString("'cpu'" if code(arg.value).startswith("'") else '"cpu"')
-        yield self.edit(arg, lambda a: a.with_changes(value=cpu), message, consumes=[arg])
+        yield self.edit(
+            arg,
+            lambda a: a.with_changes(value=cpu),
+            message,
+            consumes=[arg],
+            wrong=wrong,
+            severity=severity,
+            code="XLA814",
+        )
+
+
+def _does_not_seed(name: str) -> str:
+    """Return what a seed of torch comes to on XLA, and what to do."""
+    return (
+        f"{name} does not seed XLA, which starts every replica at the same seed: "
+        "torch_xla.manual_seed(seed) too, in the replica"
+    )
+
+
+def _seeds_xla(context: Workspace) -> bool:
+    """Whether the script seeds XLA somewhere."""
+    return any(context.qualified_name(call.func) in SEEDS_XLA for call in context.all_of(cst.Call))
 
 
 def _number(state: cst.BaseExpression) -> cst.BaseExpression:

@@ -9,6 +9,7 @@ import libcst as cst
 from migrate.check.hazard import Severity
 from migrate.reading.values.devices import is_device_count
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.devices.asked import as_bad_as_it_is
 from migrate.rewrite.rules.devices.gpu_conditions import is_asked
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code
@@ -144,6 +145,9 @@ class DeviceCount(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield what becomes of one question for the number of devices."""
         assert isinstance(node, cst.Call)
+        return as_bad_as_it_is(self._found(node, context), node, context)
+
+    def _found(self, node: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
         if not is_device_count(node, context) or not context.launch.in_replica(node):
             return
         if is_asked(node, context):

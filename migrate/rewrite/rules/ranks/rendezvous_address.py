@@ -8,8 +8,9 @@ import libcst as cst
 
 from migrate.catalogue.prescan import spelled
 from migrate.check.hazard import Severity
+from migrate.check.rules.structure.rank_environment import RankEnvironment
 from migrate.reading.replicas.launch import Style
-from migrate.reading.values.environment import OF_TORCHRUN, needed, sets
+from migrate.reading.values.environment import OF_TORCHRUN, of_torchrun_alone
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.started_by_torchrun import decides
@@ -197,11 +198,12 @@ class RendezvousAddress(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the removal of a statement, of an `if` that holds nothing else, or of entries of a dict."""
         if isinstance(node, cst.SimpleString):
-            name = needed(node, context, spawns=context.launch.spawns)
-            if name is not None and not sets(name, context, node):
+            name = of_torchrun_alone(node, context, spawns=context.launch.spawns)
+            if name is not None:
                 message = f"{name} is set by torchrun alone: without it this raises"
                 served = "; xla:// needs no address, remove it with what it served"
-                yield from self.report(node, message + served * (name in VARIABLES))
+                message += served * (name in VARIABLES)
+                yield from self.report(node, message, code=RankEnvironment.code)
             return
         if isinstance(node, cst.If):
             if not self._goes_whole(node, context):

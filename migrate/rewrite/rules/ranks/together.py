@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import libcst as cst
 
 from migrate.catalogue.words import READS
-from migrate.check.hazard import Hit
-from migrate.check.rules.ranks.guarded_read import GuardedRead
+from migrate.check.rules.ranks.guarded_read import GuardedRead, partings
+from migrate.check.rules.ranks.parting import Parting
 from migrate.reading.facts import Facts, facts_of
 from migrate.reading.replicas.first_replica import joined, on_first
 from migrate.rewrite.edits.lift import marked
@@ -298,16 +298,15 @@ def _fresh(value: cst.BaseExpression, taken: set[str], context: Workspace) -> st
     return name
 
 
-def _parts(guard: cst.If, facts: Facts) -> tuple[list[Hit], bool]:
+def _parts(guard: cst.If, facts: Facts) -> tuple[list[Parting], bool]:
     """Return where replicas part in the branch of `guard`, as XLA305 says, and whether they may."""
-    hazard = GuardedRead()
     context = facts.context
     function = context.function_around(guard)
     trains = function is not None and bool(context.effects.of(function))
     if not trains and not facts.steps.found and not facts.steps.between(guard):
         return [], False
-    nodes = [one for kind in hazard.nodes for one in nodes_of(guard.body, kind)]
-    hits = [hit for node in nodes for hit in hazard.find(node, facts)]
+    nodes = [one for kind in GuardedRead.nodes for one in nodes_of(guard.body, kind)]
+    hits = [hit for node in nodes for hit in partings(node, facts)]
     return hits, trains and any(map(_reads_computed, nodes))
 
 

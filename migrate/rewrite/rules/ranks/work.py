@@ -17,7 +17,8 @@ from migrate.catalogue.words import (
     SAVE,
     words,
 )
-from migrate.check.rules.ranks.guarded_read import computed_after, evaluates
+from migrate.check.rules.ranks.parting.evaluations import evaluates
+from migrate.check.rules.ranks.parting.unrun import computed_after
 from migrate.model.calls.kind import Kind
 from migrate.reading.collectives.pending_values import is_description
 from migrate.reading.facts import Facts

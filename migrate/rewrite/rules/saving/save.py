@@ -6,12 +6,16 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from migrate.check.hazard import Severity
+from migrate.check.rules.libraries.safetensors_models import LOAD_OTHERWISE, is_on_host
+from migrate.reading.facts import facts_of
 from migrate.reading.values.saved import is_save
 from migrate.rewrite.rule import Edit, Finding, Rule, Safety, left_alone, reported, rewritten
 from migrate.rewrite.rules.saving.evaluations import evaluations
 from migrate.rewrite.rules.saving.safetensors_calls import LOAD, as_load
 from migrate.rewrite.rules.saving.saving import Saving
 from migrate.rewrite.workspace import Workspace
+from migrate.syntax.tree import code
 
 
 class Save(Rule):
@@ -262,6 +266,16 @@ class Save(Rule):
             for call in context.all_of(cst.Call):
                 if context.qualified_name(call.func) == LOAD and not any(a.star for a in call.args):
                     message = "load_model raises on XLA: the file is loaded on the host"
-                    yield self.edit(call, as_load(call, context), message, consumes=[call.func])
+                    facts = facts_of(context)
+                    on_host = bool(call.args) and is_on_host(call.args[0].value, call, facts)
+                    yield self.edit(
+                        call,
+                        as_load(call, context),
+                        message,
+                        consumes=[call.func],
+                        wrong=f"{code(call.func)} of a model on XLA raises: {LOAD_OTHERWISE}",
+                        severity=Severity.INFO if on_host else None,
+                        code="XLA415",
+                    )
         if calls or context.calls.saves or next(evaluations(context), None) is not None:
             yield from Saving(self, context).all(calls)

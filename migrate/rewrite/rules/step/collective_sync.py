@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import libcst as cst
 
+from migrate.check.rules.ranks.pending_read import waits_for
 from migrate.reading.collectives.pending import Pending, PendingRead
 from migrate.reading.facts import facts_of
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
@@ -160,7 +161,7 @@ class CollectiveSync(Rule):
                 if rank == 0:
                     print(loss.item())
             """,
-            "waits for a collective",
+            "waits for ever",
         ),
     )
 
@@ -168,7 +169,8 @@ class CollectiveSync(Rule):
         """Yield the line below each collective that needs it, and the reads that cannot be helped."""
         if context.portable:
             return
-        pending = Pending(facts_of(context))
+        facts = facts_of(context)
+        pending = Pending(facts)
         needs = []
         for one in pending.reads():
             if one.elsewhere:
@@ -178,10 +180,7 @@ class CollectiveSync(Rule):
             if len(found) == len(places):
                 needs.append((one, found))
                 continue
-            message = f"`{code(one.read)}` waits for a collective that all replicas have to run"
-            yield from self.report(
-                one.read, f"{message}: torch_xla.sync() in all of them before it"
-            )
+            yield from self.report(one.read, waits_for(one, facts))
         # What is run in the function that makes it is no longer pending for its callers.
         inside = {id(c) for one, _ in needs for c in one.collectives if id(c) not in pending.inner}
         needs = [

@@ -11,13 +11,17 @@ from libcst.helpers import get_full_name_for_node
 
 from migrate.catalogue.words import CALLED_MODEL, MOVES, NO_GRADIENTS
 from migrate.check.hazard import Severity
+from migrate.check.rules.shapes.loops.unended_loop import UnendedLoop
+from migrate.check.which_read import first_code
+from migrate.reading.facts import facts_of
 from migrate.reading.flow.dataflow import overlap
+from migrate.reading.flow.reads import Reads
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import Effect
 from migrate.reading.steps.leaving import leaves_turn, yields
 from migrate.reading.steps.loops import Loop, batch_names, has_sync, numbers_of_host
 from migrate.reading.steps.outside import Outside
-from migrate.reading.steps.unended import is_unknown_callee
+from migrate.reading.steps.unended import is_unknown_callee, unended_call
 from migrate.reading.values.devices import is_move, moves
 from migrate.reading.values.parameters import holds_parameters, is_in_optimizer
 from migrate.rewrite.rules.step.arrange import Arrangement, arrange, head
@@ -90,11 +94,14 @@ def evaluation_step(loop: Loop, context: Workspace) -> Step | Undecided | None:
     stays = forward in part.staying() or forward in part.split
     if not stays and where is not None and said is None:
         statement = part.body.statements[forward].node
-        return Undecided(statement, READ_IN_FORWARD.format(head(statement)))
+        reads = Reads(part.body.values, context).inside(statement)
+        read = first_code(reads, facts_of(context))
+        return Undecided(statement, READ_IN_FORWARD.format(head(statement)), code=read)
     if said is not None:
         return Undecided(loop, ON_CPU.format(said))
     if where is None:
-        return Undecided(loop, UNSEEN, Severity.INFO)
+        unended = unended_call(loop, facts_of(context)) is not None
+        return Undecided(loop, UNSEEN, Severity.INFO, UnendedLoop.code if unended else "")
     if timers and _waits(part):
         return Undecided(timers[0], TIMED.format(head(timers[0])))
     inside = [*part.staying(), *part.split]

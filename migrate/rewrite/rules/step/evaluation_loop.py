@@ -210,7 +210,7 @@ class EvaluationLoop(Rule):
         if step is None:
             return
         if isinstance(step, Undecided):
-            yield from self.report(step.node, step.why, step.severity)
+            yield from self.report(step.node, step.why, step.severity, code=step.code)
             return
         moved = unmoved_inputs(step, context)
         # An evaluation with inputs on the host fails at once: there is nothing to warn of.

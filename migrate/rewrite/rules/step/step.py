@@ -371,7 +371,7 @@ class Step(Rule):
         assert isinstance(node, cst.For | cst.While | cst.FunctionDef)
         for found in steps_of(context).of(node):
             if isinstance(found, Undecided):
-                yield from self.report(found.node, found.why, found.severity)
+                yield from self.report(found.node, found.why, found.severity, code=found.code)
                 continue
             moved = unmoved_inputs(found, context)
             if isinstance(moved, Unknown):

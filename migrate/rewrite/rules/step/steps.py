@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from migrate.check.hazard import Severity
+from migrate.check.rules.ranks.guarded_read import GuardedRead
+from migrate.check.which_read import first_code
+from migrate.reading.facts import facts_of
 from migrate.reading.flow.dataflow import overlap
+from migrate.reading.flow.reads import Reads
 from migrate.reading.steps.block import Body
 from migrate.reading.steps.effects import BOTH, Effect
 from migrate.reading.steps.leaving import yields
@@ -72,11 +76,13 @@ class Undecided:
         node: where it is reported.
         why: the reason, for the user.
         severity: how bad it is.
+        code: of the hazard that keeps it from one; empty: of the rule.
     """
 
     node: cst.CSTNode
     why: str
     severity: Severity = Severity.ERROR
+    code: str = ""
 
 
 class Steps:
@@ -176,8 +182,10 @@ class Steps:
             if why is not None and inner is loop:
                 self._undecided(loop, call, why)
 
-    def _undecided(self, loop: Loop | cst.FunctionDef, node: cst.CSTNode, why: str) -> None:
-        self._found[id(loop)].append(Undecided(node, why))
+    def _undecided(
+        self, loop: Loop | cst.FunctionDef, node: cst.CSTNode, why: str, code: str = ""
+    ) -> None:
+        self._found[id(loop)].append(Undecided(node, why, code=code))
 
     def _step(self, loop: Loop | cst.FunctionDef, span: Span, parts: Sequence[Arrangement]) -> None:
         inside = (part.body.statements[i].node for part in parts for i in part.staying())
@@ -238,7 +246,9 @@ class Steps:
                 f"{'in the block it would part the graphs of the replicas, which then hang; ' * hangs}"
                 "move it, then put the step in `with torch_xla.step():`"
             )
-            self._undecided(loop, statement.node, message)
+            reads = Reads(found.body.values, self._context).inside(statement.node)
+            code = first_code(reads, facts_of(self._context))
+            self._undecided(loop, statement.node, message, GuardedRead.code if hangs else code)
 
     def _accumulation(self, loop: Loop | cst.FunctionDef, trained: Trained) -> None:
         """Find the steps of a loop that accumulates gradients: one a micro-batch, one for the update."""

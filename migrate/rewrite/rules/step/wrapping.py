@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import libcst as cst
 
+from migrate.check.rules.ranks.guarded_read import GuardedRead
+from migrate.check.which_read import code_said, first_code
 from migrate.counts import many
+from migrate.reading.facts import facts_of
 from migrate.reading.flow.dataflow import overlap
 from migrate.reading.flow.reads import Reads
 from migrate.reading.steps.leaving import leaves_turn, may_stop
@@ -52,7 +55,9 @@ class Wrapping:
         self._note_checks()
         yield from self._findings
         for read in self._reads:
-            yield Edit(self.rule, read.edited, read.kept, f"{read.name} is read after the step")
+            message = f"{read.name} is read after the step"
+            said = code_said(read.call, facts_of(self.context))
+            yield Edit(self.rule, read.edited, read.kept, message, code=said)
         for cut in self._tails:
             end = cut.tail
             message = "the end of the block comes after the step"
@@ -143,15 +148,19 @@ class Wrapping:
                     " on some of the replicas only: their graphs part, and the program hangs; "
                     "move it below the block"
                 )
-            else:
-                decides = "it decides whether the step trains" if _decides(read, statement) else ""
-                because = why or decides
-                message += (
-                    f" ({because}): each step waits for it"
-                    if because
-                    else ": move it below the block"
-                )
-            self._findings.append(Finding(self.rule, read, message))
+                self._findings.append(Finding(self.rule, read, message, code=GuardedRead.code))
+                continue
+            because = why or (
+                "it decides whether the step trains" if _decides(read, statement) else ""
+            )
+            mend = (
+                f" ({because}): each step waits for it" if because else ": move it below the block"
+            )
+            self._findings.append(Finding(self.rule, read, message + mend, code=self._code([read])))
+
+    def _code(self, reads: Iterable[cst.CSTNode]) -> str:
+        """Return the code of the hazard that the first of some reads is."""
+        return first_code(reads, facts_of(self.context))
 
     def _note(self, part: Arrangement) -> None:
         statements = part.body.statements
@@ -171,7 +180,9 @@ class Wrapping:
                 f"{', '.join(names)}: read after each step, for the next one needs it: the device waits "
                 "for the host at every step"
             )
-            self._findings.append(Finding(self.rule, part.body.block.body[index], message))
+            reads = Reads(part.body.values, self.context).inside(statements[index].node)
+            node = part.body.block.body[index]
+            self._findings.append(Finding(self.rule, node, message, code=self._code(reads)))
 
     def _note_checks(self) -> None:
         """Note the tests that lie between two steps."""

@@ -38,7 +38,6 @@ class WideReductions(Hazard):
     code = "XLA829"
     name = "wide-reductions"
     severity = Severity.ERROR
-    spoken_by = ("reduce-op",)
     nodes = (cst.Call,)
     words = "reduce"
     examples = (

@@ -31,7 +31,6 @@ class UnendedLoop(Hazard):
     severity = Severity.WARNING
     nodes = (cst.For, cst.While)
     other_work = Work.STEP
-    spoken_by = ("evaluation-loop",)
     examples = (
         example(
             """

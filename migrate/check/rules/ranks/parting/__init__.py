@@ -1,0 +1,20 @@
+"""How the graphs of the replicas part between two collectives (XLA305), one way a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+
+
+@dataclass(frozen=True, eq=False)
+class Parting:
+    """A place where the replicas part.
+
+    Args:
+        node: the place.
+        message: what happens there, and what to do.
+    """
+
+    node: cst.CSTNode
+    message: str

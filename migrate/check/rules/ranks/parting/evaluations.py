@@ -1,0 +1,91 @@
+"""Work that some replicas alone do between steps: a function that computes and reads, an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from migrate.check.common import method
+from migrate.check.rules.ranks.parting import Parting
+from migrate.check.rules.ranks.parting.read_at import reads_at
+from migrate.check.rules.ranks.parting.unrun import computes
+from migrate.model.calls.kind import Kind
+from migrate.reading.facts import Facts
+from migrate.reading.names.dead_branches import never_runs
+from migrate.reading.steps.in_step import is_step
+from migrate.syntax.tree import nodes_of
+
+
+def evaluations(call: cst.Call, facts: Facts) -> Iterator[Parting]:
+    """Yield the call of a function that computes and reads, which some replicas only make."""
+    guard = facts.guards.around(call)
+    if guard is not None and (evaluates(call, facts) or _is_step_of_some(call, facts)):
+        line = facts.context.position(guard).line
+        message = (
+            f"computes and reads in some replicas only (line {line}): graphs part before the next "
+            "collective; run it in all, print in one"
+        )
+        yield Parting(call, message)
+
+
+def evaluates(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call`, between steps, runs a function that computes on the device and reads what it has."""
+    if not facts.steps.between(call):
+        return False
+    functions = facts.context.called(call)
+    if not functions:  # of another file
+        given = (arg.value for arg in call.args)
+        return facts.context.effects.reads(call) and any(
+            facts.values.kind(one) is Kind.MODEL for one in given
+        )
+    return any(_reads_its_own(one, facts) for one in functions[:3])
+
+
+def _is_step_of_some(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call` begins a step, `with torch_xla.step():`, of an evaluation between training steps."""
+    block = facts.context.parent(facts.context.parent(call))
+    if not isinstance(block, cst.With) or not is_step(block, facts.context):
+        return False
+    loop = next(
+        (a for a in facts.context.ancestors(block) if isinstance(a, cst.For | cst.While)), None
+    )
+    if loop is None or facts.context.effects.of(block.body):
+        return False
+    return facts.steps.between(loop)
+
+
+def _reads_its_own(function: cst.FunctionDef, facts: Facts) -> bool:
+    """Whether `function` reads something that it has computed on the device."""
+    for node in nodes_of(function.body, cst.Call):
+        guard = facts.guards.around(node)
+        if guard is not None and facts.context.function_around(guard) is function:
+            continue
+        if never_runs(node, facts.context) is not None:
+            continue
+        for read in reads_at(node, facts):
+            if _is_there(read, node, facts) and is_made_in(function, read, facts):
+                return True
+    return False
+
+
+def _is_there(read: cst.BaseExpression, node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether what is read at `node` is on the device; of the unknown, whether it is fetched from one."""
+    kind = facts.values.kind(read)
+    return kind is Kind.ON_DEVICE or (kind is Kind.UNKNOWN and method(node) == "cpu")
+
+
+def is_made_in(block: cst.CSTNode, read: cst.BaseExpression, facts: Facts) -> bool:
+    """Whether `block` computes what is read in it, in the read itself or in a statement before."""
+    if computes(read):
+        return True
+    inner = read
+    while isinstance(inner, cst.Subscript):
+        inner = inner.value
+    given = facts.bindings.given(inner) if isinstance(inner, cst.Name) else ()
+    return any(
+        one.value is not None
+        and computes(one.value)
+        and any(above is block for above in facts.context.ancestors(one.value))
+        for one in given
+    )

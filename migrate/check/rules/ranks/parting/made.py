@@ -1,0 +1,83 @@
+"""What some replicas alone make on the device or load into the model before the training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from migrate.check.common import method, receiver
+from migrate.check.rules.ranks.parting import Parting
+from migrate.check.rules.ranks.parting.unrun import place_of
+from migrate.model.calls.kind import Kind
+from migrate.reading.facts import Facts
+from migrate.reading.steps.in_step import When
+from migrate.syntax.tree import code, keyword, nodes_of
+
+
+def made(node: cst.Call, facts: Facts) -> Iterator[Parting]:
+    """Yield the first tensor that a condition of the rank makes on the device, before the training."""
+    guard = facts.guards.around(node)
+    if not isinstance(guard, cst.If) or not facts.steps.found:
+        return
+    if facts.steps.when(node) is not When.ELSEWHERE:
+        return
+    if _first_made(guard, facts) is not node:
+        return
+    line = facts.context.position(guard).line
+    message = (
+        f"made on the device in some replicas only (line {line}): it goes into a graph that the "
+        "others do not have; make it in all, or on the CPU"
+    )
+    yield Parting(node, message)
+
+
+def loaded(node: cst.Call, facts: Facts) -> Iterator[Parting]:
+    """Yield the load into a model on the device that some replicas make."""
+    guard = facts.guards.around(node)
+    model = receiver(node)
+    if not isinstance(guard, cst.If) or not facts.context.moves_to_accelerator:
+        return
+    if facts.values.kind(model) is not Kind.MODEL or not _moved_before(model, node, facts):
+        return
+    line = facts.context.position(guard).line
+    message = (
+        f"loaded into the model in some replicas only (line {line}): the next collective of its weights "
+        "has another graph there; load in all replicas, or before the model is moved"
+    )
+    yield Parting(node, message)
+
+
+def is_made_on_device(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call` is `torch.zeros(…, device=device)` or its like."""
+    arg = keyword(call, "device")
+    if arg is None or not (facts.names.of(call.func) or "").startswith("torch."):
+        return False
+    return facts.values.on_device(call)
+
+
+def _first_made(guard: cst.If, facts: Facts) -> cst.Call | None:
+    calls = nodes_of(guard, cst.Call)
+    return next((call for call in calls if is_made_on_device(call, facts)), None)
+
+
+def _moved_before(model: cst.BaseExpression, at: cst.Call, facts: Facts) -> bool:
+    """Whether a model is moved to the device above a place in its file, or elsewhere."""
+    text = code(model)
+    place = place_of(at, facts)
+    moves = [
+        call
+        for call in facts.calls
+        if method(call) in ("to", "cuda")
+        and code(receiver(call) or call) == text
+        and (
+            isinstance(model, cst.Attribute)
+            or facts.bindings.owner(call) is facts.bindings.owner(at)
+        )
+    ]
+    if any(place_of(call, facts) < place for call in moves):
+        return True
+    if isinstance(model, cst.Name):
+        values = [v for v in facts.context.bound_values(model) if isinstance(v, cst.Call)]
+        return any(method(value) in ("to", "cuda") for value in values)
+    return not moves

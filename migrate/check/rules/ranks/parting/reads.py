@@ -1,0 +1,101 @@
+"""Reads that some replicas alone make: inside the step, of what all compute after it, or of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from migrate.check.rules.ranks.parting import Parting
+from migrate.check.rules.ranks.parting.evaluations import is_made_in
+from migrate.check.rules.ranks.parting.read_at import reads_at
+from migrate.check.rules.ranks.parting.unrun import computed_after, kept_from
+from migrate.reading.collectives.pending import parameters
+from migrate.reading.facts import Facts
+from migrate.reading.names.dead_branches import never_runs
+from migrate.reading.replicas.guards import Guard
+from migrate.syntax.tree import nodes_of
+
+
+def reads(node: cst.CSTNode, guard: Guard, facts: Facts) -> Iterator[Parting]:
+    """Yield the first read at `node`, below `guard`, that parts the graphs."""
+    for read in reads_at(node, facts):
+        found = _reads(read, node, guard, facts) if facts.values.on_device(read) else None
+        if found is not None:
+            yield found
+            return  # once for each place
+
+
+def _reads(
+    read: cst.BaseExpression, node: cst.CSTNode, guard: Guard, facts: Facts
+) -> Parting | None:
+    """Return what is to be said of the read of `read` at `node`, below `guard`."""
+    line = facts.context.position(guard).line
+    if facts.steps.inside(node):
+        message = (
+            f"read in some replicas only (line {line}), inside the step: graphs part, all hang"
+        )
+        return Parting(node, message)
+    if (made := computed_after(read, node, facts)) is not None:
+        return _pending(node, made, guard, facts)
+    if is_made_in(guard, read, facts) and facts.steps.between(node):
+        message = (
+            f"computed and read in some replicas only (line {line}): graphs part before the next "
+            "collective; compute and read in all, print in one"
+        )
+        return Parting(node, message)
+    return None
+
+
+def handed_on(call: cst.Call, facts: Facts) -> Iterator[Parting]:
+    """Yield the call of a function of the script that reads a pending argument in some replicas only."""
+    functions = facts.context.called(call)
+    for index, arg in enumerate(call.args) if functions and kept_from(call, facts) is None else ():
+        if arg.star or not isinstance(arg.value, cst.Name):
+            continue
+        made = computed_after(arg.value, call, facts)
+        if made is None:
+            continue
+        guards = (_reads_parameter(one, index, arg.keyword, facts) for one in functions[:3])
+        guard = next((one for one in guards if one is not None), None)
+        if guard is not None:
+            yield _pending(call, made, guard, facts)
+            return
+
+
+def _pending(at: cst.CSTNode, made: cst.CSTNode, guard: Guard, facts: Facts) -> Parting:
+    """Return what is to be said of a read at `at`, below `guard`, of what all computed at `made`."""
+    computed, line = (facts.context.position(one).line for one in (made, guard))
+    message = (
+        f"computed after the step (line {computed}), read in some replicas only (line {line}): "
+        "graphs part before the next collective; compute it inside the step"
+    )
+    return Parting(at, message)
+
+
+def _reads_parameter(
+    function: cst.FunctionDef, index: int, keyword: cst.Name | None, facts: Facts
+) -> Guard | None:
+    """Return the test under which `function` reads what it is given at `index`, or as `keyword`."""
+    names = parameters(function)
+    name = keyword.value if keyword is not None else names[index] if index < len(names) else None
+    mentions = {name}
+    kept = function.params.star_kwarg
+    if keyword is not None and name not in names and kept is not None:
+        mentions = {kept.name.value}
+        loops: list[cst.CompFor | cst.For] = [*nodes_of(function, cst.CompFor)]
+        for loop in (*loops, *nodes_of(function, cst.For)):
+            if any(one.value == kept.name.value for one in nodes_of(loop.iter, cst.Name)):
+                mentions |= {one.value for one in nodes_of(loop.target, cst.Name)}
+    reading = (*nodes_of(function, cst.Call), *nodes_of(function, cst.FormattedStringExpression))
+    for node in reading if mentions != {None} else ():
+        reads = any(
+            one.value in mentions
+            for read in reads_at(node, facts)
+            for one in nodes_of(read, cst.Name)
+        )
+        guard = kept_from(node, facts) if reads else None
+        runs = guard is not None and never_runs(node, facts.context) is None
+        if guard is not None and guard is not function and runs:
+            return guard
+    return None

@@ -1,0 +1,125 @@
+"""What all replicas compute after a step, and nothing has run when some of them read it."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from migrate.catalogue.words import READ_METHODS, SYNCS
+from migrate.check.common import method, receiver
+from migrate.check.rules.ranks.guarded_collective import COLLECTIVE
+from migrate.reading.collectives.pending_values import HOLDS
+from migrate.reading.facts import Facts
+from migrate.reading.names.bindings import Given, How
+from migrate.reading.names.dead_branches import never_runs
+from migrate.reading.replicas.guards import Guard
+from migrate.reading.steps.in_step import When
+from migrate.syntax.tree import nodes_of
+
+DEPTH = 3  # so many functions are followed, one into another
+
+
+def computed_after(
+    read: cst.BaseExpression, at: cst.CSTNode, facts: Facts
+) -> cst.BaseExpression | None:
+    """Where all replicas compute, after a step, a name that is read; None if none is still pending."""
+    if facts.steps.when(at) not in (When.EVERY_STEP, When.SOMETIMES):
+        return None
+    for name in nodes_of(read, cst.Name):
+        value = _pending(name, at, facts)
+        if value is not None:
+            return value
+    return None
+
+
+def _pending(
+    name: cst.Name, at: cst.CSTNode, facts: Facts, depth: int = DEPTH
+) -> cst.BaseExpression | None:
+    """Return what all replicas compute after a step, in place of `name`, and nothing has run before `at`."""
+    before = [one for one in facts.bindings.given(name) if one.place < place_of(at, facts)]
+    value = before[-1].value if before else None
+    if value is None or facts.guards.around(value) is not None:
+        return None
+    if facts.steps.when(value) not in (When.EVERY_STEP, When.SOMETIMES):
+        return _returned(name, before[-1], at, facts, depth)
+    if _ran_between(name.value, value, at, facts):
+        return None
+    trains = isinstance(value, cst.Call) and bool(facts.context.effects.of(value))
+    if computes(value) and facts.values.on_device(value) and not trains:
+        return value
+    return _returned(name, before[-1], at, facts, depth)
+
+
+def _returned(
+    name: cst.Name, given: Given, at: cst.CSTNode, facts: Facts, depth: int
+) -> cst.BaseExpression | None:
+    """Return what a function of the script has left pending in its result, or a part of it, `name`."""
+    call = given.value
+    if not depth or not isinstance(call, cst.Call) or _ran_between(name.value, call, at, facts):
+        return None
+    part: int | None = None
+    if given.how is How.PART:
+        targets = [facts.context.parent(one.node) for one in facts.context.bindings(name)]
+        tuples = [
+            (one, facts.context.parent(one)) for one in targets if isinstance(one, cst.Element)
+        ]
+        places = [
+            above.elements.index(one)
+            for one, above in tuples
+            if isinstance(above, cst.Tuple | cst.List)
+        ]
+        if len(places) != 1:
+            return None
+        part = places[0]
+    for function in facts.context.called(call)[:3]:
+        for value in facts.bindings.returns[id(function)]:
+            if part is not None and isinstance(value, cst.Tuple) and part < len(value.elements):
+                value = value.elements[part].value
+            elif part is not None:
+                continue
+            found = (
+                _pending(value, value, facts, depth - 1) if isinstance(value, cst.Name) else None
+            )
+            if found is not None:
+                return found
+    return None
+
+
+def kept_from(node: cst.CSTNode, facts: Facts) -> Guard | None:
+    """Return what keeps some replicas from `node`: a test of the rank, or of what only some hold."""
+    return facts.guards.around(node) or facts.guards.around_what_some_hold(node)
+
+
+def computes(value: cst.BaseExpression) -> bool:
+    """Whether a value is computed, not another name of what is there: `loss`, `loss.detach()`."""
+    inner = value
+    while isinstance(inner, cst.Call) and method(inner) in ("detach", "data"):
+        inner = inner.func.value if isinstance(inner.func, cst.Attribute) else inner
+    if isinstance(inner, cst.Call) and HOLDS.fullmatch(method(inner) or ""):
+        return False  # what an object holds: `model.parameters()`
+    return isinstance(inner, cst.Call | cst.BinaryOperation | cst.UnaryOperation | cst.Comparison)
+
+
+def _ran_between(name: str, value: cst.CSTNode, at: cst.CSTNode, facts: Facts) -> bool:
+    """Whether all replicas synchronise or read a name between two places, or come to a collective.
+
+    A read runs the graph of what is read, and of no other. Of what a collective gives XLA308 speaks.
+    """
+    first, last = place_of(value, facts), place_of(at, facts)
+    return any(
+        first < place_of(call, facts) < last
+        and kept_from(call, facts) is None
+        and (facts.names.of(call.func) in SYNCS | COLLECTIVE or _reads_name(call, name))
+        and never_runs(call, facts.context) is None
+        for call in nodes_of(facts.bindings.owner(at), cst.Call)
+    )
+
+
+def _reads_name(call: cst.Call, name: str) -> bool:
+    read = receiver(call) if method(call) in READ_METHODS else None
+    return isinstance(read, cst.Name) and read.value == name
+
+
+def place_of(node: cst.CSTNode, facts: Facts) -> tuple[int, int]:
+    """Return the line and the column of `node`."""
+    position = facts.context.position(node)
+    return position.line, position.column
