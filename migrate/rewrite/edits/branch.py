@@ -128,3 +128,17 @@ def without_items(node: cst.With, gone: Iterable[int]) -> Replacement:
     if len(node.items) - 1 in dropped:
         kept[-1] = kept[-1].with_changes(comma=node.items[-1].comma)
     return node.with_changes(items=kept)
+
+
+def is_plain_question(test: cst.BaseExpression) -> bool:
+    """Whether asking it does nothing else: names and attributes, compared or negated."""
+    if isinstance(test, cst.Name | cst.Attribute | cst.BaseNumber | cst.BaseString):
+        return True
+    if isinstance(test, cst.UnaryOperation):
+        return is_plain_question(test.expression)
+    if isinstance(test, cst.BooleanOperation):
+        return is_plain_question(test.left) and is_plain_question(test.right)
+    if isinstance(test, cst.Comparison):
+        sides = [test.left, *(target.comparator for target in test.comparisons)]
+        return all(is_plain_question(side) for side in sides)
+    return False

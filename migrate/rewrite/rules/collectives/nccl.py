@@ -12,7 +12,7 @@ from migrate.check.only_cuda import guards_cuda_only
 from migrate.reading.facts import facts_of
 from migrate.reading.values.collectives import called
 from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
-from migrate.rewrite.rules.launch.rank_arguments import INERT
+from migrate.rewrite.rules.collectives.inert_options import INERT
 from migrate.rewrite.styles.advice import BACKEND as OF_SHIMS
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import bind, code, dotted, nodes_of, string_value

@@ -10,12 +10,12 @@ from migrate.catalogue import torch_cuda
 from migrate.catalogue.entry import names
 from migrate.rewrite.edits.branch import unwrapped
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
-from migrate.rewrite.rules.devices.set_device import CONTEXTS as DEVICE_CONTEXTS
-from migrate.rewrite.rules.devices.set_device import STREAM_CONTEXTS as CONTEXTS
 from migrate.rewrite.styles.cuda_only import contexts_on_cuda, is_cuda, only_on_cuda, or_none
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, is_attribute_of_self
 
+CONTEXTS = names(*torch_cuda.STREAM_CONTEXTS)
+DEVICE_CONTEXTS = names(*torch_cuda.DEVICE_CONTEXTS)
 MADE = names(*torch_cuda.STREAMS)
 TOLD = names(*torch_cuda.TOLD)
 # Methods that only streams, and tensors for the sake of streams, have.

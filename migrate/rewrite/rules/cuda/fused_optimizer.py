@@ -9,9 +9,9 @@ import libcst as cst
 from migrate.catalogue.words import TORCH_OPTIMIZER
 from migrate.check.hazard import Severity
 from migrate.model.calls.kind import Kind
+from migrate.rewrite.edits.gpu_conditions import is_asked
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
-from migrate.rewrite.rules.devices.gpu_conditions import is_asked
 from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, dotted, keyword, nodes_of, string_value

@@ -10,8 +10,8 @@ from migrate.catalogue import torch_cuda
 from migrate.catalogue.entry import names
 from migrate.catalogue.words import EXITS
 from migrate.reading.values.devices import DEVICE, Kind
+from migrate.rewrite.edits.gpu_conditions import any_of, asked_part, is_asked
 from migrate.rewrite.rule import Edit, Rule
-from migrate.rewrite.rules.devices.gpu_conditions import any_of, asked_part, is_asked
 from migrate.rewrite.rules.devices.kept_devices import device_for
 from migrate.rewrite.styles.cuda_only import is_cuda
 from migrate.rewrite.workspace import Workspace

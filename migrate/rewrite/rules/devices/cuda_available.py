@@ -12,6 +12,14 @@ from migrate.reading.replicas.for_cuda import decides_about_pinned, lists_of_gpu
 from migrate.reading.steps.leaving import never_reached
 from migrate.reading.values.devices import is_device_count, is_move, names_cuda
 from migrate.rewrite.edits.branch import body_of
+from migrate.rewrite.edits.gpu_conditions import (
+    Answer,
+    first_of,
+    fold,
+    is_asked,
+    parenthesised,
+    whole_condition,
+)
 from migrate.rewrite.rule import (
     Edit,
     Finding,
@@ -27,14 +35,6 @@ from migrate.rewrite.rules.cuda.cuda_memory import FIELDS, FIGURES
 from migrate.rewrite.rules.cuda.fused_optimizer import chooses_the_code
 from migrate.rewrite.rules.devices.asked import as_bad_as_it_is
 from migrate.rewrite.rules.devices.availability import insists, question
-from migrate.rewrite.rules.devices.gpu_conditions import (
-    Answer,
-    first_of,
-    fold,
-    is_asked,
-    parenthesised,
-    whole_condition,
-)
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes, nodes_of, string_value
 

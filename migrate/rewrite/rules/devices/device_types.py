@@ -14,8 +14,8 @@ from migrate.check.only_cuda import goes_well
 from migrate.reading.facts import facts_of
 from migrate.reading.replicas.told_cuda import told
 from migrate.reading.values.devices import Kind, is_move
+from migrate.rewrite.edits.gpu_conditions import is_asked
 from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
-from migrate.rewrite.rules.devices.gpu_conditions import is_asked
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, string_value
 

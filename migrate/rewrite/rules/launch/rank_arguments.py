@@ -10,20 +10,10 @@ from migrate.check.hazard import Severity
 from migrate.reading.replicas.launch import Style, declares_local_rank
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, left_alone, reported, rewritten
+from migrate.rewrite.rules.collectives.inert_options import INERT
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, keyword, string_value
 
-# What the xla:// rendezvous finds by itself.
-INERT = frozenset(
-    {
-        "dist_backend",
-        "dist_url",
-        "dist_file",
-        "init_method",
-        "master_addr",
-        "master_port",
-    }
-)
 # How many there are, as launchers of projects' own pass it.
 OF_THE_WORLD = frozenset({"--n_gpus", "--num_gpus", "--ngpus", "--world_size"})
 SAID = "no effect"  # and on what, or why: the vocabulary says it

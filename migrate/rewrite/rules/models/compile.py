@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
+from migrate.rewrite.edits.branch import is_plain_question
 from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.models.compiled_names import asks_for_prefix
-from migrate.rewrite.rules.precision.scalers import is_plain_question
 from migrate.rewrite.styles.cuda_only import only_on_cuda
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, keyword, string_value

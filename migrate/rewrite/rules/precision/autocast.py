@@ -18,9 +18,9 @@ from migrate.reading.values.region_arguments import (
     is_type_of_options,
 )
 from migrate.reading.values.region_types import HALF, WIDE, types_of
+from migrate.rewrite.edits.gpu_conditions import ASKED
 from migrate.rewrite.edits.nodes import first_in, keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
-from migrate.rewrite.rules.devices.gpu_conditions import ASKED
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of, string_value
 

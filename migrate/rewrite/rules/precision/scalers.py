@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from migrate.rewrite.edits.branch import left_above
+from migrate.rewrite.edits.branch import is_plain_question, left_above
 from migrate.rewrite.rule import Edit, Replacement, Rule
 from migrate.rewrite.workspace import Workspace
 from migrate.syntax.tree import code, nodes_of
@@ -219,17 +219,3 @@ def _text(block: object) -> str:
     assert isinstance(block, cst.IndentedBlock)
     lines = cst.Module(body=[]).code_for_node(block).splitlines()
     return "\n".join(line.rstrip() for line in lines if line.strip())
-
-
-def is_plain_question(test: cst.BaseExpression) -> bool:
-    """Whether asking it does nothing else: names and attributes, compared or negated."""
-    if isinstance(test, cst.Name | cst.Attribute | cst.BaseNumber | cst.BaseString):
-        return True
-    if isinstance(test, cst.UnaryOperation):
-        return is_plain_question(test.expression)
-    if isinstance(test, cst.BooleanOperation):
-        return is_plain_question(test.left) and is_plain_question(test.right)
-    if isinstance(test, cst.Comparison):
-        sides = [test.left, *(target.comparator for target in test.comparisons)]
-        return all(is_plain_question(side) for side in sides)
-    return False
