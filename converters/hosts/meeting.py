@@ -26,6 +26,7 @@ from converters.hosts.hosts import Hosts
 from converters.hosts.identity import Process
 from converters.hosts.ports import listen, reach
 from converters.hosts.store import START_AGAIN, Store
+from converters.installing import is_installed, missing_error
 
 _Value = TypeVar("_Value")
 
@@ -215,7 +216,7 @@ def _stranger(process: Process) -> HostsError:
     return HostsError(
         f"what answers at {process.host}:{process.port} is not process 0 of this program in this version, "
         "or it ended",
-        "see what it says; torch must be installed on all hosts, or on none",
+        "see what it says",
     )
 
 
@@ -234,10 +235,15 @@ def met(
 
     Raises:
         HostsError: process 0 is not reached, others do not come, or are not as this one knows them.
+        MissingDependencyError: torch is not installed here.
     """
     if process.count == 1:
         yield Hosts(process)
         return
+    if not is_installed("torch"):
+        raise missing_error("torch", needed_by="a conversion by several hosts")
+    import torch.distributed  # noqa: F401 (seconds: before the others wait for an answer)
+
     until = time.monotonic() + patience
     if process.index == 0:
         store = Store(process, listen(process), SILENT_SECONDS)

@@ -1,8 +1,8 @@
 """The key-value store through which the processes of one conversion talk: process 0 holds it, all reach it.
 
-It is torch.distributed's TCPStore; where torch is not installed Python's own XML-RPC takes its place. The
-client of jax.distributed cannot: it aborts its process when process 0 dies, with
-`missed_heartbeat_callback` too (std::bad_cast in jaxlib 0.10).
+It is torch.distributed's TCPStore, so that all hosts need torch. The client of jax.distributed cannot take
+its place: it aborts its process when process 0 dies, with `missed_heartbeat_callback` too (std::bad_cast in
+jaxlib 0.10).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import socket
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from importlib.util import find_spec
 from typing import Any
 
 from converters.errors import HostsError
@@ -37,8 +36,7 @@ class Store:
     def __init__(self, process: Process, server: socket.socket | None, seconds: float) -> None:
         self._process = process
         self._lock = threading.Lock()
-        opened = _tcp_store if _has_tcp_store() else _rpc_store
-        self._store = self._within(_OPEN_SECONDS, lambda: opened(process, server))
+        self._store = self._within(_OPEN_SECONDS, lambda: _tcp_store(process, server))
         self._seconds = seconds
 
     def read(self, key: str) -> str | None:
@@ -88,14 +86,6 @@ class Store:
         return value
 
 
-def _has_tcp_store() -> bool:
-    if find_spec("torch") is None:
-        return False
-    from torch import distributed
-
-    return distributed.is_available()
-
-
 def _tcp_store(process: Process, server: socket.socket | None) -> Any:
     from torch.distributed import TCPStore
 
@@ -107,13 +97,3 @@ def _tcp_store(process: Process, server: socket.socket | None) -> Any:
         timeout=timedelta(seconds=_OPEN_SECONDS),
         master_listen_fd=None if server is None else server.detach(),
     )
-
-
-def _rpc_store(process: Process, server: socket.socket | None) -> Any:
-    from converters.hosts.rpc_store import ServedTexts, reached_texts
-
-    if server is not None:
-        return ServedTexts(server)
-    reached = reached_texts(process.host, process.port)
-    reached.check([])
-    return reached

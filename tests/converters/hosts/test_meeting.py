@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from converters.errors import HostsError
+from converters.errors import HostsError, MissingDependencyError
 from converters.hosts import Hosts, Process, met
 from converters.hosts.ports import listen
 from converters.hosts.store import Store
@@ -23,16 +23,6 @@ from tests.servers import free_port
 from tests.waiting import LIMIT, until
 
 Act = Callable[[Hosts], Any]
-
-
-@pytest.fixture(params=["TCPStore", "XML-RPC"], autouse=True)
-def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What the processes talk through: with torch, and without it."""
-    if request.param == "TCPStore":
-        pytest.importorskip("torch")
-    else:
-        monkeypatch.setattr("converters.hosts.store._has_tcp_store", lambda: False)
-    return str(request.param)
 
 
 def together(acts: list[Act], patience: float = 20, **others: Any) -> list[Any]:
@@ -157,10 +147,8 @@ PROCESS = """
 import os, sys, time
 os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # as the command line has it
 from converters.errors import HostsError
-from converters.hosts import Process, meeting, met, store
+from converters.hosts import Process, meeting, met
 meeting.SILENT_SECONDS = 3.0
-if sys.argv[3] == "XML-RPC":
-    store._has_tcp_store = lambda: False
 try:
     with met(Process(int(sys.argv[1]), 3, "127.0.0.1", int(sys.argv[2]))) as hosts:
         print("met", flush=True)
@@ -180,13 +168,11 @@ except HostsError as error:
         (0, signal.SIGSTOP, "process 0 of 3 was not heard of for 3 s"),
     ],
 )
-def test_a_process_that_is_killed_or_stopped(
-    which: int, how: signal.Signals, line: str, library: str
-) -> None:
+def test_a_process_that_is_killed_or_stopped(which: int, how: signal.Signals, line: str) -> None:
     port = free_port()
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", PROCESS, str(index), str(port), library],
+            [sys.executable, "-c", PROCESS, str(index), str(port)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -207,6 +193,12 @@ def test_a_process_that_is_killed_or_stopped(
         for process in processes:
             process.kill()
             process.communicate()
+
+
+def test_without_torch_they_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("converters.hosts.meeting.is_installed", lambda module: False)
+    with pytest.raises(MissingDependencyError, match="a conversion by several hosts needs torch"):
+        met(Process(0, 2, "127.0.0.1", free_port()), 1).__enter__()
 
 
 def test_values_longer_than_a_message_of_the_store() -> None:
