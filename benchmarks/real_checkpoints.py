@@ -162,10 +162,11 @@ def examine(job: tuple[str, str, str, str]) -> tuple[str, Counter[str], list[str
     from converters.errors import ConversionError
     from converters.mapping import Outcome
     from converters.planning import planned
+    from converters.request import PlanOptions
 
     counts: Counter[str] = Counter(files=1)
     try:
-        made = planned(file, {})
+        made = planned(file, PlanOptions())
     except ConversionError as error:
         return source, counts + Counter(refused=1), [f"{name}: {error}"]
     counts["read"] += 1
@@ -177,7 +178,7 @@ def examine(job: tuple[str, str, str, str]) -> tuple[str, Counter[str], list[str
         return source, counts, []
     try:
         model = make(name, made.checkpoint)
-        truth = planned(file, {"model": model})
+        truth = planned(file, PlanOptions(model=model))
     except (Exception, SystemExit) as error:
         return (
             source,

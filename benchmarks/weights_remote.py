@@ -450,6 +450,7 @@ def scale_alone() -> None:
     from converters.checkpoint import open_checkpoint
     from converters.planning import planned
     from converters.remote.names import place_of
+    from converters.request import PlanOptions
 
     command = [sys.executable, __file__, "--serve"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
@@ -458,7 +459,7 @@ def scale_alone() -> None:
         url = server.stdout.readline().decode().strip()
         name = f"{url}/run/model.safetensors.index.json"
         begun = time.perf_counter()
-        plan = planned(name, {"assume": ["layers.*=Linear"]}).plan
+        plan = planned(name, PlanOptions(assume=["layers.*=Linear"])).plan
         print(
             f"a dry run over {LAYERS * NBYTES / 1e9:.0f} GB in {LAYERS // PER_SHARD} shards: "
             f"{len(plan.rows)} keys, {time.perf_counter() - begun:.1f} s"

@@ -326,6 +326,7 @@ def examine(program: str, place: str) -> tuple[Counter[str], list[str]]:
     from converters.errors import ConversionError
     from converters.mapping import Outcome
     from converters.planning import planned
+    from converters.request import PlanOptions
 
     counts: Counter[str] = Counter()
     notes = []
@@ -334,7 +335,7 @@ def examine(program: str, place: str) -> tuple[Counter[str], list[str]]:
             counts["files"] += 1
             name = path.name + (f" --key {key}" if key else "")
             try:
-                ours = planned(path, {"key": key} if key else {})
+                ours = planned(path, PlanOptions(key=key))
             except ConversionError as error:
                 notes.append(f"{name} is refused: {error}")
                 continue
@@ -342,9 +343,7 @@ def examine(program: str, place: str) -> tuple[Counter[str], list[str]]:
             counts["modules"] += bool(ours.checkpoint.modules)
             counts["keys"] += len(ours.plan.rows)
             counts["asked"] += sum(row.outcome is Outcome.REFUSED for row in ours.plan.rows)
-            truth = planned(
-                path, {"key": key, "model": model.float()} if key else {"model": model.float()}
-            )
+            truth = planned(path, PlanOptions(key=key, model=model.float()))
             same, wrong = real_checkpoints.compared(ours, truth)
             counts += same
             notes += [f"{name}: {line}" for line in wrong]

@@ -42,10 +42,11 @@ from converters.output import (
     write_pytree,
 )
 from converters.output.stream import AHEAD_BYTES
-from converters.planning import CheckpointLike, Planned, PlanOptions, planned
+from converters.planning import CheckpointLike, Planned, planned
 from converters.remote.names import Meant, is_far, meant
 from converters.remote.region import elsewhere
 from converters.remote.writing import destination
+from converters.request import ConversionRequest, OptimizerRequest, PlanKeywords, PlanOptions
 
 _FORMATS: dict[str, Format] = {
     ".safetensors": "safetensors",
@@ -94,19 +95,19 @@ class Conversion:
         return self.written.nbytes
 
 
-def plan(checkpoint: CheckpointLike, **options: Unpack[PlanOptions]) -> Plan:
+def plan(checkpoint: CheckpointLike, **options: Unpack[PlanKeywords]) -> Plan:
     """What a conversion would do; writes nothing and reads headers only.
 
     Refused keys are rows of the plan here, not an error.
 
     Args:
         checkpoint: a file, a folder, or a state dict in memory.
-        **options: `converters.planning.PlanOptions`.
+        **options: the fields of `converters.request.PlanOptions`.
 
     Raises:
         ConversionError: the checkpoint or the model cannot be read; the subclass says why.
     """
-    return planned(checkpoint, options).plan
+    return planned(checkpoint, PlanOptions(**options)).plan
 
 
 def convert(
@@ -130,7 +131,7 @@ def convert(
     hosts: Hosts = ALONE,
     planner: Callable[[CheckpointLike, PlanOptions], Planned] = planned,
     extra: Mapping[str, np.ndarray[Any, Any]] | None = None,
-    **options: Unpack[PlanOptions],
+    **options: Unpack[PlanKeywords],
 ) -> Conversion:
     """Convert a torch checkpoint into a pytree for Flax, on disk; dtypes and bits are kept.
 
@@ -165,7 +166,7 @@ def convert(
             its own, but not for an optimizer, whose state needs the model.
         extra: arrays that the pytree is to have beside what the checkpoint gives, by path: constants of the
             Flax model that it computes from nothing.
-        **options: `converters.planning.PlanOptions`.
+        **options: the fields of `converters.request.PlanOptions`.
 
     Raises:
         RefusedKeysError: some keys have no place; all of them are in `refused`. Nothing is written.
@@ -173,42 +174,75 @@ def convert(
             subclass says which. Nothing that looks complete is left.
         HostsError: another process died or failed, or was given other arguments.
     """
-    understood = meant(checkpoint)
+    state = None
+    if optimizer is not None:
+        state = OptimizerRequest(optimizer, optimizer_key, optimizer_kind, optimizer_order)
+    request = ConversionRequest(
+        checkpoint,
+        output,
+        format,
+        overwrite=overwrite,
+        resume=resume,
+        shard_bytes=shard_bytes,
+        mesh=mesh,
+        spec=spec,
+        fail_on_nonfinite=fail_on_nonfinite,
+        digests=digests,
+        optimizer=state,
+        ahead_bytes=ahead_bytes,
+        plan=PlanOptions(**options),
+    )
+    return run_conversion(request, progress=progress, hosts=hosts, planner=planner, extra=extra)
+
+
+def run_conversion(
+    request: ConversionRequest,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    hosts: Hosts = ALONE,
+    planner: Callable[[CheckpointLike, PlanOptions], Planned] = planned,
+    extra: Mapping[str, np.ndarray[Any, Any]] | None = None,
+) -> Conversion:
+    """Convert as `convert` does, which has the meaning of the arguments and the errors."""
+    understood = meant(request.checkpoint)
     source = understood.place
-    asked = _Asked.of(source, output, format, shard_bytes)
-    target, format, as_folder = asked.place, asked.format, asked.folder  # noqa: A001
+    asked = _Asked.of(source, request.output, request.format, request.shard_bytes)
+    target = asked.place
+    replaced = request.overwrite or request.resume
     if hosts.count > 1:
-        _require_for_many(target, as_folder)
+        _require_for_many(target, asked.folder)
+        size = request.shard_bytes
         hosts.agree(
             {
                 "checkpoint": str(source),
                 "output": str(target),
-                "format": f"{format}, {shard_bytes} bytes a file" if shard_bytes else format,
-                "mesh": str(mesh),
-                "way to treat an older output": f"resume {resume}, overwrite {overwrite}",
-                "way to look at the values": f"fail on NaN {fail_on_nonfinite}, sums {digests}",
+                "format": asked.format if size is None else f"{asked.format}, {size} bytes a file",
+                "mesh": str(request.mesh),
+                "way to treat an older output": f"resume {request.resume}, overwrite {request.overwrite}",
+                "way to look at the values": f"fail on NaN {request.fail_on_nonfinite}, "
+                f"sums {request.digests}",
             }
         )
-    asked.require_free(source, overwrite=overwrite, look=hosts.first)
-    if optimizer is not None and any(map(is_far, (source, target))):
+    asked.require_free(source, overwrite=request.overwrite, look=hosts.first)
+    if request.optimizer is not None and any(map(is_far, (source, target))):
         raise OptimizerError(
             "the state of an optimizer is converted from and to local files only",
             "download the checkpoint, or leave --optimizer out",
         )
-    made = _require_complete(planner(source, options), compare=hosts.first)
-    cuts = None if mesh is None else _partition(made, mesh, spec).cuts
+    made = _require_complete(planner(source, request.plan), compare=hosts.first)
+    cuts = None if request.mesh is None else _partition(made, request.mesh, request.spec).cuts
     state = None
-    if optimizer is not None:
+    if request.optimizer is not None:
         state = convert_optimizer(
-            optimizer,
+            request.optimizer.file,
             plan=made.plan,
             output=optimizer_output(Path(str(target))),
             model=made.model,
-            key=optimizer_key,
-            order=optimizer_order,
+            key=request.optimizer.key,
+            order=request.optimizer.order,
             keys_in_order=made.checkpoint.keys_in_order,
-            optimizer=optimizer_kind,
-            overwrite=overwrite or resume,
+            optimizer=request.optimizer.kind,
+            overwrite=replaced,
         )
     beside = (
         keeping(
@@ -217,7 +251,7 @@ def convert(
             made.checkpoint,
             api=made.api,
             stored=made.stored,
-            overwrite=overwrite or resume,
+            overwrite=replaced,
         )
         if hosts.first
         else nullcontext(kept_path(target))
@@ -229,18 +263,18 @@ def convert(
                 *leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None),
                 *_leaves(extra),
             ],
-            format,
-            overwrite=overwrite,
-            resume=resume,
+            asked.format,
+            overwrite=request.overwrite,
+            resume=request.resume,
             recipe=recipe_of(made.leaves, source),
             metadata={"api": made.api},
-            shard_bytes=shard_bytes,
+            shard_bytes=request.shard_bytes,
             cuts=cuts,
-            fail_on_not_finite=fail_on_nonfinite,
-            digests=digests,
+            fail_on_not_finite=request.fail_on_nonfinite,
+            digests=request.digests,
             progress=progress,
             before_commit=source.require_unchanged if isinstance(source, FarPlace) else _nothing,
-            ahead_bytes=ahead_bytes,
+            ahead_bytes=request.ahead_bytes,
             hosts=hosts,
         )
     said = tuple(filter(None, (understood.said, elsewhere(target))))
@@ -248,7 +282,7 @@ def convert(
     notes = (*said, *made.notes, *shared)
     options_of_run = made.checkpoint.options
     return Conversion(
-        made.plan, target, kept, made.api, format, written, notes, options_of_run, state
+        made.plan, target, kept, made.api, asked.format, written, notes, options_of_run, state
     )
 
 
@@ -330,7 +364,7 @@ def _leaves(extra: Mapping[str, np.ndarray[Any, Any]] | None) -> list[Leaf]:
     ]
 
 
-def convert_to_pytree(checkpoint: CheckpointLike, **options: Unpack[PlanOptions]) -> Pytree:
+def convert_to_pytree(checkpoint: CheckpointLike, **options: Unpack[PlanKeywords]) -> Pytree:
     """The pytree itself, `{"params": {…}, …}` with numpy leaves, and nothing written.
 
     The arrays may be views of the checkpoint (read-only ones of a mapped file). For nnx the
@@ -341,7 +375,7 @@ def convert_to_pytree(checkpoint: CheckpointLike, **options: Unpack[PlanOptions]
         ConversionError: the checkpoint or model cannot be read; the subclass says why.
     """
     with _unchanged(checkpoint) as source:
-        made = _require_complete(planned(source, options))
+        made = _require_complete(planned(source, PlanOptions(**options)))
         leaves = leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None)
         return nest((leaf.path, leaf.read()) for leaf in leaves)
 
@@ -352,7 +386,7 @@ def convert_to_mesh(
     mesh: str,
     spec: Path | str,
     progress: Callable[[int, int], None] | None = None,
-    **options: Unpack[PlanOptions],
+    **options: Unpack[PlanKeywords],
 ) -> Pytree:
     """The pytree as `jax.Array`s that lie sharded on a device mesh, and nothing written.
 
@@ -363,14 +397,14 @@ def convert_to_mesh(
         mesh: its axes, "data=4,model=2", laid over the first devices.
         spec: a YAML file of rules (`converters.output.sharding`).
         progress: called with the bytes done and their total.
-        **options: `converters.planning.PlanOptions`.
+        **options: the fields of `converters.request.PlanOptions`.
 
     Raises:
         ShardingError: the mesh, the rules or an array do not fit together; all that is wrong is named.
         ConversionError: as for `convert`.
     """
     with _unchanged(checkpoint) as source:
-        made = _require_complete(planned(source, options))
+        made = _require_complete(planned(source, PlanOptions(**options)))
         where = _partition(made, mesh, spec)
         leaves = leaves_of(made.leaves, made.checkpoint, cast=made.dtype is not None)
         return place_on_mesh(leaves, where, progress=progress)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from converters.checkpoint import Checkpoint, StateDict, open_checkpoint
 from converters.checkpoint.cast import FLOATING, require_floating
@@ -24,63 +23,16 @@ from converters.mapping.scan import scan_plan
 from converters.model import has_own_code, load_config_model, require_module, what_it_describes
 from converters.model_search import find_model
 from converters.remote.names import Meant, meant
+from converters.request import ModelLike, PlanOptions
 from converters.target.fit import fit_plan, without
 from converters.target.shapes import target_shapes
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 _SHOWN = 8
 
 CheckpointLike: TypeAlias = "Place | Meant | str | Mapping[str, Tensor]"
-ModelLike: TypeAlias = "str | nn.Module | None"
-
-
-class PlanOptions(TypedDict, total=False):
-    """What decides the places of the keys; every one may be left out.
-
-    Attributes:
-        model: whose tree of modules says what each key is: `pkg.mod:factory`,
-            `path/file.py:factory`, `path/file.py` or an `nn.Module` on any device. Without it: the
-            `config.json` of the folder; without that the layers are inferred, and what is ambiguous is
-            refused.
-        example: the shapes of the model's inputs, where the rows of a Linear behind a flattened
-            convolution depend on them; None: found by trying.
-        assume: what to take ambiguous layers for, where they are inferred
-            (`converters.inference.assume`): "tok.*=Embedding", "heads=8".
-        mapping: a mapping file (`converters.mapping.file`) that says what becomes of every key, instead
-            of a model.
-        key: the entry that holds the weights, in a training checkpoint of `torch.save`.
-        as_stored: convert also what looks quantized, its numbers as they are; False: it is refused.
-        trust_remote_code: run the code of a Hugging Face folder that defines its own model; False: it is
-            refused, and needs a `model`.
-        to: whose names the paths are made of: "linen" or "nnx"; None: the mapping file's, else linen.
-        dtype: what floating-point arrays are cast to ("bfloat16"); None keeps each one's own.
-        scan: the axis along which repeated blocks are stacked, as `nn.scan` wants them; None: not. With
-            a target: the axis of its stacks where their shapes leave it open.
-        target: a Flax model that exists, `pkg.mod:Model` or `file.py:Model`, whose names and
-            arrangement the pytree is to have; None: the names of the torch modules.
-        target_inputs: `pkg.mod:function` that gives its example inputs (`converters.target.shapes`).
-        drop: regular expressions of keys that the target has no use for.
-        keep_parts: the tensors from which torch computes a weight (pruning, a parametrization of one's own)
-            keep their names, for a Flax model that computes it at each call; False: the weight is
-            computed now.
-    """
-
-    model: ModelLike
-    example: Sequence[tuple[int, ...]] | None
-    assume: Sequence[str]
-    mapping: Path | str | None
-    key: str | None
-    as_stored: bool
-    trust_remote_code: bool
-    to: Api | None
-    dtype: str | None
-    scan: int | None
-    target: str | None
-    target_inputs: str | None
-    drop: Sequence[str]
-    keep_parts: bool
 
 
 @dataclass(frozen=True)
@@ -128,20 +80,20 @@ def planned(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
     Raises:
         ConversionError: the checkpoint or the model cannot be had; the subclass says why.
     """
-    dtype = options.get("dtype")
+    dtype = options.dtype
     if dtype is not None:
         require_floating(dtype)
     said = ""
     if isinstance(checkpoint, str | Meant):
         understood = meant(checkpoint)
         checkpoint, said = understood.place, understood.said
-    stored = _opened(checkpoint, options.get("key"), as_stored=options.get("as_stored", False))
+    stored = _opened(checkpoint, options.key, as_stored=options.as_stored)
     named = _named(checkpoint, stored, options)
     source = Renamed(stored, named.names)
     plan = make_plan(source.source, source.infos, named.slots)
     notes = [*([said] if said else []), *_what_was_read(stored, named.names), *named.notes]
-    if options.get("target") is not None:
-        plan = without(plan, options.get("drop", ()))
+    if options.target is not None:
+        plan = without(plan, options.drop)
     if not plan.refused:
         plan, more = _rearranged(plan, options)
         notes += more
@@ -151,10 +103,10 @@ def planned(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
 
 def _rearranged(plan: Plan, options: PlanOptions) -> tuple[Plan, Sequence[str]]:
     """The plan with its blocks stacked, or fitted to a Flax model; and what to know of that."""
-    target, axis = options.get("target"), options.get("scan")
+    target, axis = options.target, options.scan
     if target is not None:
-        shapes = target_shapes(target, options.get("target_inputs"))
-        fitted = fit_plan(plan, shapes, scan_axis=axis, drop=options.get("drop", ()))
+        shapes = target_shapes(target, options.target_inputs)
+        fitted = fit_plan(plan, shapes, scan_axis=axis, drop=options.drop)
         return fitted.plan, fitted.notes
     if axis is None:
         return plan, ()
@@ -185,20 +137,20 @@ class _Named:
 def _named(
     checkpoint: Place | Mapping[str, Tensor], stored: Checkpoint, options: PlanOptions
 ) -> _Named:
-    file = options.get("mapping")
+    file = options.mapping
     if file is not None:
-        for other in ("model", "assume"):
-            if options.get(other):
+        for other, given in (("model", options.model), ("assume", options.assume)):
+            if given:
                 raise MappingFileError(
                     str(file),
                     [f"it says what each key is, and so does --{other}"],
                     "leave one of them out",
                 )
-        return _by_mapping(load_mapping(file), stored, options.get("to"))
-    api = options.get("to") or "linen"
-    trust = options.get("trust_remote_code", False)
-    model, notes = _model(checkpoint, stored, options.get("model"), trust)
-    assume = options.get("assume", ())
+        return _by_mapping(load_mapping(file), stored, options.to)
+    api = options.to or "linen"
+    trust = options.trust_remote_code
+    model, notes = _model(checkpoint, stored, options.model, trust)
+    assume = options.assume
     if model is None:
         # A module's own paths are those of its keys: nothing was put before them.
         names = {key: key for key in stored.infos} if stored.modules else clean(stored.infos).names
@@ -207,8 +159,8 @@ def _named(
         raise AssumptionError(
             "the model says what each layer is, nothing is to be assumed", "leave --assume out"
         )
-    parts = options.get("keep_parts", False)
-    slots = read_slots(model, api, example=options.get("example"), keep_parts=parts)
+    parts = options.keep_parts
+    slots = read_slots(model, api, example=options.example, keep_parts=parts)
     return _Named(clean(stored.infos, slots.keys()).names, slots, api, notes, model)
 
 

@@ -16,8 +16,9 @@ from converters.checkpoint import open_checkpoint
 from converters.checkpoint.place import FarPlace
 from converters.checkpoint.renamed import Renamed
 from converters.errors import PlanningError
-from converters.planning import CheckpointLike, Planned, PlanOptions, planned
+from converters.planning import CheckpointLike, Planned, planned
 from converters.remote.names import Meant, meant
+from converters.request import PlanOptions
 
 
 def planned_apart(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
@@ -37,8 +38,7 @@ def planned_apart(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
     if not isinstance(checkpoint, Path | FarPlace):
         return planned(checkpoint, options)
     # What is far away is opened here first: the process gets what was read of its headers.
-    as_stored = options.get("as_stored", False)
-    stored = open_checkpoint(checkpoint, options.get("key"), as_stored=as_stored)
+    stored = open_checkpoint(checkpoint, options.key, as_stored=options.as_stored)
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, spawn) as pool:
         try:

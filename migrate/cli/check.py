@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -26,7 +25,13 @@ from migrate.cli.show import FINDINGS, FINE, errors, working_at_files
 @fail_on
 @as_json
 def check(
-    paths: tuple[Path, ...], select: tuple[str, ...], ignore: tuple[str, ...], **options: Any
+    paths: tuple[Path, ...],
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    form: str,
+    explain: str | None,
+    fail_on: str | None,
+    json_output: bool,
 ) -> None:
     """Report what fails, hangs or is slow on a TPU, as a linter does. Nothing is changed.
 
@@ -34,18 +39,18 @@ def check(
     what is not marked is what it leaves. `[tool.migrate]` in pyproject.toml has select, ignore, exclude,
     severity and fail-on; `# migrate: ignore[CODE]` silences a line. Exit code 1 if there is an error.
     """
-    if not paths and not options["explain"]:
+    if not paths and not explain:
         raise click.UsageError("give the path of a script or a folder")
     with errors():
         from migrate.report.text.check import check_lines
         from migrate.report.text.explained import explanation
         from migrate.rewrite.foretold import check_and_mend
 
-        if options["explain"]:
-            click.echo(explanation(options["explain"]))
+        if explain:
+            click.echo(explanation(explain))
             return
-        config = configuration(paths[0], select, ignore, options["fail_on"])
-        form = "json" if options["json_output"] else options["form"]
+        config = configuration(paths[0], select, ignore, fail_on)
+        form = "json" if json_output else form
         with working_at_files(quiet=form != "text") as progress:
             checked = check_and_mend(paths, config, progress)
         for line in check_lines(checked, form):

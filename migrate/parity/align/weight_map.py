@@ -193,5 +193,6 @@ def _arrays(file: Path) -> list[Leaf]:
 
 def _leaves(state: Path, rules: Path) -> tuple[PlannedLeaf, ...]:
     from converters.planning import planned
+    from converters.request import PlanOptions
 
-    return planned(state, {"mapping": rules}).plan.leaves
+    return planned(state, PlanOptions(mapping=rules)).plan.leaves

@@ -27,6 +27,7 @@ from converters.mapping.leaves import Piece, PlannedLeaf
 from converters.mapping.module_tree import BUFFER_KIND
 from converters.mapping.paths import Api
 from converters.planning import planned
+from converters.request import PlanOptions
 from converters.target.arrange import Fitted, Placed, Way, arranged
 from migrate.counts import many
 from migrate.parity.dump.dump import Dump
@@ -153,7 +154,7 @@ def _plan(own: Path, rules: Path) -> Plan:
     Raises:
         RefusedKeysError: what torch computes from several tensors has none that a mapping can say.
     """
-    plan = planned(own, {"mapping": rules}).plan
+    plan = planned(own, PlanOptions(mapping=rules)).plan
     if plan.refused:
         raise RefusedKeysError(
             plan.checkpoint,

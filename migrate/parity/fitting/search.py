@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from converters.planning import planned
+from converters.request import PlanOptions
 from migrate.parity.dump.dump import Dump
 from migrate.parity.fitting.below.search import Below
 from migrate.parity.fitting.follow import Follower, Pass
@@ -41,7 +42,7 @@ def find(
         state: torch's weights.
         rules: the mapping file that says what each key is in Flax's usual names.
     """
-    plan = planned(state, {"mapping": rules})
+    plan = planned(state, PlanOptions(mapping=rules))
     sources = Sources(Dump(truth), plan.plan, plan.checkpoint.read)
     runner.prepare(settings, inputs)
     drawn = _drawn(runner.weights)

@@ -13,10 +13,9 @@ import functools
 import re
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import (
-    TYPE_CHECKING,
     Any,
     ClassVar,
     Generic,
@@ -41,9 +40,6 @@ from migrate.parity.inputs.set import InputSet, read_inputs
 from migrate.parity.sides.capture import capture_into
 from migrate.parity.sides.runner import Runner
 from migrate.parity.sides.target import Target
-
-if TYPE_CHECKING:
-    from converters.planning import PlanOptions
 
 Answer = TypeVar("Answer", covariant=True)
 REQUESTS: dict[str, type[Request[Any]]] = {}
@@ -311,15 +307,14 @@ class Convert(Request[tuple[str, ...]]):
 
     def answer(self, runner: Any) -> tuple[str, ...]:
         """The notes of the conversion."""
+        from converters.request import PlanOptions
         from migrate.parity.sides.torch.convert import to_flax
 
-        options: PlanOptions = {"to": self.to, "drop": self.drop}
+        options = PlanOptions(to=self.to, drop=self.drop)
         if self.mapping is not None:
-            options["mapping"] = self.mapping
+            options = replace(options, mapping=self.mapping)
         else:
-            options["model"] = runner.module
-            if self.example is not None:
-                options["example"] = self.example
+            options = replace(options, model=runner.module, example=self.example)
         return to_flax(options, self.state, self.output, self.shapes, self.rules)
 
 

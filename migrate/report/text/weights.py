@@ -152,12 +152,20 @@ def _optimizer_summary(state: OptimizerConversion) -> Iterator[RenderableType]:
     yield from map(escape, state.recipe.notes)
 
 
-def plan_as_json(planned: Plan, notes: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what becomes of each key, and what the training run was told, as plain values."""
+def plan_as_json(
+    planned: Plan, notes: Sequence[str], trained_with: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what becomes of each key as plain values.
+
+    Args:
+        planned: the plan.
+        notes: what else the user should know.
+        trained_with: the options of the training run, as far as the checkpoint holds them.
+    """
     return {
         "counts": planned.counts,
         "notes": list(notes),
-        "options": dict(options),
+        "options": dict(trained_with),
         "keys": [
             {
                 "key": row.key,

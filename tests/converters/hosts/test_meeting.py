@@ -1,8 +1,9 @@
-"""Processes that meet: who they are, who does what, what all know, and how all end when one does."""
+"""Processes that meet: what all know, and how all end when one does."""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,9 +15,11 @@ from typing import Any
 
 import pytest
 
-from converters.errors import HostsError
-from converters.hosts import Hosts, Process, detected, met, parse_process, shares
-from tests.servers import Answer, Handler, Server, free_port, running
+from converters.errors import HostsError, MissingDependencyError
+from converters.hosts import Hosts, Process, met
+from converters.hosts.ports import listen
+from converters.hosts.store import Store
+from tests.servers import free_port
 from tests.waiting import LIMIT, until
 
 Act = Callable[[Hosts], Any]
@@ -24,7 +27,7 @@ Act = Callable[[Hosts], Any]
 
 def together(acts: list[Act], patience: float = 20, **others: Any) -> list[Any]:
     """What each process gives or raises, all of them threads of this one."""
-    port = free_port()
+    port = others.get("port") or free_port()
     found: list[Any] = [None] * len(acts)
 
     def run(index: int) -> None:
@@ -52,6 +55,12 @@ def test_what_each_tells_all_know() -> None:
         return made, hosts.all_told(hosts.process.index * 10), hosts.all_told("x")
 
     assert together([act] * 4) == [("made by 0", [0, 10, 20, 30], ["x"] * 4)] * 4
+
+
+def test_the_port_is_free_again_after_a_meeting() -> None:
+    port = free_port()
+    for _ in range(3):
+        assert together([lambda hosts: hosts.all_told("x")] * 2, port=port) == [["x"] * 2] * 2
 
 
 def test_one_alone_meets_nobody() -> None:
@@ -91,6 +100,22 @@ def test_who_works_learns_of_it_without_waiting() -> None:
     assert found[2] == found[0]
 
 
+@pytest.mark.parametrize("early", [0, 1])
+def test_who_waits_for_one_that_has_ended(early: int) -> None:
+    def ends(hosts: Hosts) -> str:
+        return "done"
+
+    def waits(hosts: Hosts) -> Any:
+        return hosts.all_told(1)
+
+    acts: list[Act] = [waits, waits]
+    acts[early] = ends
+    found = together(acts)
+    assert found.pop(early) == "done"
+    line = f"process {early} of 2 ended before this one; start the same command on every host"
+    assert found == [line]
+
+
 def test_who_was_given_another_thing_is_named() -> None:
     def act(hosts: Hosts) -> None:
         hosts.agree({"output": "gs://b" if hosts.process.index == 1 else "gs://a", "mesh": "None"})
@@ -116,6 +141,101 @@ def test_a_silent_process_is_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> 
 
     found = together([waits, silent])
     assert found[0].startswith("process 1 of 2 was not heard of for 1 s; start the same command")
+
+
+PROCESS = """
+import os, sys, time
+os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # as the command line has it
+from converters.errors import HostsError
+from converters.hosts import Process, meeting, met
+meeting.SILENT_SECONDS = 3.0
+try:
+    with met(Process(int(sys.argv[1]), 3, "127.0.0.1", int(sys.argv[2]))) as hosts:
+        print("met", flush=True)
+        while True:
+            hosts.require_all()
+            time.sleep(0.05)
+except HostsError as error:
+    print(error.what, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("which", "how", "line"),
+    [
+        (2, signal.SIGKILL, "process 2 of 3 was not heard of for 3 s"),
+        (0, signal.SIGKILL, "process 0 of 3 died"),
+        (0, signal.SIGSTOP, "process 0 of 3 was not heard of for 3 s"),
+    ],
+)
+def test_a_process_that_is_killed_or_stopped(which: int, how: signal.Signals, line: str) -> None:
+    port = free_port()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROCESS, str(index), str(port)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(3)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "met\n"
+        processes[which].send_signal(how)
+        for index, process in enumerate(processes):
+            if index != which:
+                assert process.communicate(timeout=LIMIT) == (f"{line}\n", "")
+                assert process.returncode == 0
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def test_without_torch_they_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("converters.hosts.meeting.is_installed", lambda module: False)
+    with pytest.raises(MissingDependencyError, match="a conversion by several hosts needs torch"):
+        met(Process(0, 2, "127.0.0.1", free_port()), 1).__enter__()
+
+
+def test_values_longer_than_a_message_of_the_store() -> None:
+    text = "é" * (3 << 20)
+    assert together([lambda hosts: len(hosts.all_told(text)[1])] * 2) == [3 << 20] * 2
+
+
+def test_process_0_that_knows_of_another_number() -> None:
+    port = free_port()
+    found: list[str] = []
+
+    def run(process: Process) -> None:
+        try:
+            with met(process, 20):
+                pass
+        except HostsError as error:
+            found.append(error.what)
+
+    threads = [
+        threading.Thread(target=run, args=(Process(index, index + 2, "127.0.0.1", port),))
+        for index in (0, 1)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    assert found == ["process 1 says that there are 3, process 0 2"] * 2
+
+
+def test_process_0_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("converters.hosts.meeting._HELLO_SECONDS", 0.5)
+    port = free_port()
+    process = Process(0, 2, "127.0.0.1", port)
+    store = Store(process, listen(process), 5)
+    store.write("tpu-migrate 3", "2")
+    with pytest.raises(HostsError, match="is not process 0 of this program in this version"):
+        met(Process(1, 2, "127.0.0.1", port), 5).__enter__()
 
 
 def test_those_who_do_not_come_are_named() -> None:
@@ -158,7 +278,8 @@ def test_two_of_one_number() -> None:
     assert found == ["two processes say that they are 1 of 3"] * 3
 
 
-def test_a_port_that_is_taken_or_answers_something_else() -> None:
+def test_a_port_that_is_taken_or_answers_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("converters.hosts.store._OPEN_SECONDS", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(HostsError, match=f"port {port} .* cannot be listened to"):
@@ -208,151 +329,3 @@ def test_what_looks_for_open_ports_disturbs_nobody() -> None:
     for one in threads:
         one.join(LIMIT)
     assert found == [[0, 1], [0, 1]]
-
-
-@pytest.mark.parametrize(
-    ("text", "coordinator", "line"),
-    [
-        ("3", "a:1", '"3" is not a process'),
-        ("3/x", "a:1", '"3/x" is not a process'),
-        ("-1/2", "a:1", '"-1/2" is not a process'),
-        ("16/16", "a:1", "there is no process 16 of 16"),
-        ("0/0", "a:1", "there is no process 0 of 0"),
-        ("0/2", None, "--process 0/2 does not say where process 0 is"),
-        ("0/2", "host", '"host" is not HOST:PORT'),
-        ("0/2", "host:70000", '"host:70000" is not HOST:PORT'),
-        ("0/2", "http://host:1", '"http://host:1" is not HOST:PORT'),
-    ],
-)
-def test_what_does_not_say_which_process_it_is(
-    text: str, coordinator: str | None, line: str
-) -> None:
-    with pytest.raises(HostsError) as raised:
-        parse_process(text, coordinator)
-    assert raised.value.what == line
-
-
-def test_what_says_it() -> None:
-    assert parse_process("3/16", "10.0.0.2:8476") == Process(3, 16, "10.0.0.2", 8476)
-    assert parse_process("0/2", "[fe80::1]:99") == Process(0, 2, "fe80::1", 99)
-    assert parse_process("0/1", None) == Process(0, 1)
-
-
-CLUSTERS = {
-    "slurm": {
-        "SLURM_JOB_ID": "4711",
-        "SLURM_STEP_NODELIST": "node[007-010]",
-        "SLURM_NTASKS": "4",
-        "SLURM_PROCID": "2",
-        "SLURM_LOCALID": "0",
-        "SLURM_STEP_NUM_NODES": "4",
-    },
-    "ompi": {
-        "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911",
-        "OMPI_COMM_WORLD_SIZE": "4",
-        "OMPI_COMM_WORLD_RANK": "2",
-        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-    },
-}
-
-
-@pytest.mark.parametrize("cluster", CLUSTERS)
-def test_clusters_tell_which_process_it_is(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("jax")
-    for name, value in CLUSTERS[cluster].items():
-        monkeypatch.setenv(name, value)
-    found = detected()
-    assert found is not None
-    assert (found.index, found.count, found.told_by) == (2, 4, cluster)
-    assert found.host == {"slurm": "node007", "ompi": "10.96.0.1"}[cluster]
-    assert 61440 <= found.port < 65536
-
-
-class MetadataServer(Server):
-    """As the hosts of a TPU slice of Google's have one."""
-
-    def __init__(self, **attributes: str) -> None:
-        super().__init__()
-        self.attributes = attributes
-
-    def answer(self, request: Handler, body: bytes) -> Answer:
-        name = request.path.rpartition("/")[2]
-        return (
-            (200, {}, self.attributes[name].encode()) if name in self.attributes else (404, {}, b"")
-        )
-
-
-DETECT = """
-import os
-import jax
-os.environ.pop("TPU_SKIP_MDS_QUERY", None)  # jax sets it where it sees no chips
-from converters.hosts import detected
-print(detected())
-print(detected().told_by, detected().host, detected().port)
-"""
-
-
-@pytest.mark.parametrize("cluster", ["gcetpu", "gketpu"])
-def test_tpu_slices_tell_which_process_it_is(cluster: str) -> None:
-    """In a process of its own, which jax takes for one of a host with TPUs."""
-    pytest.importorskip("jax")
-    known = {"tpu-env": "ACCELERATOR_TYPE: 'v5litepod-8'"}
-    if cluster == "gcetpu":
-        known |= {
-            "agent-worker-number": "1",
-            "worker-network-endpoints": "a:0:127.0.0.1,b:1:127.0.0.2",
-        }
-    with running(MetadataServer(**known)) as server:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path]),
-            "JAX_PLATFORMS": "cpu",
-            "JAX_FORCE_TPU_INIT": "1",
-            "GCE_METADATA_IP": server.url.removeprefix("http://"),
-        }
-        if cluster == "gketpu":
-            environment |= {"TPU_WORKER_HOSTNAMES": "127.0.0.1,b", "TPU_WORKER_ID": "1"}
-        found = subprocess.run(
-            [sys.executable, "-c", DETECT], env=environment, capture_output=True, text=True
-        )
-    assert found.stdout == f"process 1 of 2\n{cluster} 127.0.0.1 8482\n", found.stderr
-
-
-def test_a_cluster_of_one_process_and_one_that_does_not_tell(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pytest.importorskip("jax")
-    assert detected() is None
-    for name, value in CLUSTERS["slurm"].items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("SLURM_NTASKS", "1")
-    assert detected() is None
-    monkeypatch.setenv("SLURM_NTASKS", "many")
-    with pytest.raises(HostsError, match="slurm does not tell which process this is"):
-        detected()
-
-
-def held(groups: list[dict[str, int]], dealt: dict[str, int], count: int) -> list[int]:
-    return [
-        sum(size for group in groups for name, size in group.items() if dealt[name] == process)
-        for process in range(count)
-    ]
-
-
-def test_shares_are_even_and_keep_together_what_belongs_together() -> None:
-    groups = [{f"{array}.{part}": 100 + array for part in range(4)} for array in range(37)]
-    for divisible, most in ((True, 1.05), (False, 1.1)):
-        dealt = shares(groups, 4, lambda number, answer=divisible: answer)  # type: ignore[misc]
-        apart = [group for group in groups if len({dealt[name] for name in group}) > 1]
-        assert len(apart) == divisible
-        found = held(groups, dealt, 4)
-        assert max(found) <= most * sum(found) / 4
-
-
-def test_an_array_larger_than_a_share_is_shared() -> None:
-    groups = [{f"large.{part}": 100 for part in range(8)}, {"a": 40}, {"b": 40}]
-    dealt = shares(groups, 4, lambda number: False)
-    assert sorted(held(groups, dealt, 4)) == [200, 200, 240, 240]
-    one = {name: 0 for group in groups for name in group}
-    assert shares(groups, 1, lambda number: True) == one
-    assert shares([], 3, lambda number: True) == {}

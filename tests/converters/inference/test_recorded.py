@@ -11,6 +11,7 @@ from torch import nn
 from converters import plan
 from converters.mapping import Outcome
 from converters.planning import planned
+from converters.request import PlanOptions
 
 
 class Subclass(nn.Conv2d):
@@ -188,5 +189,5 @@ def test_the_classes_of_torchscript_are_certain(tmp_path):
 
 def test_the_wrapper_of_several_gpus_is_left_out(file):
     net = nn.Sequential(nn.Linear(3, 4))
-    made = planned(file(nn.DataParallel(net)), {})
+    made = planned(file(nn.DataParallel(net)), PlanOptions())
     assert list(made.checkpoint.infos) == ["0.weight", "0.bias"]

@@ -35,6 +35,7 @@ from converters.remote.buckets import asked_entry, called
 from converters.remote.names import meant, place_of
 from converters.remote.retries import TemporaryError, persistent
 from converters.remote.store import Entry
+from converters.request import PlanOptions
 from tests.converters.conftest import Refused
 from tests.servers import BucketProxy, Content, Faults, FileServer, HubServer, free_port
 
@@ -271,7 +272,7 @@ def test_code_that_is_trusted_says_the_model(
     source = folder if where == "disk" else "org/net"
     with pytest.raises(ModelLoadError, match="--trust-remote-code"):
         plan(source)
-    made = planned(source, {"trust_remote_code": True})
+    made = planned(source, PlanOptions(trust_remote_code=True))
     assert [(leaf.path, leaf.info.shape) for leaf in made.leaves] == [
         ("params/a/embedding", (2, 3))
     ]
@@ -360,7 +361,7 @@ def test_a_token_opens_a_private_repository_and_is_never_shown(
     data = (tmp_path / "net.safetensors").read_bytes()
     hub.commit("org/secret", {"model.safetensors": data}, token="hf_12345")
     monkeypatch.setenv("HF_TOKEN", "hf_12345")
-    made = planned("org/secret", {"assume": ["weight=Parameter"]})
+    made = planned("org/secret", PlanOptions(assume=["weight=Parameter"]))
     assert made.checkpoint.read("weight").sum() == 3
     assert "hf_12345" not in repr(made) + str(made.notes)
     hub.repositories["org/secret"].token = "another"

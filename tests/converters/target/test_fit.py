@@ -17,6 +17,7 @@ from converters.checkpoint.reader import TensorInfo
 from converters.errors import MisfitError
 from converters.mapping.file import save_mapping
 from converters.planning import planned
+from converters.request import PlanOptions
 from converters.target.fit import fit_plan
 from converters.target.shapes import target_shapes
 from converters.target.words import words_of
@@ -339,7 +340,7 @@ def test_classes_in_a_whole_module_and_a_mapping_tell_what_names_do_not(tmp_path
     )  # as a port has it
 
     def deep(checkpoint, **how):
-        made = planned(tmp_path / checkpoint, {"target": str(target), **how})
+        made = planned(tmp_path / checkpoint, PlanOptions(target=str(target), **how))
         (leaf,) = (one for one in made.plan.leaves if one.path == "params/deep/kernel")
         return leaf.read(made.checkpoint.read)
 

@@ -15,6 +15,7 @@ from torch import nn
 from converters import convert_to_pytree
 from converters.errors import MisfitError
 from converters.planning import planned
+from converters.request import PlanOptions
 from migrate.parity.ground.errors import ParityError
 from tests.parity.fitting.follow import follow
 from tests.parity.fitting.models import ConvNet, FlaxConvNet, FlaxTower, Tower, images, words
@@ -189,7 +190,9 @@ def test_a_mapping_is_used_again_for_another_checkpoint(tmp_path: Path) -> None:
     follow(Tower(), FlaxTower(), words(), tmp_path)
     torch.manual_seed(2)
     other, flax = Tower(), FlaxTower()
-    assert not planned(other.state_dict(), {"mapping": tmp_path / "mapping.yaml"}).plan.refused
+    assert not planned(
+        other.state_dict(), PlanOptions(mapping=tmp_path / "mapping.yaml")
+    ).plan.refused
     assert independent(other, flax, words()[0], tmp_path, last=False) < 1e-5
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from converters.mapping.leaves import PlannedLeaf
 from migrate.parity.sides.shapes import shapes_in
 
 if TYPE_CHECKING:
-    from converters.planning import PlanOptions
+    from converters.request import PlanOptions
 
 
 def to_torch(module: Any, state: Path, output: Path) -> None:
@@ -32,13 +33,14 @@ def to_flax(
     Returns:
         The notes of the conversion.
     """
-    from converters import convert
+    from converters.conversion import run_conversion
     from converters.mapping.file import save_mapping
     from converters.planning import planned
+    from converters.request import ConversionRequest
 
     if shapes is not None and not _fits(planned(state, options).plan.leaves, shapes):
-        options = {**options, "target": str(shapes)}
-    done = convert(state, output=output, overwrite=True, **options)
+        options = replace(options, target=str(shapes))
+    done = run_conversion(ConversionRequest(state, output, overwrite=True, plan=options))
     save_mapping(done.plan, rules, done.api, overwrite=True)
     return tuple(done.notes)
 

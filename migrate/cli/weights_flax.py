@@ -1,0 +1,139 @@
+"""`migrate weights` of a torch checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from migrate.cli.fitting import by_values, fitted
+from migrate.cli.results import CommandResult, Reporter
+from migrate.cli.show import FINDINGS, FINE
+from migrate.cli.weights_request import ManyHosts, ToFlax
+
+if TYPE_CHECKING:
+    from converters.checkpoint.place import Place
+    from converters.hosts import Process
+    from converters.remote.names import Meant
+
+
+def to_flax(request: ToFlax, reporter: Reporter) -> CommandResult:
+    """Convert a torch checkpoint, or show the plan of that."""
+    from converters.atomic import require_writable
+    from migrate.report.text import fitting
+
+    conversion = request.conversion
+    if request.save_mapping is not None:
+        require_writable(request.save_mapping, overwrite=conversion.overwrite)
+    if request.both_models is not None:
+        checkpoint = _understood(request)
+        _require_free(request, checkpoint)
+        torch, flax = _module(conversion.plan.model, checkpoint.place), conversion.plan.target
+        with fitted(torch, flax, request.both_models, reporter) as found:
+            fit = {"fit": fitting.fit_as_json(found.fit)}
+            if not found.written:
+                return CommandResult(FINDINGS, fitting.not_written(found.fit), fit)
+            result = _converted(_by_mapping(request, found.mapping), reporter)
+            return CommandResult(
+                result.code,
+                (*result.summary, *fitting.fit_summary(found.fit)),
+                {**result.values, **fit},
+            )
+    if request.same_values is not None:
+        checkpoint = _understood(request)
+        _require_free(request, checkpoint)
+        with by_values(checkpoint, request.same_values, reporter) as mapping:
+            return _converted(_by_mapping(request, mapping), reporter)
+    return _converted(request, reporter)
+
+
+def _by_mapping(request: ToFlax, mapping: Path) -> ToFlax:
+    """Return the request with a mapping file that says what the target would."""
+    plan = replace(request.conversion.plan, model=None, target=None, drop=(), mapping=mapping)
+    return replace(request, conversion=replace(request.conversion, plan=plan))
+
+
+def _understood(request: ToFlax) -> Meant:
+    from converters.remote.names import chosen, meant
+
+    found = meant(request.checkpoint)
+    return found if request.file is None else chosen(found, request.file)
+
+
+def _require_free(request: ToFlax, checkpoint: Meant) -> None:
+    """Refuse an output that is there before minutes go into models that are run, or values compared."""
+    from converters.conversion import require_free
+
+    if not request.dry_run:
+        asked = request.conversion
+        require_free(
+            checkpoint,
+            asked.output,
+            asked.format,
+            overwrite=asked.overwrite,
+            shard_bytes=asked.shard_bytes,
+        )
+
+
+def _module(model: str | None, place: Place) -> str | None:
+    """The torch module: what is named, else that of a Hugging Face folder."""
+    if model is not None or not isinstance(place, Path):
+        return model
+    folder = place if place.is_dir() else place.parent
+    return str(folder) if (folder / "config.json").is_file() else None
+
+
+def _converted(request: ToFlax, reporter: Reporter) -> CommandResult:
+    from converters.conversion import run_conversion
+    from converters.hosts import met
+    from converters.mapping.file import save_mapping
+    from converters.optimizer.order import read_order
+    from converters.planning import planned
+    from converters.planning_apart import planned_apart
+    from migrate.report.text import weights as views
+
+    file, conversion = request.save_mapping, request.conversion
+    state = conversion.optimizer
+    if state is not None and isinstance(state.order, str):
+        state = replace(state, order=read_order(state.order))
+    if request.dry_run:
+        made = planned(_understood(request), conversion.plan)
+        if file is not None:
+            save_mapping(made.plan, file, made.api, conversion.overwrite)
+        code = FINDINGS if made.plan.refused else FINE
+        return CommandResult(
+            code,
+            views.plan_summary(made.plan, made.notes),
+            views.plan_as_json(made.plan, made.notes, made.checkpoint.options),
+        )
+    output = conversion.output
+    process = _process(None if output is None else str(output), request.hosts)
+    with met(process, request.hosts.wait, reporter.report) as hosts:
+        done = run_conversion(
+            replace(conversion, checkpoint=_understood(request), optimizer=state),
+            progress=reporter.moved,
+            hosts=hosts,
+            planner=planned if state else planned_apart,
+        )
+    if file is not None and hosts.first:
+        save_mapping(done.plan, file, done.api, conversion.overwrite)
+    # In a log of all hosts the whole table stands once.
+    summary = views.conversion_summary(done) if hosts.first else views.conversion_end(done)
+    return CommandResult(FINE, summary, views.conversion_as_json(done))
+
+
+def _process(output: str | None, hosts: ManyHosts) -> Process:
+    """Which of several processes this is; what is written to a path is never shared without being asked."""
+    from converters.hosts import Process, detected, parse_process
+    from converters.remote.names import is_url
+
+    if hosts.process is not None:
+        return parse_process(hosts.process, hosts.coordinator)
+    found = detected() if hosts.coordinator or (output is not None and is_url(output)) else None
+    if hosts.coordinator is None:
+        return found or Process(0, 1)
+    if found is None:
+        raise click.UsageError("--coordinator is for many hosts: give --process 3/16 too")
+    return parse_process(f"{found.index}/{found.count}", hosts.coordinator)
