@@ -236,6 +236,7 @@ class InTraining(Request[requests.Trained]):
     cotangents: Path
     into: Path
     batches: int
+    drawn: tuple[requests.HostDrawn, ...] = ()
 
 
 @dataclass(frozen=True)
