@@ -305,6 +305,11 @@ def _recordings(
                     others[earlier] = recorded_as_given(module, methods[earlier], why)
     both = forward.both
     refused = [one.modes.refused for one in (both, *others.values()) if one.modes.refused]
+    for name, one in others.items():
+        if one.modes.drawn:
+            refused.append(f"method {name} draws {', '.join(one.modes.drawn)} by Python or numpy")
+        if one.graph.of_mode:
+            refused.append(f"method {name} gives other outputs in training")
     if refused:
         both, others = _without_training(both, others, refused[0])
     return both, forward.options, others
