@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from converters.graph.expression import call, code
-from converters.graph.ir import COMPUTE, Free, Graph
+from converters.graph.ir import COMPUTE, Free, Graph, calls
 from converters.graph.merging.merged import Both, evaluation_alone
 from converters.graph.merging.methods import (
     as_forward,
@@ -384,6 +384,11 @@ def _with_drawn(
     recorded, found = evaluation
     evaluated = plain(found, modules, tensors(recorded) | dict(found.constants))
     names = ", ".join(drawn)
+    called = {one.path for one in calls(graph.root)} - {one.path for one in calls(evaluated.root)}
+    own = [path for path in sorted(called) if any(True for _ in modules[path].parameters())]
+    if own:  # `init` would not make them
+        what = f"training draws {names} by Python or numpy, and then alone calls {own[0]}, which has weights"
+        raise GraphError(what, "")
     try:
         made = merged(graph, evaluated if options.bare is None else options.bare)
     except OptionError as error:

@@ -269,6 +269,21 @@ class _Merge:
             return
         if any(one in self.maybe for one in _given(item)):
             self.maybe |= {one for one in item.outs if one >= 0}
+            self._within(item)
+
+    def _within(self, item: Item) -> None:
+        """Note what is absent within a call: it may be written as part of the one around it."""
+        if not isinstance(item, Call):
+            return
+        self.maybe |= {
+            each.inside
+            for each in item.given
+            if isinstance(each.value, Ref) and each.value.id in self.maybe
+        }
+        for one in item.body:
+            if any(each in self.maybe for each in _given(one)):
+                self.maybe |= {each for each in one.outs if each >= 0}
+                self._within(one)
 
     def _drops(self, item: Item) -> bool:
         """Whether an item is a dropout: what it gives stands for what it is given."""

@@ -22,16 +22,12 @@ def mask_of(shape: tuple[int, int], share: float) -> np.ndarray:
 class Augment(nn.Module):
     """Places that are masked, and features, as SpecAugment does."""
 
-    def __init__(self, masked: Tensor) -> None:
-        super().__init__()
-        self.masked = nn.Parameter(masked)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, masked: Tensor) -> Tensor:
         if not self.training:
             return x
         batch, length, width = x.shape
         places = torch.tensor(mask_of((batch, length), 0.5), device=x.device, dtype=torch.bool)
-        x[places] = self.masked.to(x.dtype)
+        x[places] = masked.to(x.dtype)
         features = torch.from_numpy(mask_of((batch, width), 0.3))
         return x.masked_fill(features[:, None], 0)
 
@@ -42,12 +38,13 @@ class Speech(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Linear(5, 8)
-        self.augment = Augment(torch.linspace(-1, 1, 8))
+        self.masked = nn.Parameter(torch.linspace(-1, 1, 8))
+        self.augment = Augment()
         self.drop = nn.Dropout(0.2)
         self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.drop(self.augment(self.embed(x)))
+        x = self.drop(self.augment(self.embed(x), self.masked))
         for layer in self.layers:
             if not self.training or torch.rand([]) >= 0.1:
                 x = x + torch.tanh(layer(x))
@@ -66,6 +63,21 @@ class Masked(nn.Module):
         if padding is not None:
             x = x * padding[:, :, None]
         return x.cumsum(1)
+
+
+class Projected(nn.Module):
+    """Numbers that go through a layer which evaluation does not call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.more = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.fc(x)
+        if self.training:
+            shift = torch.tensor(np.random.randn(x.shape[0], 4), dtype=torch.float32)
+            x = x + self.more(shift)
+        return x
 
 
 class Inline(nn.Module):

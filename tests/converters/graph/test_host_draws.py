@@ -122,6 +122,11 @@ def test_what_is_no_tensor_of_one_shape_is_refused(make: Callable[[], torch.nn.M
     assert not written.drawn
 
 
+def test_a_layer_that_evaluation_does_not_call_is_refused() -> None:
+    written = port(host_drawn.Projected().eval(), {"x": real(2, 4)})
+    assert "then alone calls more, which has weights" in written.refused
+
+
 def test_the_generators_are_as_they_were() -> None:
     before = random.getstate(), str(np.random.get_state())
     functions = np.random.choice, random.random, torch.from_numpy
