@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from converters.host_draws import Place, replayed
@@ -54,7 +55,7 @@ def in_training(
             of_host, named = _of_host(drawn, where, settings)
             every = (given | named).items()
             floating = {n: t.requires_grad_() for n, t in every if t.is_floating_point()}
-            with replayed(model, of_host):
+            with replayed(model, of_host), _AlreadyRequired():
                 outputs = dict(torch_call.call(model, model, given, runner.shown))
             of_both = {
                 path: one
@@ -113,6 +114,21 @@ def _restore(model: torch.nn.Module, buffers: dict[str, torch.Tensor]) -> None:
     with torch.no_grad():
         for name, one in model.named_buffers():
             one.copy_(buffers[name])
+
+
+class _AlreadyRequired(TorchFunctionMode):
+    """Lets a model ask for a gradient that what it is given has already, as torch's checkpoints have it do.
+
+    In training its inputs are no leaves here: their gradients are compared.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == _REQUIRE and args[1] and args[0].requires_grad:
+            return None
+        return func(*args, **(kwargs or {}))
+
+
+_REQUIRE = torch.Tensor.requires_grad.__set__
 
 
 class _Listed(TorchDispatchMode):
