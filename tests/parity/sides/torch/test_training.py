@@ -268,7 +268,7 @@ def test_statistics_are_those_that_training_changes(tmp_path: Path) -> None:
 
 
 class Checkpointed(nn.Module):
-    """A model that asks for the gradient of what it is given, as transformers' speech models do in training."""
+    """A model that asks for the gradient of what it is given, as speech models do in training."""
 
     def __init__(self) -> None:
         super().__init__()
