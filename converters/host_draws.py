@@ -34,6 +34,8 @@ DRAWN = "tpu_migrate.drawn_by_host.default"
 _RUNS = 4  # in which what is drawn differs, but for one case in many
 _NOT_TENSORS = "it draws random numbers by Python or numpy that are no tensors of one shape"
 _DRAWING = (np.random.mtrand._rand, random._inst)
+# What may stand between the original and a mode that sees what it calls.
+_WATCHING = f"{Path(__file__).parents[1] / 'migrate'}/"
 _STATES = ("seed", "setstate", "getstate", "set_state", "get_state", "get_bit_generator")
 
 
@@ -121,10 +123,24 @@ def host_states() -> Any:
 
 @contextmanager
 def replayed(module: torch.nn.Module, values: Mapping[Place, torch.Tensor]) -> Iterator[None]:
-    """Give a model these tensors in place of those that it makes of numbers of Python and numpy."""
-    mode = _Creations(lambda place, make: values[place] if place in values else make())
+    """Give a model these tensors in place of those that it makes of numbers of Python and numpy.
+
+    Raises:
+        DrawError: the model was not seen to make one of them.
+    """
+    used: set[Place] = set()
+
+    def replace(place: Place, make: Make) -> torch.Tensor:
+        if place not in values:
+            return make()
+        used.add(place)
+        return values[place]
+
+    mode = _Creations(replace)
     with _each_pass(module, mode.restart), mode:
         yield
+    for file, line, _ in values.keys() - used:
+        raise DrawError(f"what {Path(file).name}:{line} draws was not replaced")
 
 
 @contextmanager
@@ -221,7 +237,7 @@ class _Creations(TorchFunctionMode):
         return make()
 
     def _placed(self, make: Make) -> torch.Tensor:
-        frame = frame_of_original()
+        frame = frame_of_original(_WATCHING)
         line = (frame.filename, frame.lineno or 0) if frame is not None else ("", 0)
         self._count[line] += 1
         return self._replace((*line, self._count[line] - 1), make)

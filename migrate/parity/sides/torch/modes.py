@@ -55,7 +55,7 @@ def in_training(
             of_host, named = _of_host(drawn, where, settings)
             every = (given | named).items()
             floating = {n: t.requires_grad_() for n, t in every if t.is_floating_point()}
-            with replayed(model, of_host), _AlreadyRequired():
+            with _AlreadyRequired(), replayed(model, of_host):
                 outputs = dict(torch_call.call(model, model, given, runner.shown))
             of_both = {
                 path: one
