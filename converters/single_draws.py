@@ -106,6 +106,11 @@ def _drawn(decisions: Decisions) -> _Draw:
     return made
 
 
+def is_decision(value: Any) -> bool:
+    """Whether a value is a single number that decides whether a layer runs."""
+    return isinstance(value, _Draw)
+
+
 @contextmanager
 def draws_compared(decisions: Decisions | None = None) -> Iterator[Decisions]:
     """Decide what single random numbers decide; with none that are given, all layers are kept.
@@ -117,9 +122,11 @@ def draws_compared(decisions: Decisions | None = None) -> Iterator[Decisions]:
     numpy_uniform, numpy_rand = np.random.uniform, np.random.rand
 
     def one(first: Any, *between: Any) -> Any:
-        return lambda *args, **named: (
-            _drawn(decisions) if args in between and not named else first(*args, **named)
-        )
+        def draw(*args: Any, **named: Any) -> Any:
+            return _drawn(decisions) if args in between and not named else first(*args, **named)
+
+        draw.__self__ = getattr(first, "__self__", None)  # type: ignore[attr-defined]  # who draws
+        return draw
 
     random.uniform, random.random = one(uniform, (0, 1)), one(drawn, ())
     np.random.uniform, np.random.rand = one(numpy_uniform, (0, 1), ()), one(numpy_rand, ())

@@ -216,6 +216,7 @@ class Graph:
         optional: names of inputs that a caller may leave out.
         maybe: numbers of tensors that are None where an input is left out.
         otherwise: numbers of tensors that are needed only where one is.
+        of_mode: names of outputs that only one mode gives → whether it is training.
         methods: further methods of the model. The call of the n-th is in the body of `root`, as a call of
             the model with the number n (from 1).
     """
@@ -230,6 +231,7 @@ class Graph:
     optional: tuple[str, ...] = ()
     maybe: frozenset[int] = frozenset()
     otherwise: frozenset[int] = frozenset()
+    of_mode: Mapping[str, bool] = field(default_factory=dict)
     methods: tuple[Entry, ...] = ()
 
     def entry(self, number: int) -> Entry:

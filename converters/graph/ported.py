@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from converters.graph.expression import call, code
-from converters.graph.ir import COMPUTE, Free, Graph
+from converters.graph.ir import COMPUTE, Free, Graph, calls
 from converters.graph.merging.merged import Both, evaluation_alone
 from converters.graph.merging.methods import (
     as_forward,
@@ -23,7 +23,7 @@ from converters.graph.merging.methods import (
     own_constants,
     require_method,
 )
-from converters.graph.merging.options import OptionError, merged
+from converters.graph.merging.options import OptionError, merged, outcome, restricted
 from converters.graph.merging.recorded import Options, recorded_as_given, tensors
 from converters.graph.merging.recorded import recorded as recorded_with_options
 from converters.graph.merging.results import with_same_results
@@ -37,7 +37,8 @@ from converters.graph.writing.draft import Drafter, Missing
 from converters.graph.writing.initial import copied_starts
 from converters.graph.writing.model import Class, Limits, Model
 from converters.graph.writing.patterns import plain, pruned
-from converters.graph.writing.training import refusal
+from converters.graph.writing.training import MODE, refusal
+from converters.host_draws import HostDraw
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class Port:
         draws: whether it draws random numbers in training: it needs `rngs={"dropout": key}` then.
         statistics: whether it updates statistics in training: `mutable=["batch_stats"]`.
         refused: why training is not in it, with a line of the original; "" where it is.
+        drawn: inputs that training needs, which the original draws by Python or numpy.
         constants: arrays that go into the file of weights beside them, by path ("buffers/…").
         settings: the values of the configuration, by name.
         sources: name in the configuration → what the original calls it, and paths of modules that have it.
@@ -126,6 +128,7 @@ class Port:
     refused: str = ""
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     streams: tuple[str, ...] = ()
+    drawn: tuple[HostDraw, ...] = ()
     same_dtype: str = ""
     own_gradients: tuple[str, ...] = ()
     stages: Mapping[str, str] = field(default_factory=dict)
@@ -195,6 +198,9 @@ def port(
     recorded, found = both.recorded, both.graph
     bounds = options.bounds if options.names else recorded.bounds
     _refuse_training(model.classes[-1], both.modes.refused)
+    drawn = tuple(one for one in both.drawn.draws if one.name in both.modes.drawn)
+    if drawn or graph.of_mode:
+        model.classes[-1].told = True
     name = model.classes[-1].name
     config = f"{name.removesuffix('Model')}Config"
     title = f"{name} in Flax, ported from {_where(module)}."
@@ -208,6 +214,7 @@ def port(
                 demands = _demands(_fixed(of), of.bounds, own, {})
             elif called == "__call__":
                 demands = _demands(graph.fixed, bounds, limits, options.needs)
+                demands = [*map(_demand_drawn, drawn), *demands]
             else:
                 continue
             with_demands = replace(method, body=[*demands, *method.body])
@@ -232,6 +239,7 @@ def port(
         notes=(
             *recorded.notes,
             *_dtypes_note(recorded),
+            *_of_mode_notes(graph),
             *copied_starts(starts or {}, drafter.first),
             *map(_own_gradient, recorded.own_gradients),
             *_left_note(module, others),
@@ -239,7 +247,8 @@ def port(
         ),
         missing=missing,
         origin=_origin(model),
-        trains=drafter.training.any,
+        trains=drafter.training.any or bool(graph.of_mode),
+        drawn=drawn,
         draws=bool(drafter.training.drawing),
         statistics=bool(both.modes.statistics),
         refused=both.modes.refused,
@@ -296,6 +305,11 @@ def _recordings(
                     others[earlier] = recorded_as_given(module, methods[earlier], why)
     both = forward.both
     refused = [one.modes.refused for one in (both, *others.values()) if one.modes.refused]
+    for name, one in others.items():
+        if one.modes.drawn:
+            refused.append(f"method {name} draws {', '.join(one.modes.drawn)} by Python or numpy")
+        if one.graph.of_mode:
+            refused.append(f"method {name} gives other outputs in training")
     if refused:
         both, others = _without_training(both, others, refused[0])
     return both, forward.options, others
@@ -323,7 +337,11 @@ def _written(
     constants = tensors(both.recorded) | dict(both.graph.constants)
     modules = dict(module.named_modules(remove_duplicate=False))
     graph = plain(both.graph, modules, constants)
-    if options.bare is not None:
+    drawn = both.modes.drawn
+    if drawn and both.evaluation is not None:
+        graph = _with_drawn(graph, both.evaluation, modules, options, drawn)
+        constants |= graph.constants
+    elif options.bare is not None:
         try:
             graph = merged(graph, options.bare)
         except OptionError as error:
@@ -349,6 +367,56 @@ def _written(
         if layer is None or not layer.trains:
             raise GraphError(f"{path} keeps statistics, and is no layer of its own", "report it")
     return graph, drafter, model
+
+
+def _with_drawn(
+    graph: Graph,
+    evaluation: tuple[Trace, Graph],
+    modules: Mapping[str, torch.nn.Module],
+    options: Options,
+    drawn: Sequence[str],
+) -> Graph:
+    """The graph of training, where what the original draws by Python or numpy may be left out: in evaluation.
+
+    Raises:
+        GraphError: without them it is not the graph of evaluation.
+    """
+    recorded, found = evaluation
+    evaluated = plain(found, modules, tensors(recorded) | dict(found.constants))
+    names = ", ".join(drawn)
+    called = {one.path for one in calls(graph.root)} - {one.path for one in calls(evaluated.root)}
+    own = [path for path in sorted(called) if any(True for _ in modules[path].parameters())]
+    if own:  # `init` would not make them
+        what = f"training draws {names} by Python or numpy, and then alone calls {own[0]}, which has weights"
+        raise GraphError(what, "")
+    try:
+        made = merged(graph, evaluated if options.bare is None else options.bare)
+    except OptionError as error:
+        raise GraphError(f"training draws {names} by Python or numpy: {error}", "") from None
+    made = replace(made, root=pruned(made.root, made.outputs))
+    wanted = {(*options.names, *drawn): graph, options.names: evaluated}
+    if options.bare is not None:
+        wanted[()] = options.bare
+    for some, whole in wanted.items():
+        if outcome(restricted(made, some)) != outcome(whole):
+            raise GraphError(
+                f"training draws {names} by Python or numpy, and without them it is not evaluation",
+                "",
+            )
+    return made
+
+
+def _of_mode_notes(graph: Graph) -> list[str]:
+    """The outputs that one mode alone gives, a line for each mode."""
+    notes = []
+    for training, gives, lacks in (
+        (False, "evaluation", "training"),
+        (True, "training", "evaluation"),
+    ):
+        names = [name for name, of in graph.of_mode.items() if of is training]
+        if names:
+            notes.append(f"the original gives {', '.join(names)} in {gives} only: None in {lacks}")
+    return notes
 
 
 def _left_note(module: torch.nn.Module, others: Mapping[str, Both]) -> list[str]:
@@ -403,6 +471,13 @@ def _demands(
         for name, other in needs.items()
     ]
     return [*refused, *(ast.Expr(one) for one in (*values, *checks))]
+
+
+def _demand_drawn(drawn: HostDraw) -> ast.stmt:
+    """A check of the model: training needs what the original draws itself."""
+    text = f"training needs {drawn.name}: see README.md"
+    test = code(f"not {MODE} and {drawn.name} is None")
+    return ast.If(test, [ast.Raise(call("ValueError", text), None)], [])
 
 
 def _refuse_training(cls: Class, reason: str) -> None:

@@ -14,6 +14,7 @@ from converters.errors import ConversionError
 from migrate.parity.compare import compare_sides
 from migrate.parity.ground.errors import NoGradientsError, ParityError
 from migrate.parity.ground.options import Options, SideOptions
+from migrate.parity.ground.requests import HostDrawn
 from migrate.parity.ground.results import Parity
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet, write_inputs
@@ -165,6 +166,7 @@ def proven(
     timeout: float,
     progress: Callable[[str], None],
     method: str = "",
+    drawn: tuple[HostDrawn, ...] = (),
 ) -> tuple[Case, ...]:
     """Compare the original with the folder, each in a process of its own.
 
@@ -179,6 +181,7 @@ def proven(
         timeout: seconds for one request to a side.
         progress: told what is being done.
         method: which is compared in place of the forward; "": the forward.
+        drawn: what takes the place of what the original draws by Python or numpy in training.
     """
     original = replace(original, method=method)
     port = Target("port", str(folder), f"port:{shown}", method=method)
@@ -213,6 +216,7 @@ def proven(
                 layers=case.layers,
                 gradients=case.gradients,
                 modes=case.modes,
+                drawn=drawn,
             )
             shapes = described(case.inputs[0])
             try:

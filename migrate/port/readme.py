@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from migrate.counts import many
@@ -139,12 +139,17 @@ def _use(name: str, port: Any, weights: bool) -> str:
 
 def _given(port: Any) -> str:
     """The arguments of a call: what may be left out is."""
-    return ", ".join(f"{one.name}={one.name}" for one in port.inputs if not one.optional)
+    return _arguments([one.name for one in port.inputs if not one.optional])
+
+
+def _arguments(names: Sequence[str]) -> str:
+    return ", ".join(f"{name}={name}" for name in names)
 
 
 def _masks(port: Any) -> str:
     """What the inputs do that may be left out, and which of the original's the port does not take."""
-    optional = [one for one in port.inputs if one.optional]
+    drawn = {one.name for one in port.drawn}
+    optional = [one for one in port.inputs if one.optional and one.name not in drawn]
     lines = []
     for one in optional:
         of_tokens = len(one.shape) == 2 and one.dtype.startswith(("int", "bool"))
@@ -205,7 +210,8 @@ def _training(port: Any) -> str:
         )
     if not port.trains:
         return ""
-    given = _given(port)
+    spared = [one.name for one in port.drawn]
+    given = ", ".join(filter(None, [_given(port), _arguments(spared)]))
     lines = ["## Training", "", "```python"]
     mutable = ", mutable=['batch_stats']" if port.statistics else ""
     outputs = "outputs, updates" if port.statistics else "outputs"
@@ -213,7 +219,17 @@ def _training(port: Any) -> str:
     call = f"model.apply(variables, {given}, deterministic=False{rngs}{mutable})"
     lines += [f"{outputs} = {call}".replace("'", '"')]
     lines += ["variables = {**variables, **updates}"] if port.statistics else []
-    return "\n".join([*lines, "```"])
+    lines += ["```"]
+    for one in port.drawn:
+        place = f"{PurePath(one.place[0]).name}:{one.place[1]}"
+        lines += ["", _DRAWN.format(name=one.name, place=place)]
+    return "\n".join(lines)
+
+
+_DRAWN = (
+    "The original draws `{name}` itself in training, by Python or numpy ({place}); the port is given it: "
+    "draw it for each batch, as the original does. Training without it is refused."
+)
 
 
 def _list(title: str, lines: Sequence[str], none: str) -> str:

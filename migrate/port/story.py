@@ -11,10 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from converters.copied import copied
 from converters.graph.writing.model import Limits
 from converters.installing import how_to_install, is_installed
 from migrate.parity.ground.errors import ParityError
+from migrate.parity.ground.requests import HostDrawn
 from migrate.parity.inputs.set import InputSet, write_inputs
 from migrate.port import initialisation
 from migrate.port.compiler import compiled, has_compiler
@@ -188,6 +191,7 @@ def port_model(
                     SEED,
                     options.timeout,
                     progress,
+                    drawn=_drawn(made, work),
                 )
                 runs = not any(case.error for case in cases)  # else it does not run here either
                 for method in made.methods if runs else ():
@@ -468,6 +472,16 @@ def _in_bfloat16(
         f"(rounded_once, DenseRoundedOnce): else its error would be {times:.1f} times the original's"
     )
     return replace(exact, notes=(*exact.notes, note)), again
+
+
+def _drawn(made: Any, work: Path) -> tuple[HostDrawn, ...]:
+    """What the original drew by Python or numpy in training when it was recorded, for both sides."""
+    found = []
+    for one in made.drawn:
+        file = work / f"drawn-{one.name}.npy"
+        np.save(file, one.value.numpy())
+        found.append(HostDrawn(one.name, one.place, file))
+    return tuple(found)
 
 
 def _require_python(file: str, text: str) -> None:

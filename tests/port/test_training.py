@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from migrate.cli import commands
 from migrate.parity.ground.requests import Draw
 from migrate.parity.tasks.modes import _dropouts
-from tests.converters.graph import trained
+from tests.converters.graph import host_drawn, trained
 
 ORIGINAL = (Draw(0.1, 1000), Draw(0.3, 50), Draw(-1.0, 8))
 
@@ -57,12 +57,15 @@ def test_what_differs_is_found(port: tuple[Draw, ...], name: str) -> None:
         ("Labelled", ["ids=int64[2,5]<11", "labels=int64[2,5]<11"]),
         ("Frozen", ["x=float32[2,3,9,8]"]),
         ("Stacks", ["x=float32[2,4]"]),
+        ("Memory", ["x=float32[2,5,4]"]),
+        ("Speech", ["x=float32[2,7,5]"]),
     ],
 )
 def test_training_is_part_of_the_proof(
     model: str, inputs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copy(trained.__file__, tmp_path / "net.py")
+    of_host = hasattr(host_drawn, model)
+    shutil.copy((host_drawn if of_host else trained).__file__, tmp_path / "net.py")
     monkeypatch.chdir(tmp_path)
     given = [word for one in inputs for word in ("--inputs", one)]
     words = ["port", f"net.py:{model}", *given, "-o", "ported", "--json"]
@@ -72,7 +75,9 @@ def test_training_is_part_of_the_proof(
     assert proof["training mode"]["verdict"] == "match"
     assert proof["gradients"]["verdict"] == "match"
     folder = tmp_path / "ported" / model.lower()
-    assert "deterministic=False" in (folder / "README.md").read_text()
+    readme = (folder / "README.md").read_text()
+    assert "deterministic=False" in readme
+    assert ("places=places" in readme) == of_host
     assert ("def trainable(" in (folder / "__init__.py").read_text()) == (model == "Frozen")
 
 

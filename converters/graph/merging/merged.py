@@ -15,12 +15,14 @@ from converters.graph.draws import ATTENTION, Modes, is_dropout, is_recurrent
 from converters.graph.ir import Call, Free, Graph, Held, Op, Ref, calls
 from converters.graph.merging.dropouts import with_dropouts
 from converters.graph.merging.left_out import LeftOutError, with_layers_left_out
+from converters.graph.merging.options import OptionError, with_outputs_of_both
 from converters.graph.recording.detours import CHECK, FINITE
 from converters.graph.recording.group import group
 from converters.graph.recording.masks import broadcast_masks
 from converters.graph.recording.modes import compare_modes, training
 from converters.graph.recording.trace import GraphError, Trace, trace
 from converters.graph.writing.patterns import pruned
+from converters.host_draws import HostDraws
 from converters.single_draws import Decisions, DrawError
 
 # Operators that draw random numbers.
@@ -33,12 +35,20 @@ _DRAWS = (
 
 @dataclass(frozen=True)
 class Both:
-    """A recording of both modes: with its graph, and what is known of training; that of evaluation beside."""
+    """A recording of both modes: with its graph, and what is known of training.
+
+    Attributes:
+        recorded, graph: of both modes.
+        modes: what is known of training.
+        evaluation: the recording of evaluation alone, where training is another.
+        drawn: what the original draws in training by Python or numpy.
+    """
 
     recorded: Trace
     graph: Graph
     modes: Modes = field(default_factory=Modes)
     evaluation: tuple[Trace, Graph] | None = None
+    drawn: HostDraws = field(default_factory=HostDraws)
 
 
 class _ApartError(Exception):
@@ -76,7 +86,8 @@ def both_modes(
             return Both(recorded, graph)
         same = recorded.same_dtype
         decisions = Decisions()
-        with training(module, inputs, decisions) as statistics, broadcast_masks():
+        drawn = modes.drawn
+        with training(module, inputs, decisions, drawn) as statistics, broadcast_masks():
             trained = trace(module, inputs, as_it_is=True, masks=masks, same_dtype=same)
         if trained.decomposed and not recorded.decomposed:
             with broadcast_masks():
@@ -84,17 +95,23 @@ def both_modes(
             graph = group(recorded)
         modules = dict(module.named_modules(remove_duplicate=False))
         found = with_dropouts(group(trained), modules)
-        _demand_same(_without_dropouts(found), graph)
+        names = {name for name, _ in found.inputs}
+        hosts = tuple(name for name in drawn.names if name in names)
+        alike = _has_same_outputs(found, graph)
+        if alike and not hosts:  # with them the graphs are merged once they are simple
+            _demand_same(_without_dropouts(found), graph)
         if decisions.rates:
 
             def without(turn: int) -> Graph:
                 how: dict[str, Any] = {"decomposed": trained.decomposed, "same_dtype": same}
-                with training(module, inputs, Decisions(turn)), broadcast_masks():
+                with training(module, inputs, Decisions(turn), drawn), broadcast_masks():
                     lacking = trace(module, inputs, as_it_is=True, masks=masks, **how)
                 return _bare(with_dropouts(group(lacking), modules))
 
             found = with_layers_left_out(_bare(found), decisions.rates, without)
-    except (DrawError, LeftOutError, _ApartError, GraphError) as error:
+        if not alike and not hosts:
+            found = with_outputs_of_both(found, graph)
+    except (DrawError, LeftOutError, OptionError, _ApartError, GraphError) as error:
         what = error.what if isinstance(error, GraphError) else str(error)
         return Both(recorded, graph, Modes(refused=what))
     except Exception as error:  # whatever the original raises in training
@@ -102,7 +119,14 @@ def both_modes(
         return Both(recorded, graph, Modes(refused=f"it does not run in training ({what})"))
     more = [note for note in trained.notes if note.startswith((CHECK, FINITE))]
     trained = replace(trained, notes=tuple(dict.fromkeys((*recorded.notes, *more))))
-    return Both(trained, found, Modes(frozenset(statistics)), (recorded, graph))
+    known = Modes(frozenset(statistics), hosts)
+    return Both(trained, found, known, (recorded, graph), modes.drawn)
+
+
+def _has_same_outputs(first: Graph, second: Graph) -> bool:
+    """Whether graphs give outputs of the same names, or outputs without names."""
+    named = isinstance(first.outputs, Mapping) and isinstance(second.outputs, Mapping)
+    return not named or first.outputs.keys() == second.outputs.keys()
 
 
 def _bare(graph: Graph) -> Graph:

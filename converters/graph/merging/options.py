@@ -16,7 +16,7 @@ import sympy
 import torch
 
 from converters.graph.choices import CHOICE
-from converters.graph.draws import ATTENTION, is_dropout, is_recurrent
+from converters.graph.draws import ATTENTION, is_dropout, is_recurrent, kept_layers
 from converters.graph.ir import (
     Call,
     Fact,
@@ -35,6 +35,22 @@ from converters.graph.ir import (
 
 class OptionError(Exception):
     """The recordings with and without an input cannot be one source."""
+
+
+def with_outputs_of_both(trained: Graph, evaluated: Graph) -> Graph:
+    """The graph of training with the outputs, by name, that evaluation alone gives.
+
+    Raises:
+        OptionError: the graphs differ in more than dropouts and outputs.
+    """
+    names = {*trained.outputs, *evaluated.outputs}
+    of_mode = {
+        name: name in trained.outputs
+        for name in sorted(names)
+        if (name in trained.outputs) != (name in evaluated.outputs)
+    }
+    made = _Merge(trained, evaluated, of_mode).run()
+    return replace(made, of_mode=of_mode, otherwise=frozenset())
 
 
 def merged(full: Graph, bare: Graph) -> Graph:
@@ -56,8 +72,9 @@ class _Scope:
 
 
 class _Merge:
-    def __init__(self, full: Graph, bare: Graph) -> None:
+    def __init__(self, full: Graph, bare: Graph, of_mode: Mapping[str, bool] | None = None) -> None:
         self.full, self.bare = full, bare
+        self.of_mode = of_mode or {}
         self.facts = dict(full.facts)
         self.constants = dict(full.constants)
         self.count = max((*full.facts, *bare.facts, 0)) + 1
@@ -66,6 +83,7 @@ class _Merge:
         # What a dropout gives → what it is given, and the other way round.
         self.before: dict[int, Ref] = {}
         self.after: dict[int, Ref] = {}
+        self.layers = kept_layers(full)
         # Numbers of values that are absent without the inputs, and of those needed only then.
         self.maybe: set[int] = set()
         self.otherwise: set[int] = set()
@@ -89,7 +107,7 @@ class _Merge:
                     size = side.expression if isinstance(side, Free) else sympy.Integer(side)
                     self.symbols.setdefault(other.expression, size)
         root, scope = self._body(self.full.root, self.bare.root)
-        outputs = self._value(scope, self.full.outputs, self.bare.outputs)
+        outputs = self._outputs(scope)
         optional = tuple(name for name, _ in self.full.inputs if name not in given)
         return replace(
             self.full,
@@ -101,6 +119,21 @@ class _Merge:
             maybe=frozenset(self.maybe),
             otherwise=frozenset(self.otherwise),
         )
+
+    def _outputs(self, scope: _Scope) -> Any:
+        """The outputs; those that one of the recordings lacks are the other's."""
+        full, bare = self.full.outputs, self.bare.outputs
+        if not self.of_mode:
+            return self._value(scope, full, bare)
+        given = [*full, *(name for name in bare if name not in full)]
+        return {
+            name: self._value(scope, full[name], bare[name])
+            if name in full and name in bare
+            else full[name]
+            if name in full
+            else self._converted(bare[name])
+            for name in given
+        }
 
     # Calls.
 
@@ -226,16 +259,38 @@ class _Merge:
 
     def _with(self, scope: _Scope, item: Item) -> None:
         """An item that only the recording with the inputs has."""
+        if isinstance(item, Op) and item.single and item.outs[0] in self.layers:
+            kept, layer, other = item.arguments
+            for (one, _), choice in scope.choices.items():
+                other = choice if one == other else other
+            item = replace(item, arguments=(kept, layer, other))
         scope.items.append(item)
         if self._drops(item):
             return
         if any(one in self.maybe for one in _given(item)):
             self.maybe |= {one for one in item.outs if one >= 0}
+            self._within(item)
+
+    def _within(self, item: Item) -> None:
+        """Note what is absent within a call: it may be written as part of the one around it."""
+        if not isinstance(item, Call):
+            return
+        self.maybe |= {
+            each.inside
+            for each in item.given
+            if isinstance(each.value, Ref) and each.value.id in self.maybe
+        }
+        for one in item.body:
+            if any(each in self.maybe for each in _given(one)):
+                self.maybe |= {each for each in one.outs if each >= 0}
+                self._within(one)
 
     def _drops(self, item: Item) -> bool:
         """Whether an item is a dropout: what it gives stands for what it is given."""
         if is_dropout(item):
             return self._stands(item.arguments[0], item.outs[0])
+        if isinstance(item, Op) and item.single and item.outs[0] in self.layers:
+            return self._stands(self.layers[item.outs[0]], item.outs[0])
         if not isinstance(item, Call) or not item.body or not all(map(_is_dropout, item.body)):
             return False
         if not all(self._stands(each.value, each.inside) for each in item.given):
@@ -544,6 +599,7 @@ class _Outcome:
         self.hashes: dict[int, int] = {number: hash(name) for name, number in graph.inputs}
         # An attention repeats a mask by itself.
         self.repeated: dict[int, Op] = {}
+        self.layers = kept_layers(graph)
         self._call(graph.root)
 
     def _call(self, one: Call) -> None:
@@ -555,6 +611,8 @@ class _Outcome:
                 self._call(item)
             elif is_dropout(item):
                 self.hashes[item.outs[0]] = self._number(item.arguments[0])
+            elif isinstance(item, Op) and item.outs[0] in self.layers:
+                self.hashes[item.outs[0]] = self._number(self.layers[item.outs[0]])
             elif isinstance(item, Op):
                 arguments = _arguments(item)
                 mask = arguments.get("attn_mask")

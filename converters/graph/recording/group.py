@@ -35,6 +35,7 @@ from converters.graph.recording.nodes import frames_of, name_of, needed
 from converters.graph.recording.shared import first_names, first_paths
 from converters.graph.recording.simplify import same_as
 from converters.graph.recording.trace import MARK, GraphError, Leaf, Trace
+from converters.host_draws import DRAWN
 
 # An operator that is the tensor itself without its gradient.
 STOP = "aten.detach.default"
@@ -168,6 +169,9 @@ class _Group:
         if name == "_operator.getitem":
             source = self.values[node.args[0]]
             self.values[node] = source[node.args[1]]
+            return
+        if name == DRAWN:
+            self.inputs.append((str(node.args[1]), self._new(node)))
             return
         at = self._open(node, root)
         arguments = tuple(self._argument(one, at) for one in node.args)

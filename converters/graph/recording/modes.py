@@ -6,7 +6,7 @@ import random
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from converters.graph.recording.state import State
 from converters.graph.recording.trace import plain
+from converters.host_draws import HostDraws, host_draws, host_states, recorded_draws
 from converters.single_draws import Decisions, DrawError, draws_compared
 from converters.slow_paths import slow_paths
 
@@ -34,22 +35,28 @@ class Comparison:
         otherwise: whether training computes something else than evaluation.
         changes: what training alone changes in the model, for the calls to come; "" if nothing.
         notes: what evaluation changes in it.
+        drawn: what Python or numpy draws in training.
     """
 
     otherwise: bool
     changes: str = ""
     notes: tuple[str, ...] = ()
+    drawn: HostDraws = field(default_factory=HostDraws)
 
 
 def compare_modes(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Comparison:
     """Run a model once in each mode, eagerly, and compare the operators, the outputs, and what it keeps.
 
     Raises:
-        DrawError: a branch of Python rests on a random number, or one is drawn by Python or numpy.
+        DrawError: a branch of Python rests on a random number, or one is drawn by Python or numpy that is no
+            tensor, or in evaluation.
     """
     with preserved(module):
         module.train()
-        trained, outputs, decides, kept = _ran_from(module, inputs)
+        with preserved(module):
+            drawn = host_draws(module, inputs)
+        with recorded_draws(module, drawn):
+            trained, outputs, decides, kept = _ran_from(module, inputs)
         module.eval()
         evaluated, expected, _, always = _ran_from(module, inputs)
     statistics = {
@@ -61,9 +68,10 @@ def compare_modes(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -
     paths = [path for path in kept if path not in always and path not in statistics]
     notes = (f"{', '.join(_shown(always))}: {STATE}",) if always else ()
     return Comparison(
-        decides or trained != evaluated or not all(map(_equal, outputs, expected)),
+        decides or trained != evaluated or not _all_equal(outputs, expected),
         ", ".join(_shown({path: kept[path] for path in paths})),
         notes,
+        drawn,
     )
 
 
@@ -91,10 +99,14 @@ def _ran_from(
         torch.set_rng_state(drawn)
         with state:
             _, later, _ = _ran(module, inputs)
-        if not all(map(_equal, outputs, later)):
+        if not _all_equal(outputs, later):
             changed = others
     state.put_back()
     return operators, outputs, decides, {path: state.lines.get(path, "") for path in changed}
+
+
+def _all_equal(outputs: list[Any], expected: list[Any]) -> bool:
+    return len(outputs) == len(expected) and all(map(_equal, outputs, expected))
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -107,7 +119,7 @@ def _ran(
     module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]
 ) -> tuple[list[str], list[Any], bool]:
     """The operators that a model runs, its outputs, and whether it leaves out layers by chance."""
-    before = random.getstate(), _numpy_state()
+    before = host_states()
     with (
         slow_paths(),
         torch.no_grad(),
@@ -117,13 +129,9 @@ def _ran(
     ):
         warnings.simplefilter("ignore")
         outputs = pytree.tree_leaves(plain(module(**inputs)))
-    if (random.getstate(), _numpy_state()) != before:
+    if host_states() != before:
         raise DrawError("it draws random numbers by Python or numpy, which no recording has")
     return seen.names, outputs, bool(decisions.rates)
-
-
-def _numpy_state() -> Any:
-    return str(np.random.get_state())
 
 
 class _Listed(TorchDispatchMode):
@@ -160,7 +168,10 @@ def preserved(module: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def training(
-    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], decisions: Decisions
+    module: torch.nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    decisions: Decisions,
+    drawn: HostDraws = HostDraws(),  # noqa: B008 (frozen)
 ) -> Iterator[set[str]]:
     """A model in training, its batch normalisations as they are in evaluation; gives the paths of these.
 
@@ -170,6 +181,7 @@ def training(
         module: the model.
         inputs: what it is called with.
         decisions: which layers are left out by chance; afterwards those of the last forward pass.
+        drawn: what Python or numpy draws, which becomes operators of a recording.
     """
     with preserved(module):
         module.train()
@@ -180,6 +192,7 @@ def training(
             begin = module.register_forward_pre_hook(lambda *_: decisions.restart())
             stack.callback(begin.remove)
             stack.enter_context(draws_compared(decisions))
+            stack.enter_context(recorded_draws(module, drawn))
             yield statistics
 
 

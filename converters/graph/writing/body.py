@@ -67,7 +67,7 @@ from converters.graph.writing.statements import (
     targets,
     unturned,
 )
-from converters.graph.writing.training import MODE, mode_keyword
+from converters.graph.writing.training import MODE, in_mode, mode_keyword
 from converters.mapping.paths import has_layers, is_container
 
 
@@ -281,6 +281,8 @@ class _Writer:
             if isinstance(one, Ref) and one.id in self.maybe
         )
         body, result = named(scope, statements, results)
+        if not self.call.path and not self.call.number:
+            result = in_mode(result, graph.of_mode)
         if shown:
             taken = {*scope.taken, *self.made.arguments}
             *body, last = dtypes.read_from(

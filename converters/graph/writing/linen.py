@@ -223,8 +223,9 @@ def _field(name: str, kind: str) -> ast.stmt:
 
 def _returns(method: Method) -> str:
     match method.result:
-        case ast.Dict():
-            return "dict[str, jax.Array]"
+        case ast.Dict(values=values):
+            some = any(isinstance(one, ast.IfExp) and _gives_none(one) for one in values)
+            return f"dict[str, jax.Array{' | None' * some}]"
         case ast.Call(func=ast.Name(id="tuple")):
             return "tuple[jax.Array, ...]"
         case ast.Tuple(elts=parts) if any(isinstance(one, ast.Starred) for one in parts):
@@ -240,6 +241,10 @@ def _returns(method: Method) -> str:
             )
             return f"tuple[{', '.join(kinds)}]"
     return "jax.Array"
+
+
+def _gives_none(choice: ast.IfExp) -> bool:
+    return any(isinstance(one, ast.Constant) for one in (choice.body, choice.orelse))
 
 
 def _function(

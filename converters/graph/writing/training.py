@@ -80,7 +80,7 @@ class Training:
     @property
     def any(self) -> bool:
         """Whether training is something else than evaluation."""
-        return bool(self.drawing or self.modes.statistics)
+        return bool(self.drawing or self.modes.statistics or self.modes.drawn)
 
     def layer(self, path: str, found: Layer) -> Layer:
         """A layer as it is where it computes otherwise in training."""
@@ -153,6 +153,21 @@ def _batch_norm(layer: Any) -> FlaxCall:
         options={MODE: DETERMINISTIC},
         channels_last=True,
     )
+
+
+def in_mode(result: ast.expr, of_mode: Mapping[str, bool]) -> ast.expr:
+    """What a model gives, in which outputs that only one mode gives are None in the other."""
+    if not of_mode or not isinstance(result, ast.Dict):
+        return result
+    values: list[ast.expr] = []
+    for key, value in zip(result.keys, result.values, strict=True):
+        name = key.value if isinstance(key, ast.Constant) else ""
+        if name in of_mode:
+            pair = {"v": value, "m": code(MODE)}
+            text = "None if {m} else {v}" if of_mode[str(name)] else "{v} if {m} else None"
+            value = code(text, **pair)
+        values.append(value)
+    return ast.Dict(result.keys, values)
 
 
 def refusal(reason: str) -> ast.stmt:

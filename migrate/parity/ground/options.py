@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from migrate.parity.ground.outputs import OutputRules, read_rules
+from migrate.parity.ground.requests import HostDrawn
 from migrate.parity.ground.settings import Settings
 
 
@@ -51,6 +52,7 @@ class Options:
         layers: whether layers are compared, not only outputs.
         gradients: whether gradients are.
         modes: whether training mode is: outputs and gradients at rates of 0, statistics, dropouts' rates.
+        drawn: what takes the place of what torch's model draws by Python or numpy in training mode.
         train: steps of training; 0: none.
         optimizer, learning_rate, loss: of it.
         tokens: of greedy decoding; 0: none.
@@ -75,6 +77,7 @@ class Options:
     layers: bool = True
     gradients: bool = False
     modes: bool = False
+    drawn: tuple[HostDrawn, ...] = ()
     train: int = 0
     optimizer: str = "adamw"
     learning_rate: float = 1e-3

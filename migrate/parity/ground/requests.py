@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 Kind = Literal["torch", "xla", "linen", "nnx", "jax"]
 
@@ -54,6 +56,27 @@ class Draw:
     kept: float = -1.0
     scale: float = 0.0
     alike: float = 0.0
+
+
+@dataclass(frozen=True)
+class HostDrawn:
+    """A tensor that a torch model makes in training of what Python or numpy draws; the other model's input.
+
+    Attributes:
+        name: of the input.
+        place: as of `converters.host_draws.Place`.
+        file: an .npy file of what both are given.
+    """
+
+    name: str
+    place: tuple[str, int, int]
+    file: Path
+
+    @property
+    def value(self) -> np.ndarray[Any, Any]:
+        """What both are given."""
+        found: np.ndarray[Any, Any] = np.load(self.file)
+        return found
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def compare_sections(
         yield compare_gradients(parties)
     if options.modes:
         progress("comparing training mode")
-        yield compare_modes(parties)
+        yield compare_modes(parties, options.drawn)
     if options.train:
         progress(f"training {options.train} steps on each side")
         training = TrainingOptions(

@@ -232,6 +232,7 @@ class InTraining(Request[requests.Trained]):
     cotangents: Path
     into: Path
     batches: int
+    drawn: tuple[requests.HostDrawn, ...] = ()
 
 
 @dataclass(frozen=True)

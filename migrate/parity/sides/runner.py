@@ -13,7 +13,7 @@ from typing import Protocol
 from migrate.parity.dump.reference import Forced
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.facts import Facts
-from migrate.parity.ground.requests import Generated, Kind, Trained, Training
+from migrate.parity.ground.requests import Generated, HostDrawn, Kind, Trained, Training
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet
 
@@ -89,12 +89,19 @@ class Runner(Protocol):
         """The loss at each step, before its update. The model's weights are put back after it."""
 
     def in_training(
-        self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path, batches: int
+        self,
+        settings: Settings,
+        inputs: InputSet,
+        cotangents: Path,
+        into: Path,
+        batches: int,
+        drawn: tuple[HostDrawn, ...] = (),
     ) -> Trained:
         """Write what the model gives in training mode, at rates of 0; give what it draws at its own rates.
 
         As `gradients`, with `outputs/PATH` beside; and statistics.safetensors: `weights/NAME` of the running
         statistics after so many batches, from those that it has. Without statistics there are no batches.
+        What is `drawn` by Python or numpy has the same values in all models.
         """
 
     def generate(self, settings: Settings, inputs: InputSet, tokens: int, output: str) -> Generated:

@@ -6,9 +6,10 @@ times √L.
 
 **Where the limit is breached by cancellation.** A gradient that is the small difference of large sums loses
 digits on every machine. What is worse than the limit and no worse than the emulation (ρ ≤ 2) passes, and
-says so. A parameter whose gradient is rounding noise in the truth too (below 1e-6 of all gradients' norm: a
-bias before a normalisation, a key's bias) is measured against that norm. In bfloat16 a bias, a scale or an
-input may be 0.1 off: XLA adds bfloat16 in bfloat16.
+says so; where nothing is emulated, no worse than A, if the truth is of A's model. A parameter whose gradient
+is rounding noise in the truth too (below 1e-6 of all gradients' norm: a bias before a normalisation, a key's
+bias) is measured against that norm. In bfloat16 a bias, a scale or an input may be 0.1 off: XLA adds bfloat16
+in bfloat16.
 """
 
 from __future__ import annotations
@@ -230,7 +231,8 @@ def _inputs(found: Found, party: Party, number: int, mine: Any, exact: Any) -> N
 def gradient_rows(parties: Parties, found: dict[str, Found]) -> Section:
     """The section with a row for each parameter and input."""
     sides = [(party, found[party.name]) for party in parties.sides]
-    emulated = found.get(parties.emulated.name) if parties.emulated else None
+    correct = _correct_run(parties)
+    emulated = found.get(correct) if correct else None
     names = dict.fromkeys(name for _, one in sides for name in (*one.distances, *one.missing))
     limit = parties.profile.gradient.value * math.sqrt(max(parties.operations, 1))
     totals = [one.total() for _, one in sides]
@@ -251,6 +253,13 @@ def gradient_rows(parties: Parties, found: dict[str, Found]) -> Section:
             )
         ]
     return Section("gradients", tuple(checks), notes=_notes(parties, found))
+
+
+def _correct_run(parties: Parties) -> str:
+    """Who ran correctly: the emulation, else A, if the truth is of A's model; "" where nobody did."""
+    if parties.emulated is not None:
+        return parties.emulated.name
+    return parties.a.name if parties.truth.side is parties.a.side else ""
 
 
 def _row(
@@ -279,7 +288,8 @@ def _row(
             excused = _as_emulated(parties.profile, one, emulated)
             passed = passed and excused
             if excused:
-                notes.append(f"{party.name} is no worse than the emulation: the sums cancel")
+                whose = "emulation" if parties.emulated else f"run of {parties.a.name} in float32"
+                notes.append(f"{party.name} is no worse than the {whose}: the sums cancel")
     if vanishing:
         notes.append("rounding noise in the truth too: measured against the norm of all gradients")
     notes += [f"{side} has no gradient here" for side in lost or ()]

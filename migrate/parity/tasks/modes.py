@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from migrate.parity.ground.requests import Draw, Trained
+from migrate.parity.ground.alignment import TensorPair
+from migrate.parity.ground.requests import Draw, HostDrawn, Trained
 from migrate.parity.ground.results import Check, Section
 from migrate.parity.sides import protocol
 from migrate.parity.tasks.gradients import (
@@ -36,8 +37,12 @@ _DEVIATIONS = 5.0
 _CHANCE = "5 standard deviations"
 
 
-def compare_modes(parties: Parties) -> Section:
+def compare_modes(parties: Parties, of_host: tuple[HostDrawn, ...] = ()) -> Section:
     """Run truth and sides in training mode and compare what they give.
+
+    Args:
+        parties: truth and sides.
+        of_host: what takes the place of what torch's model draws by Python or numpy.
 
     Raises:
         NoGradientsError: the models have no floating output in common.
@@ -51,7 +56,7 @@ def compare_modes(parties: Parties) -> Section:
         write_cotangents(those, party, folder / "cotangents")
         drawn[party.name] = party.side.ask(
             protocol.InTraining(
-                party.settings, those.inputs, folder / "cotangents", folder, BATCHES
+                party.settings, those.inputs, folder / "cotangents", folder, BATCHES, of_host
             )
         )
     truth = folders[those.truth.name]
@@ -69,11 +74,26 @@ def compare_modes(parties: Parties) -> Section:
 
 def _outputs(parties: Parties, folders: dict[str, Path]) -> Iterator[Check]:
     limit = parties.outputs_limit
-    for path in compared_outputs(parties):
+    given = {name: _paths(folder) for name, folder in folders.items()}
+    compared = compared_outputs(parties)
+    # Those of training alone have one name on both sides.
+    known = {ref.path or "output" for ref in parties.truth.dump.outputs.get(0, ())}
+    more = sorted(given["T"] - known)
+    for path in (*compared, *more):
+        pairs = [party.pair(path) or TensorPair(path, path) for party in parties.sides]
+        lacking = [
+            party.name
+            for party, pair in zip(parties.sides, pairs, strict=True)
+            if (pair.mine or "output") not in given[party.name]
+        ]
+        shown = f"output {path or 'of the model'}"
+        if (path or "output") not in given["T"] and len(lacking) == len(pairs):
+            continue  # of evaluation alone
+        if lacking or (path or "output") not in given["T"]:
+            yield Check(shown, None, math.inf, limit, False, "both must have it")
+            continue
         values = []
-        for party in parties.sides:
-            pair = party.pair(path)
-            assert pair is not None
+        for party, pair in zip(parties.sides, pairs, strict=True):
             squares = [
                 _distance(pair, folders[party.name], folders["T"], number, path)
                 for number in range(parties.inputs.count)
@@ -82,7 +102,16 @@ def _outputs(parties: Parties, folders: dict[str, Path]) -> Iterator[Check]:
             values.append(error / size if size else (math.inf if error else 0.0))
         passed = all(value <= limit for value in values)
         source = f"{parties.profile.name}: of outputs"
-        yield Check(f"output {path or 'of the model'}", values[0], values[1], limit, passed, source)
+        yield Check(shown, values[0], values[1], limit, passed, source)
+
+
+def _paths(folder: Path) -> set[str]:
+    """Paths of the outputs in training."""
+    from safetensors import safe_open
+
+    with safe_open(folder / "000.safetensors", framework="numpy") as arrays:
+        keys = {key for key in arrays.keys() if key.startswith("outputs/")}  # noqa: SIM118
+    return {key.removeprefix("outputs/") or "output" for key in keys}
 
 
 def _distance(pair: Any, mine: Path, truth: Path, number: int, path: str) -> tuple[float, float]:

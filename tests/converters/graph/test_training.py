@@ -250,6 +250,31 @@ class _Chosen(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.parametrize("penalty", [False, True])
+def test_outputs_of_one_mode_are_none_in_the_other(penalty: bool, load: Callable[..., Any]) -> None:
+    model, inputs = trained.Memory(penalty).eval(), {"x": real(2, 5, 4)}
+    written = port(model, inputs)
+    assert written.refused == ""
+    assert "the original gives states in evaluation only: None in training" in written.notes
+    assert penalty == any("penalty in training only" in note for note in written.notes)
+    flax, weights = load(written), variables(model, written, inputs)
+    with torch.no_grad():
+        expected = model(**inputs)
+    found = flax.apply(weights, **arrays(inputs))
+    jax.tree.map(lambda a, b: close(a, b.numpy()), found["states"], expected["states"])
+    close(found["x"], expected["x"].numpy())
+    assert found.get("penalty") is None
+    model.train()
+    with torch.no_grad(), _Kept():
+        expected = model(**inputs)
+    with kept():
+        found = flax.apply(weights, **arrays(inputs), deterministic=False)
+    assert found["states"] is None
+    close(found["x"], expected["x"].numpy())
+    if penalty:
+        close(found["penalty"], expected["penalty"].numpy())
+
+
 def test_what_is_done_with_infinite_values_is_named() -> None:
     notes = port(trained.Clamped().eval(), {"x": real(2, 4)}).notes
     assert sum("values are taken to be finite" in note for note in notes) == 2

@@ -114,6 +114,37 @@ def test_a_gradient_that_is_rounding_noise_is_no_alarm(tmp_path: Path) -> None:
     assert "rounding noise" in rows(section)["gradient one.bias"].note
 
 
+class Cancelling(Mlp):
+    """Gradients that are small differences of large sums: float32 loses four digits of them."""
+
+    fault = 0.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = self.one(x)
+        made = made * 3e4 - made * (3e4 - 1)
+        made = made + self.fault * (made - made.detach())
+        return self.two(torch.tanh(self.norm(made)))
+
+
+class Wrong(Cancelling):
+    fault = 0.05
+
+
+def test_what_cancels_is_held_to_the_original_in_its_own_precision(tmp_path: Path) -> None:
+    inputs = vectors(tmp_path)
+    same, wrong = (
+        compare_gradients(
+            parties(seeded(Cancelling), seeded(other), inputs, tmp_path / name, emulated=False)
+        )
+        for name, other in (("same", Cancelling), ("wrong", Wrong))
+    )
+    check = rows(same)["gradient one.weight"]
+    assert check.b > check.limit
+    assert same.passed, same.checks
+    assert "B is no worse than the run of A in float32" in check.note
+    assert not rows(wrong)["gradient one.weight"].passed
+
+
 def test_bfloat16_is_judged_by_its_own_limits(tmp_path: Path) -> None:
     inputs = vectors(tmp_path)
     made = parties(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from migrate.parity.ground.errors import ParityError
-from migrate.parity.ground.requests import Draw, Trained
+from migrate.parity.ground.requests import Draw, HostDrawn, Trained
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.jax.arguments import Bound
 from migrate.parity.sides.jax.capture.values import tensors
@@ -32,17 +32,19 @@ def in_training(
     cotangents: Path,
     into: Path,
     batches: int,
+    drawn: Sequence[HostDrawn] = (),
 ) -> Trained:
     """See `Runner.in_training`. The forward and the backward pass are compiled once for all of it."""
     from safetensors.numpy import load_file, save_file
 
     into.mkdir(parents=True, exist_ok=True)
+    of_host = {one.name: one.value for one in drawn}
     with session.active():
         weights = session.weights(model)
         compiled: dict[Any, Any] = {}
 
         def run(number: int, kept: Mapping[str, Any]) -> Any:
-            bound = passes.bound(inputs[number])
+            bound = passes.bound({**inputs[number], **of_host})
             given = load_file(cotangents / f"{number:03d}.safetensors")
             floating, others = differentiable(bound)
             key = tuple(bound.kwargs), tuple(given)
@@ -65,7 +67,7 @@ def in_training(
             now |= {name: one for name, one in changed.items() if name in statistics}
         after = {f"weights/{name}": _stored(now[name]) for name in sorted(statistics)}
         save_file(after, into / "statistics.safetensors")
-        draws = _draws(model, session, weights, passes.bound(inputs[0]))
+        draws = _draws(model, session, weights, passes.bound({**inputs[0], **of_host}))
     return Trained(draws)
 
 
@@ -83,7 +85,9 @@ def _step(model: LinenModel, bound: Bound) -> Any:
         outputs = {path or SINGLE: array for path, array in tensors(made).items()}
         total = 0.0
         for path, cotangent in cotangents.items():
-            if path not in outputs or outputs[path].shape != cotangent.shape:
+            if path not in outputs:
+                continue  # of evaluation alone
+            if outputs[path].shape != cotangent.shape:
                 raise ParityError(
                     f"{model.shown}: output {path} has another shape in training",
                     "compare the outputs",

@@ -13,7 +13,7 @@ from migrate.parity.dump.reference import Forced
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.errors import InputsError, ParityError
 from migrate.parity.ground.facts import Facts
-from migrate.parity.ground.requests import Generated, Trained, Training
+from migrate.parity.ground.requests import Generated, HostDrawn, Trained, Training
 from migrate.parity.ground.results import Section
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet
@@ -210,7 +210,13 @@ class JaxRunner:
         return train(passes, self._model, session, inputs, training)
 
     def in_training(
-        self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path, batches: int
+        self,
+        settings: Settings,
+        inputs: InputSet,
+        cotangents: Path,
+        into: Path,
+        batches: int,
+        drawn: tuple[HostDrawn, ...] = (),
     ) -> Trained:
         """See `Runner`: of linen models only."""
         from migrate.parity.sides.jax.linen import LinenModel
@@ -222,7 +228,7 @@ class JaxRunner:
             )
         self.prepare(settings, inputs)
         passes, session = self._ready(settings)
-        return in_training(passes, self._model, session, inputs, cotangents, into, batches)
+        return in_training(passes, self._model, session, inputs, cotangents, into, batches, drawn)
 
     def generate(self, settings: Settings, inputs: InputSet, tokens: int, output: str) -> Generated:
         """See `Runner`."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from converters.host_draws import Place, replayed
 from converters.single_draws import draws_compared
-from migrate.parity.ground.requests import Draw, Trained
+from migrate.parity.ground.requests import Draw, HostDrawn, Trained
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.torch import call as torch_call
@@ -27,6 +30,7 @@ def in_training(
     cotangents: Path,
     into: Path,
     batches: int,
+    drawn: Sequence[HostDrawn] = (),
 ) -> Trained:
     """See `Runner.in_training`."""
     where = torch_variant.device(runner.kind, settings)
@@ -39,7 +43,8 @@ def in_training(
     listed = _Listed()
     with torch.no_grad(), torch_variant.running(where, settings):
         given = torch_call.tensors(inputs[0], where, settings)
-        with listed, draws_compared() as decisions:
+        of_host, _ = _of_host(drawn, where, settings)
+        with listed, draws_compared() as decisions, replayed(model, of_host):
             torch_call.call(model, model, given, runner.shown)
     training.without_chance(model)
     _restore(model, before)
@@ -47,9 +52,17 @@ def in_training(
         model.zero_grad(set_to_none=True)
         with torch_variant.running(where, settings), training.NoDropout(), draws_compared():
             given = torch_call.tensors(inputs[number], where, settings)
-            floating = {n: t.requires_grad_() for n, t in given.items() if t.is_floating_point()}
-            outputs = dict(torch_call.call(model, model, given, runner.shown))
-            training.backward(outputs, training.read(cotangents, number), runner.shown)
+            of_host, named = _of_host(drawn, where, settings)
+            every = (given | named).items()
+            floating = {n: t.requires_grad_() for n, t in every if t.is_floating_point()}
+            with _AlreadyRequired(), replayed(model, of_host):
+                outputs = dict(torch_call.call(model, model, given, runner.shown))
+            of_both = {
+                path: one
+                for path, one in training.read(cotangents, number).items()
+                if path in outputs or not outputs.keys().isdisjoint(("", "output"))
+            }  # others are those of evaluation alone
+            training.backward(outputs, of_both, runner.shown)
         found = {
             f"weights/{name}": parameter.grad
             for name, parameter in model.named_parameters(remove_duplicate=False)
@@ -63,7 +76,8 @@ def in_training(
         for number in range(batches if before else 0):
             with torch_variant.running(where, settings):
                 given = torch_call.tensors(inputs[number % inputs.count], where, settings)
-                torch_call.call(model, model, given, runner.shown)
+                with replayed(model, _of_host(drawn, where, settings)[0]):
+                    torch_call.call(model, model, given, runner.shown)
     changed = {
         f"weights/{name}": one.double()
         for name, one in model.named_buffers()
@@ -72,6 +86,14 @@ def in_training(
     training.write(changed, into / "statistics.safetensors")
     # A layer that is left out by chance is one number.
     return Trained((*listed.draws, *(Draw(rate, 1) for rate in decisions.rates)))
+
+
+def _of_host(
+    drawn: Sequence[HostDrawn], where: torch.device, settings: Settings
+) -> tuple[dict[Place, torch.Tensor], dict[str, torch.Tensor]]:
+    """What takes the place of what Python and numpy draw, by the place and by the name."""
+    named = torch_call.tensors({one.name: one.value for one in drawn}, where, settings)
+    return {one.place: named[one.name] for one in drawn}, named
 
 
 def _is_statistic(model: torch.nn.Module, name: str, changed: bool) -> bool:
@@ -92,6 +114,21 @@ def _restore(model: torch.nn.Module, buffers: dict[str, torch.Tensor]) -> None:
     with torch.no_grad():
         for name, one in model.named_buffers():
             one.copy_(buffers[name])
+
+
+class _AlreadyRequired(TorchFunctionMode):
+    """Lets a model ask for a gradient that what it is given has already, as torch's checkpoints have it do.
+
+    In training its inputs are no leaves here: their gradients are compared.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == _REQUIRE and args[1] and args[0].requires_grad:
+            return None
+        return func(*args, **(kwargs or {}))
+
+
+_REQUIRE = torch.Tensor.requires_grad.__set__
 
 
 class _Listed(TorchDispatchMode):

@@ -16,7 +16,7 @@ from migrate.compiler.program import Program, program_of_torch
 from migrate.parity.dump.reference import Forced
 from migrate.parity.dump.writer import DumpWriter
 from migrate.parity.ground.facts import Facts
-from migrate.parity.ground.requests import Generated, Trained, Training
+from migrate.parity.ground.requests import Generated, HostDrawn, Trained, Training
 from migrate.parity.ground.settings import Settings
 from migrate.parity.inputs.set import InputSet
 from migrate.parity.sides.torch import call as torch_call
@@ -171,13 +171,20 @@ class TorchRunner(TorchModel):
         return train(self, settings, inputs, training)
 
     def in_training(
-        self, settings: Settings, inputs: InputSet, cotangents: Path, into: Path, batches: int
+        self,
+        settings: Settings,
+        inputs: InputSet,
+        cotangents: Path,
+        into: Path,
+        batches: int,
+        drawn: tuple[HostDrawn, ...] = (),
     ) -> Trained:
         """See `Runner`."""
         from migrate.parity.sides.torch.modes import in_training
 
         return self.widest(
-            settings, lambda: in_training(self, settings, inputs, cotangents, into, batches)
+            settings,
+            lambda: in_training(self, settings, inputs, cotangents, into, batches, drawn),
         )
 
     def generate(self, settings: Settings, inputs: InputSet, tokens: int, output: str) -> Generated:

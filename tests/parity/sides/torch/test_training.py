@@ -265,3 +265,25 @@ def test_statistics_are_those_that_training_changes(tmp_path: Path) -> None:
     found = load_file(tmp_path / "found" / "statistics.safetensors")
     names = {"weights/seen", "weights/norm.running_mean", "weights/norm.running_var"}
     assert set(found) == names
+
+
+class Checkpointed(nn.Module):
+    """A model that asks for the gradient of what it is given, as speech models do in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = x[:, None]
+        if self.training:
+            made.requires_grad = True
+        return self.one(made)
+
+
+def test_a_model_may_ask_for_a_gradient_that_is_there(tmp_path: Path) -> None:
+    inputs = write_inputs(tmp_path / "inputs", [{"x": np.ones((2, 4), np.float32)}])
+    seeds = cotangents(tmp_path / "cotangents", "output", (2, 1, 4), 1)
+    runner(Checkpointed()).in_training(TRUTH, inputs, seeds, tmp_path / "found", 5)
+    found = load_file(tmp_path / "found" / "000.safetensors")
+    assert found["inputs/x"].any()
