@@ -12,6 +12,7 @@ from migrate.catalogue import catalogue
 from migrate.check.hazard import Hazard, Hit, Severity
 from migrate.check.only_cuda import only_with_cuda
 from migrate.check.work import Work
+from migrate.reading.collectives.no_group import is_without_group
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.steps.evaluating import in_evaluation
@@ -81,6 +82,8 @@ class GroupHazard(NamedHazard):
                 yield self.hit(node, f"{name}: {entry.says()}")
             return
         call = facts.context.parent(node)
+        if is_without_group(call, facts.context):
+            return  # it raises: another finding says so
         group = keyword(call, "group") if isinstance(call, cst.Call) else None
         if group is None or not makes_gloo_group(group.value, facts.context):
             yield from super().find(node, facts)

@@ -179,6 +179,22 @@ def test_a_save_of_a_plain_value_through_helpers_is_no_error(tmp_path: Path) -> 
             "--main_training_function train",
         ),
         (
+            "def load(path):\n    return path\n\n\ndef do_train(config, accelerator):\n    pass\n\n\n"
+            "if __name__ == '__main__':\n    accelerator = Accelerator()\n    config = load('a')\n"
+            "    do_train(config, accelerator)\n",
+            "--main_training_function do_train; `do_train` is called without arguments",
+        ),
+        (
+            "def load(path):\n    return path\n\n\ndef fit(config):\n    Accelerator()\n\n\n"
+            "if __name__ == '__main__':\n    fit(load('a'))\n",
+            "--main_training_function fit",
+        ),
+        (
+            "def first():\n    Accelerator()\n\n\ndef second():\n    Accelerator()\n\n\n"
+            "if __name__ == '__main__':\n    first()\n    second()\n",
+            "below the guard it calls `first`, `second`",
+        ),
+        (
             "def main(args):\n    run()\n\n\nif __name__ == '__main__':\n    main(parse())\n",
             "`main` is called without arguments: make `args` in it",
         ),
@@ -189,7 +205,11 @@ def test_a_save_of_a_plain_value_through_helpers_is_no_error(tmp_path: Path) -> 
         ("for epoch in range(3):\n    run()\n", "it has no function `main`"),
         ("class Trainer:\n    def fit(self):\n        run()\n", ""),
     ],
-    ids=["main", "another name", "arguments", "hydra", "no function", "a part of a program"],
+    ids=[
+        *("main", "another name", "the one that is given the accelerator", "the one that makes it"),
+        *("several", "arguments"),
+        *("hydra", "no function", "a part of a program"),
+    ],
 )
 def test_what_accelerate_launch_lacks_is_in_the_finding(
     tmp_path: Path, script: str, says: str
