@@ -190,7 +190,13 @@ def is_dataset(value: cst.BaseExpression, context: Script) -> bool:
         return (context.qualified_name(value.func) or "").startswith(DATASETS)
     if not isinstance(value, cst.Name):
         return False
-    made = context.bound_values(value) or passed_for(value, context)
+    made = context.bound_values(value)
+    if len(made) > 1 and not _is_in_loop(value, context):
+        # `data = torch.load(path)` in the one branch, and in the other it is made and saved.
+        reaching = context.values.bindings.reaching(value)
+        if all(given.how is How.VALUE for given in reaching):
+            made = [given.value for given in reaching]
+    made = made or passed_for(value, context)
     return bool(made) and all(
         isinstance(one, cst.Call | cst.IfExp) and is_dataset(one, context) for one in made
     )
