@@ -677,11 +677,14 @@ class Diffusion(Base):
         return self.model(z)
 
     def rows(self, samples):
-        return [self.decode(z.to(self.device)) for z in samples]
+        row = []
+        for z in samples:
+            row.append(self.decode(z.to(self.device)))
+        return row
 
     def show(self, cond):
-        samples, between = self.sample(cond=cond)
-        return self.rows(between)
+        first, rest = self.get(cond)
+        return self.rows([first])
 
     def configure_optimizers(self):
         params = list(self.model.parameters())
