@@ -196,7 +196,7 @@ def is_dataset(value: cst.BaseExpression, context: Script) -> bool:
         reaching = context.values.bindings.reaching(value)
         if all(given.how is How.VALUE for given in reaching):
             made = [given.value for given in reaching]
-    made = made or passed_for(value, context)
+    made = made or [*passed_for(value, context)]
     return bool(made) and all(
         isinstance(one, cst.Call | cst.IfExp) and is_dataset(one, context) for one in made
     )

@@ -1039,7 +1039,7 @@ class Values:
         bound = bind(call, names)
         if not values or not names or bound is None:
             return None
-        passed = []
+        passed: list[cst.BaseExpression | None] = []
         while values:
             value = values.pop()
             if isinstance(value, cst.IfExp):
