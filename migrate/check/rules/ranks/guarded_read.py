@@ -23,6 +23,8 @@ from migrate.reading.replicas.guards import Guard
 from migrate.reading.steps.in_step import When, is_step
 from migrate.syntax.tree import code, keyword, nodes_of
 
+# Calls that run what is pending, in all replicas that make them.
+ENDS_GRAPHS = SYNCS | {"torch.distributed.reduce"}
 DEPTH = 3  # so many functions are followed, one into another
 
 
@@ -40,6 +42,9 @@ class GuardedRead(Hazard):
     not have. So do weights that one replica loads into a model on the device before it broadcasts them. A
     `torch_xla.sync()` of some replicas runs there what the others put into a later graph: so does one in a
     function that some replicas call while the broadcast of DDP, or another collective, is pending.
+
+    Nothing is reported of what is computed and read right below `torch_xla.sync()` or `dist.reduce(…)` of all
+    replicas, which leave nothing pending (`dist.all_reduce` does).
 
     **What to do.** Compute inside the step, and read after it. Where all replicas compute and read, only the
     printing goes under the condition.
@@ -351,6 +356,31 @@ class GuardedRead(Hazard):
                     optimizer.step()
             """
         ),
+        example(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def train(model, loader, val, optimizer, rank):
+                for epoch in range(3):
+                    for x, y in loader:
+                        loss = model(x.cuda(), y.cuda())
+                        loss.backward()
+                        optimizer.step()
+                    total, count = torch.zeros(1).cuda(), torch.zeros(1).cuda()
+                    for x, y in val:
+                        total += (y.cuda() - x.cuda()).abs().mean()
+                        count += 1
+                    dist.reduce(total, dst=0)
+                    dist.reduce(count, dst=0)
+                    if rank == 0:
+                        print((total / count).item())
+                    dist.all_reduce(total)
+                    if rank == 0:
+                        print((total / count).item())  # XLA305
+            """
+        ),
     )
     mended = example(
         """
@@ -406,7 +436,11 @@ class GuardedRead(Hazard):
             yield self.hit(node, message)
         elif (made := computed_after(read, node, facts)) is not None:
             yield self._pending(node, made, guard, facts)
-        elif _is_made_in(guard, read, facts) and facts.steps.between(node):
+        elif (
+            _is_made_in(guard, read, facts)
+            and facts.steps.between(node)
+            and not _nothing_is_pending(guard, facts)
+        ):
             message = (
                 f"computed and read in some replicas only (line {line}): graphs part before the next "
                 "collective; compute and read in all, print in one"
@@ -567,6 +601,28 @@ def _is_made_in(block: cst.CSTNode, read: cst.BaseExpression, facts: Facts) -> b
         and any(above is block for above in facts.context.ancestors(one.value))
         for one in given
     )
+
+
+def _nothing_is_pending(guard: Guard, facts: Facts) -> bool:
+    """Whether the statement above `guard` runs in all replicas what is pending there.
+
+    What the first replica then computes and reads is a program of its own, without a collective.
+    `dist.reduce` ends the graph by itself; `dist.all_reduce` does not.
+    """
+    block = facts.context.parent(guard)
+    if not isinstance(guard, cst.If) or not isinstance(block, cst.IndentedBlock | cst.Module):
+        return False
+    at = next(i for i, one in enumerate(block.body) if one is guard)
+    above = block.body[at - 1] if at else None
+    if not isinstance(above, cst.SimpleStatementLine) or len(above.body) != 1:
+        return False
+    line = above.body[0]
+    call = line.value if isinstance(line, cst.Expr) else None
+    if not isinstance(call, cst.Call) or facts.guards.around(call) is not None:
+        return False
+    if (facts.names.of(call.func) or "") not in ENDS_GRAPHS:
+        return False
+    return not any(facts.values.calls_model(one) for one in nodes_of(guard, cst.Call))
 
 
 def _moved_before(model: cst.BaseExpression, at: cst.Call, facts: Facts) -> bool:

@@ -166,12 +166,12 @@ class ModuleScript(Rule):
             f"each replica runs the file as a whole; {context.vocabulary.say('launch')} starts them"
         )
         yield self.edit(node, replace, message)
-        for line in _imported_below(("os", "sys"), context.module):
+        for again in _imported_below(("os", "sys"), context.module):
             yield self.edit(
-                line,
+                again,
                 lambda _: cst.RemoveFromParent(),
-                f"`{code(line.body[0])}` goes: it stands above, where the replicas are started",
-                consumes=[line],
+                f"`{code(again.body[0])}` goes: it stands above, where the replicas are started",
+                consumes=[again],
             )
 
     def _lines(self, context: Workspace) -> list[cst.BaseStatement]:

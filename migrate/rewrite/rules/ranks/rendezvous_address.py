@@ -302,8 +302,9 @@ class RendezvousAddress(Rule):
             within = {id(node) for node in nodes(gone)}
             if not uses or any(id(one) not in within for one in uses):
                 continue
-            whole = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
-            if whole and isinstance(line.body[0], cst.Assign) and _asks_slurm(value, context):
+            if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+                continue
+            if isinstance(line.body[0], cst.Assign) and _asks_slurm(value, context):
                 message = f"`{code(line.body[0])}` goes: nothing uses it any more"
                 yield self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[line])
                 yield from self._only_for(line, context)
