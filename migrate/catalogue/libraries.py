@@ -77,6 +77,13 @@ LAUNCHERS = (
     Entry("ray", WORKS),
 )
 # Of these what runs the training, and the classes that it trains: a script that uses one stays as it is.
+ACCELERATE_STATES = frozenset(
+    f"accelerate.{name}"
+    for name in (
+        *("Accelerator", "accelerator.Accelerator"),
+        *("PartialState", "state.PartialState"),
+    )
+)
 _LIGHTNING = ("lightning", "lightning.pytorch", "pytorch_lightning")
 RUNNERS = frozenset(
     {"accelerate.Accelerator", "accelerate.accelerator.Accelerator"}

@@ -224,6 +224,7 @@ class ModuleCalls:
         unread_imports: where only this file is rewritten, the files that it imports, or that these do, and
             that could not be read.
         replicated: whether any file of the project has to do with several processes.
+        joins_group: whether any file of the project names `init_process_group`.
         broadcast: what the project broadcasts of a model: parameters, buffers, those of the state dict. Empty
             where the file names no infinity.
         launches: whether running the file calls a function, of whatever file, that starts the replicas.
@@ -277,6 +278,7 @@ class ModuleCalls:
     unread: bool = False
     unread_imports: tuple[Path, ...] = ()
     replicated: bool = False
+    joins_group: bool = False
     broadcast: frozenset[str] = frozenset()
     accelerated: bool = False
     imports_ranks: bool = False
@@ -448,6 +450,9 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         gradient_free=frozenset(f.line for f in scope.functions if f in gradient_free(analysis)),
         unread_imports=tuple(analysis.project.unread_imports) if alone else (),
         replicated=_is_replicated(analysis),
+        joins_group=any(
+            b"init_process_group" in one.data for one in analysis.project.modules.values()
+        ),
         broadcast=_broadcast(analysis, scope.module),
         accelerated=programs_of(analysis).is_accelerated(scope.module.path),
         loading_parts=dict(_loading_parts(analysis, scope)),

@@ -10,14 +10,11 @@ from benchmarks.renaming import Compared, Verdict, compare, own_names
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*/before.py"))
-# `args.node_rank * ngpus_per_node + gpu` is known as a global rank by these names alone.
-KNOWN = {"launch_spawn": Compared(Verdict.SILENT, (("global-index", 32),))}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=[path.parent.name for path in SCRIPTS])
 def test_other_names_are_rewritten_alike(script: Path) -> None:
-    expected = KNOWN.get(script.parent.name, Compared(Verdict.SAME))
-    assert compare(script.read_text()) == expected
+    assert compare(script.read_text()) == Compared(Verdict.SAME)
 
 
 def test_the_names_that_are_replaced() -> None:

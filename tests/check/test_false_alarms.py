@@ -23,6 +23,52 @@ SCRIPTS = {
                 max_h, max_w = max_target_sizes.max(0)[0].tolist()
                 return outputs["masks"].cpu(), max_h, max_w
     """,
+    "a number behind a starred shape, and what a choice of other calls gives": """
+        def default(value, other):
+            return value if value is not None else other
+
+
+        class Memory(nn.Module):
+            def __init__(self, count=None):
+                super().__init__()
+                self.count = default(count, 0)
+                self.layer = nn.Linear(4, 4)
+
+            def forward(self, x, context=None):
+                b, n, device, count = *x.shape, x.device, self.count
+                x = self.layer(default(context, x))
+                if count > 0:
+                    x = torch.cat((x[:, :count], x), dim=1)
+                return x[:, :n], device, b
+
+
+        def train(loader):
+            model = Memory().cuda()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for x in loader:
+                loss = model(x.cuda())[0].mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    """,
+    "samples that a module moves to its own device": """
+        class Diffusion(nn.Module):
+            def __init__(self, device):
+                super().__init__()
+                self.device = device
+                self.net = nn.Linear(4, 4).to(device)
+                self.scale = 2.0
+
+            def decode(self, z, quantize=False):
+                z = 1.0 / self.scale * z
+                return self.net(z)
+
+            def rows(self, samples):
+                return [self.decode(z.to(self.device)) for z in samples]
+
+            def configure_optimizers(self):
+                return torch.optim.AdamW(list(self.net.parameters()), lr=0.1)
+    """,
     "names of what a model returns": """
         class Distill(nn.Module):
             def forward(self, batch):

@@ -88,3 +88,27 @@ def test_shape_of_values_outside_of_the_loop() -> None:
     )
     found = check_source(parse(text.encode(), Path("evaluate.py")), Config())
     assert [f.severity for f in found if f.code == "XLA103"] in ([], [Severity.INFO])
+
+
+@pytest.mark.parametrize(
+    ("use", "advice"),
+    [
+        ("x[x > 0].mean()", "the mean is torch.where(mask, x, 0).sum() / mask.sum()"),
+        ("torch.mean(x[x > 0])", "the mean is torch.where(mask, x, 0).sum() / mask.sum()"),
+        ("torch.log(x[x > 0])", "torch.where(mask, x, 1), since the logarithm of 0 is -inf"),
+        ("x[x > 0].log2()", "torch.where(mask, x, 1), since the logarithm of 0 is -inf"),
+        (
+            "self.loss(x[x > 0])",
+            "a mean is its sum / mask.sum(), and below a logarithm fill with 1",
+        ),
+        ("x[x > 0].sum()", "a mean is its sum / mask.sum(), and below a logarithm fill with 1"),
+    ],
+)
+def test_the_advice_fits_what_is_done_with_the_values(use: str, advice: str) -> None:
+    script = (
+        "import torch\n\n\nclass Loss(torch.nn.Module):\n    def forward(self, x):\n"
+        f"        return {use}\n"
+    )
+    found = check_source(parse(script.encode(), Path("loss.py")), Config())
+    (message,) = (one.message for one in found if one.code == "XLA103")
+    assert message.endswith(advice)

@@ -179,6 +179,22 @@ def test_a_save_of_a_plain_value_through_helpers_is_no_error(tmp_path: Path) -> 
             "--main_training_function train",
         ),
         (
+            "def load(path):\n    return path\n\n\ndef do_train(config, accelerator):\n    pass\n\n\n"
+            "if __name__ == '__main__':\n    accelerator = Accelerator()\n    config = load('a')\n"
+            "    do_train(config, accelerator)\n",
+            "--main_training_function do_train; `do_train` is called without arguments",
+        ),
+        (
+            "def load(path):\n    return path\n\n\ndef fit(config):\n    Accelerator()\n\n\n"
+            "if __name__ == '__main__':\n    fit(load('a'))\n",
+            "--main_training_function fit",
+        ),
+        (
+            "def first():\n    Accelerator()\n\n\ndef second():\n    Accelerator()\n\n\n"
+            "if __name__ == '__main__':\n    first()\n    second()\n",
+            "below the guard it calls `first`, `second`",
+        ),
+        (
             "def main(args):\n    run()\n\n\nif __name__ == '__main__':\n    main(parse())\n",
             "`main` is called without arguments: make `args` in it",
         ),
@@ -189,7 +205,11 @@ def test_a_save_of_a_plain_value_through_helpers_is_no_error(tmp_path: Path) -> 
         ("for epoch in range(3):\n    run()\n", "it has no function `main`"),
         ("class Trainer:\n    def fit(self):\n        run()\n", ""),
     ],
-    ids=["main", "another name", "arguments", "hydra", "no function", "a part of a program"],
+    ids=[
+        *("main", "another name", "the one that is given the accelerator", "the one that makes it"),
+        *("several", "arguments"),
+        *("hydra", "no function", "a part of a program"),
+    ],
 )
 def test_what_accelerate_launch_lacks_is_in_the_finding(
     tmp_path: Path, script: str, says: str
@@ -380,7 +400,8 @@ def test_what_is_as_wrong_under_a_framework_is_reported(tmp_path: Path) -> None:
     done = rewrite(path)
     assert not done.changed
     said = {note.rule: note.message for note in done.findings}
-    assert said.keys() >= {"barrier", "compile", "ddp", "fused-optimizer", "inference-mode"}
-    assert said["ddp"] == "device_ids=[0] fails in forward: leave it out"
+    # DDP and the barrier raise where nothing joins a group: XLA885 says it of both.
+    assert said.keys() >= {"XLA885", "compile", "fused-optimizer", "inference-mode"}
+    assert said.keys().isdisjoint({"barrier", "ddp"})
     hints = [(note.line, note.rule) for note in done.hints if note.rule in ("ddp", "cuda-memory")]
-    assert hints == [(9, "ddp"), (16, "cuda-memory")]
+    assert hints == [(16, "cuda-memory")]

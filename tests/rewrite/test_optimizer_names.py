@@ -658,3 +658,46 @@ def test_two_files_of_one_script_are_followed(tmp_path: Path) -> None:
         "if __name__ == '__main__':\n    main()\n"
     )
     assert any(ON in text for text in rewritten(tmp_path))
+
+
+DECODES = """
+import pytorch_lightning as pl
+from nets import make
+
+
+class Base(pl.LightningModule):
+    def __init__(self, config):
+        super().__init__()
+        self.model = make(config)
+
+
+class Diffusion(Base):
+    def decode(self, z):
+        {line}
+        return self.model(z)
+
+    def rows(self, samples):
+        row = []
+        for z in samples:
+            row.append(self.decode(z.to(self.device)))
+        return row
+
+    def show(self, cond):
+        first, rest = self.get(cond)
+        return self.rows([first])
+
+    def configure_optimizers(self):
+        params = list(self.model.parameters())
+        return torch.optim.AdamW(params, lr=0.1)
+"""
+
+
+@pytest.mark.parametrize(("line", "reported"), [("z = 2.0 * z", False), ("z = z.eval()", True)])
+def test_a_sample_that_is_moved_and_computed_with_is_no_model(
+    tmp_path: Path, line: str, reported: bool
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(HEAD + DECODES.format(line=line))
+    assert (
+        bool([one for one in findings_of([path], Config())[1] if one.code == "XLA805"]) is reported
+    )

@@ -280,3 +280,55 @@ def test_names_that_are_reached_in_many_ways_are_followed_once(tmp_path: Path) -
     loop = f"    name_0 = args.folder\n{chain}\n    torch.save(model.state_dict(), name_60)"
     _, text = rewritten(tmp_path, loop)
     assert "xm.save(model.state_dict(), name_60, global_master=True)" in text
+
+
+# Saves of which each replica makes its own; `VALUE` is what a batch gives.
+SHARDS = """
+    shard, parts = 0, []
+    for name in files[args.rank :: args.world_size]:
+        VALUE
+        if len(parts) == 10:
+            parts = torch.cat(parts, dim=0)
+            state = {"x": parts}
+            torch.save(state, f"{args.rank}-{shard}.pt")
+            shard, parts = shard + 1, []
+    if len(parts) > 0:
+        parts = torch.cat(parts, dim=0)
+        state = {"x": parts}
+        torch.save(state, f"{args.rank}-{shard}.pt")
+"""
+
+
+def test_a_dict_that_is_made_at_two_places_is_no_tensor(tmp_path: Path) -> None:
+    value = "parts.append(model(torch.load(name).cuda()))"
+    done, after = rewritten(tmp_path, SHARDS.replace("VALUE", value))
+    assert "state.cpu()" not in after
+    (main,) = (file for file in done.files if file.name.name == "main.py")
+    assert [f for f in main.findings if f.rule == "save" and "`state` is on the CPU" in f.message]
+
+
+def test_shards_that_are_on_the_host_stay_without_a_word(tmp_path: Path) -> None:
+    value = "parts.append(model(torch.load(name).cuda()).detach().cpu())"
+    done, after = rewritten(
+        tmp_path,
+        SHARDS.replace("shard, parts = 0, []", "shard = 0\n    parts = []")
+        .replace("shard, parts = shard + 1, []", "shard += 1\n            parts = []")
+        .replace("VALUE", value),
+    )
+    assert after.count("torch.save(state, ") == 2
+    (main,) = (file for file in done.files if file.name.name == "main.py")
+    assert [f.message for f in main.findings if f.rule == "save"] == []
+
+
+@pytest.mark.parametrize(
+    ("made", "edited"),
+    [
+        ("x = model(torch.load(name).cuda())\n        x = x + 1", True),
+        ("x = model(torch.load(name).cuda()).cpu()\n        x = x.cuda()", True),
+        ("x = model(torch.load(name).cuda()).cpu()\n        x = x.float().mean(0)", False),
+    ],
+)
+def test_a_tensor_of_two_bindings(tmp_path: Path, made: str, edited: bool) -> None:
+    loop = f"    for name in files[args.rank :: args.world_size]:\n        {made}\n"
+    _, after = rewritten(tmp_path, loop + '        torch.save(x, f"{name}.out")\n')
+    assert ("torch.save(x.cpu(), " in after) is edited

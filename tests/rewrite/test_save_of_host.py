@@ -217,3 +217,56 @@ def test_a_dataset_in_a_function_of_another_file_stays_below_the_test_of_the_ran
     texts = {one.name.name: one.after.decode() for one in done.files}
     assert "torch.save(data, path)" in texts.get("caching.py", helper)
     assert "    if dist.get_rank() == 0:\n        caching.cache(folder, path)" in texts["main.py"]
+
+
+def test_a_dataset_that_is_loaded_in_the_other_branch_is_saved_as_it_is() -> None:
+    made = (
+        "if path.exists():\n        data = torch.load(path)\n    else:\n"
+        "        data = ImageFolder(folder)\n        torch.save(data, path, pickle_protocol=4)"
+    )
+    script = CACHE.replace("MADE", made).replace("SAVE", "pass")
+    done = rewrite_source(parse(script.encode(), Path("cache.py")))
+    assert "torch.save(data, path, pickle_protocol=4)" in done.data.decode()
+    assert not [one for one in done.findings if "CPU first" in one.message]
+
+
+STATS = """\
+import os
+
+import torch
+from safetensors import safe_open
+
+
+class Latents(torch.utils.data.Dataset):
+    def __init__(self, folder):
+        self.files = sorted(os.listdir(folder))
+        self.mean = self.stats(os.path.join(folder, "stats.pt"))
+
+    def stats(self, path):
+        if not os.path.exists(path):
+            mean = self.compute()
+            torch.save(mean, path)
+        else:
+            mean = torch.load(path)
+        return mean
+
+    def compute(self):
+        parts = []
+        for name in self.files:
+            with safe_open(name, framework="pt", device="PLACE") as file:
+                parts.append(file.get_slice("x")[0:1])
+        parts = torch.cat(parts, dim=0)
+        return {"mean": parts.mean(dim=0)}
+"""
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda"])
+def test_what_is_made_of_files_of_safetensors_is_no_matter_of_all_ranks(
+    tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "latents.py").write_text(STATS.replace("PLACE", place))
+    main = CACHE.replace("MADE", "pass").replace("SAVE", "latents.Latents(folder)")
+    (tmp_path / "main.py").write_text(main.replace("import torchvision\n", "import latents\n"))
+    done = rewrite_folder(tmp_path, processes=1)
+    messages = [one.message for file in done.files for one in file.findings if one.rule == "save"]
+    assert bool(messages) is (place == "cuda")

@@ -618,7 +618,10 @@ class Optimizers:
 
     @cached_property
     def _of_tensors(self) -> set[ast.expr]:
-        """The moves whose result is an operand, or an argument of a function of torch."""
+        """The moves whose result is an operand, or an argument of a function of torch.
+
+        Also an operand in the function of the project that it is passed to: `self.decode(z.to(device))`.
+        """
         moves = {call for call, _ in self._moves}
         used: list[ast.expr] = []
         for call, scope in self._evaluator.calls():
@@ -627,6 +630,14 @@ class Optimizers:
                 names = [value.name for value in values if isinstance(value, External)]
                 if any(TORCH_FUNCTION.fullmatch(n) and not WRAPPERS.match(n) for n in names):
                     used += _arguments(call)
+                functions = self._analysis.running[call].functions
+                used += [
+                    one
+                    for index, one in enumerate(call.args)
+                    if one in moves
+                    and functions
+                    and all(_is_operand(function, index) for function in functions)
+                ]
         for top in {scope.top for _, scope in self._moves}:
             for node in top.module.nodes:
                 if isinstance(node, ast.BinOp):
@@ -697,6 +708,22 @@ def _has_groups(function: Function, name: str) -> bool:
         and node.attr == "param_groups"
         and isinstance(node.value, ast.Name)
         and node.value.id == name
+        for definition in _definitions(function)
+        for node in ast.walk(definition)
+    )
+
+
+def _is_operand(function: Function, index: int) -> bool:
+    """Whether a function computes with its argument number `index`, as with a tensor: `z = 2 * z`."""
+    names = function.parameters[function.is_bound :]
+    if index >= len(names):
+        return False
+    return any(
+        isinstance(node, ast.BinOp)
+        and any(
+            isinstance(part, ast.Name) and part.id == names[index]
+            for part in (node.left, node.right)
+        )
         for definition in _definitions(function)
         for node in ast.walk(definition)
     )

@@ -7,6 +7,7 @@ rewritten follows from what this says of both.
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
 SAVES = TORCH_SAVES | SAFETENSORS_SAVES | {"shims.save"}
 PARAMETERS = frozenset({"obj", "f", "_use_new_zipfile_serialization"})
 DEEPEST = 6
+# What a file says of a device or a model, and what it says of the CPU.
+OF_DEVICES = re.compile(rb"cuda|device|xla|\.to\(|state_dict|\bnn\b|parameters\(")
+ON_CPU = re.compile(rb"device\s*=\s*[\"']cpu[\"']")
 OF_HUB = frozenset({"load_state_dict_from_url", "load_url"})
 OPENS = frozenset({"open", "BytesIO", "NamedTemporaryFile", "BlobFile"})
 
@@ -233,7 +237,40 @@ class Saves:
             if saved.func.attr in READ_METHODS:
                 return False
             saved = saved.func.value
-        return named and not (isinstance(saved, ast.Name) and _is_loaded_on_host(saved.id, scope))
+        if not isinstance(saved, ast.Name):
+            return named
+        return named and not (
+            _is_loaded_on_host(saved.id, scope) or self._is_of_files(saved.id, scope)
+        )
+
+    def _is_of_files(self, name: str, scope: Scope) -> bool:
+        """Whether `name` is what functions of a file that names no device make of files of safetensors.
+
+        `stats = self.compute_stats()`, which opens them by `safe_open(path, "pt", device="cpu")`.
+        """
+        data = scope.module.data
+        if b"safe_open" not in data or OF_DEVICES.search(ON_CPU.sub(b"", data)):
+            return False
+        made = [binding.value for binding in scope.bindings.get(name, ())]
+        calls = [one for one in made if isinstance(one, ast.Call)]
+        return (
+            bool(made)
+            and len(calls) == len(made)
+            and all(ast.unparse(one.func) == "torch.load" or self._opens(one) for one in calls)
+            and any(map(self._opens, calls))
+        )
+
+    def _opens(self, call: ast.Call) -> bool:
+        """Whether all functions that `call` runs, without arguments, open files of safetensors."""
+        functions = self._analysis.running[call].functions if not call.args else ()
+        return bool(functions) and all(
+            any(
+                last_part(one.func) == "safe_open"
+                for region in self._analysis.regions(function.region)
+                for one, _ in region.calls
+            )
+            for function in functions
+        )
 
     def _is_dataset(self, saved: ast.expr, scope: Scope) -> bool:
         """Whether `saved` is a dataset of torchvision or a part of one, as in `values.host`."""

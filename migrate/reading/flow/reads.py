@@ -18,13 +18,22 @@ from migrate.catalogue.words import (
 )
 from migrate.model.calls.kind import Kind
 from migrate.reading.values.device_values import DeviceValues
-from migrate.syntax.tree import nodes_of
+from migrate.reading.values.host import is_on_the_cpu
+from migrate.syntax.tree import keyword, nodes_of
 from migrate.syntax.walk import children
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
 OF_TENSORS = frozenset(f"torch.Tensor.{name}" for name in READ_METHODS)
+# Of these, those that arrays of NumPy and lists do not have.
+OF_TENSORS_ALONE = frozenset({"cpu", "numpy"})
+# Methods of other libraries that read what they are given, and whose they are.
+IN_LIBRARIES = {
+    "add_result": frozenset(
+        {"timm.data.RealLabelsImagenet", "timm.data.real_labels.RealLabelsImagenet"}
+    ),
+}
 ON_THE_HOST = ("math.", "numpy.", "json.")
 
 
@@ -131,7 +140,15 @@ class Reads:
             method = call.func.attr.value
             if method in READ_METHODS and not name:
                 # A tensor of one value is the usual receiver of item(); lists and arrays have the rest.
-                return method == "item" or self._values.mentions(call.func.value)
+                return (
+                    method == "item"
+                    or self._values.mentions(call.func.value)
+                    or (method in OF_TENSORS_ALONE and self._is_unknown(call.func.value))
+                )
+            if method == "to" and not name and self._names_the_cpu(call):
+                return self._values.mentions(call.func.value) or self._is_unknown(call.func.value)
+            if given and method in IN_LIBRARIES and self._is_of(IN_LIBRARIES[method], call.func):
+                return True
             if method == "format" and isinstance(call.func.value, cst.BaseString):
                 return given
         if isinstance(call.func, cst.Name) and call.func.value in CONVERSIONS:
@@ -143,6 +160,26 @@ class Reads:
         if given and any(self._reads_each(arg.value) for arg in call.args):
             return True
         return given and is_log(call, self._context) and not self._is_meter(call)
+
+    def _is_unknown(self, value: cst.BaseExpression) -> bool:
+        """Whether nothing tells where the tensor `value` is: it may be on the device."""
+        of_host = is_on_the_cpu(value, self._context)
+        return not of_host and self._context.values.kind(value) is Kind.UNKNOWN
+
+    def _names_the_cpu(self, call: cst.Call) -> bool:
+        """Whether `call` is `x.to("cpu", dtype=…)`."""
+        place = keyword(call, "device") or (call.args[0] if call.args else None)
+        return place is not None and self._context.values.is_surely_cpu(place.value)
+
+    def _is_of(self, classes: frozenset[str], func: cst.Attribute) -> bool:
+        """Whether `func` is a method of an object that one of `classes` makes."""
+        if not isinstance(func.value, cst.Name):
+            return False
+        made = self._context.bound_values(func.value)
+        return any(
+            isinstance(one, cst.Call) and self._context.qualified_name(one.func) in classes
+            for one in made
+        )
 
     def _reads_each(self, handed: cst.BaseExpression) -> bool:
         """Whether a function that is handed to another one reads what it is called with.

@@ -304,8 +304,13 @@ class Bindings:
         if isinstance(target, cst.Tuple | cst.List):
             for index, element in enumerate(target.elements):
                 part = self._taken_apart(value, index, len(target.elements))
+                starred = _starred(value, index, target)
                 if part is not None:
                     self._bind(element.value, part, node)
+                elif isinstance(starred, cst.StarredElement):
+                    self._name(element.value, How.PART, starred.value, node)
+                elif starred is not None:
+                    self._bind(element.value, starred.value, node)
                 else:
                     whole = isinstance(element, cst.Element)
                     number = index if whole and isinstance(element.value, cst.Name) else None
@@ -326,6 +331,8 @@ class Bindings:
     ) -> cst.BaseExpression | None:
         """Return element `index` of a tuple of `count`, also of one of two: `(a, b) if c else (d, e)`."""
         if isinstance(value, cst.Tuple | cst.List):
+            if any(isinstance(one, cst.StarredElement) for one in value.elements):
+                return None
             return value.elements[index].value if len(value.elements) == count else None
         if isinstance(value, cst.IfExp):
             body = self._taken_apart(value.body, index, count)
@@ -409,6 +416,25 @@ def pairs(
     else:
         for one in _flat(target):
             yield one, How.ELEMENT, value
+
+
+def _starred(
+    value: cst.BaseExpression, index: int, target: cst.Tuple | cst.List
+) -> cst.BaseElement | None:
+    """Return the element of `*x.shape, x.device` from which target number `index` gets its value."""
+    if not isinstance(value, cst.Tuple | cst.List):
+        return None
+    elements = value.elements
+    stars = [i for i, one in enumerate(elements) if isinstance(one, cst.StarredElement)]
+    count = len(target.elements)
+    if len(stars) != 1 or count < len(elements) - 1:
+        return None
+    if not all(isinstance(one, cst.Element) for one in target.elements):
+        return None
+    after = len(elements) - 1 - stars[0]
+    if index < stars[0]:
+        return elements[index]
+    return elements[index - count] if index >= count - after else elements[stars[0]]
 
 
 def _flat(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

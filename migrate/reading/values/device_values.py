@@ -127,6 +127,8 @@ class DeviceValues:
         if _is_conversion(call, self._context):
             return True
         func = call.func
+        if any(self.mentions(one.body) for one in _chosen(func, self._context)):
+            return True
         if self.is_state(call) and self._context.values.calls_model(call):
             return True
         called = self._context.called(call)
@@ -135,6 +137,17 @@ class DeviceValues:
         if isinstance(func, cst.Attribute) and self.mentions(func.value):
             return True
         return any(self.mentions(arg.value) for arg in call.args)
+
+
+def _chosen(func: cst.BaseExpression, context: Script) -> Iterable[cst.Lambda]:
+    """Return the lambdas of which a call of `func` runs one: `{"a": lambda: model(x)}[kind]()`."""
+    if isinstance(func, cst.Subscript):
+        of = func.value
+        made = context.bound_to(of)[1] if isinstance(of, cst.Name) else of
+        if isinstance(made, cst.Dict | cst.List | cst.Tuple):
+            parts = [element.value for element in made.elements]
+            return [one for one in parts if isinstance(one, cst.Lambda)]
+    return [func] if isinstance(func, cst.Lambda) else []
 
 
 def is_text_method(call: cst.Call) -> bool:

@@ -9,40 +9,175 @@ import libcst as cst
 
 from migrate.catalogue.words import DATASETS, KEEPING
 from migrate.model.calls.kind import Kind
-from migrate.reading.names.bindings import passed_for
-from migrate.reading.values.values import place_of_load
-from migrate.syntax.tree import base_name, code, is_attribute_of_self, last_part, nodes_of
+from migrate.reading.names.bindings import Given, How, passed_for
+from migrate.reading.values.values import MADE_LOADERS, place_of_load
+from migrate.syntax.tree import (
+    base_name,
+    code,
+    is_attribute_of_self,
+    keyword,
+    last_part,
+    nodes_of,
+    string_value,
+)
 
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
+# Functions whose result is where the tensors of their list are.
+JOINS = frozenset(
+    f"torch.{name}" for name in ("cat", "concat", "concatenate", "hstack", "stack", "vstack")
+)
+# Methods whose result may be elsewhere than the tensor.
+MOVING = frozenset({"cuda", "hpu", "ipu", "mtia", "to", "type", "type_as", "xpu"})
+READERS = frozenset({"get_slice", "get_tensor"})  # of a file of safetensors
 
-def is_on_the_cpu(value: cst.BaseExpression, context: Script) -> bool:
-    """Whether `value` is certainly a tensor of the CPU, or a list of such."""
+
+def is_on_the_cpu(
+    value: cst.BaseExpression, context: Script, names: frozenset[str] = frozenset()
+) -> bool:
+    """Whether `value` is certainly a tensor of the CPU, or a list of such.
+
+    Args:
+        value: an expression.
+        context: the script.
+        names: variables whose values are being followed: `latents = torch.cat(latents)`.
+    """
     if isinstance(value, cst.Name):
-        owner, made = context.bound_to(value)
-        if made is None or isinstance(made, cst.Param | cst.Name):
-            return False
-        if isinstance(made, cst.Call) and place_of_load(made) is not None:
-            # A checkpoint: what is put into it stays where it is.
-            inside = owner if isinstance(owner, cst.FunctionDef) else context.module
-            if not all(_is_of_itself(item, value.value) for item in items_put(value.value, inside)):
-                return False
-        return is_on_the_cpu(made, context)
+        return value.value in names or _is_variable_on_the_cpu(value, context, names)
     if isinstance(value, cst.ListComp):
-        return is_on_the_cpu(value.elt, context)
+        return is_on_the_cpu(value.elt, context, names)
     if isinstance(value, cst.List):
         elements = [element.value for element in value.elements]
-        return bool(elements) and all(is_on_the_cpu(one, context) for one in elements)
+        return bool(elements) and all(is_on_the_cpu(one, context, names) for one in elements)
+    if isinstance(value, cst.Subscript):
+        return _is_of_loader(value, context) or is_on_the_cpu(value.value, context, names)
     if not isinstance(value, cst.Call):
         return False
     if isinstance(value.func, cst.Attribute) and value.func.attr.value == "cpu":
         return not value.args
+    if isinstance(value.func, cst.Attribute) and _is_at_the_file(value.func, context):
+        return True
+    if (
+        isinstance(value.func, cst.Attribute)
+        and value.func.attr.value not in MOVING
+        and is_on_the_cpu(value.func.value, context, names)
+    ):
+        return True
+    if context.qualified_name(value.func) in JOINS and value.args and not keyword(value, "out"):
+        return is_on_the_cpu(value.args[0].value, context, names)
     if context.values.made(value) is not Kind.HOST or any(arg.star for arg in value.args):
         return False
     # What `torch.tensor(x)` makes is where the tensor x is.
     of_data = code(value.func).endswith("ensor") and value.args
     return not of_data or _is_of_the_host(value.args[0].value)
+
+
+def _is_variable_on_the_cpu(name: cst.Name, context: Script, names: frozenset[str]) -> bool:
+    """Whether everything that the variable `name` is given is on the CPU, and what is put into it."""
+    given = context.values.bindings.given(name)
+    if not given or len(given) != len(context.bindings(name)):
+        return False
+    if not _is_in_loop(name, context):
+        given = context.values.bindings.reaching(name) or given
+    if all(_is_of_loader(one.value, context) or _is_element(one, context) for one in given):
+        return True
+    if any(one.how is not How.VALUE or isinstance(one.value, cst.Name) for one in given):
+        return False
+    followed = names | {name.value}
+    put = [one.value for one in context.values.bindings.put_into(name)]
+    for one in given:
+        made = one.value
+        if isinstance(made, cst.List) and not made.elements and len(put) > 0:
+            if not all(is_on_the_cpu(item, context, followed) for item in put):
+                return False
+            continue
+        if isinstance(made, cst.Call) and place_of_load(made) is not None:
+            # A checkpoint: what is put into it stays where it is.
+            function = context.function_around(made)
+            inside = function if function is not None else context.module
+            if not all(_is_of_itself(item, name.value) for item in items_put(name.value, inside)):
+                return False
+        if made is None or not is_on_the_cpu(made, context, followed):
+            return False
+    return True
+
+
+def _is_in_loop(name: cst.Name, context: Script) -> bool:
+    """Whether a loop of its function is around `name`: what is given below may be there."""
+    for above in context.ancestors(name):
+        if isinstance(above, cst.FunctionDef | cst.Lambda):
+            return False
+        if isinstance(above, cst.For | cst.While):
+            return True
+    return False
+
+
+def _is_at_the_file(func: cst.Attribute, context: Script) -> bool:
+    """Whether `func` reads a file of safetensors: `with safe_open(path, "pt") as f: f.get_slice`."""
+    if func.attr.value not in READERS or not isinstance(func.value, cst.Name):
+        return False
+    bindings = context.bindings(func.value)
+    opened = []
+    for binding in bindings:
+        item = context.parent(context.parent(binding.node) or binding.node)
+        made = item.item if isinstance(item, cst.WithItem) else context.value_of(binding)
+        if isinstance(made, cst.Call):
+            opened.append(made)
+    return (
+        bool(bindings) and len(opened) == len(bindings) and all(_opens(c, context) for c in opened)
+    )
+
+
+def _opens(call: cst.Call, context: Script) -> bool:
+    """Whether `call` opens a file of safetensors for the CPU."""
+    name = context.qualified_name(call.func)
+    if name not in ("safetensors.safe_open", "safetensors.torch.safe_open"):
+        return False
+    device = keyword(call, "device") or (call.args[2] if len(call.args) > 2 else None)
+    return device is None or string_value(device.value) == "cpu"
+
+
+def _is_of_loader(value: cst.BaseExpression | None, context: Script, depth: int = 8) -> bool:
+    """Whether `value` is a part of what a loader of the host yields, and nothing has moved it."""
+    while isinstance(value, cst.Subscript):
+        value = value.value
+    if not isinstance(value, cst.Name) or not depth:
+        return False
+    given = context.values.bindings.given(value)
+    return bool(given) and all(_is_element(one, context, depth - 1) for one in given)
+
+
+def _is_element(given: Given, context: Script, depth: int = 8) -> bool:
+    """Whether a name is given a part of what a loader of the host yields."""
+    if given.value is None or not depth or given.how in (How.ADDED, How.OTHER, How.COUNTER):
+        return False
+    if given.how is How.ELEMENT and _is_host_loader(given.value, context):
+        return True
+    return _is_of_loader(given.value, context, depth)
+
+
+def _is_host_loader(value: cst.BaseExpression, context: Script) -> bool:
+    """Whether `value` is a DataLoader, a list of some, or a zip of such: their batches are on the host."""
+    if isinstance(value, cst.Name):
+        made = context.bound_values(value)
+        followed = [one for one in made if isinstance(one, cst.Call | cst.ListComp | cst.List)]
+        return (
+            bool(made)
+            and len(followed) == len(made)
+            and all(_is_host_loader(one, context) for one in followed)
+        )
+    if isinstance(value, cst.ListComp):
+        return _is_host_loader(value.elt, context)
+    if isinstance(value, cst.List):
+        return bool(value.elements) and all(
+            _is_host_loader(e.value, context) for e in value.elements
+        )
+    if not isinstance(value, cst.Call):
+        return False
+    if isinstance(value.func, cst.Name) and value.func.value == "zip":
+        return bool(value.args) and all(_is_host_loader(arg.value, context) for arg in value.args)
+    return context.qualified_name(value.func) in MADE_LOADERS
 
 
 def is_dataset(value: cst.BaseExpression, context: Script) -> bool:
@@ -55,7 +190,13 @@ def is_dataset(value: cst.BaseExpression, context: Script) -> bool:
         return (context.qualified_name(value.func) or "").startswith(DATASETS)
     if not isinstance(value, cst.Name):
         return False
-    made = context.bound_values(value) or passed_for(value, context)
+    made = context.bound_values(value)
+    if len(made) > 1 and not _is_in_loop(value, context):
+        # `data = torch.load(path)` in the one branch, and in the other it is made and saved.
+        reaching = context.values.bindings.reaching(value)
+        if all(given.how is How.VALUE for given in reaching):
+            made = [given.value for given in reaching]
+    made = made or [*passed_for(value, context)]
     return bool(made) and all(
         isinstance(one, cst.Call | cst.IfExp) and is_dataset(one, context) for one in made
     )

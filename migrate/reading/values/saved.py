@@ -9,7 +9,7 @@ import libcst as cst
 from migrate.catalogue.words import READ_METHODS, SAFETENSORS_SAVES
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.values.host import is_dataset, is_on_the_cpu, items_put
-from migrate.syntax.tree import bind, is_none, keyword, last_part, string_value
+from migrate.syntax.tree import bind, is_none, keyword, last_part, nodes_of, string_value
 
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
@@ -63,6 +63,8 @@ def _is_host_value(value: cst.BaseExpression, context: Script) -> bool:
         return all(_is_part(element.value, context) for element in value.elements)
     if isinstance(value, cst.Name):
         made = context.bound_to(value)[1]
+        if _is_dict_of_host(value, context):
+            return True
         value = made if isinstance(made, cst.DictComp) else value
     inner = value.value if isinstance(value, cst.DictComp) else value
     while isinstance(inner, cst.Call) and isinstance(inner.func, cst.Attribute):
@@ -74,6 +76,36 @@ def _is_host_value(value: cst.BaseExpression, context: Script) -> bool:
         or is_dataset(value, context)
         or _is_passed_loaded(value, context)
     )
+
+
+def _returns_host(call: cst.Call, context: Script, depth: int) -> bool:
+    """Whether `call` runs a function of the script that returns a dict of the host."""
+    returned = [
+        statement.value
+        for function in context.called(call)
+        for statement in nodes_of(function.body, cst.Return)
+    ]
+    return bool(returned) and all(
+        _is_dict_of_host(one, context, depth)
+        if isinstance(one, cst.Name)
+        else isinstance(one, cst.Dict) and _is_host_value(one, context)
+        for one in returned
+    )
+
+
+def _is_dict_of_host(name: cst.Name, context: Script, depth: int = 3) -> bool:
+    """Whether each value of the variable `name` is a dict of what is in the memory of the host."""
+    made = context.bound_values(name)
+    in_turns = any(isinstance(one, cst.For | cst.While) for one in context.ancestors(name))
+    if not in_turns and all(one is not None for one in made):
+        made = [one.value for one in context.values.bindings.reaching(name)]
+    if len(made) == 1 and isinstance(made[0], cst.Call) and depth:
+        return _returns_host(made[0], context, depth - 1)
+    if not made or not all(isinstance(one, cst.Dict) and one.elements for one in made):
+        return False
+    put = [one.value for one in context.values.bindings.put_into(name)]
+    parts = [one for one in (*made, *put) if isinstance(one, cst.BaseExpression)]
+    return all(_is_host_value(one, context) for one in parts)
 
 
 def _is_part(value: cst.BaseExpression, context: Script) -> bool:

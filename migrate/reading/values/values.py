@@ -916,7 +916,8 @@ class Values:
     def _of_plain_call(self, name: str, call: cst.Call) -> Kind:
         callee = self._callee(call, name)
         if callee is not None:
-            return self._returned(callee)
+            chosen = self._chosen(callee, call)
+            return self._returned(callee) if chosen is None else chosen
         if name == "enumerate" and call.args and not self._context.bindings(call.func):
             return self._as_loader(call)
         if name in self.bindings.classes:
@@ -1028,6 +1029,37 @@ class Values:
             return Kind.HOST
         says_device = any(word in text for word in ("dev", "cuda", "xla", "gpu"))
         return Kind.ON_DEVICE if says_device or self.device(first.value) in ACCELERATORS else base
+
+    def _chosen(self, function: cst.FunctionDef, call: cst.Call) -> Kind | None:
+        """Return what `call` gives of a function that returns one of its parameters; None of any other.
+
+        `default(width, 0)`: what other calls pass does not come out of this one.
+        """
+        names = [parameter.name.value for parameter in function.params.params]
+        values = list(self.bindings.returns.get(id(function), []))
+        bound = bind(call, names)
+        if not values or not names or bound is None:
+            return None
+        passed: list[cst.BaseExpression | None] = []
+        while values:
+            value = values.pop()
+            if isinstance(value, cst.IfExp):
+                values += value.body, value.orelse
+                continue
+            calls = isinstance(value, cst.Call) and not value.args
+            name = value.func if isinstance(value, cst.Call) and calls else value
+            if not isinstance(name, cst.Name) or name.value not in names:
+                return None
+            if len(self._context.bindings(name)) != 1:
+                return None
+            arg = bound.get(name.value)
+            given = None if arg is None else arg.value
+            if calls:  # `d() if isfunction(d) else d`
+                if isinstance(given, cst.Lambda):
+                    passed.append(given.body)
+            elif not isinstance(given, cst.Lambda):
+                passed.append(given)
+        return joined(self.kind(one) for one in passed) if passed else None
 
     def _returned(self, function: cst.FunctionDef) -> Kind:
         values = self.bindings.returns.get(id(function), [])

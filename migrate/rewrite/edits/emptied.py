@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import libcst as cst
@@ -96,6 +97,45 @@ def without_emptied_try(
     statements = _statements(kept[0])
     above = [*node.leading_lines, *statements[0].leading_lines]
     return cst.FlattenSentinel([statements[0].with_changes(leading_lines=above), *statements[1:]])
+
+
+def without_same_branches(
+    original: cst.If, updated: cst.If
+) -> cst.If | cst.FlattenSentinel[cst.BaseStatement]:
+    """Return the statements of an `if` whose `else` the edits have made the same, comments left out.
+
+    Args:
+        original: the `if` as the script has it, no `elif`.
+        updated: the `if` with the edits of what is in it made.
+    """
+    orelse = updated.orelse
+    if not isinstance(orelse, cst.Else) or not isinstance(original.orelse, cst.Else):
+        return updated
+    if _is_emptied(updated.body) or not _only_asks(updated.test):
+        return updated
+    if _has_comments(orelse) or (
+        isinstance(updated.body, cst.IndentedBlock)
+        and any(_has_comments(part) for part in (updated.body.header, *updated.body.footer))
+    ):
+        return updated  # they say when which of the two is to run
+    if not _same(updated.body, orelse.body) or _same(original.body, original.orelse.body):
+        return updated
+    statements = _statements(updated.body)
+    above = [*updated.leading_lines, *getattr(statements[0], "leading_lines", ())]
+    return cst.FlattenSentinel([statements[0].with_changes(leading_lines=above), *statements[1:]])
+
+
+def _has_comments(node: cst.CSTNode) -> bool:
+    return next(nodes_of(node, cst.Comment), None) is not None
+
+
+def _same(one: cst.BaseSuite, other: cst.BaseSuite) -> bool:
+    """Whether two blocks do the same, whatever their comments say."""
+    dumped = [
+        [ast.dump(node) for node in ast.parse(cst.Module(body=_statements(body)).code).body]
+        for body in (one, other)
+    ]
+    return dumped[0] == dumped[1]
 
 
 def _statements(

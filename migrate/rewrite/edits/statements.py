@@ -14,6 +14,7 @@ from migrate.rewrite.edits.emptied import (
     without_emptied,
     without_emptied_loop,
     without_emptied_try,
+    without_same_branches,
 )
 from migrate.rewrite.edits.nodes import split_blank
 
@@ -27,6 +28,7 @@ class Statements(cst.CSTTransformer):
         super().__init__()
         self._wraps = {id(wrap.block): wrap for wrap in wraps}
         self._results: dict[int, list[cst.BaseStatement]] = {}
+        self._elifs: set[int] = set()
         self._around: list[cst.CSTNode] = []  # the module, and the functions that are being visited
 
     def replace(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:
@@ -37,6 +39,8 @@ class Statements(cst.CSTTransformer):
         """Take note that `node` is visited, with what is in it."""
         if isinstance(node, cst.Module | cst.FunctionDef):
             self._around.append(node)
+        if isinstance(node, cst.If) and isinstance(node.orelse, cst.If):
+            self._elifs.add(id(node.orelse))
 
     def on_leave(self, original_node, updated_node):  # type: ignore[no-untyped-def]
         """Replace the node, after rebuilding it if it is a list of statements."""
@@ -52,6 +56,9 @@ class Statements(cst.CSTTransformer):
             result = self.replace(original_node, updated_node)
         if isinstance(result, cst.If):
             result = without_emptied(result)
+            whole = isinstance(original_node, cst.If) and id(original_node) not in self._elifs
+            if whole and isinstance(result, cst.If):
+                result = without_same_branches(original_node, result)
         elif isinstance(result, cst.For) and isinstance(original_node, cst.For) and self._around:
             result = without_emptied_loop(original_node, result, self._around[-1])
         elif isinstance(result, cst.Try | cst.TryStar):

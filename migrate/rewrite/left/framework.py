@@ -9,7 +9,9 @@ import libcst as cst
 import libcst.matchers as m
 
 from migrate.catalogue import catalogue
+from migrate.catalogue.libraries import ACCELERATE_STATES
 from migrate.check.hazard import Severity
+from migrate.reading.collectives.no_group import is_without_group
 from migrate.reading.replicas.launch import Style
 from migrate.rewrite.catalogued import wrong_by_catalogue
 from migrate.rewrite.plan import Plan
@@ -23,15 +25,6 @@ ACCELERATE = "accelerate"
 NO_MAIN = (
     "it has no function `main`: put what trains in one, since the code around it runs once, before the "
     "replicas start"
-)
-# What opens the runtime of the process.
-STATES = frozenset(
-    {
-        "accelerate.Accelerator",
-        "accelerate.accelerator.Accelerator",
-        "accelerate.PartialState",
-        "accelerate.state.PartialState",
-    }
 )
 PARSERS = frozenset({"parse_args", "parse_args_into_dataclasses", "parse_known_args"})
 OPENED = (
@@ -94,6 +87,8 @@ def _beside(found: Plan, cuda: Container[int]) -> Iterator[Finding]:
             continue
         if one.rule == RULE and not _has_no_backend(one):
             continue  # else it is said above, or the frameworks go together
+        if _is_without_group(one.node, found.context):
+            continue  # it raises: another finding says so
         if isinstance(one, Edit):
             wrong, how_bad = one.wrong, one.severity
             if not wrong and how_bad is None:
@@ -102,6 +97,14 @@ def _beside(found: Plan, cuda: Container[int]) -> Iterator[Finding]:
             one = Finding(one.rule, one.node, wrong or one.message, how_bad, one.code)
         named = found.context.position(one.node).line in cuda
         yield replace(one, is_hint=named or one.severity is Severity.INFO)
+
+
+def _is_without_group(node: cst.CSTNode, script: Workspace) -> bool:
+    """Whether `node` is a call of torch.distributed where nothing joins a group, or stands for one."""
+    above = script.parent(node) if isinstance(node, cst.Expr | cst.Call) else None
+    around = (node, node.value if isinstance(node, cst.Expr) else None, above)
+    line = list(nodes_of(node, cst.Call)) if isinstance(node, cst.SimpleStatementLine) else []
+    return any(is_without_group(one, script) for one in (*around, *line))
 
 
 def _has_no_backend(finding: Finding | Edit) -> bool:
@@ -126,7 +129,7 @@ def _too_early(script: Workspace) -> Iterator[Finding]:
     for node in script.launch.reached(script.launch.import_roots, live=True):
         if not isinstance(node, cst.Call):
             continue
-        if script.qualified_name(node.func) in STATES:
+        if script.qualified_name(node.func) in ACCELERATE_STATES:
             yield Finding(RULE, node, OPENED.format(code(node.func)))
         elif _reads_command_line(node):
             yield Finding(RULE, node, PARSED.format(code(node.func)))
@@ -157,14 +160,51 @@ def _launched(script: Workspace) -> str:
     if guard is None:
         runs = any(isinstance(one, cst.For | cst.While | cst.With) for one in script.module.body)
         return f"; {NO_MAIN}" if runs else ""  # else a part of a program: another file starts it
-    called = (code(call.func) for call in nodes_of(guard, cst.Call))
-    started = next((functions[name] for name in called if name in functions), None)
-    if started is None:
+    called = dict.fromkeys(code(call.func) for call in nodes_of(guard, cst.Call))
+    below = [functions[name] for name in called if name in functions]
+    training = [one for one in below if _trains(one, script)] or below
+    if not training:
         return f"; {NO_MAIN}"
+    if len(training) > 1:
+        named = ", ".join(f"`{one.name.value}`" for one in training)
+        return f"; {NO_MAIN} (below the guard it calls {named})"
+    (started,) = training
     name = started.name.value
     lacks = _lacks_arguments(started)
     return f"; it has no function `main`: add --main_training_function {name}" + (
         f"; {lacks}" if lacks else ""
+    )
+
+
+def _trains(function: cst.FunctionDef, script: Workspace) -> bool:
+    """Whether `function` is where the training is: it trains, or is given or makes what runs it."""
+    if script.effects.of(function) or any(
+        script.effects.is_step_loop(loop)
+        for loop in nodes_of(function.body, cst.For | cst.While)  # type: ignore[arg-type]
+    ):
+        return True
+    calls = list(nodes_of(function.body, cst.Call))
+    if any(
+        script.effects.of(call)
+        or script.effects.has_steps(call)
+        or script.qualified_name(call.func) in ACCELERATE_STATES
+        for call in calls
+    ):
+        return True
+    return any(
+        _holds_state(arg, script)
+        for call in script.callers.get(id(function), ())
+        for arg in call.args
+    )
+
+
+def _holds_state(arg: cst.Arg, script: Workspace) -> bool:
+    """Whether `arg` is what Accelerate runs the training with: `do_train(config, accelerator)`."""
+    if not isinstance(arg.value, cst.Name):
+        return False
+    return any(
+        isinstance(made, cst.Call) and script.qualified_name(made.func) in ACCELERATE_STATES
+        for made in script.bound_values(arg.value)
     )
 
 

@@ -34,6 +34,9 @@ class GuardedRead(Hazard):
     `torch_xla.sync()` of some replicas runs there what the others put into a later graph: so does one in a
     function that some replicas call while the broadcast of DDP, or another collective, is pending.
 
+    Nothing is reported of what is computed and read right below `torch_xla.sync()` or `dist.reduce(…)` of all
+    replicas, which leave nothing pending (`dist.all_reduce` does).
+
     **What to do.** Compute inside the step, and read after it. Where all replicas compute and read, only the
     printing goes under the condition.
     """
@@ -341,6 +344,31 @@ class GuardedRead(Hazard):
                     loss = model(x.cuda()).sum()
                     loss.backward()
                     optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def train(model, loader, val, optimizer, rank):
+                for epoch in range(3):
+                    for x, y in loader:
+                        loss = model(x.cuda(), y.cuda())
+                        loss.backward()
+                        optimizer.step()
+                    total, count = torch.zeros(1).cuda(), torch.zeros(1).cuda()
+                    for x, y in val:
+                        total += (y.cuda() - x.cuda()).abs().mean()
+                        count += 1
+                    dist.reduce(total, dst=0)
+                    dist.reduce(count, dst=0)
+                    if rank == 0:
+                        print((total / count).item())
+                    dist.all_reduce(total)
+                    if rank == 0:
+                        print((total / count).item())  # XLA305
             """
         ),
     )

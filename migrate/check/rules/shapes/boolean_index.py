@@ -18,6 +18,8 @@ from migrate.syntax.tree import code, string_value
 # Methods that give a mask with the same values.
 SAME_VALUES = words("bool clone contiguous detach flatten ravel reshape squeeze to unsqueeze view")
 
+LOGARITHMS = words("log log10 log2")
+
 # Packages whose arrays are not torch's.
 OTHER_FRAMEWORKS = frozenset({"jax", "flax", "mlx"})
 
@@ -30,7 +32,8 @@ class BooleanIndex(Hazard):
     `batch["valid_mask"]`, counts as a mask by its name, and so does what is made of one. An evaluation on the
     device compiles for each number as training does.
 
-    **What to do.** `torch.where(mask, x, 0)` and a sum divided by `mask.sum()` for means;
+    **What to do.** `torch.where(mask, x, 0)` and a sum divided by `mask.sum()` for means (its `.mean()` would
+    count the zeros); below a logarithm, a root or a division fill with 1, as 0 gives inf and NaN gradients;
     `x.masked_fill(mask, 0)` or `torch.where(mask, new, x)` for assignments.
     """
 
@@ -152,7 +155,7 @@ class BooleanIndex(Hazard):
             if not isinstance(index, cst.Index) or isinstance(index.value, cst.BaseNumber):
                 continue
             assigned = isinstance(facts.context.parent(node), cst.AssignTarget | cst.Element)
-            instead = "masked_fill or torch.where" if assigned else "torch.where(mask, x, 0)"
+            instead = "masked_fill or torch.where" if assigned else _instead(node, facts)
             if _is_boolean(index.value, facts):
                 message = f"a boolean mask as index: a compilation for each number; {instead}"
                 yield from varying(self, node, index.value, message, facts)
@@ -174,6 +177,22 @@ class BooleanIndex(Hazard):
                 message = "a boolean mask as index: a compilation for each number; torch.where"
                 yield from varying(self, node, element.value, message, facts)
                 return
+
+
+def _instead(node: cst.Subscript, facts: Facts) -> str:
+    """Return what stands for `x[mask]`, by what is done with it: a mean, a logarithm, or not to be seen."""
+    arg = facts.context.parent(node)
+    call = facts.context.parent(arg)
+    done = ""
+    if isinstance(call, cst.Call):
+        done = method(call) if isinstance(arg, cst.Attribute | cst.Arg) else ""
+    if done == "mean":
+        return "the mean is torch.where(mask, x, 0).sum() / mask.sum()"
+    if done in LOGARITHMS:
+        return "torch.where(mask, x, 1), since the logarithm of 0 is -inf"
+    return (
+        "torch.where(mask, x, 0); a mean is its sum / mask.sum(), and below a logarithm fill with 1"
+    )
 
 
 def _is_of_other_framework(value: cst.BaseExpression, facts: Facts) -> bool:

@@ -65,7 +65,8 @@ class MaskedSelect(Hazard):
         asked = method(node) == "masked_select" and name is None
         if name == "torch.masked_select" or (asked and facts.values.is_tensor(receiver(node))):
             message = (
-                "masked_select: a compilation for each number selected; torch.where(mask, x, 0)"
+                "masked_select: a compilation for each number selected; torch.where(mask, x, 0); a mean "
+                "is its sum / mask.sum(), and below a logarithm fill with 1"
             )
             value = node.args[0].value if name and node.args else receiver(node)
             yield from varying(self, node, value, message, facts)

@@ -9,13 +9,17 @@ import libcst as cst
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import TENSORS
 from migrate.reading.facts import Facts
+from migrate.reading.steps.evaluating import in_evaluation
 from migrate.reading.steps.in_step import When
 from migrate.reading.steps.metrics import ROOT, is_gathered, read_by_metric
 from migrate.syntax.tree import code, dotted
 
+OF_EVALUATION = " of the evaluation"
+OFTEN, AFTER = "every N steps", "after the loop"
+
 
 class ReadInFunction(Hazard):
-    """A function that the training loop calls at every step reads values of the device.
+    """A function that the training loop, or an evaluation, calls at every step reads values of the device.
 
     **Why.** The host waits for the device at every step, as it does for `.item()` in the loop itself; the
     line in the loop does not show it, and the function may lie in another file.
@@ -23,9 +27,10 @@ class ReadInFunction(Hazard):
     A metric of torchmetrics reads, too: MeanMetric and its like ask at each update whether a value is NaN,
     and `compute()` gathers the states of all replicas.
 
-    **What to do.** Let the function return tensors, and read them every N steps, where they are shown. Where
-    the loop itself reads (`meter.update(loss.item())`), `migrate rewrite --defer-reads` does that. Make an
-    aggregator of torchmetrics with `nan_strategy="disable"`, and compute every N steps.
+    **What to do.** Let the function return tensors, and read them every N steps, where they are shown (in an
+    evaluation: after its loop). Where the loop itself reads (`meter.update(loss.item())`),
+    `migrate rewrite --defer-reads` does that. Make an aggregator of torchmetrics with
+    `nan_strategy="disable"`, and compute every N steps.
     """
 
     code = "XLA208"
@@ -77,6 +82,26 @@ class ReadInFunction(Hazard):
                     history.append(compute(output, y))
                     if step % 100 == 0:
                         show(output, y)
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def compute(output, target):
+                right = (output.argmax(1) == target).float().mean()
+                return {"accuracy": right.item()}
+
+
+            @torch.no_grad()
+            def evaluate(model, loader, history):
+                model.cuda().eval()
+                for x, y in loader:
+                    x, y = x.cuda(), y.cuda()
+                    output = model(x)
+                    history.append(compute(output, y))  # XLA208
+                return compute(output, y)
             """
         ),
         example(
@@ -190,7 +215,10 @@ class ReadInFunction(Hazard):
         if ROOT in facts.names.roots and (hits := list(self._metric(node, facts))):
             yield from hits
             return
-        if not facts.context.effects.reads(node) or facts.steps.when(node) is not When.EVERY_STEP:
+        if not facts.context.effects.reads(node):
+            return
+        evaluates = facts.steps.when(node) is not When.EVERY_STEP
+        if evaluates and not in_evaluation(node, facts):
             return
         moves = facts.context.effects.moves(
             node
@@ -203,8 +231,8 @@ class ReadInFunction(Hazard):
             where = "" if ran.path == facts.context.file else f"{ran.path.name}:"
             line = f"line {ran.line}" if not where else f"{where}{ran.line}"
             message = (
-                f"{ran.name} ({line}) reads values of the device, at every step: the host waits; return "
-                "tensors from it, and read them every N steps"
+                f"{ran.name} ({line}) reads values of the device, at every step{OF_EVALUATION * evaluates}: "
+                f"the host waits; return tensors from it, and read them {AFTER if evaluates else OFTEN}"
             )
             yield self.hit(node, message)
             return

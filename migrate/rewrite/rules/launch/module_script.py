@@ -166,6 +166,13 @@ class ModuleScript(Rule):
             f"each replica runs the file as a whole; {context.vocabulary.say('launch')} starts them"
         )
         yield self.edit(node, replace, message)
+        for again in _imported_below(("os", "sys"), context.module):
+            yield self.edit(
+                again,
+                lambda _: cst.RemoveFromParent(),
+                f"`{code(again.body[0])}` goes: it stands above, where the replicas are started",
+                consumes=[again],
+            )
 
     def _lines(self, context: Workspace) -> list[cst.BaseStatement]:
         """Return the statements that start the replicas."""
@@ -266,6 +273,21 @@ def _imported_above(name: str, module: cst.Module) -> bool:
             if any(code(alias.name) == name and alias.asname is None for alias in plain.names):
                 return True
     return False
+
+
+def _imported_below(names: Iterable[str], module: cst.Module) -> list[cst.SimpleStatementLine]:
+    """Return the lines `import name` of the module that come after what starts the replicas."""
+    wanted = {name for name in names if not _imported_above(name, module)}
+    found = []
+    for statement in module.body:
+        if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+            continue
+        plain = statement.body[0]
+        if isinstance(plain, cst.Import) and len(plain.names) == 1:
+            alias = plain.names[0]
+            if alias.asname is None and code(alias.name) in wanted:
+                found.append(statement)
+    return found
 
 
 def _is_standard_import(statement: cst.CSTNode) -> bool:

@@ -182,10 +182,7 @@ class Autocast(Rule):
 
 
             def train(model, x, half):
-                if half:
-                    kind = torch.bfloat16
-                else:
-                    kind = torch.bfloat16
+                kind = torch.bfloat16
                 with torch.autocast("xla", dtype=kind):
                     x = model(x)
                 with torch.autocast("xla", dtype=torch.bfloat16, enabled=half):

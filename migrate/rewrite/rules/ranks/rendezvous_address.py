@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import libcst as cst
@@ -11,13 +12,19 @@ from migrate.check.hazard import Severity
 from migrate.check.rules.structure.rank_environment import RankEnvironment
 from migrate.reading.replicas.launch import Style
 from migrate.reading.values.environment import OF_TORCHRUN, of_torchrun_alone
+from migrate.rewrite.edits.branch import left_above
 from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, Stage, left_alone, reported, rewritten
 from migrate.rewrite.rules.ranks.started_by_torchrun import decides
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import code, string_value
+from migrate.syntax.tree import code, nodes, nodes_of, string_value
 
 VARIABLES = frozenset({"MASTER_ADDR", "MASTER_PORT"})
+# A comment that is about them.
+ABOUT = re.compile(r"(?i)\bmaster[ _-]?(addr|host|ip|node|port)|\brendezvous\b")
+# What asks Slurm for the names of the hosts.
+OUTPUTS = frozenset({"subprocess.getoutput", "subprocess.check_output"})
+SHOWS = re.compile(r"[bBfFrR]*[\"']+scontrol show hostname")
 
 
 class RendezvousAddress(Rule):
@@ -25,7 +32,9 @@ class RendezvousAddress(Rule):
 
     **What it does.** With `init_method="xla://"` the TPU runtime finds the hosts by itself. A leftover
     `MASTER_ADDR = 'localhost'` would be taken for the address of the first host and keep the hosts of a
-    pod apart, so the lines that set these variables go, also an `if` around nothing else, and the
+    pod apart, so the lines that set these variables go, also an `if` around nothing else, with
+    its `elif` and `else`, a comment above that is about them, and a variable that only they used and that
+    asks Slurm for the first host (`subprocess.getoutput("scontrol show hostname …")`), and the
     entries of `os.environ.update({…})` and `os.environ |= {…}`.
 
     **Reported.** A script that also reads the variable elsewhere: there the lines stay. A script that reads
@@ -208,13 +217,15 @@ class RendezvousAddress(Rule):
         if isinstance(node, cst.If):
             if not self._goes_whole(node, context):
                 return
-            names = {name for line in node.body.body for name in self._only_sets(line, context)}
+            lines = [line for body in _branches(node) or () for line in body.body]
+            names = {name for line in lines for name in self._only_sets(line, context)}
             message = f"sets {', '.join(sorted(names))}: the TPU runtime finds the hosts itself"
-            yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+            left = left_above(node, ABOUT)
+            yield self.edit(node, lambda _: left, message, consumes=[node])
+            yield from self._only_for(node, context)
             return
         found = settings(node, context)
-        above = context.parent(context.parent(node)) if found else None
-        if not found or (isinstance(above, cst.If) and self._goes_whole(above, context)):
+        if not found or self._is_in_whole(node, context):
             return
         read = sorted({name for _, name in found if self._is_read(name, context)})
         if read:
@@ -227,7 +238,10 @@ class RendezvousAddress(Rule):
         names = {name for _, name in found}
         message = f"sets {', '.join(sorted(names))}: the TPU runtime finds the hosts itself"
         if self._only_sets(node, context):
-            yield self.edit(node, lambda _: cst.RemoveFromParent(), message, consumes=[node])
+            assert isinstance(node, cst.BaseStatement)
+            left = left_above(node, ABOUT)
+            yield self.edit(node, lambda _: left, message, consumes=[node])
+            yield from self._only_for(node, context)
             return
         for holder in {id(h): h for h in (context.parent(e) for e, _ in found)}.values():
             gone = [entry for entry, _ in found if context.parent(entry) is holder]
@@ -255,15 +269,47 @@ class RendezvousAddress(Rule):
         return frozenset(name for _, name in found) if whole else frozenset()
 
     def _goes_whole(self, node: cst.If, context: Workspace) -> bool:
-        """Whether the `if` does nothing but set the variables, and they may go."""
-        if node.orelse is not None or not isinstance(node.body, cst.IndentedBlock):
-            return False
+        """Whether the `if`, with what else it has, does nothing but set the variables, and they may go."""
         if isinstance(context.parent(node), cst.If):  # an elif
             return False
-        sets = [self._only_sets(line, context) for line in node.body.body]
+        bodies = _branches(node)
+        if bodies is None:
+            return False
+        sets = [self._only_sets(line, context) for body in bodies for line in body.body]
         return all(sets) and not any(
             self._is_read(name, context) for names in sets for name in names
         )
+
+    def _is_in_whole(self, node: cst.CSTNode, context: Workspace) -> bool:
+        """Whether `node` stands in a branch of an `if` that goes as a whole."""
+        above = context.parent(context.parent(node))
+        if isinstance(above, cst.Else):
+            above = context.parent(above)
+        while isinstance(above, cst.If) and isinstance(context.parent(above), cst.If):
+            above = context.parent(above)
+        return isinstance(above, cst.If) and self._goes_whole(above, context)
+
+    def _only_for(self, gone: cst.CSTNode, context: Workspace) -> Iterator[Edit]:
+        """Yield the removal of a variable that only `gone` used: the first host of a Slurm job."""
+        used = {name.value: name for name in nodes_of(gone, cst.Name)}
+        for name in used.values():
+            bindings = context.bindings(name)
+            value = context.bound_to(name)[1]
+            if not isinstance(value, cst.Call | cst.Subscript):
+                continue
+            if context.function_around(name) is None:
+                continue
+            line = context.statement_around(value)
+            uses = [one for one in context.mentions(name) if one is not bindings[0].node]
+            within = {id(node) for node in nodes(gone)}
+            if not uses or any(id(one) not in within for one in uses):
+                continue
+            if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+                continue
+            if isinstance(line.body[0], cst.Assign) and _asks_slurm(value, context):
+                message = f"`{code(line.body[0])}` goes: nothing uses it any more"
+                yield self.edit(line, lambda _: cst.RemoveFromParent(), message, consumes=[line])
+                yield from self._only_for(line, context)
 
     def _is_read(self, name: str, context: Workspace) -> bool:
         """Whether the script mentions the variable other than to set it or to ask whether it is set.
@@ -285,6 +331,38 @@ class RendezvousAddress(Rule):
             if name not in keys and not asked:
                 return True
         return False
+
+
+def _branches(node: cst.If) -> list[cst.IndentedBlock] | None:
+    """Return the blocks of an `if`, its `elif` and its `else`; None where one is on the line of its head."""
+    found: list[cst.IndentedBlock] = []
+    part: cst.If | cst.Else | None = node
+    while part is not None:
+        if not isinstance(part.body, cst.IndentedBlock):
+            return None
+        if part is not node and not isinstance(part, cst.Else) and _may_do(part.test):
+            return None
+        found.append(part.body)
+        part = part.orelse if isinstance(part, cst.If) else None
+    return None if len(found) > 1 and _may_do(node.test) else found
+
+
+def _may_do(test: cst.BaseExpression) -> bool:
+    """Whether a test may do more than ask."""
+    return next(nodes_of(test, cst.Call), None) is not None
+
+
+def _asks_slurm(value: cst.Call | cst.Subscript, context: Workspace) -> bool:
+    """Whether `value` is of Slurm's environment, or asks it for its hosts: `scontrol show hostname …`."""
+    if isinstance(value, cst.Subscript):
+        text = code(value)
+        return context.qualified_name(value.value) == "os.environ" and "SLURM_" in text
+    call = value
+    return (
+        context.qualified_name(call.func) in OUTPUTS
+        and bool(call.args)
+        and SHOWS.match(code(call.args[0].value)) is not None
+    )
 
 
 def settings(line: cst.CSTNode, context: Workspace) -> list[tuple[cst.CSTNode, str]]:

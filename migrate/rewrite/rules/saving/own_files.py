@@ -126,10 +126,12 @@ def _is_one_tensor(value: cst.BaseExpression, context: Workspace, depth: int = 4
     if isinstance(value, cst.Dict | cst.List | cst.Tuple | cst.BaseComp):
         return False
     if isinstance(value, cst.Name):
-        bound = context.bound_to(value)[1] if depth else None
-        if not isinstance(bound, cst.BaseExpression) or isinstance(bound, cst.Name):
-            return True
-        return _is_one_tensor(bound, context, depth - 1)
+        bound = context.bound_values(value) if depth else []
+        followed = (one for one in bound if isinstance(one, cst.BaseExpression))
+        # Each of its values: `state = {"x": x}` in a loop and below it again.
+        return all(
+            isinstance(one, cst.Name) or _is_one_tensor(one, context, depth - 1) for one in followed
+        )
     if not isinstance(value, cst.Call):
         return True
     if last_part(value.func) in HOLDERS:

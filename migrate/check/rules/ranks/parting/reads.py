@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from migrate.catalogue.words import SYNCS
 from migrate.check.rules.ranks.parting import Parting
 from migrate.check.rules.ranks.parting.evaluations import is_made_in
 from migrate.check.rules.ranks.parting.read_at import reads_at
@@ -15,6 +16,9 @@ from migrate.reading.facts import Facts
 from migrate.reading.names.dead_branches import never_runs
 from migrate.reading.replicas.guards import Guard
 from migrate.syntax.tree import nodes_of
+
+# Calls that run what is pending, in all replicas that make them.
+ENDS_GRAPHS = SYNCS | {"torch.distributed.reduce"}
 
 
 def reads(node: cst.CSTNode, guard: Guard, facts: Facts) -> Iterator[Parting]:
@@ -38,13 +42,36 @@ def _reads(
         return Parting(node, message)
     if (made := computed_after(read, node, facts)) is not None:
         return _pending(node, made, guard, facts)
-    if is_made_in(guard, read, facts) and facts.steps.between(node):
+    parts = is_made_in(guard, read, facts) and facts.steps.between(node)
+    if parts and not _nothing_is_pending(guard, facts):
         message = (
             f"computed and read in some replicas only (line {line}): graphs part before the next "
             "collective; compute and read in all, print in one"
         )
         return Parting(node, message)
     return None
+
+
+def _nothing_is_pending(guard: Guard, facts: Facts) -> bool:
+    """Whether the statement above `guard` runs in all replicas what is pending there.
+
+    What the first replica then computes and reads is a program of its own, without a collective.
+    `dist.reduce` ends the graph by itself; `dist.all_reduce` does not.
+    """
+    block = facts.context.parent(guard)
+    if not isinstance(guard, cst.If) or not isinstance(block, cst.IndentedBlock | cst.Module):
+        return False
+    at = next(i for i, one in enumerate(block.body) if one is guard)
+    above = block.body[at - 1] if at else None
+    if not isinstance(above, cst.SimpleStatementLine) or len(above.body) != 1:
+        return False
+    line = above.body[0]
+    call = line.value if isinstance(line, cst.Expr) else None
+    if not isinstance(call, cst.Call) or facts.guards.around(call) is not None:
+        return False
+    if (facts.names.of(call.func) or "") not in ENDS_GRAPHS:
+        return False
+    return not any(facts.values.calls_model(one) for one in nodes_of(guard, cst.Call))
 
 
 def handed_on(call: cst.Call, facts: Facts) -> Iterator[Parting]:

@@ -1,0 +1,81 @@
+"""Calls of torch.distributed where no process group exists: under Accelerate, which makes none on XLA."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from migrate.catalogue.libraries import ACCELERATE_STATES
+from migrate.syntax.tree import nodes_of
+
+if TYPE_CHECKING:
+    from migrate.reading.script import Script
+
+HOMES = ("torch.distributed.", "torch.nn.parallel.")
+# What to use instead, by the last part of the name of what is called.
+INSTEAD = {
+    **dict.fromkeys(("get_rank",), "accelerator.process_index"),
+    **dict.fromkeys(("get_world_size",), "accelerator.num_processes"),
+    **dict.fromkeys(("barrier", "monitored_barrier"), "accelerator.wait_for_everyone()"),
+    **dict.fromkeys(("all_reduce", "reduce", "reduce_scatter"), "accelerator.reduce(x)"),
+    **dict.fromkeys(
+        ("all_gather", "all_gather_into_tensor", "gather"),
+        "accelerator.gather(x)",
+    ),
+    **dict.fromkeys(
+        ("all_gather_object", "gather_object"),
+        "accelerate.utils.gather_object(x)",
+    ),
+    **dict.fromkeys(("broadcast",), "accelerate.utils.broadcast(x)"),
+    **dict.fromkeys(
+        ("broadcast_object_list", "scatter_object_list"),
+        "accelerate.utils.broadcast_object_list(x)",
+    ),
+    **dict.fromkeys(("DistributedDataParallel",), "accelerator.prepare(model)"),
+}
+# What a test asks that tells a run with a process group from one without.
+ASKS = frozenset({"distributed_type", "is_initialized"})
+
+
+@lru_cache(maxsize=4)
+def calls_without_group(script: Script) -> tuple[cst.Call, ...]:
+    """Return the calls of a script that raise on XLA, since nothing joins a process group there."""
+    calls = script.calls
+    if calls.led is None or calls.joins_group:
+        return ()
+    if not any(
+        script.qualified_name(call.func) in ACCELERATE_STATES for call in script.all_of(cst.Call)
+    ):
+        return ()
+    return tuple(
+        call
+        for call in script.all_of(cst.Call)
+        if instead_of(call, script) and not _is_asked_first(call, script)
+    )
+
+
+def instead_of(call: cst.Call, script: Script) -> str:
+    """Return what Accelerate has for a call of torch.distributed; empty for any other call."""
+    name = script.qualified_name(call.func) or ""
+    return INSTEAD.get(name.rpartition(".")[2], "") if name.startswith(HOMES) else ""
+
+
+def is_without_group(call: cst.CSTNode | None, script: Script) -> bool:
+    """Whether `call` is one of those."""
+    return any(one is call for one in calls_without_group(script))
+
+
+def _is_asked_first(call: cst.Call, script: Script) -> bool:
+    """Whether its function asks whether there is a process group, or the module around it does."""
+    for above in script.ancestors(call):
+        if isinstance(above, cst.FunctionDef):
+            return _asks(above.body)
+        if isinstance(above, cst.If | cst.IfExp | cst.BooleanOperation) and _asks(above):
+            return True
+    return False
+
+
+def _asks(node: cst.CSTNode) -> bool:
+    return any(name.value in ASKS for name in nodes_of(node, cst.Name))
