@@ -350,3 +350,23 @@ def test_what_runs_in_main_or_under_the_guard_is_no_matter(tmp_path: Path) -> No
     assert early(tmp_path, inside=inside) == []
     assert early(tmp_path, guard="accelerator = Accelerator()\n    main()") == []
     assert early(tmp_path, top="args = argparse.ArgumentParser().parse_args([])") == []
+
+
+@pytest.mark.parametrize(
+    ("made", "edits"),
+    [
+        ("pl.Trainer(max_steps=1)", 0),
+        ("pl.Trainer.from_argparse_args(args, max_steps=1)", 0),
+        ("print('no trainer')", 1),
+    ],
+)
+def test_a_launcher_of_lightning_gets_no_seed_of_xla(tmp_path: Path, made: str, edits: int) -> None:
+    # It would open the runtime before Lightning starts the replicas, which then raise.
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nimport pytorch_lightning as pl\n\n\ndef main(args, model, data):\n"
+        f"    pl.seed_everything(1)\n    x = torch.ones(2).cuda()\n    trainer = {made}\n"
+        "    trainer.fit(model, data)\n"
+    )
+    found = rewrite(script)
+    assert ("torch_xla" in found.data.decode()) is bool(edits)
