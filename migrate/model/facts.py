@@ -30,8 +30,10 @@ from migrate.model.objects.asked import (
     moved_inputs,
     spelled_devices,
 )
+from migrate.model.objects.autocasts import narrow_regions
 from migrate.model.objects.collating import collating_of, gathering_of
 from migrate.model.objects.feeding import feeding_of
+from migrate.model.objects.fused import makes_fused
 from migrate.model.objects.generators import counting_generators
 from migrate.model.objects.halves import halves_of
 from migrate.model.objects.loading import loaded_parts_of, loading_of
@@ -209,6 +211,8 @@ class ModuleCalls:
         extensions: the dotted names of the modules that the project compiles against torch.
         norms_over_replicas: whether a file of the project makes a layer of torch's SyncBatchNorm, or
             converts to it, or hands the class on.
+        narrow_regions: the files and lines of the autocast regions of the project that compute in 16 bits.
+        makes_fused: whether a file of the project makes an optimizer of torch with `fused=True`.
         generators: the calls that make a generator of torch, by whatever name.
         kept_states: the calls of load_state_dict by which an object of the project keeps the tensors it is
             given, with the statement that does.
@@ -307,6 +311,8 @@ class ModuleCalls:
     of_index: frozenset[End] = frozenset()
     generators: frozenset[End] = frozenset()
     norms_over_replicas: bool = True
+    narrow_regions: tuple[tuple[Path, int], ...] = ()
+    makes_fused: bool = False
     run_without_accelerator: bool = False
     extensions: frozenset[str] = frozenset()
     host_tensors: Mapping[End, str] = field(default_factory=dict)
@@ -505,6 +511,8 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         extensions=extensions_of(analysis) if _builds(analysis) else frozenset(),
         run_without_accelerator=programs_of(analysis).is_run_without(scope.module.path),
         norms_over_replicas=_norms_over_replicas(analysis),
+        narrow_regions=narrow_regions(analysis),
+        makes_fused=makes_fused(analysis),
         generators=frozenset(_end(call, scope.module) for call in generators_of(analysis, scope)),
         kept_states={
             _end(call, scope.module): where
