@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -516,10 +516,10 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         extensions=extensions_of(analysis) if _builds(analysis) else frozenset(),
         run_without_accelerator=programs_of(analysis).is_run_without(scope.module.path),
         norms_over_replicas=_norms_over_replicas(analysis),
-        narrow_regions=narrow_regions(analysis),
-        makes_fused=makes_fused(analysis),
-        host_draws=_ends_of(host_draws(analysis), analysis, scope),
-        host_drawing=_ends_of(host_drawing(analysis), analysis, scope),
+        narrow_regions=narrow_regions(analysis) if _spells(analysis, b"autocast") else (),
+        makes_fused=_spells(analysis, b"fused") and makes_fused(analysis),
+        host_draws=_ends_of(host_draws, analysis, scope),
+        host_drawing=_ends_of(host_drawing, analysis, scope),
         generators=frozenset(_end(call, scope.module) for call in generators_of(analysis, scope)),
         kept_states={
             _end(call, scope.module): where
@@ -893,10 +893,21 @@ def _regions(analysis: Analysis, scope: ModuleScope) -> Iterator[Region]:
         yield from analysis.regions(root)
 
 
-def _ends_of(calls: Set[ast.Call], analysis: Analysis, scope: ModuleScope) -> frozenset[End]:
-    """Return the ends of those of `calls` that stand in a file."""
-    here = analysis.calls_in(scope) if calls else ()
-    return frozenset(_end(call, scope.module) for call, _ in here if call in calls)
+def _ends_of(
+    find: Callable[[Analysis], Set[ast.Call]], analysis: Analysis, scope: ModuleScope
+) -> frozenset[End]:
+    """Return the ends of those calls of a file that are draws by a generator, or come to one."""
+    if not _spells(analysis, b"multinomial"):
+        return frozenset()
+    found = find(analysis)
+    here = analysis.calls_in(scope) if found else ()
+    return frozenset(_end(call, scope.module) for call, _ in here if call in found)
+
+
+@lru_cache(maxsize=8)
+def _spells(analysis: Analysis, word: bytes) -> bool:
+    """Whether a file of a project spells `word`."""
+    return any(word in module.data for module in analysis.project.modules.values())
 
 
 def _end(call: ast.expr, module: Module) -> End:

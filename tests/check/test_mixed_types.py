@@ -78,9 +78,15 @@ def test_normed_queries_and_plain_values_are_found(tmp_path: Path, norm: str, re
     assert "train.py:9" in found
 
 
-def test_the_message_says_may_where_an_option_norms(tmp_path: Path) -> None:
-    (found,) = messages(tmp_path, "if self.norms:\n            q = self.norm(q)")
-    assert "`q` may be float32" in found
+@pytest.mark.parametrize(
+    ("before", "severity"),
+    [("if self.norms:\n            q = self.norm(q)", "warning"), ("q = self.norm(q)", "error")],
+)
+def test_where_an_option_norms_it_may_be(tmp_path: Path, before: str, severity: str) -> None:
+    (found,) = messages(tmp_path, before)
+    assert ("`q` may be float32" in found) is (severity == "warning")
+    (one,) = check_paths([tmp_path], Config(select=("XLA888",))).findings
+    assert one.severity.value == severity
 
 
 def test_a_product_with_a_parameter_and_another_name_is_found(tmp_path: Path) -> None:

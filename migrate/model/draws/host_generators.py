@@ -23,11 +23,6 @@ DEEPEST = 8
 @lru_cache(maxsize=2)
 def host_draws(analysis: Analysis) -> frozenset[ast.Call]:
     """Return the calls of `multinomial` in loops without gradients that are given such a generator."""
-    if not any(
-        b"multinomial" in top.module.data and b"generator" in top.module.data
-        for top in analysis.scopes.values()
-    ):
-        return frozenset()
     return frozenset(
         call
         for call, scope in _looped_calls(analysis)

@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.reading.facts import Facts
-from migrate.reading.halves.mixed import mixed_of
+from migrate.reading.halves.mixed import NARROWED, WIDENED, mixed_of
 from migrate.reading.steps.in_step import When
 from migrate.syntax.tree import code, last_part
 
@@ -21,7 +21,9 @@ class MixedTypes(Hazard):
     and `scatter_add` to the widest of their types. The autocast of torch_xla knows none of them: what a
     linear layer or a convolution gave is bfloat16, what a norm with weights gave, or a product with a
     parameter, is float32, and the call raises ("Expected query, key, and value to have the same dtype").
-    Where the region stands in another file of the project, the call is reported as if it ran there.
+    Where the region stands in another file of the project, the call is reported as if it ran there. Where
+    an option decides whether the types differ (`self.q_norm = norm(dim) if qk_norm else Identity()`), it
+    is a warning.
 
     **What to do.** What CUDA does: for attention the type of the tensor in bfloat16,
     `q, k = q.to(v.dtype), k.to(v.dtype)`; for the others `.float()` of the tensor in bfloat16.
@@ -33,6 +35,7 @@ class MixedTypes(Hazard):
     name = "mixed-types"
     severity = Severity.ERROR
     nodes = (cst.Call,)
+    words = "|".join(rf"\b{name.rpartition('.')[2]}\b" for name in (*NARROWED, *WIDENED))
     examples = (
         example(
             """
@@ -134,7 +137,7 @@ class MixedTypes(Hazard):
         if found is None:
             return
         mixed, runs = found
-        surely_run = runs or facts.steps.when(node) is When.STEP
+        sure = mixed.sure and (runs or facts.steps.when(node) is When.STEP)
         half, wide = code(mixed.half), [code(one) for one in mixed.wide]
         here = mixed.region.path == facts.context.file
         line = (
@@ -156,7 +159,7 @@ class MixedTypes(Hazard):
             f"{last_part(node.func)} raises on XLA where its tensors differ in type: "
             f"{_listed(wide)} {be} float32, `{half}` is bfloat16 by {where}; {mend}"
         )
-        yield self.hit(node, message, Severity.ERROR if surely_run else Severity.WARNING)
+        yield self.hit(node, message, Severity.ERROR if sure else Severity.WARNING)
 
 
 def _listed(names: list[str]) -> str:
