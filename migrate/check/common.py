@@ -9,6 +9,7 @@ from typing import ClassVar
 import libcst as cst
 
 from migrate.catalogue import catalogue
+from migrate.check.failing_imports import fallback, is_optional
 from migrate.check.hazard import Hazard, Hit, Severity
 from migrate.check.only_cuda import only_with_cuda
 from migrate.check.work import Work
@@ -23,9 +24,6 @@ from migrate.syntax.tree import (
     keyword,
     string_value,
 )
-
-# What an `except` names that catches an import that fails.
-FAILS = ("ImportError", "ModuleNotFoundError", "Exception")
 
 
 class NamedHazard(Hazard):
@@ -69,7 +67,7 @@ def is_a_type(node: cst.CSTNode, facts: Facts) -> bool:
 class ImportHazard(Hazard):
     """A hazard wherever a library is imported of which the catalogue says the hazard's code.
 
-    An import under `try:` is information only: the script runs without the library.
+    An import under `try:` is information only, where the script goes on without the library.
     """
 
     nodes: ClassVar[tuple[type[cst.CSTNode], ...]] = (cst.Import, cst.ImportFrom)
@@ -81,34 +79,12 @@ class ImportHazard(Hazard):
                 return
             entry = catalogue.of_import(name)
             if entry is not None and entry.code == self.code:
-                optional = any(isinstance(a, cst.Try) for a in facts.context.ancestors(node))
-                severity = Severity.INFO if optional else self.severity
+                severity = Severity.INFO if is_optional(node, facts) else self.severity
                 without = fallback(node, facts)
                 shown = bool(without) and self.work is Work.KERNELS
                 message = f"{name}: {entry.says()}{without}"
                 yield self.hit(node, message, severity, is_shown=shown, subject=name)
                 return
-
-
-def fallback(node: cst.CSTNode, facts: Facts) -> str:
-    """Return what a finding says of the `except` that a failing import `node` goes to; empty without one."""
-    for handler in handlers_of(node, facts):
-        names = "" if handler.type is None else code(handler.type)
-        if not names or any(one in names for one in FAILS):
-            line = facts.context.position(handler).line
-            return f"; on a TPU the script goes on without it, by the `except` of line {line}"
-    return ""
-
-
-def handlers_of(node: cst.CSTNode, facts: Facts) -> Iterator[cst.ExceptHandler]:
-    """Yield the handlers in its function that an exception of `node` meets, the innermost first."""
-    below = node
-    for above in facts.context.ancestors(node):
-        if isinstance(above, cst.FunctionDef):
-            return
-        if isinstance(above, cst.Try) and below is above.body:
-            yield from above.handlers
-        below = above
 
 
 def method(node: cst.CSTNode) -> str:

@@ -10,6 +10,7 @@ from migrate.catalogue.words import ONLY_TENSORS, READS
 from migrate.check.hazard import Hazard, Hit, Severity
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
+from migrate.reading.names.bindings import How
 from migrate.reading.steps.in_step import When
 from migrate.syntax.tree import code, last_part
 
@@ -18,6 +19,8 @@ CHECKS = frozenset(
     {"math.isfinite", "math.isnan", "math.isinf", "numpy.isnan", "numpy.isfinite", "numpy.isinf"}
 )
 
+# The most parts, methods and names that a value is followed through.
+DEEPEST = 20
 # Methods of tensors whose result is a tensor, too.
 OF_TENSORS = ONLY_TENSORS | {
     "clone",
@@ -133,27 +136,71 @@ def is_returned_elsewhere(value: cst.BaseExpression, facts: Facts) -> bool:
 
 
 def _is_given(value: cst.BaseExpression, facts: Facts) -> bool:
-    """Whether `value` is, or is a part of, what a function in a step is given, and nothing else is known.
+    """Whether `value` is, or is made of, what a function in a step is given, and nothing else is known.
 
-    A lambda that is handed to something, as in `apply(losses, lambda x: x.item())`, is such a function, also
-    between the steps.
+    A part of it, `cache["end"]`, and what a method of tensors gives, `x.max()`, are made of it. A lambda
+    that is handed to something, as in `apply(losses, lambda x: x.item())`, is such a function, also between
+    the steps.
     """
     when = facts.steps.when(value)
-    root = value
-    while isinstance(root, cst.Subscript | cst.Attribute):
-        root = root.value
+    root = _made_of(value, facts)
     if facts.values.kind(value) is not Kind.UNKNOWN or not isinstance(root, cst.Name):
         return False
     if root.value in ("self", "cls"):
         return False
-    if when is When.STEP and facts.bindings.parameter(root) is not None:
-        return True
+    parameter = facts.bindings.parameter(root) if when is When.STEP else None
+    if parameter is not None:
+        return not _is_of_host(root, facts)
     scopes = [binding.scope.node for binding in facts.context.bindings(root)]
     handed = any(
         isinstance(scope, cst.Lambda) and isinstance(facts.context.parent(scope), cst.Arg)
         for scope in scopes
     )
     return handed and when in (When.STEP, When.EVERY_STEP)
+
+
+def _made_of(value: cst.BaseExpression, facts: Facts) -> cst.BaseExpression:
+    """Return what `value` is made of by parts, methods of tensors and names: `x` of `cx, cy = x[0], x[1]`."""
+    root = value
+    for _ in range(DEEPEST):
+        if isinstance(root, cst.Subscript | cst.Attribute):
+            root = root.value
+        elif isinstance(root, cst.Call):
+            func = root.func
+            if not isinstance(func, cst.Attribute) or func.attr.value not in OF_TENSORS:
+                break
+            if facts.context.run_by(root) or facts.names.of(func) is not None:
+                break
+            root = func.value
+        elif isinstance(root, cst.Name) and (given := facts.bindings.nearest(root)) is not None:
+            if given.value is None or given.how not in (How.VALUE, How.PART):
+                break
+            root = given.value
+        else:
+            break
+    return root
+
+
+def _is_of_host(value: cst.BaseExpression, facts: Facts, depth: int = 4) -> bool:
+    """Whether `value` follows from parameters for which all known calls pass values of the host."""
+    if facts.values.kind(value) is Kind.HOST:
+        return True
+    if isinstance(value, cst.Comparison):
+        compared = (value.left, *(one.comparator for one in value.comparisons))
+        return all(_is_of_host(one, facts, depth) for one in compared)
+    root = _made_of(value, facts)
+    while isinstance(root, cst.Call) and isinstance(root.func, cst.Attribute):
+        root = _made_of(root.func.value, facts)
+    if root is not value and not isinstance(root, cst.Name):
+        return depth > 0 and _is_of_host(root, facts, depth - 1)
+    parameter = facts.bindings.parameter(root) if isinstance(root, cst.Name) else None
+    if parameter is None:
+        return False
+    function, name = parameter[0], parameter[1].name.value
+    if facts.values.is_handed_host(function, name):
+        return True
+    passed = list(facts.bindings.passed(function, name))
+    return depth > 0 and bool(passed) and all(_is_of_host(one, facts, depth - 1) for one in passed)
 
 
 def _for_another_device(node: cst.CSTNode, facts: Facts) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from migrate.model.calls.reexports import reexports_of
 from migrate.model.calls.registries import Hidden, registries_of
 from migrate.model.calls.scopes import Function, ModuleScope, Region, Scope
 from migrate.model.draws.drawing import drawing_of, drawn_attributes
+from migrate.model.draws.host_generators import host_drawing, host_draws
 from migrate.model.draws.randomness import NO_SEEDING, Seeding, randomness_of
 from migrate.model.objects.asked import (
     devices_of,
@@ -30,8 +31,10 @@ from migrate.model.objects.asked import (
     moved_inputs,
     spelled_devices,
 )
+from migrate.model.objects.autocasts import narrow_regions
 from migrate.model.objects.collating import collating_of, gathering_of
 from migrate.model.objects.feeding import feeding_of
+from migrate.model.objects.fused import makes_fused
 from migrate.model.objects.generators import counting_generators
 from migrate.model.objects.halves import halves_of
 from migrate.model.objects.loading import loaded_parts_of, loading_of
@@ -215,6 +218,10 @@ class ModuleCalls:
         extensions: the dotted names of the modules that the project compiles against torch.
         norms_over_replicas: whether a file of the project makes a layer of torch's SyncBatchNorm, or
             converts to it, or hands the class on.
+        narrow_regions: the files and lines of the autocast regions of the project that compute in 16 bits.
+        makes_fused: whether a file of the project makes an optimizer of torch with `fused=True`.
+        host_draws: the calls of `multinomial`, in loops without gradients, that are given a generator.
+        host_drawing: the calls that run one, itself or through functions of the project.
         generators: the calls that make a generator of torch, by whatever name.
         kept_states: the calls of load_state_dict by which an object of the project keeps the tensors it is
             given, with the statement that does.
@@ -316,6 +323,10 @@ class ModuleCalls:
     of_index: frozenset[End] = frozenset()
     generators: frozenset[End] = frozenset()
     norms_over_replicas: bool = True
+    narrow_regions: tuple[tuple[Path, int], ...] = ()
+    makes_fused: bool = False
+    host_draws: frozenset[End] = frozenset()
+    host_drawing: frozenset[End] = frozenset()
     run_without_accelerator: bool = False
     extensions: frozenset[str] = frozenset()
     host_tensors: Mapping[End, str] = field(default_factory=dict)
@@ -518,6 +529,10 @@ def calls_of_file(analysis: Analysis, path: Path, *, alone: bool = False) -> Mod
         extensions=extensions_of(analysis) if _builds(analysis) else frozenset(),
         run_without_accelerator=programs_of(analysis).is_run_without(scope.module.path),
         norms_over_replicas=_norms_over_replicas(analysis),
+        narrow_regions=narrow_regions(analysis) if _spells(analysis, b"autocast") else (),
+        makes_fused=_spells(analysis, b"fused") and makes_fused(analysis),
+        host_draws=_ends_of(host_draws, analysis, scope),
+        host_drawing=_ends_of(host_drawing, analysis, scope),
         generators=frozenset(_end(call, scope.module) for call in generators_of(analysis, scope)),
         kept_states={
             _end(call, scope.module): where
@@ -683,6 +698,10 @@ def _builds(analysis: Analysis) -> bool:
     return any(b"cpp_extension" in one.data for one in analysis.project.modules.values())
 
 
+# What asks for the attributes of a class, or sets one.
+OF_ATTRIBUTES = frozenset({"delattr", "getattr", "hasattr", "setattr"})
+
+
 @lru_cache(maxsize=2)
 def _loads_states(analysis: Analysis) -> bool:
     """Whether a file of a project has a `load_state_dict` of its own."""
@@ -704,11 +723,17 @@ def _mentions_norm(tree: ast.AST) -> bool:
         node = waiting.pop()
         if isinstance(node, ast.Import | ast.ImportFrom):
             continue
+        if isinstance(node, ast.For) and _only_sets_attributes(node):
+            waiting += [*node.body, *node.orelse]
+            continue
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in (
             "isinstance",
             "issubclass",
         ):
             waiting += node.args[:1]
+            continue
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "setattr":
+            waiting += node.args[1:]
             continue
         if isinstance(node, ast.Compare) and any(
             ast.unparse(side).startswith("type(") or getattr(side, "attr", "") == "__class__"
@@ -723,6 +748,23 @@ def _mentions_norm(tree: ast.AST) -> bool:
             return True
         waiting += ast.iter_child_nodes(node)
     return False
+
+
+def _only_sets_attributes(loop: ast.For) -> bool:
+    """Whether a loop over classes only sets attributes of them: `for c in (A, B): setattr(c, …)`."""
+    if not isinstance(loop.target, ast.Name) or not isinstance(loop.iter, ast.Tuple | ast.List):
+        return False
+    inside = [node for statement in loop.body for node in ast.walk(statement)]
+    name = loop.target.id
+    set_on = {
+        id(node.args[0])
+        for node in inside
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", "") in OF_ATTRIBUTES
+        and node.args
+    }
+    mentions = [node for node in inside if isinstance(node, ast.Name) and node.id == name]
+    return bool(mentions) and all(id(node) in set_on for node in mentions)
 
 
 def _host_tensors(analysis: Analysis, top: ModuleScope) -> Iterator[tuple[End, str]]:
@@ -889,6 +931,23 @@ def _local(analysis: Analysis, scope: ModuleScope) -> Iterator[str]:
 def _regions(analysis: Analysis, scope: ModuleScope) -> Iterator[Region]:
     for root in scope.all_roots:
         yield from analysis.regions(root)
+
+
+def _ends_of(
+    find: Callable[[Analysis], Set[ast.Call]], analysis: Analysis, scope: ModuleScope
+) -> frozenset[End]:
+    """Return the ends of those calls of a file that are draws by a generator, or come to one."""
+    if not _spells(analysis, b"multinomial"):
+        return frozenset()
+    found = find(analysis)
+    here = analysis.calls_in(scope) if found else ()
+    return frozenset(_end(call, scope.module) for call, _ in here if call in found)
+
+
+@lru_cache(maxsize=8)
+def _spells(analysis: Analysis, word: bytes) -> bool:
+    """Whether a file of a project spells `word`."""
+    return any(word in module.data for module in analysis.project.modules.values())
 
 
 def _end(call: ast.expr, module: Module) -> End:

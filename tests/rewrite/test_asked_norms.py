@@ -56,3 +56,25 @@ def test_without_such_a_layer(tmp_path: Path, style: Style, test: str) -> None:
 def test_with_such_a_layer_in_another_file(tmp_path: Path, other: str) -> None:
     after, _ = model(tmp_path, "native", TESTS[0], other)
     assert "isinstance(m, (nn.LayerNorm, shims.batch_norm.SyncBatchNorm))" in after
+
+
+@pytest.mark.parametrize(
+    ("loop", "stays"),
+    [
+        (
+            "for c in (nn.Linear, nn.SyncBatchNorm):\n        setattr(c, 'reset_parameters', None)",
+            True,
+        ),
+        ("setattr(nn.SyncBatchNorm, 'reset_parameters', None)", True),
+        ("layers = [c(4) for c in (nn.BatchNorm1d, nn.SyncBatchNorm)]", False),
+        ("for c in (nn.BatchNorm1d, nn.SyncBatchNorm):\n        layers = c(4)", False),
+        ("for c in (nn.Linear, nn.SyncBatchNorm):\n        model.append(c)", False),
+    ],
+)
+def test_a_class_that_is_only_given_attributes(tmp_path: Path, loop: str, stays: bool) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(
+        f"from torch import nn\n\n\ndef build(model):\n    {loop}\n    return model.cuda()\n"
+    )
+    (file,) = rewrite_folder(tmp_path, processes=1).files
+    assert (loop in (file.after or b"").decode()) is stays

@@ -37,6 +37,11 @@ def said(folder: Path, name: str, text: str, script: str = TRAIN) -> list[tuple[
             '{"device": "cuda:1", "backend": "nccl"}',
             [("1:3", "device"), ("1:23", "init-process-group")],
         ),
+        ("run.sh", 'python train.py \\\n  --device "cuda:0" \\\n  --lr 1\n', [("2:3", "device")]),
+        ("run.sh", "python train.py --eval-device=cuda\n", [("1:17", "device")]),
+        ("run.sh", "python train.py trainer.accelerator=gpu && ls\n", [("1:17", "device")]),
+        ("run.bash", "DEVICE='cuda'\n", [("1:1", "device")]),
+        ("run.sh", "python a.py --dist-backend nccl", [("1:13", "init-process-group")]),
     ],
 )
 def test_each_is_told_with_its_line(
@@ -53,6 +58,9 @@ def test_each_is_told_with_its_line(
         ("a.json", '{"cuda": 17, "device": "cuda graph", "name": "cuda"}'),
         ("a.yaml", "device: cuda_if_there\nbackends: [nccl]\n"),
         ("a.txt", "device: cuda\n"),
+        ("run.sh", "# python a.py --device cuda\necho 1  # --device cuda\n"),
+        ("run.sh", "python a.py --device xla --name cuda --devices 4 --device cuda_if_there\n"),
+        ("run.sh", "echo the device cuda is used\ntorchrun --rdzv_backend c10d a.py\n"),
         ("a.json", '{"device": "cuda"}' + " " * 300_000),
     ],
 )

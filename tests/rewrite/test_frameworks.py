@@ -405,3 +405,23 @@ def test_what_is_as_wrong_under_a_framework_is_reported(tmp_path: Path) -> None:
     assert said.keys().isdisjoint({"barrier", "ddp"})
     hints = [(note.line, note.rule) for note in done.hints if note.rule in ("ddp", "cuda-memory")]
     assert hints == [(16, "cuda-memory")]
+
+
+@pytest.mark.parametrize(
+    ("made", "edits"),
+    [
+        ("pl.Trainer(max_steps=1)", 0),
+        ("pl.Trainer.from_argparse_args(args, max_steps=1)", 0),
+        ("print('no trainer')", 1),
+    ],
+)
+def test_a_launcher_of_lightning_gets_no_seed_of_xla(tmp_path: Path, made: str, edits: int) -> None:
+    # It would open the runtime before Lightning starts the replicas, which then raise.
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nimport pytorch_lightning as pl\n\n\ndef main(args, model, data):\n"
+        f"    pl.seed_everything(1)\n    x = torch.ones(2).cuda()\n    trainer = {made}\n"
+        "    trainer.fit(model, data)\n"
+    )
+    found = rewrite(script)
+    assert ("torch_xla" in found.data.decode()) is bool(edits)

@@ -131,6 +131,12 @@ def _calls_one(analysis: Analysis, top: ModuleScope) -> bool:
         for region in analysis.regions(root):
             for call, scope in region.calls:
                 values = evaluator.values(call.func, scope)
-                if any(isinstance(v, External) and v.name in RUNNERS for v in values):
+                if any(isinstance(v, External) and _makes_runner(v.name) for v in values):
                     return True
     return False
+
+
+def _makes_runner(name: str) -> bool:
+    """Whether calling `name` makes what runs the training: `Trainer`, `Trainer.from_argparse_args`."""
+    owner, _, method = name.rpartition(".")
+    return name in RUNNERS or (owner in RUNNERS and method.startswith("from_"))

@@ -17,15 +17,22 @@ from migrate.model.facts import ModuleCalls
 from migrate.reading.facts import Facts
 from migrate.reading.halves.operations import (
     COMPUTING,
+    EQUAL_PARTS,
+    FLOATS,
     LISTS,
+    MAKING,
     MODULES,
     NARROW,
     NARROW_MODULES,
+    PARAMETERS,
     PARTS,
     RANKING,
+    REARRANGING,
     ROOTS,
     SAME_MODULES,
+    TWO_SIDED,
     WIDE,
+    WIDE_MODULES,
 )
 from migrate.reading.halves.regions import Region, region_around
 from migrate.reading.names.bindings import Given, How
@@ -52,13 +59,16 @@ class Found:
     Args:
         half: whether the value is half precision.
         region: the region that makes the value so.
+        wide: whether the value is float32: surely where it is not half, in a branch where it may be half.
     """
 
     half: Half
     region: Region | None = None
+    wide: bool = False
 
 
 NO = Found(Half.NO)
+FLOAT32 = Found(Half.NO, wide=True)
 UNKNOWN = Found(Half.UNKNOWN)
 
 
@@ -68,14 +78,20 @@ def half_values_of(facts: Facts) -> HalfValues:
     return HalfValues(facts)
 
 
+@lru_cache(maxsize=2)
+def narrow_values_of(facts: Facts) -> HalfValues:
+    """Return the half values of a script, with those that are bfloat16 on CUDA too."""
+    return HalfValues(facts, narrow=True)
+
+
 @lru_cache(maxsize=8)
-def _elsewhere(path: Path) -> HalfValues | None:
+def _elsewhere(path: Path, narrow: bool = False) -> HalfValues | None:
     """Return the half values of another file of the project, which follow no calls to further files."""
     try:
         source = parse(path.read_bytes(), path)
     except (OSError, MigrateError, RecursionError):
         return None
-    return HalfValues(Facts(Script(source, ModuleCalls())), follows=False)
+    return HalfValues(Facts(Script(source, ModuleCalls())), follows=False, narrow=narrow)
 
 
 class HalfValues:
@@ -84,9 +100,11 @@ class HalfValues:
     Args:
         facts: the script.
         follows: whether functions of other files are followed.
+        narrow: whether regions in bfloat16 count, too.
     """
 
-    def __init__(self, facts: Facts, *, follows: bool = True) -> None:
+    def __init__(self, facts: Facts, *, follows: bool = True, narrow: bool = False) -> None:
+        self._narrow = narrow
         self._facts = facts
         self._follows = follows
         self._context = facts.context
@@ -133,9 +151,10 @@ class HalfValues:
         return NO
 
     def _region(self, node: cst.CSTNode, around: Region | None) -> Region | None:
-        """Return the float16 region that `node` runs in."""
+        """Return the region that `node` runs in and that counts."""
         region = region_around(node, self._context) or around
-        return region if region is not None and region.half else None
+        counts = region is not None and (region.narrow if self._narrow else region.half)
+        return region if counts else None
 
     def _of_name(self, name: cst.Name, around: Region | None) -> Found:
         parameter = self._facts.bindings.parameter(name)
@@ -168,6 +187,8 @@ class HalfValues:
         ranked = self._ranked(value)
         if ranked is not None:
             return self.of(ranked, around) if given.index == 0 else NO  # indices
+        if last_part(value.func) in EQUAL_PARTS and self._computes(value):
+            return self.of(value, around)
         followed = self._followed(value)
         if not followed:
             # A model that returns several things: the other ones may be losses, masks or indices.
@@ -269,16 +290,28 @@ class HalfValues:
         if isinstance(node.operator, cst.MatrixMultiply) and region is not None:
             return Found(Half.SURE, region)
         if isinstance(node.operator, cst.Power):
-            return NO if region is not None else self.of(node.left, around)
-        sides = [self.of(node.left, around), self.of(node.right, around)]
+            return FLOAT32 if region is not None else self.of(node.left, around)
+        return self._of_sides(node.left, node.right, around)
+
+    def _of_sides(
+        self, left: cst.BaseExpression, right: cst.BaseExpression, around: Region | None
+    ) -> Found:
+        """Return what an operation gives that takes the wider type of its two sides."""
+        sides = [self.of(left, around), self.of(right, around)]
+        if FLOAT32 in sides:
+            return FLOAT32
         if all(side.half for side in sides):
             return min(sides, key=lambda side: side.half)
-        half, other = (0, node.right) if sides[0].half else (1, node.left)
+        half, other = (0, right) if sides[0].half else (1, left)
         plain = isinstance(other, cst.BaseNumber)
         if not plain and self._facts.values.is_tensor(other):
             return NO  # one of float32, most likely, which decides
         found = sides[half]
         return found if plain or not found.half else Found(Half.UNKNOWN)
+
+    def _computes(self, call: cst.Call) -> bool:
+        """Whether `call` is a function of torch or a method, none of the project."""
+        return self._function(call) is not None or not self._context.run_by(call)
 
     def _of_call(self, call: cst.Call, around: Region | None) -> Found:
         region = self._region(call, around)
@@ -291,6 +324,10 @@ class HalfValues:
                 part for one, function in followed for part in one.returned(function, region)
             )
         qualified = self._context.qualified_name(call.func)
+        if qualified in PARAMETERS:
+            return FLOAT32
+        if qualified in REARRANGING and call.args:
+            return self.of(call.args[0].value, around)
         if isinstance(call.func, cst.Name) and call.func.value in LISTS and call.args:
             return self.of(call.args[0].value, around)
         if qualified is None and isinstance(call.func, cst.Attribute):
@@ -318,9 +355,12 @@ class HalfValues:
     ) -> Found:
         if region is not None and name in NARROW:
             return Found(Half.SURE, region)
+        asked = keyword(call, "dtype")
+        if asked is not None:
+            return self._of_type(asked)
+        if name in MAKING or (region is not None and name in WIDE):
+            return FLOAT32
         if name not in COMPUTING and name != "where":
-            return NO
-        if (region is not None and name in WIDE) or keyword(call, "dtype") is not None:
             return NO
         args = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
         if name == "where":
@@ -334,10 +374,14 @@ class HalfValues:
         name = func.attr.value
         if name in ("to", "type"):
             moves = name == "to" and all(self._is_place(arg) for arg in call.args)
-            return self.of(func.value, around) if moves else NO
+            if moves:
+                return self.of(func.value, around)
+            return FLOAT32 if any(self._of_type(arg) is FLOAT32 for arg in call.args) else NO
         if is_attribute_of_self(func) or name in DESCRIBING_METHODS:
             return None
-        if name in ("type_as", "float", "double", "half", "bfloat16"):
+        if name == "float":
+            return FLOAT32
+        if name in ("type_as", "double", "half", "bfloat16"):
             return NO
         if name in ("copy", "values"):
             return self.of(func.value, around)
@@ -346,10 +390,19 @@ class HalfValues:
         if name in COMPUTING:
             if region is not None and name in NARROW:
                 return Found(Half.SURE, region)
-            if (region is not None and name in WIDE) or keyword(call, "dtype") is not None:
-                return NO
+            asked = keyword(call, "dtype")
+            if asked is not None:
+                return self._of_type(asked)
+            if region is not None and name in WIDE:
+                return FLOAT32
+            if name in TWO_SIDED and call.args:
+                return self._of_sides(func.value, call.args[0].value, around)
             return self.of(func.value, around)
         return None
+
+    def _of_type(self, arg: cst.Arg) -> Found:
+        """Return what is known of a value that is given the type `arg`."""
+        return FLOAT32 if self._context.qualified_name(arg.value) in FLOATS else NO
 
     def _is_place(self, arg: cst.Arg) -> bool:
         """Whether an argument of `x.to(…)` is no dtype and no tensor."""
@@ -370,7 +423,7 @@ class HalfValues:
         for definition in self._context.run_by(call):
             values: HalfValues | None = self
             if definition.path != self._context.file:
-                values = _elsewhere(definition.path) if self._follows else None
+                values = _elsewhere(definition.path, self._narrow) if self._follows else None
             function = values.function_at(definition.line) if values is not None else None
             if values is None or function is None or not values.has_result(function):
                 return []
@@ -410,6 +463,9 @@ class HalfValues:
             values = list(self._assigned(cst.ensure_type(func, cst.Attribute)))
         elif isinstance(func, cst.Name):
             values = [one.value for one in self._facts.bindings.given(func)]
+        for value in values:
+            if isinstance(value, cst.IfExp):
+                values += [value.body, value.orelse]
         return [value for value in values if isinstance(value, cst.Call)]
 
     def _of_model(self, call: cst.Call, region: Region | None, around: Region | None) -> Found:
@@ -430,7 +486,7 @@ class HalfValues:
         around: Region | None,
     ) -> Found | None:
         """Return what a layer of torch gives; None for another module."""
-        name = self._context.qualified_name(layer.func) or ""
+        name = self._context.qualified_name(layer.func) or self._given_class(layer.func)
         if not name.startswith(MODULES):
             return None
         kind = name.rpartition(".")[2]
@@ -443,15 +499,25 @@ class HalfValues:
             return Found(Half.SURE, region) if region is not None else UNKNOWN
         if kind in SAME_MODULES and given is not None:
             return self.of(given, around)
-        return NO
+        return FLOAT32 if kind in WIDE_MODULES and region is not None else NO
+
+    def _given_class(self, func: cst.BaseExpression) -> str:
+        """Return the class that the name `func` holds, `norm_layer=nn.LayerNorm`; empty if it is not one."""
+        if not isinstance(func, cst.Name):
+            return ""
+        names = {self._context.qualified_name(one) for one in self._facts.values.given_to(func)}
+        return (names.pop() or "") if len(names) == 1 else ""
 
 
 def either(found: Iterable[Found]) -> Found:
     """Return what is known of a value that is one of several: sure where no other one is known."""
     parts = list(found)
     best = max(parts, key=lambda one: one.half, default=NO)
-    if best.half is Half.SURE and any(one.half is Half.NO for one in parts):
-        return Found(Half.POSSIBLE, best.region)
+    others = [one for one in parts if one.half is Half.NO]
+    if best.half is Half.SURE and others:
+        return Found(Half.POSSIBLE, best.region, any(one.wide for one in others))
+    if best.half is Half.NO:
+        return FLOAT32 if parts and all(one.wide for one in parts) else NO
     return best
 
 

@@ -21,14 +21,15 @@ WIDE = words(
 )
 # These give what they are given, in a region and elsewhere.
 SAME = words(
-    "abs adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d amax amin avg_pool2d cat celu chunk "
-    "clamp clip clone concat concatenate contiguous cos cpu cuda cumsum detach detach_ div dropout elu "
-    "empty_like exp expand expand_as flatten flip full_like gather gelu hardtanh hsplit hstack index_select "
-    "interpolate leaky_relu log log1p logsumexp masked_fill masked_select max_pool2d mean movedim mul "
-    "narrow neg new_empty new_full new_ones new_zeros norm normalize ones_like pad permute pixel_shuffle "
-    "rand_like randn_like reciprocal relu repeat repeat_interleave requires_grad_ reshape roll rsqrt "
-    "scaled_dot_product_attention sigmoid silu sin split sqrt squeeze stack std sub sum swapaxes swapdims t "
-    "tanh transpose tril triu unbind unflatten unsqueeze upsample var view view_as vstack zeros_like"
+    "abs adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d affine_grid amax amin avg_pool2d cat "
+    "celu chunk clamp clamp_max clamp_min clip clone concat concatenate contiguous cos cpu cuda cumsum "
+    "detach detach_ div dropout elu empty_like exp expand expand_as flatten flip full_like gather gelu "
+    "hardtanh hsplit hstack index_select interpolate leaky_relu log log1p logsumexp masked_fill "
+    "masked_select max_pool2d mean movedim mul narrow neg new_empty new_full new_ones new_zeros norm "
+    "normalize ones_like pad permute pixel_shuffle rand_like randn_like reciprocal relu repeat "
+    "repeat_interleave requires_grad_ reshape rms_norm roll rsqrt scaled_dot_product_attention sigmoid "
+    "silu sin split sqrt squeeze stack std sub sum swapaxes swapdims t tanh transpose tril triu unbind "
+    "unflatten unsqueeze upsample var view view_as vstack zeros_like"
 )
 # Outside of a region all of them give what they are given.
 COMPUTING = WIDE | NARROW | SAME
@@ -45,5 +46,19 @@ NARROW_MODULES = words(
 )
 SAME_MODULES = words(
     "AdaptiveAvgPool1d AdaptiveAvgPool2d AvgPool2d Dropout Dropout2d Flatten GELU Identity LeakyReLU "
-    "MaxPool2d PixelShuffle ReLU SiLU Sigmoid Tanh Unflatten Upsample"
+    "MaxPool2d PixelShuffle RMSNorm ReLU SiLU Sigmoid Tanh Unflatten Upsample"
 )
+# Norms whose weights are float32 give float32 in a region.
+WIDE_MODULES = words(
+    "BatchNorm1d BatchNorm2d BatchNorm3d GroupNorm InstanceNorm1d InstanceNorm2d InstanceNorm3d LayerNorm"
+)
+# These make float32 where they are given no type.
+MAKING = words("eye hann_window linspace logspace rand randn")
+FLOATS = frozenset({"torch.float32", "torch.float"})
+PARAMETERS = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
+# Functions of other libraries that give a tensor another shape.
+REARRANGING = frozenset({"einops.rearrange", "einops.repeat"})
+# Methods that take the wider type of two tensors.
+TWO_SIDED = words("add div mul sub")
+# These give tuples of equal parts.
+EQUAL_PARTS = words("chunk hsplit split tensor_split unbind")

@@ -13,7 +13,7 @@ from migrate.catalogue import torch_cuda
 from migrate.catalogue.entry import names
 from migrate.catalogue.torch_other import TYPED_AUTOCAST
 from migrate.reading.values.region_arguments import PARTIAL
-from migrate.reading.values.region_types import HALF, types_of
+from migrate.reading.values.region_types import HALF, WIDE, types_of
 from migrate.syntax.tree import bind, code, string_value
 
 if TYPE_CHECKING:
@@ -39,11 +39,13 @@ class Region:
     Args:
         path, line: the file, and the line of the expression that makes the region.
         half: whether the region is float16 on CUDA, where nothing is known that makes it another.
+        narrow: whether the region is bfloat16 on XLA: float16 or bfloat16, and not surely switched off.
     """
 
     path: Path
     line: int
     half: bool
+    narrow: bool = True
 
 
 def region_around(node: cst.CSTNode, context: Script) -> Region | None:
@@ -113,7 +115,8 @@ def _of_call(call: cst.Call, made: cst.Call, context: Script) -> Region | None:
     plain = [arg for arg in args if not arg.star]
     bound = bind(call.with_changes(args=plain), PARAMETERS[name])
     half = bound is not None and _is_half(name, bound, len(plain) < len(args), context)
-    return Region(context.file, context.position(made).line, half)
+    narrow = bound is None or _is_narrow(bound, context)
+    return Region(context.file, context.position(made).line, half, narrow)
 
 
 def _is_half(name: str, bound: dict[str, cst.Arg], more: bool, context: Script) -> bool:
@@ -127,3 +130,16 @@ def _is_half(name: str, bound: dict[str, cst.Arg], more: bool, context: Script) 
         return name != SHIMS and not more
     types = types_of(bound["dtype"].value, context)
     return types is not None and any(context.qualified_name(one) in HALF for one in types)
+
+
+def _is_narrow(bound: dict[str, cst.Arg], context: Script) -> bool:
+    """Whether autocast with these arguments computes in 16 bits on XLA, as far as is known."""
+    if "enabled" in bound and code(bound["enabled"].value) == "False":
+        return False
+    device = bound.get("device_type")
+    if device is not None:
+        kind = (string_value(device.value) or "").partition(":")[0]
+        if kind in OTHERS and kind != "xla":
+            return False
+    types = types_of(bound["dtype"].value, context) if "dtype" in bound else None
+    return types is None or any(context.qualified_name(one) not in WIDE for one in types)

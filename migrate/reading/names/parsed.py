@@ -15,11 +15,14 @@ from migrate.model.facts import Definition, ModuleCalls, calls_of_script
 from migrate.reading.names.imported_names import ImportedNames
 from migrate.reading.names.scopes import Binding, Uses
 from migrate.syntax.source import Source, require_this_python
-from migrate.syntax.tree import TARGETED, assigned_by, code, compared_with_type, dotted
+from migrate.syntax.tree import TARGETED, assigned_by, code, compared_with_type, dotted, nodes_of
 from migrate.syntax.walk import order
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 Other = TypeVar("Other", bound=cst.CSTNode)
+
+# What asks for the attributes or the type of a class, or sets one.
+OF_ATTRIBUTES = frozenset({"delattr", "getattr", "hasattr", "isinstance", "issubclass", "setattr"})
 
 
 class Parsed:
@@ -285,6 +288,26 @@ class Parsed:
             return True
         call = self.parent(above) if isinstance(above, cst.Arg) else None
         return isinstance(call, cst.Call) and code(call.func) in ("isinstance", "issubclass")
+
+    def sets_on_class(self, node: cst.CSTNode) -> bool:
+        """Whether the class `node` is only given attributes: `for a in (A, B): setattr(a, …)`.
+
+        It makes nothing: no layer comes of it.
+        """
+        above = self.parent(node)
+        if isinstance(above, cst.Arg):
+            return self._is_of_attributes(self.parent(above))
+        loop = self.parent(self.parent(above)) if isinstance(above, cst.Element) else None
+        if not isinstance(loop, cst.For) or not isinstance(loop.target, cst.Name):
+            return False
+        named = loop.target.value
+        args = [self.parent(one) for one in nodes_of(loop.body, cst.Name) if one.value == named]
+        return bool(args) and all(
+            isinstance(arg, cst.Arg) and self._is_of_attributes(self.parent(arg)) for arg in args
+        )
+
+    def _is_of_attributes(self, call: cst.CSTNode | None) -> bool:
+        return isinstance(call, cst.Call) and code(call.func) in OF_ATTRIBUTES
 
     def is_only_tested(self, node: cst.CSTNode) -> bool:
         """Whether the script only asks whether `node`, a name of torch.distributed, is there: `if dist:`.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import libcst as cst
 
+from migrate.catalogue.words import NO_GRADIENTS
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.kind import Kind
 from migrate.model.calls.scopes import Function, ModuleScope, Region
@@ -188,6 +189,13 @@ def _leads_out(scope: ModuleScope, analysis: Analysis) -> bool:
                 for callee in (*ran.functions, *ran.later):
                     if callee.module is scope.module:
                         waiting.append(callee)
-                    elif callee in ran.given or callee.name not in ("forward", "__init__"):
+                    elif callee in ran.given or not _is_known_to_run(callee):
                         return True
     return False
+
+
+def _is_known_to_run(function: Function) -> bool:
+    """Whether a function's own file takes it for a step without a caller: a `forward` with gradients."""
+    if function.name != "forward":
+        return function.name == "__init__"
+    return not function.is_a(*(name.rpartition(".")[2] for name in NO_GRADIENTS))

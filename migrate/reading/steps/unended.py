@@ -388,6 +388,8 @@ def _ends_by(call: cst.Call, facts: Facts, depth: int = 0) -> bool:
     context = facts.context
     if context.qualified_name(call.func) in ENDS or context.effects.reads(call):
         return True
+    if context.place(call) in context.calls.host_drawing:
+        return True  # the draw runs on the CPU, of what the turn has computed
     if (
         isinstance(call.func, cst.Attribute)
         and call.func.attr.value in READ_METHODS

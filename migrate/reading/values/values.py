@@ -747,6 +747,10 @@ class Values:
         kinds.update(entry.kinds(function, name) if entry is not None else ())
         return kinds
 
+    def is_handed_host(self, function: cst.FunctionDef, name: str) -> bool:
+        """Whether all known calls of `function` pass a value of the host for the parameter `name`."""
+        return self._handed(function, name) == {Kind.HOST}
+
     def _given_by_callers(self, function: cst.FunctionDef, name: str) -> set[Kind]:
         """Return what the calls of this file give, those of an object for its `forward` as well."""
         names = [parameter.name.value for parameter in function.params.params]

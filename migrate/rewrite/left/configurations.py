@@ -1,6 +1,7 @@
 """What configuration files of a project say of CUDA: `device: cuda` in YAML, `"backend": "nccl"` in JSON.
 
-And which submodules that the scripts import `.gitmodules` names without their being there.
+So do shell scripts: `--device cuda:0`. And which submodules that the scripts import `.gitmodules` names
+without their being there.
 """
 
 from __future__ import annotations
@@ -21,21 +22,34 @@ SAID = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 
+# Options and settings of a command: `--device "cuda:0"`, `--backend=nccl`, `trainer.accelerator=gpu`.
+SHELL = frozenset({".bash", ".sh"})
+PASSED = re.compile(
+    r"""(?:^|[\s'"])(?P<key>(?:--?)?[\w.-]*(?:device|backend|accelerator)[\w.-]*)(?P<between>[ \t]+|=)"""
+    r"""(?P<quote>['"]?)(?P<value>cuda(?::\d+)?|gpu|nccl)(?P=quote)(?=[\s;&|)'"\\]|$)""",
+    re.IGNORECASE | re.MULTILINE,
+)
+
 SUBMODULES = ".gitmodules"
 SUBMODULE = re.compile(r"^\s*path\s*=\s*(?P<path>\S.*?)\s*$", re.MULTILINE)
 
 
 def in_configurations(folder: Path, paths: Iterable[Path]) -> Iterator[FileRewrite]:
-    """Yield the configuration files among `paths` that name CUDA, with what they say of it.
+    """Yield the configuration files and shell scripts among `paths` that name CUDA, with what they say of it.
 
     What reads them is not known; they stay as they are.
     """
     for path in paths:
-        if path.suffix not in SUFFIXES or path.is_symlink() or path.stat().st_size > LARGEST:
+        if (
+            path.suffix not in SUFFIXES | SHELL
+            or path.is_symlink()
+            or path.stat().st_size > LARGEST
+        ):
             continue
         data = path.read_bytes()
         text = data.decode(errors="replace")
-        if notes := tuple(_notes(text)):
+        notes = tuple(_passed(text) if path.suffix in SHELL else _notes(text))
+        if notes:
             yield FileRewrite(path.relative_to(folder), data, data, findings=notes)
 
 
@@ -69,16 +83,29 @@ def _absent(modules: Path, text: str, paths: Iterable[Path]) -> Iterator[Note]:
 
 def _notes(text: str) -> Iterator[Note]:
     for found in SAID.finditer(text):
-        at = found.start("key")
-        begin = text.rfind("\n", 0, at) + 1
-        if "#" in text[begin:at]:
-            continue
-        key, value = found["key"], found["value"]
-        number, column = text.count("\n", 0, at) + 1, at - begin + 1
-        if value.lower() == "nccl":
-            # What joins the group mostly says 'xla' now, whatever is set.
-            message = f"`{key}: {value}`: see that no script uses it: the backend on XLA is 'xla'"
-            yield Note(number, column, "init-process-group", message, severity=Severity.INFO)
-        else:
-            message = f"`{key}: {value}`: the device on XLA is 'xla', if a script reads this"
-            yield Note(number, column, "device", message)
+        yield from _note(text, found, f"`{found['key']}: {found['value']}`", "a script reads this")
+
+
+def _passed(text: str) -> Iterator[Note]:
+    """Yield what the commands of a shell script pass."""
+    for found in PASSED.finditer(text):
+        is_option, between = found["key"].startswith("-"), found["between"]
+        if not is_option and between != "=":
+            continue  # words of a text
+        said = f"`{found['key']}{'=' if between == '=' else ' '}{found['value']}`"
+        yield from _note(text, found, said, "this comes to a script, whose default it overrides")
+
+
+def _note(text: str, found: re.Match[str], said: str, condition: str) -> Iterator[Note]:
+    """Yield what is said of one setting, unless a comment holds it."""
+    at = found.start("key")
+    begin = text.rfind("\n", 0, at) + 1
+    if "#" in text[begin:at]:
+        return
+    number, column = text.count("\n", 0, at) + 1, at - begin + 1
+    if found["value"].lower() == "nccl":
+        # What joins the group mostly says 'xla' now, whatever is set.
+        message = f"{said}: see that no script uses it: the backend on XLA is 'xla'"
+        yield Note(number, column, "init-process-group", message, severity=Severity.INFO)
+    else:
+        yield Note(number, column, "device", f"{said}: the device on XLA is 'xla', if {condition}")

@@ -125,7 +125,8 @@ def _advice_on_name(node: cst.Name | cst.Attribute, context: Workspace) -> Findi
         return None
     if entry.on_xla is OnXla.CALLED and _is_called_or_asked(node, context):
         return None
-    if name in _never_made(context) and context.asks_for_type(node):
+    makes_nothing = context.asks_for_type(node) or context.sets_on_class(node)
+    if name in _never_made(context) and makes_nothing:
         return None
     if entry.name == HOOKS and is_comm_hook(node, context):
         return None  # the rule comm-hooks speaks of the registration

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.check.common import ImportHazard, fallback
+from migrate.check.common import ImportHazard
+from migrate.check.failing_imports import fallback, is_optional
 from migrate.check.hazard import Hit, Severity, example
 from migrate.check.work import Work
 from migrate.reading.facts import Facts
@@ -85,10 +86,9 @@ class CppExtension(ImportHazard):
             return
         for name in _imported(node, facts):
             if _is_own(name, facts):
-                optional = any(isinstance(a, cst.Try) for a in facts.context.ancestors(node))
                 message = f"{name} is compiled by this project and does not take tensors of XLA: {OPERATIONS}"
                 without = fallback(node, facts)
-                severity = Severity.INFO if optional else self.severity
+                severity = Severity.INFO if is_optional(node, facts) else self.severity
                 yield self.hit(node, message + without, severity, is_shown=bool(without))
                 return
         yield from super().find(node, facts)

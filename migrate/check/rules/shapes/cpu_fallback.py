@@ -21,6 +21,10 @@ POOLS = {f"adaptive_avg_pool{rank}d": "average" for rank in (1, 2, 3)}
 POOLS |= {f"adaptive_max_pool{rank}d": "max" for rank in (1, 2)}
 POOLING = ("adaptive average", "adaptive max", "area interpolation to")
 NO_MULTIPLE = "runs on the CPU where a size of the input is no multiple of the output's"
+BY_GENERATOR = (
+    "by a generator, which is one of the host on XLA, runs on the CPU: the graph is cut and the inputs are "
+    "fetched; without one it is drawn on the device, by the seed of torch_xla.manual_seed"
+)
 MODULE_PACKAGES = ("torch.nn", "torch.nn.modules")
 VISION = "torchvision.ops"
 SEQUENTIAL = ("torch.nn.Sequential", "torch.nn.ModuleList")
@@ -40,7 +44,8 @@ class CpuFallback(Hazard):
     back, in the backward pass once more. Of `glu` and `cdist` only the gradient runs there.
     `interpolate` has a lowering of 2-D `nearest` and `bilinear` only (without `antialias=True`), an
     adaptive pooling, and `interpolate(mode="area")`, which is one, only where the output divides the
-    input, and `one_hot` without `num_classes` reads the greatest class.
+    input, and `one_hot` without `num_classes` reads the greatest class. A `multinomial` in a loop that
+    samples is reported too, where a caller passes it a generator.
 
     **What to do.** `one_hot`: pass `num_classes`. `interpolate`: `mode="bilinear"`; 3-D `nearest` by a
     whole factor: `repeat_interleave` of each axis by a number. `multinomial`: one sample, or
@@ -248,6 +253,10 @@ class CpuFallback(Hazard):
         """Yield one call inside a step, or one layer that is built into a model."""
         assert isinstance(node, cst.Call)
         if not facts.steps.inside(node):
+            if facts.context.place(node) in facts.context.calls.host_draws:
+                if facts.values.kind(_drawn_from(node, facts)) is not Kind.HOST:
+                    yield self.hit(node, f"multinomial {BY_GENERATOR}")
+                return
             operator = _layer(node, facts)
             if operator.startswith(POOLING):
                 yield self.hit(node, f"{operator} {NO_MULTIPLE}", Severity.INFO)
@@ -278,6 +287,14 @@ class CpuFallback(Hazard):
         else:
             message = f"{operator} runs on the CPU: the graph is cut and the inputs are fetched"
         yield self.hit(node, message, severity)
+
+
+def _drawn_from(call: cst.Call, facts: Facts) -> cst.BaseExpression | None:
+    """Return the probabilities that `multinomial` draws from."""
+    if facts.names.of(call.func) is None:
+        return receiver(call)
+    given = keyword(call, "input") or next(iter(call.args), None)
+    return given.value if given is not None else None
 
 
 def _draws_there(call: cst.Call, is_method: bool) -> bool:

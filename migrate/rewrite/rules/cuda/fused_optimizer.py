@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.catalogue.words import TORCH_OPTIMIZER
+from migrate.catalogue.words import OPTIMIZER, TORCH_OPTIMIZER
 from migrate.check.hazard import Severity
 from migrate.model.calls.kind import Kind
 from migrate.rewrite.edits.gpu_conditions import is_asked
@@ -14,10 +14,11 @@ from migrate.rewrite.edits.nodes import with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.styles.cuda_only import and_on_cuda, is_cuda
 from migrate.rewrite.workspace import Workspace
-from migrate.syntax.tree import code, dotted, keyword, nodes_of, string_value
+from migrate.syntax.tree import code, dotted, keyword, last_part, nodes_of, string_value
 
 # Of an optimizer: which code runs its step. XLA compiles the plain one into the graph of the step.
 CHOICES = ("fused", "capturable")
+WHY = "  # a state that CUDA saved has True, which raises for XLA tensors"
 
 
 class FusedOptimizer(Rule):
@@ -25,20 +26,23 @@ class FusedOptimizer(Rule):
 
     **What it does.** `fused=True` raises for XLA tensors, and there is nothing to gain: XLA fuses the
     whole step. A `fused` that the script computes goes too, and that of a `functools.partial`.
-    `capturable` is about CUDA graphs. `foreach=True` runs and stays.
+    `capturable` is about CUDA graphs. `foreach=True` runs and stays. The state of an optimizer, as a run on
+    CUDA saved it, has `fused=True` in its groups: where the project makes such an optimizer, they are set to
+    None after `optimizer.load_state_dict(…)`.
 
     **Reported.** A dictionary of arguments with `fused`, in a script that makes optimizers. `fused=True` that
-    an optimizer of the project passes on: it is the project's own argument and stays.
+    an optimizer of the project passes on: it is the project's own argument and stays. A state that is loaded
+    within another statement.
 
-    Source: torch 2.9 on torch_xla 2.9 (measured: Adam, AdamW and SGD raise with `fused=True`, step with
-    `foreach=True` and with `capturable=True`).
+    Source: torch 2.9 on torch_xla 2.9 (measured: Adam, AdamW and SGD raise with `fused=True`, also where a
+    loaded state has it, and step with `foreach=True` and with `capturable=True`).
     """
 
     name = "fused-optimizer"
     code = "XLA807"
     beside_frameworks = True
     nodes = (cst.Call, cst.Dict)
-    words = "fused|capturable"
+    words = "fused|capturable|load_state_dict"
     examples = (
         rewritten(
             """
@@ -62,6 +66,28 @@ class FusedOptimizer(Rule):
                 makes = {"adam": partial(torch.optim.Adam, betas=(0.9, 0.95))}
                 makes["sgd"] = torch.optim.SGD(model.parameters())
                 return makes, torch.optim.AdamW(model.parameters(), lr=0.1)
+            """,
+        ),
+        rewritten(
+            """
+            import torch
+
+
+            def resume(model, saved):
+                optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+                optimizer.load_state_dict(saved["optimizer"])
+                return optimizer
+            """,
+            """
+            import torch
+
+
+            def resume(model, saved):
+                optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+                optimizer.load_state_dict(saved["optimizer"])
+                for group in optimizer.param_groups:
+                    group["fused"] = None  # a state that CUDA saved has True, which raises for XLA tensors
+                return optimizer
             """,
         ),
         left_alone(
@@ -130,6 +156,9 @@ class FusedOptimizer(Rule):
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield the edit of one construction of an optimizer, or the finding at its arguments."""
+        if isinstance(node, cst.Call) and _loads_state(node, context):
+            yield from self._loaded(node, context)
+            return
         if context.portable:
             for value in self._choices(node, context):
                 yield self._on_cuda(value, context)
@@ -181,6 +210,30 @@ class FusedOptimizer(Rule):
                 severity=None if values else Severity.INFO,
             )
 
+    def _loaded(self, call: cst.Call, context: Workspace) -> Iterable[Edit | Finding]:
+        """Yield the edit that takes `fused` from the groups of an optimizer that was given a saved state."""
+        optimizer = code(cst.ensure_type(call.func, cst.Attribute).value)
+        small = context.parent(call)
+        line = context.parent(small)
+        if _sets_fused(line, context):
+            return
+        on = code(is_cuda(context)) if context.portable else "None"
+        message = (
+            f"a state of {optimizer} that was saved on CUDA has fused=True, which raises for XLA tensors: "
+            f'`for group in {optimizer}.param_groups: group["fused"] = {on}` after it'
+        )
+        alone = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
+        if not isinstance(small, cst.Expr) or not alone:
+            yield from self.report(call, message)
+            return
+        key = context.string("fused").value
+        added = cst.parse_statement(
+            f"for group in {optimizer}.param_groups:\n    group[{key}] = {on}{WHY}\n",
+            config=context.module.config_for_parsing,
+        )
+        assert line is not None
+        yield self.edit(line, lambda updated: cst.FlattenSentinel([updated, added]), message)
+
     def _own(self, call: cst.Call, context: Workspace) -> Iterable[Finding]:
         """Yield the finding at `fused=True` of an optimizer of the project, which may mean anything by it."""
         arg = keyword(call, "fused")
@@ -219,6 +272,28 @@ class FusedOptimizer(Rule):
         if code(value) == "True" or asked:
             return self.edit(value, lambda _: test, message, consumes=[value])
         return self.edit(value, lambda updated: and_on_cuda(updated, test), message)
+
+
+def _loads_state(call: cst.Call, context: Workspace) -> bool:
+    """Whether `call` gives an optimizer a state that may be that of a fused one."""
+    func = call.func
+    if not isinstance(func, cst.Attribute) or func.attr.value != "load_state_dict":
+        return False
+    if not context.calls.makes_fused:
+        return False
+    kind = context.values.kind(func.value)
+    named = OPTIMIZER.fullmatch(last_part(func.value)) is not None
+    return kind is Kind.OPTIMIZER or (kind is Kind.UNKNOWN and named)
+
+
+def _sets_fused(line: cst.CSTNode | None, context: Workspace) -> bool:
+    """Whether the statement after `line` sets `fused` in the groups."""
+    block = context.parent(line)
+    body = list(block.body) if isinstance(block, cst.IndentedBlock | cst.Module) else []
+    at = next((i for i, one in enumerate(body) if one is line), len(body))
+    return any(
+        "fused" in code(one) and "param_groups" in code(one) for one in body[at + 1 : at + 2]
+    )
 
 
 def chooses_the_code(node: cst.CSTNode, context: Workspace) -> bool:

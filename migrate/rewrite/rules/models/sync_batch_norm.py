@@ -43,7 +43,8 @@ class SyncBatchNorm(Rule):
 
     **Unsafe** where the statistics were kept within groups of replicas by other means than an argument.
 
-    **Left alone.** `isinstance(m, nn.SyncBatchNorm)` in a project that makes no such layer.
+    **Left alone.** `isinstance(m, nn.SyncBatchNorm)`, and a class that is only given attributes, as by
+    `for c in (nn.Linear, nn.SyncBatchNorm): setattr(c, …)`, in a project that makes no such layer.
 
     **Reported.** A conversion or a layer with a process group of its own.
 
@@ -132,7 +133,8 @@ class SyncBatchNorm(Rule):
             return
         if isinstance(above, cst.Call) and above.func is node and _grouped(above):
             return
-        if not context.calls.norms_over_replicas and context.asks_for_type(node):
+        makes_nothing = context.asks_for_type(node) or context.sets_on_class(node)
+        if not context.calls.norms_over_replicas and makes_nothing:
             return  # there is no such layer
         module = context.imports.require("shims.batch_norm")
         ours = cst.parse_expression(f"{module}.SyncBatchNorm")

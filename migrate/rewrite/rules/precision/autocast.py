@@ -246,6 +246,21 @@ class Autocast(Rule):
                     with torch.autocast('cuda', dtype=self.kind):
                         return self.layer(x)
             """,
+            "the type of the region may be float16 of line",
+        ),
+        reported(
+            """
+            import torch
+
+
+            class Net(torch.nn.Module):
+                def __init__(self):
+                    self.kind = torch.float16
+
+                def forward(self, x):
+                    with torch.autocast('cuda', dtype=self.kind):
+                        return self.layer(x)
+            """,
             "the type of the region is float16 of line",
         ),
         reported(
@@ -457,12 +472,14 @@ class Autocast(Rule):
             )
             yield from self.report(call, message, Severity.INFO)
             return
+        only = all(context.qualified_name(type_) in HALF for type_ in types)
+        be = "is" if only else "may be"  # a setting may choose another one
         for type_ in types:
             if context.qualified_name(type_) in HALF and not _is_edited(type_, context):
                 line = context.position(type_).line
                 message = (
-                    f"the type of the region is float16 of line {line}: torch.bfloat16 there, float16 has no "
-                    "gradient scaler on XLA"
+                    f"the type of the region {be} float16 of line {line}: torch.bfloat16 there, float16 has "
+                    "no gradient scaler on XLA"
                 )
                 yield from self.report(call, message)
 

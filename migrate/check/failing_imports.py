@@ -1,0 +1,84 @@
+"""What becomes of a script whose import fails: the `except` that it goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from migrate.catalogue.words import EXITS
+from migrate.reading.facts import Facts
+from migrate.reading.steps.leaving import leaves_turn
+from migrate.syntax.tree import code
+
+# What an `except` names that catches an import that fails.
+FAILS = ("ImportError", "ModuleNotFoundError", "Exception")
+
+
+def fallback(node: cst.CSTNode, facts: Facts) -> str:
+    """Return what a finding says of the `except` that a failing import `node` goes to; empty without one."""
+    handlers = list(_met(node, facts))
+    for handler, ending in handlers:
+        line = facts.context.position(handler).line
+        if not ending:
+            return f"; on a TPU the script goes on without it, by the `except` of line {line}"
+    if handlers:
+        line = facts.context.position(handlers[-1][0]).line
+        return f"; on a TPU the script ends there, by the `except` of line {line}"
+    return ""
+
+
+def is_optional(node: cst.CSTNode, facts: Facts) -> bool:
+    """Whether the script goes on where the import `node` fails, or stands in a `try` that may say so."""
+    handlers = list(_met(node, facts))
+    if handlers:
+        return any(not ending for _, ending in handlers)
+    return any(isinstance(above, cst.Try) for above in facts.context.ancestors(node))
+
+
+def handlers_of(node: cst.CSTNode, facts: Facts) -> Iterator[cst.ExceptHandler]:
+    """Yield the handlers in its function that an exception of `node` meets, the innermost first."""
+    below = node
+    for above in facts.context.ancestors(node):
+        if isinstance(above, cst.FunctionDef):
+            return
+        if isinstance(above, cst.Try) and below is above.body:
+            yield from above.handlers
+        below = above
+
+
+def _met(node: cst.CSTNode, facts: Facts) -> Iterator[tuple[cst.ExceptHandler, str]]:
+    """Yield the handlers that a failing import comes to, with how each ends: "" where the script goes on.
+
+    One that raises hands on to the `try` around it; one that goes on or exits is the last.
+    """
+    passed: set[int] = set()
+    for handler in handlers_of(node, facts):
+        around = id(facts.context.parent(handler))
+        names = "" if handler.type is None else code(handler.type)
+        if around in passed or (names and not any(name in names for name in FAILS)):
+            continue
+        passed.add(around)
+        ending = _ending(handler.body)
+        yield handler, ending
+        if ending != "raises":
+            return
+
+
+def _ending(node: cst.CSTNode | None) -> str:
+    """Return how each path through `node` ends: it "raises" or "exits"; nothing where one goes on."""
+    if isinstance(node, cst.Raise):
+        return "raises"
+    if isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):
+        return "exits" if code(node.value.func) in EXITS else ""
+    if isinstance(node, cst.If):
+        ways = {_ending(node.body), _ending(node.orelse)}
+        return max(ways) if "" not in ways else ""
+    if isinstance(node, cst.Else | cst.With):
+        return _ending(node.body)
+    if isinstance(node, cst.BaseSuite | cst.SimpleStatementLine):
+        for statement in node.body:
+            ending = _ending(statement)
+            if ending or leaves_turn(statement):
+                return ending
+    return ""

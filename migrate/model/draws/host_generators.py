@@ -1,0 +1,139 @@
+"""Draws by a generator of torch, which is one of the host on XLA: they run on the CPU and cut the graph."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Set
+from functools import lru_cache
+
+from migrate.model.calls.analysis import Analysis
+from migrate.model.calls.callers import callers_of
+from migrate.model.calls.kinds import class_around
+from migrate.model.calls.passing import passed_by
+from migrate.model.calls.scopes import Binding, Function, Region, Scope
+from migrate.model.objects.sampling import gradient_free
+
+GENERATOR = "torch.Generator"
+# Methods of a generator that give it back.
+SAME = frozenset({"clone_state", "manual_seed"})
+# Names, attributes and parameters by which a generator comes to a draw, at most.
+DEEPEST = 8
+
+
+@lru_cache(maxsize=2)
+def host_draws(analysis: Analysis) -> frozenset[ast.Call]:
+    """Return the calls of `multinomial` in loops without gradients that are given such a generator."""
+    return frozenset(
+        call
+        for call, scope in _looped_calls(analysis)
+        if _draws(call, scope, analysis)
+        and any(
+            one.arg == "generator" and _may_be_generator(one.value, scope, analysis)
+            for one in call.keywords
+        )
+    )
+
+
+@lru_cache(maxsize=2)
+def host_drawing(analysis: Analysis) -> frozenset[ast.Call]:
+    """Return the calls by which a project comes to such a draw, the draws among them."""
+    draws = host_draws(analysis)
+    if not draws:
+        return frozenset()
+    scopes: set[Scope] = {
+        scope
+        for top in analysis.scopes.values()
+        for call, scope in analysis.calls_in(top)
+        if call in draws
+    }
+    found = set(draws)
+    callers = callers_of(analysis)
+    waiting = [scope for scope in scopes if isinstance(scope, Function)]
+    while waiting:
+        for call, scope in callers.get(waiting.pop(), ()):
+            found.add(call)
+            if isinstance(scope, Function) and scope not in scopes:
+                scopes.add(scope)
+                waiting.append(scope)
+    return frozenset(found)
+
+
+def _draws(call: ast.Call, scope: Scope, analysis: Analysis) -> bool:
+    func = call.func
+    if not isinstance(func, ast.Attribute | ast.Name):
+        return False
+    names = analysis.evaluator.externals(func, scope)
+    is_method = isinstance(func, ast.Attribute) and func.attr == "multinomial" and not names
+    return is_method or "torch.multinomial" in names
+
+
+def _looped_calls(analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls that a loop without gradients makes, itself or through functions that it calls."""
+    free: Set[Scope] = gradient_free(analysis)
+    waiting: list[Region] = [
+        region
+        for scope in free
+        if isinstance(scope, Function)
+        for region in analysis.regions(scope.region)
+        if region.loop is not None
+    ]
+    seen: set[Region] = set()
+    while waiting:
+        region = waiting.pop()
+        if region in seen:
+            continue
+        seen.add(region)
+        waiting += region.inner
+        for call, scope in region.calls:
+            yield call, scope
+            waiting += [function.region for function in analysis.running[call].functions]
+
+
+def _may_be_generator(
+    node: ast.expr | None, scope: Scope, analysis: Analysis, depth: int = DEEPEST
+) -> bool:
+    """Whether `node` may be a generator of torch, by all that is given to it."""
+    if node is None or depth <= 0:
+        return False
+    if isinstance(node, ast.IfExp):
+        ways = (node.body, node.orelse)
+        return any(_may_be_generator(one, scope, analysis, depth) for one in ways)
+    if isinstance(node, ast.Call):
+        func = node.func
+        if isinstance(func, ast.Attribute) and func.attr in SAME:
+            return _may_be_generator(func.value, scope, analysis, depth - 1)
+        return GENERATOR in analysis.evaluator.externals(func, scope)
+    own = class_around(scope)
+    if isinstance(node, ast.Attribute) and own is not None:
+        is_own = isinstance(node.value, ast.Name) and node.value.id == "self"
+        bindings = own.attributes.get(node.attr, []) if is_own else []
+    elif isinstance(node, ast.Name):
+        around: Scope | None = scope
+        while around is not None and node.id not in around.bindings:
+            around = around.parent
+        bindings = around.bindings[node.id] if around is not None else []
+    else:
+        return False
+    return any(_gives_generator(one, node, analysis, depth - 1) for one in bindings)
+
+
+def _gives_generator(binding: Binding, node: ast.expr, analysis: Analysis, depth: int) -> bool:
+    """Whether `binding` may give the name or attribute `node` such a generator."""
+    if binding.kind == "value":
+        value = binding.value
+        return value is not node and _may_be_generator(value, binding.scope, analysis, depth)
+    function = binding.scope
+    if binding.kind != "param" or not isinstance(function, Function):
+        return False
+    return _is_passed(function, binding.name, analysis, depth)
+
+
+def _is_passed(function: Function, name: str, analysis: Analysis, depth: int) -> bool:
+    """Whether a call of `function` passes such a generator for the parameter `name`."""
+    return any(
+        passed.to is function
+        and passed.name == name
+        and _may_be_generator(passed.node, scope, analysis, depth)
+        for call, scope in callers_of(analysis).get(function, ())
+        for passed in passed_by(analysis.running[call], analysis.evaluator)
+    )

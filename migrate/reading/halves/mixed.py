@@ -1,0 +1,149 @@
+"""Calls of torch whose tensors autocast brings to one type on CUDA, and not on XLA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+
+from migrate.catalogue.words import words
+from migrate.reading.facts import Facts
+from migrate.reading.halves.half_values import Found, Half, HalfValues, narrow_values_of
+from migrate.reading.halves.operations import ROOTS
+from migrate.reading.halves.regions import Region, region_around
+from migrate.syntax.tree import keyword
+
+# The tensors of each function, by their names where they have a fixed place; in the region of CUDA they
+# become float16. Source: torch 2.9 and torch_xla 2.9: each raises where its tensors' types differ (measured).
+NARROWED = {
+    "scaled_dot_product_attention": ("query", "key", "value"),
+    "addmv": ("input", "mat", "vec"),
+    "linalg.vecdot": ("x", "y"),
+}
+# In the region of CUDA they take the wider of the types.
+WIDENED = {
+    "bilinear": ("input1", "input2"),
+    "cross": ("input", "other"),
+    "linalg.cross": ("input", "other"),
+    "grid_sample": ("input", "grid"),
+    "inner": ("input", "other"),
+    "scatter_add": ("input", "dim", "index", "src"),
+    "tensordot": ("a", "b"),
+    "vdot": ("input", "other"),
+}
+# What is no tensor to compare.
+NO_TENSORS = frozenset({"dim", "index"})
+METHODS = words("addmv cross inner scatter_add vdot")
+# Calls of calls, at most, by which a function is run in a region.
+DEEPEST = 6
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A call whose tensors differ in type.
+
+    Args:
+        half: the argument that is bfloat16.
+        wide: the arguments that are float32.
+        narrows: whether CUDA makes all of them float16; otherwise it makes them float32.
+        sure: whether they surely differ.
+        region: the region that makes the first one so.
+    """
+
+    half: cst.BaseExpression
+    wide: tuple[cst.BaseExpression, ...]
+    narrows: bool
+    sure: bool
+    region: Region
+
+
+def mixed_of(call: cst.Call, facts: Facts) -> tuple[Mixed, bool] | None:
+    """Return how the tensors of `call` differ in an autocast region; None where nothing says that they do.
+
+    With it comes whether the region is seen to run the call; otherwise the project has a region that may.
+    """
+    name = _name(call, facts)
+    table = NARROWED if name in NARROWED else WIDENED
+    if name not in table:
+        return None
+    tensors = _tensors(call, table[name], facts)
+    if len(tensors) < 2:
+        return None
+    values = narrow_values_of(facts)
+    around = running_region(call, facts)
+    here = around is not None
+    if around is None:
+        if not facts.context.calls.narrow_regions:
+            return None
+        path, line = facts.context.calls.narrow_regions[0]
+        around = Region(path, line, half=False)
+    found = _differing(tensors, values, around)
+    if found is None:
+        return None
+    half, wide, sure = found
+    region = values.of(half, around).region or around
+    return Mixed(half, wide, table is NARROWED, sure, region), here
+
+
+def _differing(
+    tensors: list[cst.BaseExpression], values: HalfValues, around: Region
+) -> tuple[cst.BaseExpression, tuple[cst.BaseExpression, ...], bool] | None:
+    """Return the tensor that is half, those that are float32, and whether that is sure."""
+    found: list[tuple[cst.BaseExpression, Found]] = [
+        (one, values.of(one, around)) for one in tensors
+    ]
+    sure = [one for one, known in found if known.half is Half.SURE]
+    wide = [one for one, known in found if known.wide]
+    if not wide:
+        return None
+    only = [one for one, known in found if known.wide and known.half is Half.NO]
+    if sure:
+        return sure[0], tuple(wide), bool(only)
+    possible = [one for one, known in found if known.half is Half.POSSIBLE]
+    return (possible[0], tuple(only), False) if possible and only else None
+
+
+def running_region(node: cst.CSTNode, facts: Facts, depth: int = DEEPEST) -> Region | None:
+    """Return the region that `node` runs in, also where calls of the script around it stand in one."""
+    region = region_around(node, facts.context)
+    if region is not None:
+        return region if region.narrow else None
+    function = facts.context.function_around(node)
+    if depth <= 0 or not isinstance(function, cst.FunctionDef):
+        return None
+    for call, _ in facts.bindings.callers(function):
+        found = running_region(call, facts, depth - 1)
+        if found is not None:
+            return found
+    return None
+
+
+def _name(call: cst.Call, facts: Facts) -> str:
+    """Return the function that `call` calls, by its name in torch; the method, where it is one of ours."""
+    func = call.func
+    name = facts.context.qualified_name(func)
+    if name is None:
+        is_method = isinstance(func, cst.Attribute) and func.attr.value in METHODS
+        return cst.ensure_type(func, cst.Attribute).attr.value if is_method else ""
+    root = next((one for one in ROOTS if name.startswith(one)), None)
+    return name[len(root) :] if root is not None else ""
+
+
+def _tensors(call: cst.Call, parameters: tuple[str, ...], facts: Facts) -> list[cst.BaseExpression]:
+    """Return the tensors that `call` is given, those that may have no type of their own left out."""
+    found: list[cst.BaseExpression] = []
+    func = call.func
+    names = list(parameters)
+    if isinstance(func, cst.Attribute) and facts.context.qualified_name(func) is None:
+        found.append(func.value)
+        names = names[1:]
+    for index, name in enumerate(names):
+        arg = keyword(call, name)
+        if arg is None and index < len(call.args):
+            placed = call.args[index]
+            if any(one.star for one in call.args[: index + 1]):
+                break
+            arg = placed if placed.keyword is None else None
+        if arg is not None and name not in NO_TENSORS:
+            found.append(arg.value)
+    return found
