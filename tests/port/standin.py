@@ -159,6 +159,7 @@ class StandIn:
     origin: tuple[tuple[str, str, str], ...] = (("Block", "net.py", "7"), ("Net", "net.py", "18"))
     trains: bool = False
     draws: bool = False
+    drawn: tuple[Any, ...] = ()
     statistics: bool = False
     refused: str = ""
     constants: dict[str, Any] = field(default_factory=dict)

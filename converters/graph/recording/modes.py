@@ -53,8 +53,10 @@ def compare_modes(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -
     """
     with preserved(module):
         module.train()
-        with preserved(module):
+        state = State(module)
+        with preserved(module), state:
             drawn = host_draws(module, inputs)
+        state.put_back()  # weights, too, which only a mode sees
         with recorded_draws(module, drawn):
             trained, outputs, decides, kept = _ran_from(module, inputs)
         module.eval()

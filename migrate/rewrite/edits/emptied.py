@@ -9,6 +9,7 @@ import libcst as cst
 
 from migrate.model.pure import PURE_CALLS
 from migrate.syntax.tree import code, last_part, nodes_of
+from migrate.syntax.unwarned import syntax_tree
 
 # Questions, by the last part of their name: nothing is lost where they are not asked.
 ASKS = re.compile(
@@ -132,7 +133,7 @@ def _has_comments(node: cst.CSTNode) -> bool:
 def _same(one: cst.BaseSuite, other: cst.BaseSuite) -> bool:
     """Whether two blocks do the same, whatever their comments say."""
     dumped = [
-        [ast.dump(node) for node in ast.parse(cst.Module(body=_statements(body)).code).body]
+        [ast.dump(node) for node in syntax_tree(cst.Module(body=_statements(body)).code).body]
         for body in (one, other)
     ]
     return dumped[0] == dumped[1]
