@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migrate.catalogue.words import ONLY_TENSORS, READS
+from migrate.catalogue.words import KEPT_TENSORS, ONLY_TENSORS, READS
 from migrate.check.hazard import Hazard, Hit, Severity
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
@@ -163,6 +163,8 @@ def _made_of(value: cst.BaseExpression, facts: Facts) -> cst.BaseExpression:
     """Return what `value` is made of by parts, methods of tensors and names: `x` of `cx, cy = x[0], x[1]`."""
     root = value
     for _ in range(DEEPEST):
+        if isinstance(root, cst.Attribute) and root.attr.value in KEPT_TENSORS:
+            break  # of `ctx`: what the forward pass has kept, which is known by itself
         if isinstance(root, cst.Subscript | cst.Attribute):
             root = root.value
         elif isinstance(root, cst.Call):
