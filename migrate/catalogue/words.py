@@ -382,9 +382,9 @@ SYNCS = frozenset({"torch_xla.sync", f"{_XM}mark_step"})
 STEPS = SYNCS | {"shims.step", "torch_xla.step", f"{_XM}optimizer_step"}
 # Calls that wait for the device: no part of a step.
 WAITS = SYNCS | names(*torch_cuda.WAITS) | {"shims.synchronize", f"{_XM}wait_device_ops"}
-# Calls that run what is pending, its collectives included.
 # Functions that move all the tensors of a structure to the host, however deep they lie in it.
 TO_CPU = re.compile(r"(\w*_)?(to|2|on)_?(cpu|host|numpy|np)")
+# Calls that run what is pending, its collectives included.
 RUNS_PENDING = SYNCS | {
     f"{_XM}rendezvous",
     f"{_XM}save",

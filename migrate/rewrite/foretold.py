@@ -24,7 +24,7 @@ from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.left.codes import code_of
 from migrate.rewrite.left.remaining import NAME as REMAINING
 from migrate.rewrite.options import Options
-from migrate.rewrite.results import FileRewrite, Note, Rewrite
+from migrate.rewrite.results import FileRewrite, Note, Rewrite, text_of
 from migrate.rewrite.rule import Safety
 from migrate.rewrite.rules import all_rules, rules_by_name
 from migrate.syntax.notebook.text import SUFFIX, NoCodeError, parse_notebook
@@ -104,11 +104,8 @@ def _asked(
         found = by_path[mended.path]
         if isinstance(mended, _Mended):
             if mended.after != mended.before:
-                texts = (
-                    mended.before.decode(errors="replace"),
-                    mended.after.decode(errors="replace"),
-                )
-                rewritten[mended.path] = texts
+                before = text_of(mended.before, mended.path)
+                rewritten[mended.path] = before, text_of(mended.after, mended.path)
             by_path[mended.path] = list(_joined(mended, found, config))
         elif config.selects(UNREADABLE) and all(one.code != UNREADABLE for one in found):
             found.append(mended.finding)

@@ -134,8 +134,8 @@ class Rewrite:
 def unified_diff(before: bytes, after: bytes, old: str, new: str, path: Path) -> str:
     """Return what is between two contents of the script at `path`, named `old` and `new`, as a patch."""
     lines = difflib.unified_diff(
-        _text(before, path).splitlines(keepends=True),
-        _text(after, path).splitlines(keepends=True),
+        text_of(before, path).splitlines(keepends=True),
+        text_of(after, path).splitlines(keepends=True),
         old,
         new,
     )
@@ -143,7 +143,8 @@ def unified_diff(before: bytes, after: bytes, old: str, new: str, path: Path) ->
     return "".join(line if line.endswith("\n") else f"{line}{no_newline}" for line in lines)
 
 
-def _text(data: bytes, path: Path) -> str:
+def text_of(data: bytes, path: Path) -> str:
+    """Return a script or a notebook as text, in the encoding that it declares."""
     return data.decode() if path.suffix == SUFFIX else decoded(data, path)
 
 

@@ -262,6 +262,14 @@ class TestOutput:
         assert "".join(lines) == rewritten["after"] == rewrite_file(script).data.decode()
         assert rewritten["before"] == script.read_text()
 
+    def test_the_fix_keeps_the_encoding_of_the_script(self, tmp_path: Path) -> None:
+        script = tmp_path / "train.py"
+        text = "# -*- coding: latin-1 -*-\nimport torch\n\nname = 'é'\nx = torch.zeros(2).cuda()\n"
+        script.write_bytes(text.encode("latin-1"))
+        (rewritten,) = json.loads(run(script, "--format", "json").stdout)["rewrites"].values()
+        assert rewritten["before"] == text
+        assert "name = 'é'" in rewritten["after"]
+
     def test_explain_prints_the_page_and_the_list(self) -> None:
         page = run("--explain", "xla201")
         assert page.exit_code == 0

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from converters.graph.recording.state import State
 from converters.graph.recording.trace import plain
-from converters.host_draws import HostDraws, host_draws, host_states, recorded_draws
+from converters.host_draws import HostDraws, all_equal, host_draws, host_states, recorded_draws
 from converters.single_draws import Decisions, DrawError, draws_compared
 from converters.slow_paths import slow_paths
 
@@ -53,10 +53,8 @@ def compare_modes(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -
     """
     with preserved(module):
         module.train()
-        state = State(module)
-        with preserved(module), state:
+        with _put_back(module):
             drawn = host_draws(module, inputs)
-        state.put_back()  # weights, too, which only a mode sees
         with recorded_draws(module, drawn):
             trained, outputs, decides, kept = _ran_from(module, inputs)
         module.eval()
@@ -70,7 +68,7 @@ def compare_modes(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -
     paths = [path for path in kept if path not in always and path not in statistics]
     notes = (f"{', '.join(_shown(always))}: {STATE}",) if always else ()
     return Comparison(
-        decides or trained != evaluated or not _all_equal(outputs, expected),
+        decides or trained != evaluated or not all_equal(outputs, expected),
         ", ".join(_shown({path: kept[path] for path in paths})),
         notes,
         drawn,
@@ -92,29 +90,27 @@ def _ran_from(
     What it changed has its line each. Attributes count where the next call gives something else for them; the
     module is as it was afterwards.
     """
-    state = State(module)
     drawn = torch.get_rng_state()
-    with state:
+    with _put_back(module) as state:
         operators, outputs, decides = _ran(module, inputs)
-    changed = state.changed()
-    if others := () if changed else state.attributes():
-        torch.set_rng_state(drawn)
-        with state:
+        changed = state.changed()
+        if others := () if changed else state.attributes():
+            torch.set_rng_state(drawn)
             _, later, _ = _ran(module, inputs)
-        if not _all_equal(outputs, later):
-            changed = others
-    state.put_back()
+            if not all_equal(outputs, later):
+                changed = others
     return operators, outputs, decides, {path: state.lines.get(path, "") for path in changed}
 
 
-def _all_equal(outputs: list[Any], expected: list[Any]) -> bool:
-    return len(outputs) == len(expected) and all(map(_equal, outputs, expected))
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if not isinstance(one, torch.Tensor):
-        return True
-    return one.shape == other.shape and torch.allclose(one, other, 0, 0, equal_nan=True)
+@contextmanager
+def _put_back(module: torch.nn.Module) -> Iterator[State]:
+    """See what calls change of a module, weights too, and put it back, also where they fail."""
+    state = State(module)
+    try:
+        with state:
+            yield state
+    finally:
+        state.put_back()
 
 
 def _ran(

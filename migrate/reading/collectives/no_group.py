@@ -62,11 +62,6 @@ def instead_of(call: cst.Call, script: Script) -> str:
     return INSTEAD.get(name.rpartition(".")[2], "") if name.startswith(HOMES) else ""
 
 
-def is_without_group(call: cst.CSTNode | None, script: Script) -> bool:
-    """Whether `call` is one of those."""
-    return any(one is call for one in calls_without_group(script))
-
-
 def _is_asked_first(call: cst.Call, script: Script) -> bool:
     """Whether its function asks whether there is a process group, or the module around it does."""
     for above in script.ancestors(call):

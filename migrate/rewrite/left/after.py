@@ -15,6 +15,8 @@ from migrate.check.config import Config
 from migrate.check.finding import UNREADABLE, UNUSED_IGNORE
 from migrate.check.hazard import Severity
 from migrate.check.rules import all_hazards
+from migrate.check.rules.syncs.read_in_function import ReadInFunction
+from migrate.check.which_read import HAZARDS
 from migrate.errors import MigrateError
 from migrate.model.calls.analysis import Analysis
 from migrate.model.facts import ModuleCalls, calls_of_file
@@ -40,7 +42,7 @@ MENTIONED = frozenset(
 # Warnings of what costs at most some speed: the script trains as it stands.
 HARMLESS = frozenset({"XLA709"})
 # Reads of the device; a rewrite mentions those of every step.
-READS = frozenset({"XLA110", "XLA201", "XLA202", "XLA203", "XLA204", "XLA205"})
+READS = frozenset(hazard.code for hazard in HAZARDS) - {ReadInFunction.code}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import libcst.matchers as m
 from migrate.catalogue import catalogue
 from migrate.catalogue.libraries import ACCELERATE_STATES
 from migrate.check.hazard import Severity
-from migrate.reading.collectives.no_group import is_without_group
+from migrate.reading.collectives.no_group import calls_without_group
 from migrate.reading.replicas.launch import Style
 from migrate.rewrite.catalogued import wrong_by_catalogue
 from migrate.rewrite.plan import Plan
@@ -100,11 +100,12 @@ def _beside(found: Plan, cuda: Container[int]) -> Iterator[Finding]:
 
 
 def _is_without_group(node: cst.CSTNode, script: Workspace) -> bool:
-    """Whether `node` is a call of torch.distributed where nothing joins a group, or stands for one."""
-    above = script.parent(node) if isinstance(node, cst.Expr | cst.Call) else None
-    around = (node, node.value if isinstance(node, cst.Expr) else None, above)
-    line = list(nodes_of(node, cst.Call)) if isinstance(node, cst.SimpleStatementLine) else []
-    return any(is_without_group(one, script) for one in (*around, *line))
+    """Whether `node` is a call of torch.distributed where nothing joins a group, its name, or its line."""
+    for call in calls_without_group(script):
+        above = script.parent(call)
+        if node in (call, call.func, above, script.parent(above)):
+            return True
+    return False
 
 
 def _has_no_backend(finding: Finding | Edit) -> bool:
