@@ -37,7 +37,7 @@ class NamedHazard(Hazard):
         name = facts.names.of(node)
         entry = None if name is None else catalogue.of(name)
         if entry is not None and entry.code == self.code and not is_a_type(node, facts):
-            yield self.hit(node, f"{name}: {entry.says()}")
+            yield self.hit(node, f"{name}: {entry.says()}", subject=name)
 
 
 class CudaHazard(NamedHazard):
