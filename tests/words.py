@@ -2,8 +2,8 @@
 
     python tests/words.py [PATH…]
 
-Prints one line for each offender, `path:line: what`; exit code 1 if there is one. Without a path: the packages
-in `HELD`, which keep to the guide. `make lint` runs it.
+Prints one line for each offender, `path:line: what`; exit code 1 if there is one. Without a path: the
+packages in `HELD`, which keep to the guide. `make lint` runs it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ PACKAGES = ("migrate", "converters", "shims")
 # Packages that keep to the guide; the others follow.
 HELD: tuple[str, ...] = ()
 
-# A docstring's first line is a noun phrase, or begins with a verb: no preposition, pronoun or question word.
+# A docstring begins with a noun phrase or a verb: no preposition, pronoun or question word.
 FIRST_WORDS = frozenset(
-    "as at by for from given how in it its none of on one that these this those to what when where which who "
-    "whose why with".split()
+    (
+        *("as", "at", "by", "for", "from", "given", "in", "none", "of", "on", "to", "with"),
+        *("it", "its", "one", "that", "these", "this", "those"),
+        *("how", "what", "when", "where", "which", "who", "whose", "why"),
+    )
 )
 # Say the noun: `hazard`, `edit`, `layer`, `path`.
 NAMES = frozenset({"found", "given", "made", "one", "told"})
@@ -40,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     paths = [Path(name).resolve() for name in arguments or HELD]
     offences = sorted(set(offences_in(paths)))
     for path, line, what in offences:
-        print(f"{path.relative_to(ROOT)}:{line}: {what}")
+        sys.stdout.write(f"{path.relative_to(ROOT)}:{line}: {what}\n")
     return 1 if offences else 0
 
 
