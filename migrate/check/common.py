@@ -35,9 +35,11 @@ class NamedHazard(Hazard):
     def find(self, node: cst.CSTNode, facts: Facts) -> Iterable[Hit]:
         """Yield the use of one name."""
         name = facts.names.of(node)
-        entry = None if name is None else catalogue.of(name)
+        if name is None:
+            return
+        entry = catalogue.of(name)
         if entry is not None and entry.code == self.code and not is_a_type(node, facts):
-            yield self.hit(node, f"{name}: {entry.says()}")
+            yield self.hit(node, f"{name}: {entry.says()}", subject=name)
 
 
 class CudaHazard(NamedHazard):

@@ -13,7 +13,6 @@ from migrate.check.finding import Finding
 # A message that occurs more often in a file is reported once, with the first of its lines.
 MOST_ALIKE = 5
 SHOWN = 5
-_NAME = re.compile(r"^[\w.]+: ")
 _TEST_FOLDERS = frozenset({"test", "tests"})
 _TEST_FILE = re.compile(r"test_.*|.*_test|conftest")
 # What a file of tests holds: functions and classes of tests, or what tests are written with.
@@ -27,7 +26,7 @@ def without_repetition(findings: Iterable[Finding]) -> list[Finding]:
     """Return `findings` with one for each group of many in a file that say the same of different lines."""
     groups: dict[tuple[object, ...], list[Finding]] = defaultdict(list)
     for finding in findings:
-        message = _NAME.sub("", finding.message)
+        message = finding.message.removeprefix(f"{finding.subject}: ")
         groups[finding.path, finding.code, finding.severity, finding.fix, message].append(finding)
     kept: list[Finding] = []
     for group in groups.values():

@@ -127,6 +127,8 @@ class Hazard(ABC):
     words: ClassVar[str] = ""  # see `migrate.catalogue.prescan.Worded`
     # Whether it looks only at those names and attributes that stand for something imported.
     of_names: ClassVar[bool] = False
+    # Whether `migrate rewrite` shows it where it is information, as it does errors and warnings.
+    is_mentioned: ClassVar[bool] = False
     # Where it asks for other work than the hazards of its group do.
     other_work: ClassVar[Work | None] = None
 
@@ -173,7 +175,7 @@ class Hazard(ABC):
         message: str,
         severity: Severity | None = None,
         *,
-        is_shown: bool = False,
+        is_shown: bool | None = None,
         subject: str = "",
     ) -> Hit:
         """Return a place, as bad as the hazard usually is where nothing else is said.
@@ -182,7 +184,8 @@ class Hazard(ABC):
             node: the place.
             message: what happens on a TPU, and what to do.
             severity: how bad that is.
-            is_shown: whether `migrate rewrite` shows it though it is information.
+            is_shown: whether `migrate rewrite` shows it though it is information; by default `is_mentioned`.
             subject: the name of what is reported, as the catalogue has it.
         """
-        return Hit(node, message, severity or self.severity, is_shown, subject)
+        shown = self.is_mentioned if is_shown is None else is_shown
+        return Hit(node, message, severity or self.severity, shown, subject)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import libcst as cst
 
 from migrate.catalogue import catalogue
@@ -22,21 +24,32 @@ _HOW_BAD = {
 OF_CUDA = ("torch.cuda.", "torch.accelerator.")
 
 
-def wrong_by_catalogue(edit: Edit, script: Workspace) -> tuple[str, Severity | None]:
-    """Return what happens on a TPU without `edit`, and how bad that is, as the catalogue has it.
+class Wrong(NamedTuple):
+    """What happens on a TPU without an edit of a name.
+
+    Args:
+        message: that, and what to do; empty where no entry names the edit's rule.
+        severity: how bad it is; None: as the rule says.
+        subject: the name.
+    """
+
+    message: str = ""
+    severity: Severity | None = None
+    subject: str = ""
+
+
+def wrong_by_catalogue(edit: Edit, script: Workspace) -> Wrong:
+    """Return what happens on a TPU without `edit`, as the catalogue has it.
 
     A name of CUDA that only a run on CUDA comes to is information.
-
-    Returns:
-        Nothing, and None, where the edit is of no name with an entry that names its rule.
     """
     name, entry = _named(edit, script)
     if entry is None:
-        return "", None
+        return Wrong()
     severity = _HOW_BAD.get(entry.on_xla)
     if name.startswith(OF_CUDA) and only_with_cuda(edit.node, facts_of(script)):
         severity = Severity.INFO
-    return f"{name}: {entry.says()}", severity
+    return Wrong(f"{name}: {entry.says()}", severity, name)
 
 
 def _named(edit: Edit, script: Workspace) -> tuple[str, Entry | None]:

@@ -118,7 +118,7 @@ def rewrite_folder(
         files = _with_functions(
             folder, first, last, files, calls, contents, left, workers, options.config
         )
-        files = without_answered(files, first.project, calls)
+        files = without_answered(files, last.project, calls)
         files = _with_unread(folder, first.project, files, contents)
     more = list(absent_submodules(folder, everything))
     if any(file.changed or file.findings for file in files):

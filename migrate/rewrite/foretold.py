@@ -204,6 +204,7 @@ class _Places:
             note.wrong or note.message,
             note.cell,
             file_line,
+            subject=note.subject,
         )
 
 

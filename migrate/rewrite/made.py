@@ -11,7 +11,7 @@ import libcst as cst
 
 from migrate.errors import MigrateError
 from migrate.rewrite.apply import apply
-from migrate.rewrite.catalogued import wrong_by_catalogue
+from migrate.rewrite.catalogued import Wrong, wrong_by_catalogue
 from migrate.rewrite.edits.one_cell import within_cells
 from migrate.rewrite.plan import Plan, plan
 from migrate.rewrite.results import Note
@@ -117,10 +117,16 @@ def notes_on(found: Plan, items: Sequence[Edit | Wrap | Finding]) -> tuple[Note,
                 is_hint=item.is_hint,
             )
         elif isinstance(item, Edit):
-            wrong, severity = item.wrong, item.severity
-            if not wrong and severity is None:
-                wrong, severity = wrong_by_catalogue(item, found.context)
-            note = replace(note, wrong=wrong, unedited=severity, own_code=item.code)
+            wrong = Wrong(item.wrong, item.severity)
+            if wrong == Wrong():
+                wrong = wrong_by_catalogue(item, found.context)
+            note = replace(
+                note,
+                wrong=wrong.message,
+                unedited=wrong.severity,
+                own_code=item.code,
+                subject=wrong.subject,
+            )
         notes.append(note)
     return tuple(notes)
 

@@ -29,7 +29,7 @@ class Note:
         withdrawn: whether the finding stands for an edit that is not made.
         is_hint: whether it costs little, or another finding covers it: `migrate check` alone shows it.
         own_code: its code where that is not the rule's.
-        subject: the name, as the catalogue has it, of what is reported; empty where that is no name.
+        subject: the name of what is reported, with which its message begins; empty where that is no name.
         wrong: of an edit: what happens on a TPU without it, and what to do; empty where `message` says it.
         unedited: of an edit: how bad that is; None: as its rule says.
     """

@@ -35,12 +35,6 @@ from migrate.syntax.depth import deep
 from migrate.syntax.origins import origins
 from migrate.syntax.source import parse
 
-# Hazards that are information and that a rewrite mentions all the same.
-MENTIONED = frozenset(
-    {"XLA108", "XLA109", "XLA111", "XLA208", "XLA210", "XLA212", "XLA213", "XLA607"}
-)
-# Warnings of what costs at most some speed: the script trains as it stands.
-HARMLESS = frozenset({"XLA709"})
 # Reads of the device; a rewrite mentions those of every step.
 READS = frozenset(hazard.code for hazard in HAZARDS) - {ReadInFunction.code}
 
@@ -55,6 +49,7 @@ class Left:
         message: what happens on a TPU, and what to do.
         severity: `INFO` where the script is right as it stands, and could be faster.
         is_hint: whether it costs little, or another finding covers it: `migrate check` alone shows it.
+        subject: the name of what is reported, with which `message` begins; empty where that is no name.
     """
 
     line: int
@@ -63,6 +58,7 @@ class Left:
     message: str
     severity: Severity = Severity.ERROR
     is_hint: bool = False
+    subject: str = ""
 
 
 def note_of(left: Left) -> Note:
@@ -74,6 +70,7 @@ def note_of(left: Left) -> Note:
         left.message,
         severity=left.severity,
         is_hint=left.is_hint,
+        subject=left.subject,
     )
 
 
@@ -101,15 +98,18 @@ def left_of(
     deferred: frozenset[int] | None = None
     script = facts.context
     options = script.options if isinstance(script, Workspace) else DEFAULT
-    # With the option its rule names the reads that stay.
-    mentioned = MENTIONED if options.defer_reads else MENTIONED | READS
     hits = list(check_facts(facts, Config(ignore=(UNREADABLE, UNUSED_IGNORE)), whole))
     # A line on which something worse is reported, or the call that reads, needs no second finding.
-    worse = {hit.line for hit in hits if hit.severity is not Severity.INFO or hit.code == "XLA208"}
+    worse = {
+        hit.line
+        for hit in hits
+        if hit.severity is not Severity.INFO or hit.code == ReadInFunction.code
+    }
     for one in hits:
         mention = one.severity is Severity.INFO
-        known = one.code in mentioned and not (one.code in READS and one.line in worse)
-        is_hint = mention and not (known or one.is_shown)
+        # With --defer-reads its rule names the reads that stay.
+        is_read = one.code in READS and not options.defer_reads and one.line not in worse
+        is_hint = mention and not (is_read or one.is_shown)
         came_from = origin.get(one.line)
         if came_from is None and one.code in READS:
             came_from = _origin_of_read(one.line, new, origin)
@@ -135,12 +135,11 @@ def left_of(
             used = any(said.subject.partition(".")[0] == library for said in spoken)
             is_hint = is_hint or used
         message = said_at_origin(one.message, origin)
-        reads = one.code in READS or one.code == "XLA208"
+        reads = one.code in READS or one.code == ReadInFunction.code
         if mention and not is_hint and reads and isinstance(script, Workspace):
             deferred = deferrable_lines(script) if deferred is None else deferred
             message += f"; {SUGGESTION}" if one.line in deferred else ""
-        severity = Severity.INFO if one.code in HARMLESS else one.severity
-        left = Left(line, column, one.code, message, severity, is_hint)
+        left = Left(line, column, one.code, message, one.severity, is_hint, one.subject)
         if left not in found:
             found.append(left)
     return tuple(found)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from migrate.model.calls.order import closure
+from migrate.model.calls.scopes import is_main_guard
 from migrate.model.facts import ModuleCalls
-from migrate.model.project.project import Project
+from migrate.model.project.project import Module, Project
 from migrate.rewrite.results import Note
 from migrate.rewrite.rules.ranks.rank_environment import RankEnvironment
 
 if TYPE_CHECKING:
     from migrate.rewrite.results import FileRewrite
-
-SETS_RANK = re.compile(rb"environ\[['\"]RANK['\"]\] = ")
-GUARD = re.compile(rb"^if __name__ == ", re.M)
 
 
 def without_answered(
@@ -33,11 +30,10 @@ def without_answered(
 
     Args:
         files: the files of a folder as rewritten.
-        project: their imports.
+        project: the same files, as rewritten, and their imports.
         calls: what their calls run, by file.
     """
     root = project.root or Path()
-    after = {root / file.name: file.after for file in files}
     known = {path.resolve(): of_file for path, of_file in calls.items()}
     result = []
     for file in files:
@@ -48,16 +44,16 @@ def without_answered(
         scripts = {
             script
             for script in _above(path, project.importers)
-            if GUARD.search(after.get(script) or project.modules[script].data)
+            if _is_script(project.modules[script])
         }
-        started = {script for script in scripts if SETS_RANK.search(after.get(script, b""))}
+        started = {script for script in scripts if _sets_rank(project.modules[script])}
         others = [known.get(script) for script in scripts - started]
         kept = tuple(
             note
             for note in file.findings
             if note.rule != RankEnvironment.name
             or not started
-            or GUARD.search(file.after)
+            or _is_script(project.modules[path])
             or (
                 any(_runs(path, note, project, runs) for runs in others)
                 and _fails_unset(path, note, project)
@@ -65,6 +61,27 @@ def without_answered(
         )
         result.append(replace(file, findings=kept))
     return result
+
+
+def _is_script(module: Module) -> bool:
+    """Whether a file has a part that runs only when it is started."""
+    return any(isinstance(node, ast.If) and is_main_guard(node.test) for node in module.tree.body)
+
+
+def _sets_rank(module: Module) -> bool:
+    """Whether a file assigns `os.environ["RANK"]`."""
+    for node in module.nodes:
+        match node:
+            case ast.Assign(
+                targets=[
+                    ast.Subscript(
+                        value=ast.Attribute(attr="environ") | ast.Name(id="environ"),
+                        slice=ast.Constant(value="RANK"),
+                    )
+                ]
+            ):
+                return True
+    return False
 
 
 def _above(path: Path, importers: Mapping[Path, set[Path]]) -> set[Path]:

@@ -92,7 +92,7 @@ def _beside(found: Plan, cuda: Container[int]) -> Iterator[Finding]:
         if isinstance(one, Edit):
             wrong, how_bad = one.wrong, one.severity
             if not wrong and how_bad is None:
-                wrong, how_bad = wrong_by_catalogue(one, found.context)
+                wrong, how_bad, _ = wrong_by_catalogue(one, found.context)
             how_bad = how_bad or rules_by_name()[one.rule].edited
             one = Finding(one.rule, one.node, wrong or one.message, how_bad, one.code)
         named = found.context.position(one.node).line in cuda

@@ -79,7 +79,7 @@ def _advice(node: cst.CSTNode, context: Workspace) -> Finding | None:
             said = BACKEND if context.portable else "'nccl': the backend on XLA is 'xla'"
             return Finding(NAME, node, said)
         if value in ENVIRONMENT and not context.portable and _is_environment_key(node, context):
-            return Finding(NAME, node, f"{value}: {ENVIRONMENT[value]}")
+            return Finding(NAME, node, f"{value}: {ENVIRONMENT[value]}", subject=value)
     if isinstance(node, cst.Call) and (name := _looked_up(node, context)) is not None:
         entry = catalogue.of(name)
         works = entry is None or entry.on_xla in (OnXla.WORKS, OnXla.NOTHING)
@@ -94,7 +94,7 @@ def _said(node: cst.CSTNode, name: str, entry: Entry, context: Workspace) -> Fin
     """Return the finding that the catalogue has of a name."""
     severity = Severity.INFO if entry.stands else Severity.ERROR
     message = f"{name}: {entry.says(context.portable)}"
-    return Finding(NAME, node, message, severity, entry.code, entry.name)
+    return Finding(NAME, node, message, severity, entry.code, name)
 
 
 def _looked_up(call: cst.Call, context: Workspace) -> str | None:

@@ -98,7 +98,8 @@ class CppExtension(ImportHazard):
         name = facts.names.of(call.func)
         given = string_value(call.args[0].value) if call.args else None
         if name in LOADERS:
-            yield self.hit(call, f"{name}: operators of one's own do not take tensors of XLA")
+            message = f"{name}: operators of one's own do not take tensors of XLA"
+            yield self.hit(call, message, subject=name)
         elif name == "importlib.import_module" and given is not None and _is_own(given, facts):
             yield self.hit(call, f"{given} is compiled by this project: {OPERATIONS}")
 

@@ -31,6 +31,7 @@ class LateErrors(Hazard):
     code = "XLA607"
     name = "late-error"
     severity = Severity.INFO
+    is_mentioned = True
     nodes = (cst.Try,)
     examples = (
         example(

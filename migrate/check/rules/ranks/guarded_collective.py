@@ -203,7 +203,7 @@ class GuardedCollective(Hazard):
             if name == "torch.distributed.barrier":
                 happens = "does nothing on XLA, and a rendezvous here would wait for ever"
             message = f"{name}: in some replicas only (line {line}): {happens}"
-            yield self.hit(node.func, message)
+            yield self.hit(node.func, message, subject=name)
 
     def _called(self, node: cst.Call, facts: Facts) -> Iterable[Hit]:
         """Yield the call of a function that makes a collective, and that all replicas call elsewhere."""

@@ -60,6 +60,7 @@ class CpuFallback(Hazard):
     code = "XLA111"
     name = "cpu-fallback"
     severity = Severity.WARNING
+    is_mentioned = True
     nodes = (cst.Call,)
     words = spelled(
         cpu.TENSOR_OPERATORS

@@ -28,6 +28,7 @@ class LastBatch(Hazard):
     code = "XLA108"
     name = "last-batch"
     severity = Severity.INFO
+    is_mentioned = True
     nodes = (cst.Call,)
     examples = (
         example(

@@ -80,6 +80,7 @@ class Padding(Hazard):
     code = "XLA109"
     name = "padding"
     severity = Severity.WARNING
+    is_mentioned = True
     nodes = (cst.Call, cst.Return)
     examples = (
         example(

@@ -41,6 +41,7 @@ class BatchCopies(Hazard):
     code = "XLA210"
     name = "batch-copies"
     severity = Severity.INFO
+    is_mentioned = True
     nodes = (cst.For,)
     examples = (
         example(

@@ -39,6 +39,7 @@ class DetectAnomaly(Hazard):
     code = "XLA213"
     name = "detect-anomaly"
     severity = Severity.WARNING
+    is_mentioned = True
     nodes = (cst.Call,)
     words = "detect_anomaly"
     examples = (

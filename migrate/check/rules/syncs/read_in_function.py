@@ -36,6 +36,7 @@ class ReadInFunction(Hazard):
     code = "XLA208"
     name = "read-in-function"
     severity = Severity.INFO
+    is_mentioned = True
     nodes = (cst.Call,)
     examples = (
         example(

@@ -38,6 +38,7 @@ class UnusedParameters(Hazard):
     code = "XLA212"
     name = "unused-parameters"
     severity = Severity.INFO
+    is_mentioned = True
     nodes = (cst.Call,)
     words = "find_unused_parameters"
     examples = (

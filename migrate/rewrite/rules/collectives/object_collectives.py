@@ -184,7 +184,7 @@ class ObjectCollectives(Rule):
         name = context.qualified_name(node) or ""
         entry = catalogue.of_import(name) if name.startswith(EVALUATORS) else None
         if entry is not None and entry.code == self.code and _gathers(node, facts_of(context)):
-            yield from self.report(node, f"{name}: {entry.says()}")
+            yield from self.report(node, f"{name}: {entry.says()}", subject=name)
 
     def _edit(self, node: cst.Call, context: Workspace, name: str, gone: list[cst.Arg]) -> Edit:
         definition = GROUP.format(

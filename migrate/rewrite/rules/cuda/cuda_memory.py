@@ -124,4 +124,4 @@ class CudaMemory(Rule):
             asked = code(is_cuda(context))
             yield from self.report(node, f"{name}: 0, empty or an error elsewhere: ask if {asked}")
         elif name in ASKING and (entry := catalogue.of(name)):
-            yield from self.report(node, f"{name}: {entry.says()}")
+            yield from self.report(node, f"{name}: {entry.says()}", subject=name)

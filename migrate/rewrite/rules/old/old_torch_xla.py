@@ -166,14 +166,16 @@ class OldTorchXla(Rule):
         name = context.qualified_name(node) or ""
         entry = catalogue.of(name)
         if entry is not None and entry.name in GONE:
-            yield from self.report(node, f"{name}: {entry.says()}")
+            yield from self.report(node, f"{name}: {entry.says()}", subject=name)
         elif name in (*GONE_TO, *OLD_TO) and entry is not None:
             if isinstance(above, cst.Call) and above.func is node:
                 return  # the call is edited
             gone = name in GONE_TO
             severity = Severity.ERROR if gone else Severity.INFO
             message = f"{name}: {entry.says()}"
-            yield from self.report(node, message, severity, code=entry.code, is_hint=not gone)
+            yield from self.report(
+                node, message, severity, code=entry.code, subject=name, is_hint=not gone
+            )
 
     def _count(self, call: cst.Call, context: Workspace) -> Iterator[Finding]:
         """Yield the finding at a number of processes for the launcher of torch_xla."""

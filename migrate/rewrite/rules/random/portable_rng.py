@@ -54,7 +54,7 @@ def portable_rng(
     elif name == "torch.random.fork_rng" and node.args:
         yield from rule.report(node, f"{code(node)}: raises without CUDA, with devices")
     elif name in BY_HAND and (entry := catalogue.of(name)):
-        yield from rule.report(node, f"{name}: {entry.says(portable=True)}")
+        yield from rule.report(node, f"{name}: {entry.says(portable=True)}", subject=name)
 
 
 def _is_of_library(name: str) -> bool:

@@ -462,7 +462,7 @@ class Rng(Rule):
                 )
                 yield from self.report(node, message)
         elif name in BY_HAND and (entry := catalogue.of(name)):
-            yield from self.report(node, f"{name}: {entry.says()}")
+            yield from self.report(node, f"{name}: {entry.says()}", subject=name)
         elif context.launch.style is Style.SPAWN and context.effects.seeds_early(node):
             yield from self.report(node, f"{code(node)}: {ELSEWHERE}")
 

@@ -1,0 +1,103 @@
+"""Check that code keeps to the words of the guide: what a machine can tell of CONTRIBUTING.md, "Words".
+
+    python tests/words.py [PATH…]
+
+Prints one line for each offender, `path:line: what`; exit code 1 if there is one. Without a path: the
+packages in `HELD`, which keep to the guide. `make lint` runs it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("migrate", "converters", "shims")
+# Packages that keep to the guide; the others follow.
+HELD: tuple[str, ...] = ()
+
+# A docstring begins with a noun phrase or a verb: no preposition, pronoun or question word.
+FIRST_WORDS = frozenset(
+    (
+        *("as", "at", "by", "for", "from", "given", "in", "none", "of", "on", "to", "with"),
+        *("it", "its", "one", "that", "these", "this", "those"),
+        *("how", "what", "when", "where", "which", "who", "whose", "why"),
+    )
+)
+# Say the noun: `hazard`, `edit`, `layer`, `path`.
+NAMES = frozenset({"found", "given", "made", "one", "told"})
+MOST_WORDS = 40
+_SENTENCE = re.compile(r"(?<=[.:;!?])\s+|\n\s*\n")
+# A part of a docstring that is no prose: code, an example, a table, a list of arguments.
+_NO_PROSE = re.compile(r"^(\s{4,}.*|\s*[|>].*|\s*\S+:: ?.*)$", re.MULTILINE)
+
+Offence = tuple[Path, int, str]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the offenders in the named paths, and return the exit code."""
+    paths = [Path(name).resolve() for name in arguments or HELD]
+    offences = sorted(set(offences_in(paths)))
+    for path, line, what in offences:
+        sys.stdout.write(f"{path.relative_to(ROOT)}:{line}: {what}\n")
+    return 1 if offences else 0
+
+
+def offences_in(paths: Sequence[Path]) -> Iterator[Offence]:
+    """Yield each offence in the Python files below `paths`."""
+    files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))]
+    trees = {file: ast.parse(file.read_text()) for file in sorted(files)}
+    for file, tree in trees.items():
+        for line, what in (*_docstrings(tree), *_variables(tree)):
+            yield file, line, what
+    yield from _classes(trees)
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        text = ast.get_docstring(node)
+        if not text:
+            continue
+        line = node.body[0].lineno
+        first = re.match(r"\w+", text)
+        if first and first[0].lower() in FIRST_WORDS:
+            yield line, f'docstring begins with "{first[0]}": say what it is or does'
+        for sentence in _SENTENCE.split(_NO_PROSE.sub("\n\n", text)):
+            words = len(sentence.split())
+            if words > MOST_WORDS:
+                start = " ".join(sentence.split()[:6])
+                yield line, f'sentence of {words} words ("{start} …"): at most {MOST_WORDS}'
+
+
+def _variables(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) if name in NAMES:
+                yield node.lineno, f"variable `{name}`: name what it holds"
+
+
+def _classes(trees: dict[Path, ast.Module]) -> Iterator[Offence]:
+    """Yield each class whose name another class of the same package has."""
+    for package in PACKAGES:
+        named: dict[str, list[tuple[Path, int]]] = defaultdict(list)
+        for file in sorted((ROOT / package).rglob("*.py")):
+            tree = trees.get(file) or ast.parse(file.read_text())
+            for node in tree.body:
+                if isinstance(node, ast.ClassDef):
+                    named[node.name].append((file, node.lineno))
+        for name, places in named.items():
+            for file, line in places:
+                others = [other for other, _ in places if other != file]
+                if others and file in trees:
+                    where = ", ".join(str(other.relative_to(ROOT)) for other in others)
+                    yield file, line, f"class `{name}` is also in {where}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
