@@ -132,5 +132,5 @@ INDEX_AGAIN = """
 def test_an_index_that_becomes_a_device_under_its_own_name(again: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(dedent(INDEX_AGAIN).replace("AGAIN", again))
-    after = rewrite_folder(tmp_path, Options()).files[0].after.decode()
+    after = rewrite_folder(tmp_path, processes=1).files[0].after.decode()
     assert '    device = torch.device("xla")\n' in after
