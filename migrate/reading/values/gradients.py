@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from migrate.catalogue.words import ONLY_TENSORS
+from migrate.catalogue.words import METRIC, ONLY_TENSORS
+from migrate.model.calls.effect import Effect
 from migrate.syntax.tree import last_part
 
 if TYPE_CHECKING:
@@ -42,8 +43,16 @@ def has_gradients(value: cst.CSTNode, script: Script) -> bool:
 
 
 def _is_backward(mention: cst.CSTNode, script: Script) -> bool:
-    """Whether a backward pass starts with `mention`: also `scaler.scale(loss).backward()`."""
+    """Whether a backward pass starts with `mention`: also `scaler.scale(loss).backward()`.
+
+    Or `loss_scaler(loss, optimizer)`: the first argument, called a loss, of a call that makes one.
+    """
     node, above = mention, script.parent(mention)
+    call = script.parent(above)
+    if isinstance(above, cst.Arg) and isinstance(call, cst.Call) and call.args[0] is above:
+        named = isinstance(mention, cst.Name) and METRIC.fullmatch(mention.value) is not None
+        if named and Effect.BACKWARD in script.effects.of(call):
+            return True
     while isinstance(above, cst.Arg | cst.Call | cst.BinaryOperation):
         if isinstance(above, cst.Call) and last_part(above.func) == "backward":
             return True
