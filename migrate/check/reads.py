@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migrate.catalogue.words import KEPT_TENSORS, ONLY_TENSORS, READS
+from migrate.catalogue.words import KEPT_TENSORS, READS
 from migrate.check.hazard import Hazard, Hit, Severity
 from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
 from migrate.reading.steps.in_step import When
+from migrate.reading.values.gradients import OF_TENSORS, has_gradients
 from migrate.syntax.tree import code, last_part
 
 # Questions whether a number is a number, which need it.
@@ -21,18 +22,6 @@ CHECKS = frozenset(
 
 # The most parts, methods and names that a value is followed through.
 DEEPEST = 20
-# Methods of tensors whose result is a tensor, too.
-OF_TENSORS = ONLY_TENSORS | {
-    "clone",
-    "cpu",
-    "double",
-    "float",
-    "max",
-    "mean",
-    "min",
-    "squeeze",
-    "sum",
-}
 
 
 def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterator[Hit]:
@@ -42,9 +31,10 @@ def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterat
     """
     if _in_condition(node, facts) or _before_the_end(node, facts):
         return
-    if facts.guards.around(node) is not None or _for_another_device(node, facts):
-        return
     when = facts.steps.when(node)
+    guarded = facts.guards.around(node) is not None and when is not When.EVERY_STEP
+    if guarded or _for_another_device(node, facts):
+        return
     if when is When.STEP:
         yield hazard.hit(node, f"{what} inside the step cuts its graph in two: read after the step")
     elif when is When.EVERY_STEP:
@@ -63,40 +53,11 @@ def reads_device(value: cst.CSTNode, facts: Facts) -> bool:
     tensor = facts.values.is_tensor(value)
     if tensor and facts.steps.inside(value):
         return True
-    if facts.values.kind(value) is not Kind.UNKNOWN or not _has_gradients(value, facts):
+    if facts.values.kind(value) is not Kind.UNKNOWN or not has_gradients(value, facts.context):
         return False
     when = facts.steps.when(value)
     on_accelerator = facts.context.moves_to_accelerator or facts.context.calls.run_on_accelerator
     return when is When.STEP or (when is not When.ELSEWHERE and on_accelerator)
-
-
-def _has_gradients(value: cst.CSTNode, facts: Facts) -> bool:
-    """Whether `value` is, or is made of, a variable with which a backward pass starts: `loss.backward()`."""
-    while isinstance(value, cst.Call) and last_part(value.func) in OF_TENSORS:
-        if not isinstance(value.func, cst.Attribute):
-            return False
-        value = value.func.value
-    if not isinstance(value, cst.Name) or facts.bindings.nearest(value) is None:
-        return False
-    function = facts.context.function_around(value)
-    return any(
-        facts.context.function_around(mention) is function and _is_backward(mention, facts)
-        for mention in facts.context.mentions(value)
-    )
-
-
-def _is_backward(mention: cst.CSTNode, facts: Facts) -> bool:
-    """Whether a backward pass starts with `mention`: also `scaler.scale(loss).backward()`."""
-    node, above = mention, facts.context.parent(mention)
-    while isinstance(above, cst.Arg | cst.Call | cst.BinaryOperation):
-        if isinstance(above, cst.Call) and last_part(above.func) == "backward":
-            return True
-        node, above = above, facts.context.parent(above)
-    return (
-        isinstance(above, cst.Attribute)
-        and above.value is node
-        and (above.attr.value == "backward")
-    )
 
 
 def is_read(node: cst.CSTNode, facts: Facts) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from migrate.rewrite.folder import rewrite_folder
+from migrate.rewrite.left.codes import code_of
 
 TRAIN = """\
 import math
@@ -58,3 +59,58 @@ def test_a_check_of_settings_in_a_function_that_the_loop_calls_is_no_end(tmp_pat
     (tmp_path / "train.py").write_text(script)
     (file,) = rewrite_folder(tmp_path, processes=1).files
     assert [note for note in file.findings if note.rule == "XLA879"] == []
+
+
+LOSS_OF = """\
+def loss_of_one_batch(batch, model, criterion, ret=None):
+    result = {"loss": criterion(batch, model(batch))}
+    return result[ret] if ret else result
+"""
+SCALER = """\
+import torch
+
+
+class NativeScaler:
+    def __init__(self):
+        self.scaler = torch.cuda.amp.GradScaler()
+
+    def __call__(self, loss, optimizer, parameters=None):
+        self.scaler.scale(loss).backward()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+"""
+OF_ELSEWHERE = """\
+import math
+import sys
+
+import torch
+import torch.distributed as dist
+
+from losses import loss_of_one_batch
+from scalers import NativeScaler
+
+
+def train(model, criterion, loader, optimizer):
+    dist.init_process_group("nccl")
+    model.cuda()
+    loss_scaler = NativeScaler()
+    for batch in loader:
+        loss_tuple = loss_of_one_batch(batch.cuda(), model, criterion, ret="loss")
+        loss, details = loss_tuple
+        loss_value = float(loss)
+        if not math.isfinite(loss_value):
+            sys.exit(1)
+        {backward}
+"""
+
+
+@pytest.mark.parametrize(
+    "backward", ["loss.backward(); optimizer.step()", "loss_scaler(loss, optimizer)"]
+)
+def test_a_loss_that_a_function_of_another_file_gives(tmp_path: Path, backward: str) -> None:
+    (tmp_path / "losses.py").write_text(LOSS_OF)
+    (tmp_path / "scalers.py").write_text(SCALER)
+    (tmp_path / "train.py").write_text(OF_ELSEWHERE.format(backward=backward))
+    done = rewrite_folder(tmp_path, processes=1)
+    notes = [note for file in done.files for note in file.findings]
+    assert {"XLA202", "XLA879"} <= {code_of(note) for note in notes}

@@ -99,3 +99,38 @@ def test_check_does_not_call_the_list_needless(tmp_path: Path) -> None:
     messages = [one.message for one in found if one.code == "XLA704"]
     assert len(messages) == 2
     assert not any("not needed" in message for message in messages)
+
+
+INDEX_AGAIN = """
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+
+    def joined():
+        rank, gpu = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+        dist.init_process_group("nccl", rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
+        return rank, gpu
+
+
+    def main():
+        _, device = joined()
+        device = AGAIN
+        model = torch.nn.Linear(4, 2).to(device)
+
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+@pytest.mark.parametrize(
+    "again",
+    ["torch.device(device)", 'torch.device("cuda", device)', 'torch.device(f"cuda:{device}")'],
+)
+def test_an_index_that_becomes_a_device_under_its_own_name(again: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(dedent(INDEX_AGAIN).replace("AGAIN", again))
+    after = rewrite_folder(tmp_path, processes=1).files[0].after.decode()
+    assert '    device = torch.device("xla")\n' in after

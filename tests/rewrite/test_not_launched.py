@@ -143,3 +143,19 @@ def test_a_launch_that_is_withheld_is_reported(
     reported = [n.message for n in file.findings if n.rule == "launch-main"]
     assert len(reported) == count, reported
     assert all(framework in message for message in reported)
+
+
+@pytest.mark.parametrize(
+    "top",
+    ["from run.losses import *", "import lib\n\nlib.run = 1", "import lib\n\nlib.start(run=1)"],
+)
+def test_a_name_in_an_import_or_of_another_object_runs_no_function(
+    tmp_path: Path, top: str
+) -> None:
+    (tmp_path / "engine.py").write_text(f"{top}\n{textwrap.dedent(DISTRIBUTED)}")
+    (tmp_path / "main.py").write_text(
+        'from engine import run\n\nif __name__ == "__main__":\n    run([], None)\n'
+    )
+    done = rewrite_folder(tmp_path, processes=1)
+    launching = {str(file.name) for file in done.files if b"torch_xla.launch(" in file.after}
+    assert launching == {"main.py"}

@@ -857,3 +857,52 @@ def test_reads_at_the_end_of_a_region_leave_the_step(tmp_path: Path) -> None:
     text, _ = after(tmp_path, BRANCHES.replace("{inside}", inside))
     assert "model(" in block(text)
     assert ".item()" not in block(text)
+
+
+OWN_DERIVATIVE = """
+    import torch
+    from torch import nn
+
+
+    class Swoosh(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            with torch.enable_grad():
+                x = x.detach().requires_grad_()
+                y = nn.functional.softplus(x - 4) - 0.08 * x
+                y.backward(gradient=torch.ones_like(y))
+                ctx.save_for_backward(x.grad)
+                return y.detach()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * ctx.saved_tensors[0]
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(2)])
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = Swoosh.apply(layer(x))
+            return x
+
+
+    def train(loader):
+        model = Net().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x in loader:
+            loss = model(x.cuda()).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def test_a_backward_pass_of_an_autograd_function_is_no_part_of_the_loop(tmp_path: Path) -> None:
+    text, findings = after(tmp_path, OWN_DERIVATIVE)
+    assert "model(" in block(text)
+    assert "optimizer.step()" in block(text)
+    assert not findings

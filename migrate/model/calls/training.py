@@ -160,12 +160,22 @@ def _of_method(
     evaluator: Evaluator,
 ) -> Effect:
     if function.attr == "backward":
-        return Effect.NONE if functions else Effect.BACKWARD
+        own = functions or _is_in_autograd_function(scope, evaluator)
+        return Effect.NONE if own else Effect.BACKWARD
     if function.attr == "step" and _is_optimizer(call, function.value, scope, functions, evaluator):
         return Effect.STEP
     if not functions:
         return _of_scaler(call, evaluator.values(function, scope), scope, evaluator)
     return Effect.NONE
+
+
+def _is_in_autograd_function(scope: Scope, evaluator: Evaluator) -> bool:
+    """Whether `scope` is a method of an autograd function: a backward pass there is of its own graph."""
+    return (
+        isinstance(scope, Function)
+        and scope.owner is not None
+        and evaluator.is_autograd_function(scope.owner)
+    )
 
 
 def _of_scaler(

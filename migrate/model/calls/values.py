@@ -222,7 +222,8 @@ class Evaluator(Families):
             )
         return found
 
-    def _is_autograd_function(self, of: Class) -> bool:
+    def is_autograd_function(self, of: Class) -> bool:
+        """Whether a class derives from `torch.autograd.Function`."""
         return not AUTOGRAD_FUNCTIONS.isdisjoint(self.external_bases(of))
 
     def _put_on(self, value: Value, name: str) -> Values:
@@ -293,7 +294,7 @@ class Evaluator(Families):
                 return self._member(of, name, exact)
             case Class():
                 member = self._member(value, name, exact=True)
-                applied = name == "apply" and not member and self._is_autograd_function(value)
+                applied = name == "apply" and not member and self.is_autograd_function(value)
                 return frozenset([Applied(value)]) if applied else member
             case Super(of):
                 found = (

@@ -19,6 +19,7 @@ from migrate.catalogue.words import (
 from migrate.model.calls.kind import Kind
 from migrate.reading.values.device_values import DeviceValues
 from migrate.reading.values.host import is_on_the_cpu
+from migrate.reading.values.scalers import scale_read
 from migrate.syntax.tree import keyword, nodes_of
 from migrate.syntax.walk import children
 
@@ -134,6 +135,8 @@ class Reads:
         return isinstance(node, cst.Call) and self._call_reads(node)
 
     def _call_reads(self, call: cst.Call) -> bool:
+        if scale_read(call, self._context) is not None:
+            return False  # a scaler that is off tells it without the device
         name = self._context.qualified_name(call.func) or ""
         given = any(self._values.mentions(arg.value) for arg in call.args)
         if isinstance(call.func, cst.Attribute):

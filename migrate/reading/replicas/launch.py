@@ -42,6 +42,8 @@ USING = DDP | names(*torch_other.SAMPLERS) | {"apex.parallel.DistributedDataPara
 FRAMEWORKS = names(*libraries.LAUNCHERS)
 WITHOUT_TPU = names(*(entry for entry in libraries.LAUNCHERS if entry.code))
 
+IMPORTED = (cst.Import, cst.ImportFrom, cst.ImportAlias, cst.AsName)
+
 
 class Style(Enum):
     """How the replicas of a script come into being."""
@@ -279,12 +281,21 @@ class Launch:
             root = stack.pop()
             for node in live_nodes(root, self._context) if live else nodes(root):
                 found.append(node)
-                if isinstance(node, cst.Name):
+                if isinstance(node, cst.Name) and self._may_run(node):
                     for definition in self._definitions.get(node.value, ()):
                         if id(definition) not in seen:
                             seen.add(id(definition))
                             stack.append(definition)
         return found
+
+    def _may_run(self, name: cst.Name) -> bool:
+        """Whether `name` may be a function of the file: no part of an import, attribute or keyword."""
+        above = self._context.parent(name)
+        if isinstance(above, cst.Attribute):
+            return above.value is name and not isinstance(self._context.parent(above), IMPORTED)
+        if isinstance(above, cst.Arg):
+            return above.value is name
+        return not isinstance(above, IMPORTED)
 
     @cached_property
     def _definitions(self) -> dict[str, list[cst.FunctionDef | cst.ClassDef]]:

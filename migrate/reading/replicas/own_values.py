@@ -22,6 +22,7 @@ from migrate.model.pure import leaves, same_everywhere
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.names.scopes import Binding
 from migrate.reading.values.collectives import OF_XLA, called
+from migrate.reading.values.gradients import has_gradients
 from migrate.syntax.tree import code, keyword, last_part, nodes_of, string_value
 from migrate.syntax.walk import children
 
@@ -281,7 +282,8 @@ class _Own:
             return True
         if self._holds_own(name):
             return True
-        if self._context.values.on_device(name) and not self._is_equal(name):
+        on_device = self._context.values.on_device(name) or has_gradients(name, self._context)
+        if on_device and not self._is_equal(name):
             return True
         if bindings and not all(self._is_unknown(binding, name) for binding in bindings):
             return False

@@ -113,9 +113,15 @@ class Steps:
             if isinstance(above, cst.If) and below is not above.test and above is not node:
                 if self._asks_training and _evaluates(above, below):
                     return When.ELSEWHERE
-                conditional = True
+                conditional = conditional or not self._asks_rank_alone(above.test)
             below = above
         return When.ELSEWHERE
+
+    def _asks_rank_alone(self, test: cst.BaseExpression) -> bool:
+        """Whether `test` asks for the rank alone: some replica runs what is below it at every step."""
+        if isinstance(test, cst.BooleanOperation):
+            return self._asks_rank_alone(test.left) and self._asks_rank_alone(test.right)
+        return self._context.guards.asks(test)
 
     def inside(self, node: cst.CSTNode) -> bool:
         """Whether `node` runs inside of a step."""

@@ -34,24 +34,24 @@ READERS = frozenset({"get_slice", "get_tensor"})  # of a file of safetensors
 
 
 def is_on_the_cpu(
-    value: cst.BaseExpression, context: Script, names: frozenset[str] = frozenset()
+    value: cst.BaseExpression, context: Script, followed: frozenset[int] = frozenset()
 ) -> bool:
     """Whether `value` is certainly a tensor of the CPU, or a list of such.
 
     Args:
         value: an expression.
         context: the script.
-        names: variables whose values are being followed: `latents = torch.cat(latents)`.
+        followed: ids of the assignments that are being followed: in a loop one may lead back to itself.
     """
     if isinstance(value, cst.Name):
-        return value.value in names or _is_variable_on_the_cpu(value, context, names)
+        return _is_variable_on_the_cpu(value, context, followed)
     if isinstance(value, cst.ListComp):
-        return is_on_the_cpu(value.elt, context, names)
+        return is_on_the_cpu(value.elt, context, followed)
     if isinstance(value, cst.List):
         elements = [element.value for element in value.elements]
-        return bool(elements) and all(is_on_the_cpu(one, context, names) for one in elements)
+        return bool(elements) and all(is_on_the_cpu(one, context, followed) for one in elements)
     if isinstance(value, cst.Subscript):
-        return _is_of_loader(value, context) or is_on_the_cpu(value.value, context, names)
+        return _is_of_loader(value, context) or is_on_the_cpu(value.value, context, followed)
     if not isinstance(value, cst.Call):
         return False
     if isinstance(value.func, cst.Attribute) and value.func.attr.value == "cpu":
@@ -61,11 +61,11 @@ def is_on_the_cpu(
     if (
         isinstance(value.func, cst.Attribute)
         and value.func.attr.value not in MOVING
-        and is_on_the_cpu(value.func.value, context, names)
+        and is_on_the_cpu(value.func.value, context, followed)
     ):
         return True
     if context.qualified_name(value.func) in JOINS and value.args and not keyword(value, "out"):
-        return is_on_the_cpu(value.args[0].value, context, names)
+        return is_on_the_cpu(value.args[0].value, context, followed)
     if context.values.made(value) is not Kind.HOST or any(arg.star for arg in value.args):
         return False
     # What `torch.tensor(x)` makes is where the tensor x is.
@@ -73,18 +73,19 @@ def is_on_the_cpu(
     return not of_data or _is_of_the_host(value.args[0].value)
 
 
-def _is_variable_on_the_cpu(name: cst.Name, context: Script, names: frozenset[str]) -> bool:
+def _is_variable_on_the_cpu(name: cst.Name, context: Script, followed: frozenset[int]) -> bool:
     """Whether everything that the variable `name` is given is on the CPU, and what is put into it."""
     given = context.values.bindings.given(name)
     if not given or len(given) != len(context.bindings(name)):
         return False
     if not _is_in_loop(name, context):
         given = context.values.bindings.reaching(name) or given
+    given = [one for one in given if id(one) not in followed]
     if all(_is_of_loader(one.value, context) or _is_element(one, context) for one in given):
         return True
     if any(one.how is not How.VALUE or isinstance(one.value, cst.Name) for one in given):
         return False
-    followed = names | {name.value}
+    followed |= {id(one) for one in given}
     put = [one.value for one in context.values.bindings.put_into(name)]
     for one in given:
         made = one.value

@@ -14,11 +14,27 @@ from migrate.syntax.tree import code, keyword
 if TYPE_CHECKING:
     from migrate.reading.names.parsed import Parsed
 
+SCALE = "_scale"
+
 
 def is_scaler(node: cst.BaseExpression, context: Parsed) -> bool:
     """Whether `node`, a name or an attribute, holds a gradient scaler."""
     text = code(node)
     return text in _used(context) or SCALER.fullmatch(text.rpartition(".")[2]) is not None
+
+
+def scale_read(call: cst.CSTNode, context: Parsed) -> cst.Attribute | None:
+    """Return the `scaler._scale` of `scaler._scale.item()` or `float(scaler._scale)`; None of other calls."""
+    match call:
+        case cst.Call(
+            func=cst.Attribute(value=cst.Attribute() as held, attr=cst.Name("item")), args=[]
+        ):
+            pass
+        case cst.Call(func=cst.Name("float"), args=[cst.Arg(value=cst.Attribute() as held)]):
+            pass
+        case _:
+            return None
+    return held if held.attr.value == SCALE and is_scaler(held.value, context) else None
 
 
 @lru_cache(maxsize=2)  # the last ones: each statement of a script asks

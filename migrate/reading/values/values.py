@@ -283,15 +283,33 @@ class Values:
         return self.by_itself(call) or Kind.HOST
 
     def given_to(self, node: cst.Name | cst.Attribute) -> list[cst.BaseExpression]:
-        """Return what the script assigns to the name or attribute `node`, defaults included."""
+        """Return what the script assigns to the name or attribute `node`, defaults included.
+
+        In `device = torch.device(device)` the argument is what the name held before.
+        """
         if isinstance(node, cst.Name):
             found: list[cst.BaseExpression] = []
             for value in self._context.bound_values(node):
                 plain = value.default if isinstance(value, cst.Param) else value
-                if plain is not None:
+                if plain is not None and not (
+                    isinstance(plain, cst.Call) and self._is_before(node, plain)
+                ):
                     found.append(plain)
             return found
         return self._assigned(node) or self._options.get(node.attr.value, [])
+
+    def _is_before(self, node: cst.Name, call: cst.Call) -> bool:
+        """Whether `node`, in a call whose result it becomes, has only its earlier value: there is no loop."""
+        within = False
+        for above in self._context.ancestors(node):
+            within = within or above is call
+            if isinstance(above, cst.Lambda | cst.FunctionDef) or (
+                isinstance(above, cst.BaseSmallStatement) and not within
+            ):
+                break
+            if isinstance(above, cst.For | cst.While):
+                return False
+        return within
 
     def _assigned(self, node: cst.Attribute) -> list[cst.BaseExpression]:
         """Return what the script assigns to the attribute `node`, of `self` in the class around it."""

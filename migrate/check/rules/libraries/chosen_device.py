@@ -20,11 +20,15 @@ class Chooser(NamedTuple):
         position: which of its arguments the device is; none where it is only given by name.
         names: the keywords that say where.
         models: the keywords of a model that it moves there.
+        raises: whether it takes CUDA without asking whether there is a GPU.
+        mend: what to give it in place of a device, if it takes none.
     """
 
     position: int | None
     names: tuple[str, ...] = ("device",)
     models: tuple[str, ...] = ()
+    raises: bool = False
+    mend: str = ""
 
 
 _ENCODER = Chooser(None, models=("modules", "model_name_or_path"))
@@ -44,6 +48,32 @@ CHOOSERS = {
     "bert_score.score": Chooser(None),
     "pyiqa.create_metric": Chooser(None),
     "laion_clap.CLAP_Module": Chooser(None),
+    "dreamsim.dreamsim": Chooser(1, raises=True),
+    "face_alignment.FaceAlignment": Chooser(2, raises=True),
+    "mmdet.apis.init_detector": Chooser(3, raises=True),
+    "mmpose.apis.init_model": Chooser(2, raises=True),
+    "mmseg.apis.init_model": Chooser(2, raises=True),
+    "torch_fidelity.calculate_metrics": Chooser(None, ("cuda",), raises=True, mend="cuda=False"),
+    **dict.fromkeys(
+        (
+            f"cleanfid.fid.{name}"
+            for name in (
+                *("compute_fid", "compute_kid", "fid_folder", "fid_model"),
+                *("get_folder_features", "make_custom_stats"),
+            )
+        ),
+        Chooser(None, raises=True),
+    ),
+    **dict.fromkeys(
+        (
+            f"facexlib.{part}.init_{part}_model"
+            for part in (
+                *("alignment", "assessment", "detection", "headpose", "matting", "parsing"),
+                "recognition",
+            )
+        ),
+        Chooser(2, raises=True),
+    ),
 }
 PRETRAINED = "from_pretrained"
 MAPS = frozenset({"auto", "balanced", "balanced_low_0", "sequential"})
@@ -57,13 +87,15 @@ class ChosenDevice(Hazard):
     and others ask `torch.cuda.is_available()` where they are given no device: on a TPU host they take the
     CPU. A model that they are given is moved there; if it is the one that is trained, the next step raises,
     and where only one replica does it, the others wait for ever. `pipeline(…, device=0)` is the CPU, too, and
-    so is `from_pretrained(…, device_map="auto")`; `device_map={"": 0}` raises.
+    so is `from_pretrained(…, device_map="auto")`; `device_map={"": 0}` raises. The default of `dreamsim()`,
+    clean-fid, `FaceAlignment(…)`, facexlib and others is CUDA: they raise.
 
     **What to do.** `device="xla"`, inside the worker. A model that is trained is better given as a copy on
     the CPU, with `device="cpu"`: each new length of text compiles anew on XLA. In place of `device_map`,
     `model.to("xla")`.
 
-    Source: sentence-transformers 5.7, transformers 5.23 (read).
+    Source (read): sentence-transformers 5.7, transformers 5.23, dreamsim 0.2.1, clean-fid 0.1.35,
+    torch-fidelity 0.4, face-alignment 1.5, facexlib 0.3, mmdet 3.3, mmsegmentation 1.2, mmpose 1.3.
     """
 
     code = "XLA418"
@@ -71,7 +103,7 @@ class ChosenDevice(Hazard):
     severity = Severity.WARNING
     words = (
         r"sentence_transformers|\bpipeline\b|whisper|\bclip\b|ImageReward|bert_score|pyiqa|laion_clap"
-        "|device_map"
+        "|device_map|dreamsim|face_alignment|mmdet|mmpose|mmseg|torch_fidelity|cleanfid|facexlib"
     )
     nodes = (cst.Call,)
     examples = (
@@ -79,6 +111,8 @@ class ChosenDevice(Hazard):
             """
             import torch
             import whisper
+            from cleanfid import fid
+            from dreamsim import dreamsim
             from sentence_transformers import CrossEncoder, SentenceTransformer
             from transformers import AutoModel, pipeline
 
@@ -92,17 +126,21 @@ class ChosenDevice(Hazard):
                 generate = pipeline("text-generation", model=model, tokenizer=tokenizer)  # XLA418 error
                 other = pipeline("fill-mask", device=0)  # XLA418
                 big = AutoModel.from_pretrained("some/model", device_map="auto")  # XLA418
+                similarity, _ = dreamsim(pretrained=True)  # XLA418 error
+                score = fid.compute_fid("real", "generated")  # XLA418 error
                 return encoder.encode(texts)
             """
         ),
         example(
             """
             import whisper
+            from dreamsim import dreamsim
             from sentence_transformers import SentenceTransformer
             from transformers import pipeline
 
 
             def evaluate(texts, device, options):
+                similarity, _ = dreamsim(True, device)
                 reader = whisper.load_model("base", device)
                 encoder = SentenceTransformer("all-MiniLM-L6-v2", device="cpu")
                 other = SentenceTransformer("all-MiniLM-L6-v2", **options)
@@ -135,6 +173,11 @@ class ChosenDevice(Hazard):
         if any(arg.star for arg in node.args) or _says_where(node, chooser, name, facts):
             return
         ours = "shims.device()" if facts.context.portable else '"xla"'
+        if chooser.raises:
+            mend = chooser.mend or f"device={ours}"
+            message = f"{code(node.func)} takes CUDA by default and raises on a TPU host: {mend}"
+            yield self.hit(node, message, Severity.ERROR)
+            return
         model = next((m for m in _models(node, chooser) if _holds_model(m, facts)), None)
         if model is None:
             message = (

@@ -163,7 +163,7 @@ class Conversion(Hazard):
         name = asked if asked in CHECKS else name if name in NUMBERS else ""
         if name and len(node.args) == 1:
             value = node.args[0].value
-            if not facts.values.on_device(value) or is_no_tensor(value, facts):
+            if not reads_device(value, facts) or is_no_tensor(value, facts):
                 return
             yield from placed(self, node, f"{name}() of a tensor", facts)
 

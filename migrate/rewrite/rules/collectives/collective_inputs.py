@@ -79,6 +79,37 @@ class CollectiveInputs(Rule):
             """,
             "`parts` is on the CPU",
         ),
+        reported(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def counted(counts):
+                values = []
+                for count in counts:
+                    values.append(torch.tensor([count]))
+                values = torch.cat(values)
+                dist.all_reduce(values)
+                return values
+            """,
+            "`values` is on the CPU",
+        ),
+        left_alone(
+            """
+            import torch
+            import torch.distributed as dist
+
+
+            def reduced(results):
+                values = []
+                for key in sorted(results):
+                    values.append(results[key])
+                values = torch.stack(values)
+                dist.all_reduce(values)
+                return values
+            """
+        ),
     )
 
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:

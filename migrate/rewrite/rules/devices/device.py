@@ -56,6 +56,8 @@ from migrate.syntax.tree import bind, code, dotted, elements, keyword, last_part
 PINNED = "XLA605"  # the code of the rule `pinned-memory`
 GPU_LIBRARIES = frozenset({"cuml", "cupy", "faiss", "nvidia", "onnxruntime", "tensorrt"})
 
+LITERALS = frozenset({"typing.Literal", "typing_extensions.Literal"})
+
 
 class Device(Rule):
     """Move models and tensors to the XLA device.
@@ -104,6 +106,37 @@ class Device(Rule):
         cst.Integer,
     )
     examples = (
+        rewritten(
+            """
+            from typing import Literal
+
+            import torch
+
+
+            class Config:
+                device: Literal["cpu", "cuda"] = "cuda"
+                optimizer: Literal["plain", "cuda"] = "plain"
+
+
+            def build(config):
+                return torch.nn.Linear(2, 2).to(config.device)
+            """,
+            """
+            from typing import Literal
+
+            import torch
+            import torch_xla
+
+
+            class Config:
+                device: Literal["cpu", "xla"] = "xla"
+                optimizer: Literal["plain", "cuda"] = "plain"
+
+
+            def build(config):
+                return torch.nn.Linear(2, 2).to(config.device)
+            """,
+        ),
         rewritten(
             """
             import torch.multiprocessing as mp
@@ -307,7 +340,9 @@ class Device(Rule):
                 else:
                     yield from self._spelled(node.value, context)
         elif isinstance(node, cst.SimpleString):
-            if context.devices.is_moved_to(node) and names_cuda(node):
+            if not names_cuda(node):
+                return
+            if context.devices.is_moved_to(node) or _is_choice_of_type(node, context):
                 xla = context.vocabulary.device_type(like=node)
                 message = f"device {code(node)} → {code(xla)}"
                 yield self.edit(node, lambda _: xla, message, consumes=[node])
@@ -578,3 +613,20 @@ def _makes(value: cst.BaseExpression, context: Workspace) -> bool:
         return True
     name = context.qualified_name(value.func) or dotted(value.func)
     return name in DEVICE | ACCELERATOR or (name == "str" and name not in CURRENT)
+
+
+def _is_choice_of_type(text: cst.SimpleString, context: Workspace) -> bool:
+    """Whether `text` is one of the values of a type of devices: `device: Literal["cpu", "cuda"]`."""
+    if context.portable:
+        return False
+    literal = next((a for a in context.ancestors(text) if isinstance(a, cst.Subscript)), None)
+    if literal is None or context.qualified_name(literal.value) not in LITERALS:
+        return False
+    for above in context.ancestors(literal):
+        if isinstance(above, cst.Param):
+            return DEVICE_NAME.fullmatch(above.name.value) is not None
+        if isinstance(above, cst.AnnAssign):
+            return DEVICE_NAME.fullmatch(_text(above.target)) is not None
+        if isinstance(above, cst.BaseStatement | cst.BaseSmallStatement):
+            break
+    return False

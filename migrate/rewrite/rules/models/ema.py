@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from migrate.catalogue.prescan import spelled
+from migrate.check.hazard import Severity
 from migrate.reading.values.devices import moves
 from migrate.rewrite.rule import Finding, Rule, Run, Wrap, left_alone, reported, rewritten
 from migrate.rewrite.workspace import Workspace
@@ -22,6 +23,9 @@ AVERAGES = frozenset(
 )
 
 
+DOUBLE = frozenset({"torch.float64", "torch.double"})
+
+
 class Ema(Rule):
     """Make a copy of the model when the model is on the device.
 
@@ -34,15 +38,16 @@ class Ema(Rule):
     speak neither of the copy nor of the model.
 
     **Left alone.** A copy that is moved itself: `copy.deepcopy(model).to(device)`, `ema.to(device)` later, or
-    `device=` where the copy is made.
+    `device=` where the copy is made. A copy in float64, as averages on the host are kept.
 
-    **Reported.** A copy before the move with other uses between the two.
+    **Reported.** A copy before the move with other uses between the two: it is on the CPU, as it was on CUDA.
 
     Source: torch 2.9 on torch_xla 2.9 (measured: averages of a model on the device stay on it).
     """
 
     name = "ema"
     code = "XLA842"
+    severity = Severity.WARNING
     nodes = (cst.Call,)
     words = spelled(AVERAGES)
     examples = (
@@ -74,6 +79,8 @@ class Ema(Rule):
             """
             import copy
 
+            import torch
+
 
             def build(model):
                 model.to('xla')
@@ -86,6 +93,13 @@ class Ema(Rule):
                 model.to('xla')
                 second.to('xla')
                 return model, first, second
+
+
+            def build_on_the_host(model):
+                average = copy.deepcopy(model).to(torch.float64)
+                model.reset()
+                model.to('xla')
+                return model, average
             """
         ),
         reported(
@@ -99,7 +113,7 @@ class Ema(Rule):
                 model = model.to('xla')
                 return model, average
             """,
-            "move `model` first",
+            "every update reads all weights from the device",
         ),
     )
 
@@ -117,13 +131,16 @@ class Ema(Rule):
             return
         copy = _copy(node, context)
         own = [call for call in moving if _receiver(call) == copy or _receiver(call) == code(node)]
-        if own or keyword(node, "device") is not None:
+        if own or keyword(node, "device") is not None or _is_made_double(node, context):
             return
         wrap = self._after_the_move(node, copy, model, moved[0], context)
         if wrap is not None:
             yield wrap
             return
-        message = f"{code(node)} is made on the CPU and stays there: move `{model}` first"
+        message = (
+            f"{code(node)} stays on the CPU, and every update reads all weights from the device: "
+            f"make it after `{model}` is moved"
+        )
         yield from self.report(node, message)
 
     def _after_the_move(
@@ -160,6 +177,22 @@ def _copy(node: cst.Call, context: Workspace) -> str:
         target = assign.targets[0].target
         return code(target) if isinstance(target, cst.Name) or is_attribute_of_self(target) else ""
     return ""
+
+
+def _is_made_double(copy: cst.Call, context: Workspace) -> bool:
+    """Whether a copy is `copy.deepcopy(model).double()`, or the same by `.to(torch.float64)`."""
+    method = context.parent(copy)
+    call = context.parent(method)
+    if (
+        not isinstance(method, cst.Attribute)
+        or not isinstance(call, cst.Call)
+        or call.func is not method
+    ):
+        return False
+    if method.attr.value == "double":
+        return True
+    given = [context.qualified_name(arg.value) for arg in call.args]
+    return method.attr.value == "to" and not DOUBLE.isdisjoint(given)
 
 
 def _is_plain_move(statement: cst.CSTNode, model: str) -> bool:

@@ -14,7 +14,7 @@ from migrate.catalogue.torch_other import TYPED_SCALERS
 from migrate.catalogue.words import words
 from migrate.check.hazard import Severity
 from migrate.check.work import Work
-from migrate.reading.values.scalers import is_off, is_switched_off
+from migrate.reading.values.scalers import SCALE, is_off, is_scaler, is_switched_off, scale_read
 from migrate.rewrite.edits.nodes import keyword_arg, with_args
 from migrate.rewrite.rule import Edit, Finding, Rule, checked, left_alone, reported, rewritten
 from migrate.rewrite.rules.precision.scaler_states import empty_states, takes_scale
@@ -35,7 +35,7 @@ COMMENT = "# bfloat16 needs no loss scale: kept for checkpoints that the CUDA sc
 OPTIONS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
 INTERNALS = words(
     "_check_inf_per_device _found_inf_per_device _get_scale_async _lazy_init_scale_growth_tracker "
-    "_maybe_opt_step _per_optimizer_states _unscale_grads_"
+    "_growth_tracker _maybe_opt_step _per_optimizer_states _unscale_grads_"
 )
 
 
@@ -55,7 +55,8 @@ class GradScaler(Rule):
     Everywhere else (an attribute, an argument of a function, an optional scaler that is tested for None,
     `get_scale()`) the scaler stays and is made with `enabled=False`: `scale` then returns its argument,
     `step` steps, the rest does nothing, `get_scale()` is 1.0, its state is empty and loading one is
-    ignored. So a checkpoint of the CUDA script still loads here.
+    ignored. So a checkpoint of the CUDA script still loads here. It has no `_scale`: `scaler._scale.item()`
+    becomes `scaler.get_scale()`, which is the same number on CUDA.
 
     **Reported.** Where the state of such a scaler is saved: it is empty, and the CUDA script, which does not
     load an empty one, stops with "The source state dict is empty" when it resumes from this checkpoint. Let
@@ -70,7 +71,7 @@ class GradScaler(Rule):
     beside_frameworks = True
     edited = Severity.WARNING
     work = Work.CALLS  # a call of a scaler that is off: no dtype is to be chosen
-    nodes = (cst.Module, cst.Attribute)
+    nodes = (cst.Module, cst.Attribute, cst.Call)
     examples = (
         rewritten(
             """
@@ -238,6 +239,37 @@ class GradScaler(Rule):
             checkpoint['scaler'] = scaler.state_dict()
             """
         ),
+        rewritten(
+            """
+            import torch
+
+
+            class Trainer:
+                def __init__(self):
+                    self.scaler = torch.amp.GradScaler("cuda")
+
+                def scale(self):
+                    return self.scaler._scale.item(), float(self.scaler._scale)
+            """,
+            """
+            import torch
+
+
+            class Trainer:
+                def __init__(self):
+                    self.scaler = torch.amp.GradScaler("xla", enabled=False)
+
+                def scale(self):
+                    return self.scaler.get_scale(), self.scaler.get_scale()
+            """,
+        ),
+        reported(
+            """
+            def grow(scaler):
+                scaler._scale *= 2
+            """,
+            "internals",
+        ),
         reported(
             """
             def overflowed(scaler, optimizer):
@@ -326,7 +358,11 @@ class GradScaler(Rule):
     def find(self, node: cst.CSTNode, context: Workspace) -> Iterable[Edit | Finding]:
         """Yield what becomes of every scaler of the script, or the finding at one of its internals."""
         if isinstance(node, cst.Attribute):
-            yield from self._internals(node)
+            yield from self._internals(node, context)
+            return
+        if isinstance(node, cst.Call):
+            if (held := scale_read(node, context)) is not None:
+                yield self._get_scale(node, held)
             return
         if context.portable:
             for call in context.all_of(cst.Call):
@@ -373,9 +409,28 @@ class GradScaler(Rule):
         message = f"`{code(node)}` is a KeyError on a disabled scaler, whose scale is 1"
         return self.edit(node, replace, message)
 
-    def _internals(self, node: cst.Attribute) -> Iterator[Finding]:
+    def _get_scale(self, call: cst.Call, held: cst.Attribute) -> Edit:
+        """Return the edit of `scaler._scale.item()`, which a disabled scaler lacks."""
+
+        def replace(updated: cst.Call) -> cst.Call:
+            func = cst.Attribute(held.value, cst.Name("get_scale"))
+            return cst.Call(func, lpar=updated.lpar, rpar=updated.rpar)
+
+        message = f"{code(call)} → {code(held.value)}.get_scale()"
+        wrong = f"`{code(held)}`: a disabled scaler has none, and raises; {code(held.value)}.get_scale()"
+        return self.edit(
+            call, replace, message, consumes=[held], wrong=wrong, severity=Severity.ERROR
+        )
+
+    def _internals(self, node: cst.Attribute, context: Workspace) -> Iterator[Finding]:
         own = isinstance(node.value, cst.Name) and node.value.value == "self"
-        if node.attr.value in INTERNALS and not own:
+        if node.attr.value == SCALE and is_scaler(node.value, context):
+            uses = (context.parent(node), context.parent(context.parent(node)))
+            if any(scale_read(use, context) is not None for use in uses if use is not None):
+                return  # edited
+        elif node.attr.value not in INTERNALS:
+            return
+        if not own:
             yield from self.report(
                 node,
                 f"`{code(node)}`: a disabled scaler has no such internals; in bfloat16 no step is skipped",
