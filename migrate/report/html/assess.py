@@ -115,6 +115,7 @@ def _costs(assessment: Assessment) -> str:
         axes.barh(positions, likely, 0.55, color=FIRST, alpha=0.4, label="assumed")
         axes.barh(positions, least, 0.55, color=FIRST, label="at the lower bound")
         axes.set_yticks(positions, names)
+        axes.grid(visible=False)
         if today is not None:
             axes.axvline(today.dollars, color=SECOND, label=f"today, {today.price.name}")
         axes.set_xlim(left=0)

@@ -89,9 +89,13 @@ def _next_step(report: FitReport, failing: Verdict) -> str:
     for tried in report.tried:
         for verdict in tried.verdicts:
             if verdict.fits and verdict.product == failing.product:
-                return f"train with {tried.what}: with this change it fits on {verdict.product.name}"
+                return (
+                    f"train with {tried.what}: with this change it fits on {verdict.product.name}"
+                )
     if changes := re.match(r"--try \S+", failing.remedy):
-        return f"add `{changes[0]}`: it compiles with each of these changes and shows which one fits"
+        return (
+            f"add `{changes[0]}`: it compiles with each of these changes and shows which one fits"
+        )
     return failing.remedy or "see the reason above, change the program, and compile it again"
 
 

@@ -68,8 +68,17 @@ def write_page(template: str, path: Path, banner: Banner, **values: Any) -> None
         file.write(page.encode())
 
 
+# Text in backticks, and options of a command ("--steps").
+_CODE = re.compile(r"`([^`]+)`|(?<![\w-])(--[a-z][a-z-]*)")
+
+
 def _with_code(text: str) -> Markup:
-    """Return `text` as HTML, with what stands in backticks as code."""
+    """Return `text` as HTML: text in backticks and options as code."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    def code(match: re.Match[str]) -> str:
+        if match[1]:
+            return f"<code>{match[1]}</code>"
+        return f'<code class="option">{match[2]}</code>'
+
+    return Markup(_CODE.sub(code, str(escape(text))))

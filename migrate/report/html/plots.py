@@ -66,14 +66,15 @@ def plot(x: str, y: str, description: str, height: float = 2.6) -> Iterator[Plot
 
     with matplotlib.rc_context(_SETTINGS):
         figure = Figure(figsize=(_WIDE, height), layout="constrained")
-        drawing = Plot(figure.add_subplot())
+        axes = figure.add_subplot()
+        axes.grid(axis="y", color=LINE, linewidth=0.4)
+        drawing = Plot(axes)
         yield drawing
-        axes = drawing.axes
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color=LINE, linewidth=0.4)
         axes.set_axisbelow(True)
+        axes.minorticks_off()
         _widen(axes)
         for axis in (axes.xaxis, axes.yaxis):
             _write_plain_ticks(axis)

@@ -20,7 +20,7 @@ from migrate.prove.compare.gates import (
 from migrate.prove.compare.verdict import Verdict
 from migrate.report.html.banner import Banner, State, sentence
 from migrate.report.html.page import write_page
-from migrate.report.html.plots import FIRST, QUIET, SECOND, WRONG, plot
+from migrate.report.html.plots import FIRST, SECOND, WRONG, plot
 
 if TYPE_CHECKING:
     from migrate.prove.compare.compare import StepComparison, WeightComparison
@@ -245,7 +245,7 @@ def _keep_larger(
 
 
 def _difference_plot(title: str, color: str, points: Sequence[_Difference]) -> str:
-    """Plot differences and their limits on a logarithmic axis; values that it cannot show lie at its edges."""
+    """Plot differences and limits on a logarithmic axis; zeros and infinities lie at its edges."""
     above = sum(_is_above(difference, limit) for _, difference, limit in points)
     drawable = [point for point in points if 0 < point[1] < math.inf]
     largest = max(difference for _, difference, _ in points)

@@ -66,8 +66,7 @@ def write_run_page(report: Observed, script: Path, path: Path) -> None:
         rank=first[0].rank if first else 0,
         steps=[step for steps in _side_by_side(shown) for step in steps],
         all_shown=all(
-            len(shown[rank]) == sum(_is_step(step, rank) for step in report.steps)
-            for rank in ranks
+            len(shown[rank]) == sum(_is_step(step, rank) for step in report.steps) for rank in ranks
         ),
         replicas=[_replica(report.steps, rank) for rank in ranks],
         times=_times(first) if first else "",
@@ -82,7 +81,9 @@ def _banner(report: Observed, script: Path) -> Banner:
     if problems:
         verdict, finding, next_step = problems[0]
         if more := len(problems) - 1:
-            finding += f" {many(more, 'more problem')}: {joined([p[0].lower() for p in problems[1:]])}."
+            finding += (
+                f" {many(more, 'more problem')}: {joined([p[0].lower() for p in problems[1:]])}."
+            )
         return Banner("wrong", verdict, finding, next_step)
     steps = sum(loop.steps for loop in report.loops)
     ran = f"{many(steps, 'step')} on {_replicas(report)}"
@@ -92,7 +93,9 @@ def _banner(report: Observed, script: Path) -> Banner:
         return Banner("open", "Runs on XLA, with slow steps", sentence(finding), slow[0][1])
     later = f" after step {_WARM_UP}" if report.recompilations else ""
     finding = f"{ran}; no step waited for a value, ran on the CPU, or was compiled again{later}."
-    next_step = f"Prove that it trains as the original does: `migrate prove ORIGINAL --rewritten {script}`."
+    next_step = (
+        f"Prove that it trains as the original does: `migrate prove ORIGINAL --rewritten {script}`."
+    )
     return Banner("fine", "Runs on XLA", finding, next_step)
 
 
@@ -226,6 +229,6 @@ def _graphs(steps: Sequence[Interval]) -> str:
             parts.append((str(cause), counts, color))
     most = max(steps, key=lambda step: len(step.executions))
     description = (
-        f"Graphs that each step ran, by cause; the most are {len(most.executions)} in step {most.number}."
+        f"Graphs that each step ran, by cause: at most {len(most.executions)}, in step {most.number}."
     )
     return bars([str(step.number) for step in steps], parts, "step", "graphs", description)

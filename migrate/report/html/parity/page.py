@@ -132,6 +132,7 @@ def _section(section: Section) -> dict[str, Any]:
         "sides": any(check.a is not None for check in section.checks),
         "long": len(section.checks) >= _LONG,
         "source": words.one_source(section),
+        "remarks": not words.one_source(section) or any(check.note for check in section.checks),
         "nearest": words.nearest(section),
         "curves": parity_plots.curves(section),
     }
