@@ -156,6 +156,9 @@ def _part(name: str, proof: Proof, script: Path) -> dict[str, Any]:
         "banner": _banner(proof, script),
         "limits": list(_limits(proof)),
         "optimizers": len(optimizers),
+        "clipped": any(
+            side.clipped_from for step in proof.steps for side in (step.original, step.rewritten)
+        ),
         "steps": [_row(step, gates) for step in proof.steps],
         "weights": sorted(proof.weights, key=lambda weight: -weight.difference),
         "remarks": any(map(_remark, proof.weights)),
