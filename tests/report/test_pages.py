@@ -41,7 +41,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
         for name in ("move", "kernels", "undetermined")
     },
     "parity match": lambda path: write_parity_page(comparisons.with_all_sections(), path),
-    "parity parts": lambda path: write_parity_page(comparisons.parting(2), path),
+    "parity parts": lambda path: write_parity_page(comparisons.parting(4), path),
 }
 # Headline and class of the banner.
 BANNERS = {

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from migrate.assess.found import Job
 from migrate.assess.story import Assessment
-from migrate.report.html.banner import Banner, State
+from migrate.counts import many
+from migrate.report.html.banner import Banner, State, sentence
 from migrate.report.html.page import write_page
 from migrate.report.html.plots import FIRST, SECOND, plot
 from migrate.report.text.assess import (
@@ -67,7 +68,14 @@ def write_assess_page(assessment: Assessment, path: Path) -> None:
 def _banner(assessment: Assessment) -> Banner:
     decision, script = assessment.decision, assessment.known.script
     state, verdict = _VERDICTS[decision.state]
-    return Banner(state, verdict, decision.sentence, _next_step(assessment, str(script)))
+    finding = decision.sentence
+    if decision.state == "stay":  # the sentence says no more than the headline
+        first, *others = decision.reasons
+        more = f" {many(len(others), 'more reason')} below." if others else ""
+        finding = sentence(first) + more
+    elif decision.state == "undetermined":
+        finding = sentence(finding.partition(": ")[2] or finding)
+    return Banner(state, verdict, finding, _next_step(assessment, str(script)))
 
 
 def _next_step(assessment: Assessment, script: str) -> str:
