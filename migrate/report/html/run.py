@@ -228,5 +228,6 @@ def _graphs(steps: Sequence[Interval]) -> str:
         if any(counts):
             parts.append((str(cause), counts, color))
     most = max(steps, key=lambda step: len(step.executions))
-    description = f"Graphs that each step ran, by cause: at most {len(most.executions)}, in step {most.number}."
+    count = len(most.executions)
+    description = f"Graphs of each step, by cause: at most {count}, in step {most.number}."
     return bars([str(step.number) for step in steps], parts, "step", "graphs", description)
