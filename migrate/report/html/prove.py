@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from migrate.counts import many
 from migrate.prove.compare.gates import (
@@ -116,7 +116,7 @@ def write_prove_page(proof: Proof | ResumeProof, script: Path, path: Path) -> No
     """
     directions = getattr(proof, "directions", None)
     if directions is None:
-        parts = [_part("", proof, script)]
+        parts = [_part("", cast("Proof", proof), script)]
     else:
         parts = [_part(direction.name, direction.proof, script) for direction in directions]
     write_page(
