@@ -89,7 +89,7 @@ def test_the_page_stands_alone_and_a_browser_shows_it(
     assert "src=" not in text
     seen = seen_by_chromium(page, tmp_path)
     # As the browser has read it: headings, both plots, and the lines.
-    assert seen.count("<svg") == 2
+    assert seen.count('<svg class="wide"') == 2
     assert seen.count("<h2") == 6
     assert "with torch_xla.step():  # step" in seen
     assert "the shape of an input" in seen

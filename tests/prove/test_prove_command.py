@@ -129,9 +129,12 @@ def test_both_directions_are_on_the_page(tmp_path: Path) -> None:
     write_prove_page(ResumeProof(Path("last.pt"), directions), Path("train.py"), path)
     text = path.read_text()
     # Jinja writes the apostrophe as an entity.
-    assert text.index("checkpoint in the rewrite</h2>") < text.index("they agree")
-    assert text.index("they agree") < text.index("checkpoint in the original</h2>")
-    assert "the &lt;file&gt; is not read" in text
+    forward, reverse = (
+        text.index(f"checkpoint in the {side}</h2>") for side in ("rewrite", "original")
+    )
+    assert forward < text.index("They agree.") < reverse
+    assert text.index("The &lt;file&gt; is not read.") < forward  # in the banner
+    assert text.index("The &lt;file&gt; is not read.", forward) > reverse
 
 
 def test_the_reason_of_a_rank_that_failed() -> None:

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from migrate.prove.compare.compare import StepComparison, WeightComparison
+from migrate.prove.compare.floor import NoiseFloor, StepFloor
+from migrate.prove.compare.gates import LOSS_GATE, Gates
 from migrate.prove.compare.verdict import Verdict
 from migrate.prove.proof import Proof
 from migrate.prove.recording.records import StepRecord
 from migrate.report.html.page import PageError
-from migrate.report.html.prove import write_prove_page
-from tests.report.browser import seen_by_chromium
+from migrate.report.html.prove import StepRow, _row, write_prove_page
+from tests.report.browser import Browser
 
 
 def record(step: int, loss: float) -> StepRecord:
@@ -47,24 +50,42 @@ def proof(verdict: Verdict, *losses: tuple[float, float]) -> Proof:
     )
 
 
-def test_both_sides_are_drawn_and_a_browser_shows_them(tmp_path: Path) -> None:
+def test_both_sides_are_drawn_and_a_browser_shows_them(tab: Browser, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     found = proof(Verdict.EQUAL, (1.5, 1.5), (1.25, 1.25), (1.0, float("nan")))
     write_prove_page(found, Path("train.py"), path)
     text = path.read_text()
     assert "<script" not in text
     assert "src=" not in text
-    seen = seen_by_chromium(path, tmp_path / "profile")
-    assert seen.count("<svg") == 3
-    assert "as it &lt;was&gt; found" in seen
+    tab.open(path.as_uri())
+    seen = tab.dom()
+    assert seen.count('<svg class="wide"') == 2
+    assert seen.count('<svg class="narrow"') == 2
+    assert "As it &lt;was&gt; found." in seen
     assert "layer.weight" in seen
     assert "1.25" in seen
+
+
+def test_a_step_has_no_limit_where_the_noise_is_too_large() -> None:
+    first, second = proof(Verdict.EQUAL, (1.5, 1.5), (1.25, 1.25)).steps
+    floor = NoiseFloor((StepFloor(1, 0, 1e-4), StepFloor(2, 0, 0.5)), {})
+    assert _row(first, Gates(floor)) == StepRow(first, 4e-4, None)
+    assert _row(second, Gates(floor)) == StepRow(second, None, None)
+    assert not _row(first, Gates(floor)).loss_failed
+    assert _row(first, Gates()).loss_limit == LOSS_GATE
+
+
+def test_losses_and_norms_have_limits_of_their_own_in_bfloat16() -> None:
+    (step,) = proof(Verdict.EQUAL, (1.5, 1.5)).steps
+    step = dataclasses.replace(step, loss_difference=1e-4, gradient_difference=1e-4)
+    row = _row(step, Gates(bfloat16=True))
+    assert (row.loss_failed, row.gradient_failed) == (False, True)
 
 
 def test_a_proof_without_steps_has_a_page_too(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     write_prove_page(proof(Verdict.NO_STEPS), Path("train.py"), path)
-    assert "no steps" in path.read_text()
+    assert "No training steps" in path.read_text()
     assert "<svg" not in path.read_text()
 
 

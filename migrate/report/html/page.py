@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from converters.atomic import atomic_write
 from converters.installing import is_installed, missing_error
 from migrate.errors import MigrateError
+from migrate.report.html.banner import Banner, sentence
 from migrate.versions import versions
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 
 class PageError(MigrateError):
@@ -21,10 +26,10 @@ class PageError(MigrateError):
 
 
 def check_page_target(path: Path) -> None:
-    """Raise what `write_page` would, as far as it can be known before a run.
+    """Raise the errors of `write_page` that can be known before a run.
 
     Raises:
-        PageError: see there.
+        PageError: the folder or a package is missing.
     """
     if not path.parent.is_dir() or path.is_dir():
         raise PageError(f"{path}: is no file in a folder that exists", "name a file with --html")
@@ -33,8 +38,14 @@ def check_page_target(path: Path) -> None:
             raise missing_error(package, needed_by="--html")
 
 
-def write_page(template: str, path: Path, **values: Any) -> None:
-    """Write the page that `template` makes of `values` to `path`; what is there is replaced.
+def write_page(template: str, path: Path, banner: Banner, **values: Any) -> None:
+    """Render `template` with `values` and write it to `path`, replacing the file if it exists.
+
+    Args:
+        template: its file name in `templates/`.
+        path: the file to write.
+        banner: the verdict at the top of the page.
+        values: what the template shows; "title" among them.
 
     Raises:
         PageError: the folder or a package is missing.
@@ -50,6 +61,24 @@ def write_page(template: str, path: Path, **values: Any) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    page = environment.get_template(template).render(versions=versions(), **values)
+    environment.filters["code"] = _with_code
+    environment.filters["sentence"] = sentence
+    page = environment.get_template(template).render(versions=versions(), banner=banner, **values)
     with atomic_write(path, overwrite=True) as file:
         file.write(page.encode())
+
+
+# Text in backticks, and options of a command ("--steps").
+_CODE = re.compile(r"`([^`]+)`|(?<![\w-])(--[a-z][a-z-]*)")
+
+
+def _with_code(text: str) -> Markup:
+    """Return `text` as HTML: text in backticks and options as code."""
+    from markupsafe import Markup, escape
+
+    def code(match: re.Match[str]) -> str:
+        if match[1]:
+            return f"<code>{match[1]}</code>"
+        return f'<code class="option">{match[2]}</code>'
+
+    return Markup(_CODE.sub(code, str(escape(text))))
