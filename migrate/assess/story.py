@@ -20,7 +20,7 @@ from migrate.errors import MigrateError
 from migrate.fit.batch import batch_option
 from migrate.fit.products import Product
 from migrate.fit.story import FitOptions, Script, fit
-from migrate.reading.project.progress import Tell
+from migrate.progress import Progress
 from migrate.rewrite.folder import rewrite_folder
 from migrate.versions import NEEDS
 
@@ -67,7 +67,7 @@ class Assessment:
     decision: Decision
 
 
-def assess(question: Question, tell: Tell) -> Assessment:
+def assess(question: Question, tell: Progress) -> Assessment:
     """Find out what there is to know, and decide.
 
     Raises:
@@ -104,7 +104,7 @@ def assess(question: Question, tell: Tell) -> Assessment:
     return Assessment(question, known, decision)
 
 
-def _fitted(question: Question, ran: Ran, ready: Ready, tell: Tell) -> Fitted:
+def _fitted(question: Question, ran: Ran, ready: Ready, tell: Progress) -> Fitted:
     if ran.failed:
         return Fitted(f"not compiled: the script does not train here ({ran.why})")
     option = question.batch_option

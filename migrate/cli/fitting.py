@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from migrate.cli.progress import working
 from migrate.cli.results import Reporter
-from migrate.cli.show import working
 from migrate.cli.weights_request import BothModels, SameValues
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from migrate.cli.show import FINE, show, show_json, working
+from migrate.cli.progress import working
+from migrate.cli.show import FINE, show, show_json
 from migrate.prove.settings import Settings
 
 if TYPE_CHECKING:

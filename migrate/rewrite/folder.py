@@ -20,8 +20,8 @@ from migrate.model.processes.one_by_one import starting_replicas
 from migrate.model.processes.started import is_distributed_training
 from migrate.model.project.project import Project
 from migrate.model.project.shadowing import shadowing
+from migrate.progress import Progress, no_progress
 from migrate.reading.facts import facts_of
-from migrate.reading.project.progress import Tell, silent
 from migrate.reading.project.reach import Leaving, entered_by_steps
 from migrate.reading.project.workers import Workers, keep, let_go
 from migrate.rewrite.left.after import left_for, left_in_functions, note_of
@@ -56,7 +56,7 @@ def rewrite_folder(
     *,
     options: Options = DEFAULT,
     processes: int | None = None,
-    progress: Tell = silent,
+    progress: Progress = no_progress,
     only: Collection[Path] | None = None,
 ) -> FolderRewrite:
     """Return the rewritten form of every Python file and notebook of `folder`; nothing is written.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from converters.atomic import atomic_write
 from migrate.errors import MigrateError
-from migrate.reading.project.progress import Tell, silent
+from migrate.progress import Progress, no_progress
 from migrate.rewrite.folder import files_of, rewrite_folder
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.results import FolderRewrite, Rewrite
@@ -40,7 +40,7 @@ def rewrite_into(
     *,
     options: Options = DEFAULT,
     force: bool = False,
-    progress: Tell = silent,
+    progress: Progress = no_progress,
 ) -> FolderRewrite:
     """Rewrite `folder` and write it to the folder `to`, where one is given.
 
