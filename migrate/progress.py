@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -21,3 +22,24 @@ class Progress(Protocol):
 
 def no_progress(what: str, done: int = 0, total: int = 0, unit: str = "file") -> None:
     """Report nothing."""
+
+
+@dataclass
+class Counted:
+    """Progress of several kinds of work that share one count.
+
+    Attributes:
+        progress: the receiver.
+        total: all units.
+        unit: what is counted.
+        done: the units that are done; whoever finishes a unit adds it.
+    """
+
+    progress: Progress
+    total: int
+    unit: str
+    done: int = 0
+
+    def __call__(self, what: str) -> None:
+        """Report what is being done, with the count."""
+        self.progress(what, self.done, self.total, self.unit)

@@ -16,6 +16,7 @@ from migrate.check.finding import Finding
 from migrate.check.followed import Followed, Job
 from migrate.check.hazard import Severity
 from migrate.check.prescan import may_hold_hazards
+from migrate.counts import many
 from migrate.progress import Progress, no_progress
 from migrate.syntax.depth import deep
 from migrate.syntax.memory import seldom_collected
@@ -88,7 +89,7 @@ def hazards_of(
         return not is_excluded(path, config)
 
     if len(worth) > FEW:
-        progress(f"reading {len(worth)} files")
+        progress(f"reading {many(len(worth), 'file')}")
     with Followed(worth, named, _processes(worth)) as followed:
         jobs = followed.jobs(wanted)
         others += [path for path in followed.unread(wanted) if path not in others]

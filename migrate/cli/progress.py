@@ -36,7 +36,7 @@ def working(quiet: bool) -> Iterator[Progress]:
         with _bars() as progress:
             yield progress
     else:
-        with _lines() as progress:
+        with in_lines() as progress:
             yield progress
 
 
@@ -70,6 +70,14 @@ class _Work:
     reported: float = field(default_factory=time.monotonic)
     lines: int = 0
 
+    def shares_count(self, total: int, unit: str) -> bool:
+        """Whether further work continues the count of this work: compilations for several slices."""
+        return total > 0 and (total, unit) == (self.total, self.unit)
+
+    def followed_by(self, what: str, total: int, unit: str) -> _Work:
+        """Return further work, with the time of its first unit if it continues the count."""
+        return _Work(what, first=self.first if self.shares_count(total, unit) else None)
+
     def advance(self, done: int, total: int, unit: str) -> None:
         if self.first is None and total:
             self.first = (time.monotonic(), done)
@@ -101,16 +109,17 @@ class _Work:
 
 
 @contextlib.contextmanager
-def _lines() -> Iterator[Progress]:
+def in_lines() -> Iterator[Progress]:
     """Yield what writes a line for each new work, and a line of figures now and then."""
     over, work, lock = threading.Event(), [_Work()], threading.Lock()
 
     def progress(what: str, done: int = 0, total: int = 0, unit: str = "file") -> None:
         with lock:
             if what != work[0].what:
-                work[0] = _Work(what)
-                size = f": {many(total, unit)}" if total and unit != "B" else ""
-                click.echo(f"… {what}{size}", err=True)
+                work[0] = work[0].followed_by(what, total, unit)
+                work[0].advance(done, total, unit)
+                count = f": {work[0].count}" if work[0].count and unit != "B" else ""
+                click.echo(f"… {what}{count}", err=True)
             work[0].advance(done, total, unit)
 
     def watch() -> None:
@@ -155,8 +164,9 @@ def _bars() -> Iterator[Progress]:
 
         def progress(what: str, done: int = 0, total: int = 0, unit: str = "file") -> None:
             if what != work[0].what:
-                work[0] = _Work(what)
-                bars.reset(task, total=total or None)
+                if not work[0].shares_count(total, unit):
+                    bars.reset(task, total=total or None)
+                work[0] = work[0].followed_by(what, total, unit)
             work[0].advance(done, total, unit)
             bars.update(
                 task,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from click.core import ParameterSource
 
 from migrate.cli.progress import working
 from migrate.cli.show import FINE, show, show_json
+from migrate.progress import Progress
 from migrate.prove.settings import Settings
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def prove_against(
     rewritten: Path,
     args: tuple[str, ...],
     timeout: float | None,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> Proof:
     """The proof of the rewrite against the record."""
     from migrate.prove.reference import against

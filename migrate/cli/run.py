@@ -10,12 +10,9 @@ from pathlib import Path
 import click
 
 from migrate.cli.options import as_html, as_json, takes_a_script
-from migrate.cli.progress import working
+from migrate.cli.progress import in_lines, working
 from migrate.cli.rewritten import rewritten_for_the_run, rewritten_names
 from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
-
-# Of the lines that say how far the script has come, among what it prints itself.
-_SECONDS_BETWEEN = 30.0
 
 
 @click.command(
@@ -66,6 +63,7 @@ def run(
     with errors(), contextlib.ExitStack() as stack:
         from converters.installing import require_installed
         from migrate.observe.report import observed
+        from migrate.progress import no_progress
         from migrate.prove.failure import whose
         from migrate.prove.progress import ObservedSteps, steps_told
         from migrate.prove.run import require_script, run_script
@@ -79,12 +77,14 @@ def run(
         require_script(script)
         require_installed(*NEEDS["run"])
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="migrate-run-")))
+        doing = f"running {script}"
         started = rewritten_for_the_run(script, stack) if rewrite else script
-        with steps_told(
-            lambda made: click.echo(f"… {made} so far", err=True),
-            ObservedSteps(folder),
-            seconds=_SECONDS_BETWEEN,
+        # The script prints to the same terminal: lines, no bar.
+        with (
+            contextlib.nullcontext(no_progress) if json_output else in_lines() as progress,
+            steps_told(lambda done: progress(doing, done, 0, "step"), ObservedSteps(folder)),
         ):
+            progress(doing)
             result = run_script(
                 started,
                 args,
@@ -100,7 +100,9 @@ def run(
         said = ""
         if rewrite and result.returncode:
             with working(quiet=json_output) as progress:
-                progress("it failed: running the original on the CPU, to see whether it does too")
+                progress(
+                    f"{script} failed: running the original on the CPU to find out whether it fails too"
+                )
                 said = whose(script, args, replicas, result.seconds)
         if html is not None and seen is not None:
             write_run_page(seen, script, html)

@@ -22,9 +22,9 @@ from migrate.fit.lowered.start import PROGRAMS, lowered, partitions_of, read_pro
 from migrate.fit.lowered.step import Step, Wanted
 from migrate.fit.products import Product
 from migrate.fit.verdict import FitReport, Tried, Verdict
+from migrate.progress import Counted, Progress
 from migrate.versions import NEEDS
 
-Tell = Callable[[str], None]
 # How a remedy is called in the answer, of a model and of a script.
 _WORDS = {
     ("batch", False): "half the batch",
@@ -80,13 +80,15 @@ class FitOptions:
     timeout: float = 1800.0
 
 
-def fit(target: str, options: FitOptions, tell: Tell, script: Script | None = None) -> FitReport:
+def fit(
+    target: str, options: FitOptions, progress: Progress, script: Script | None = None
+) -> FitReport:
     """Compile what the user named for each slice.
 
     Args:
         target: a script, a model with `options.inputs`, or a file with StableHLO.
         options: the rest.
-        tell: is told what is being done.
+        progress: takes what is being done, and the number of compilations.
         script: the torch_xla form of a script, where `target` is one.
 
     Raises:
@@ -99,6 +101,7 @@ def fit(target: str, options: FitOptions, tell: Tell, script: Script | None = No
     )  # before the program is made, which may take minutes
     for product in options.products:
         _require_mesh(options, product)
+    tell = Counted(progress, len(options.products) * (1 + len(options.remedies)), "compilation")
     steps: dict[int, Step] = {}
     verdicts, notes = [], dict[str, None]()
     trains = False
@@ -113,7 +116,7 @@ def fit(target: str, options: FitOptions, tell: Tell, script: Script | None = No
         notes.update(dict.fromkeys(another_libtpu("torch_xla" if step.of_torch else "jax")))
     tried = list(_tried(target, options, verdicts, tell, script))
     if options.auto:
-        tried += _largest(target, options, verdicts, tell, script)
+        tried += _largest(target, options, verdicts, progress, script)
     return FitReport(
         target,
         trains,
@@ -138,10 +141,12 @@ def another_libtpu(framework: str) -> Iterator[str]:
             )
 
 
-def _judged(step: Step, product: Product, options: FitOptions, tell: Tell) -> Verdict:
+def _judged(step: Step, product: Product, options: FitOptions, tell: Counted) -> Verdict:
     size = sum(len(part.program.data) for part in step.parts)
     tell(f"compiling for {product.name} ({size / 1e6:.1f} MB of program)")
-    return judge(step, product, timeout=options.timeout, quick=options.quick)
+    verdict = judge(step, product, timeout=options.timeout, quick=options.quick)
+    tell.done += 1
+    return verdict
 
 
 def _step(
@@ -253,7 +258,7 @@ def _tried(
     target: str,
     options: FitOptions,
     verdicts: Sequence[Verdict],
-    tell: Tell,
+    tell: Counted,
     script: Script | None,
 ) -> list[Tried]:
     """The step again with each remedy; one that cannot be made of it says why."""
@@ -304,7 +309,7 @@ def _largest(
     target: str,
     options: FitOptions,
     verdicts: Sequence[Verdict],
-    tell: Tell,
+    progress: Progress,
     script: Script | None,
 ) -> list[Tried]:
     """The largest batch of each slice that fits."""
@@ -313,7 +318,7 @@ def _largest(
         product = verdict.product
 
         def judged(batch: int, product: Product = product) -> Verdict:
-            tell(f"trying batch {batch} on {product.name}")
+            progress(f"trying batch {batch} on {product.name}")
             if script is not None:
                 args = with_batch(options.args, options.batch_option, batch)
                 step = _step(target, replace(options, args=args), product, script)

@@ -44,9 +44,9 @@ from migrate.port.texts import TEST_PADDING, convert_text, inputs_file, package_
 from migrate.port.texts import Original as Way
 from migrate.port.unused import notes_on_methods, unused_paths
 from migrate.port.weights import INITIAL, PARAMS, Weights, stirred, write_weights
+from migrate.progress import Progress
 from migrate.versions import installed
 
-Progress = Callable[[str], None]
 _LINE = 100
 
 

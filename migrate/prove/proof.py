@@ -11,6 +11,7 @@ from typing import Protocol
 from migrate.observe.divergences import Parting, alone, partings
 from migrate.observe.records import read_lines
 from migrate.place import Place
+from migrate.progress import Progress, no_progress
 from migrate.prove.compare.compare import StepComparison, WeightComparison
 from migrate.prove.compare.difference import Difference
 from migrate.prove.compare.floor import NoiseFloor
@@ -91,7 +92,7 @@ def prove(
     *,
     replicas: int = 2,
     settings: Settings = DEFAULT,
-    progress: Callable[[str], None] = lambda message: None,
+    progress: Progress = no_progress,
 ) -> Proof:
     """Run the original on the CPU with gloo and the rewrite on XLA, and compare all their steps.
 
@@ -183,10 +184,9 @@ class Runs:
     replicas: int
     settings: Settings
     _count: int = 0
-    _tell: Callable[[str], None] = lambda message: None
-    _steps: int | None = None
+    _tell: Callable[[int], None] = lambda steps: None
 
-    def proof(self, progress: Callable[[str], None] = lambda message: None) -> Proof:
+    def proof(self, progress: Progress = no_progress) -> Proof:
         """Run both sides and compare them: see `prove`."""
         self.telling(progress, f"running the {SIDES['original'].format(self.replicas)}")
         original = self.record("original")
@@ -203,9 +203,7 @@ class Runs:
 
         return compared(original, ours, self, again, progress)
 
-    def telling(
-        self, progress: Callable[[str], None], message: str, steps: int | None = None
-    ) -> None:
+    def telling(self, progress: Progress, message: str, steps: int | None = None) -> None:
         """Tell what is running, and of the next run each step that it makes.
 
         Args:
@@ -213,9 +211,9 @@ class Runs:
             message: what is running.
             steps: how many there will be; None: unknown, unless the settings say it.
         """
-        progress(message)
-        self._tell = lambda made: progress(f"{message}: {made}")
-        self._steps = steps or self.settings.steps
+        total = steps or self.settings.steps or 0
+        progress(message, 0, total, "step")
+        self._tell = lambda done: progress(message, done, max(total, done) if total else 0, "step")
 
     def without_steps(self, verdict: Verdict, message: str, original: Ran) -> Proof:
         """A proof that compares nothing, as there is nothing to compare the original with."""
@@ -265,8 +263,8 @@ class Runs:
         path = self.script if side == "original" else self.rewritten
         place = Place(home, path, Path.cwd())
         before(place)
-        tell, self._tell = self._tell, lambda message: None
-        with steps_told(tell, lambda: recorded_steps(folder), self._steps):
+        tell, self._tell = self._tell, lambda steps: None
+        with steps_told(tell, lambda: recorded_steps(folder)):
             ranks, seconds = record_run(
                 path,
                 [*self.args, *more],
@@ -295,7 +293,7 @@ def compared(
     ours: Ran,
     runs: Runs,
     again: Callable[[Settings], Recorded],
-    progress: Callable[[str], None] = lambda message: None,
+    progress: Progress = no_progress,
     floors: Iterable[NoiseFloor] | None = None,
 ) -> Proof:
     """Compare two runs.
@@ -312,7 +310,8 @@ def compared(
 
     def second() -> dict[int, RankRecord] | None:
         how = "without autocast" if bfloat16 else "with other rounding"
-        progress(f"a small difference: running the original once more, {how}")
+        steps = max((len(rank.steps) for rank in original.ranks.values()), default=0)
+        runs.telling(progress, f"small difference: running the original again {how}", steps)
         settings = runs.settings
         try:
             return again(replace(settings, amp="off", half=True) if bfloat16 else settings).ranks

@@ -10,6 +10,7 @@ from pathlib import Path
 from migrate.catalogue.prescan import concerns_rules
 from migrate.check.config import Config
 from migrate.check.project import is_excluded
+from migrate.counts import many
 from migrate.errors import MigrateError
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.reexports import reexports_of
@@ -84,7 +85,7 @@ def rewrite_folder(
     paths = sorted(path for path in real if not is_excluded(path, options.config, folder))
     contents = {path: path.read_bytes() for path in paths}
     concerned = [path for path in paths if concerns_rules(contents[path])]
-    progress(f"reading {len(paths)} files of {folder}")
+    progress(f"reading {many(len(paths), 'file')} of {folder}")
     first = Analysis(_project(folder, paths, {path: contents[path] for path in concerned}))
     concerned = [path for path in paths if path in concerned or _is_concerned(path, first)]
     for path in concerned if options.style == "portable" else ():

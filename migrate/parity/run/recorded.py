@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +28,8 @@ from migrate.parity.sides.capture import INPUTS
 from migrate.parity.sides.side import Side
 from migrate.parity.sides.start import started, workplace
 from migrate.parity.sides.target import Target
+from migrate.progress import Progress
 
-Progress = Callable[[str], None]
 _WEIGHTS = "weights.safetensors"
 
 
@@ -50,7 +50,7 @@ def record(target: Target, options: Options, progress: Progress) -> Path:
         settings = _settings(options.a)
         _load(side, options.a, settings, inputs, work)
         side.ask(protocol.SaveWeights(folder / _WEIGHTS))
-        progress("running it")
+        progress("running the model")
         side.ask(protocol.Capture(settings, inputs, folder, layers=options.layers))
         return folder
 
@@ -84,7 +84,7 @@ def compare_recorded(a: Target, b: Target, options: Options, progress: Progress)
             (side,) = started({name: (target, how)}, options, work, stack)
             settings = _settings(how)
             _load(side, how, settings, inputs, work, next(iter(dumps.values())))
-            progress("running it, and the truth in float64")
+            progress("running the model, and its float64 reference")
             side.ask(protocol.Capture(TRUTH, inputs, work / "truth"))
             side.ask(protocol.Capture(settings, inputs, work / name))
             dumps[name], truth = Dump(work / name), Dump(work / "truth")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from migrate.progress import Progress, no_progress
 from migrate.prove.compare.verdict import Verdict
 from migrate.prove.errors import RecordingError, ReferenceFileError, ReplicasPartedError
 from migrate.prove.proof import Proof, Recorded, Runs, compared
@@ -82,7 +83,7 @@ def prove_against(
     *,
     asked: Mapping[str, Any],
     timeout: float | None = None,
-    progress: Callable[[str], None] = lambda message: None,
+    progress: Progress = no_progress,
 ) -> Proof:
     """Run the rewrite on XLA, and compare its steps with those of the recorded original.
 
