@@ -111,7 +111,7 @@ class TestFiles:
         line = one_line(
             run("parity", f"{net}:Net", f"{net}:Net", "--python-b", "/no/python", "--json")
         )
-        assert "side B: /no/python is no program" in line
+        assert "side B: /no/python is not a program" in line
 
     def test_too_many_ranks(self, script: Path) -> None:
         command = [sys.executable, "-m", "shims", "--ranks", "9999", script]
@@ -177,7 +177,7 @@ class TestDeepNesting:
         said = f"{script}:4:205: too many nested parentheses"
         if command == "rewrite":
             assert (ran.returncode, ran.stdout) == (2, "")
-            assert ran.stderr == f"migrate: {said}; mend this line first\n"
+            assert ran.stderr == f"migrate: {said}; fix this line first\n"
         else:
             assert ran.returncode == 1
             assert ran.stdout.startswith(said.replace(": too", ": XLA000 error too"))

@@ -75,7 +75,7 @@ class Prices:
         if not matches:
             near = difflib.get_close_matches(name.lower(), self.gpu, 4, 0.0)
             raise AssessError(
-                f"--gpu {name}: no price of it is known",
+                f"--gpu {name}: no price is known",
                 f"near: {', '.join(near)}; or give your own with --prices FILE",
             )
         return matches[0]

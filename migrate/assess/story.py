@@ -139,7 +139,7 @@ def _script(project: Path, named: Path) -> Path:
             if not path.resolve().is_relative_to(root):
                 raise AssessError(f"{named}: lies outside of {project}", "name a script in it")
             if path.suffix != ".py":
-                raise AssessError(f"{named}: is no Python script", "give the script that trains")
+                raise AssessError(f"{named}: not a Python script", "give the script that trains")
             return path
     scripts = [str(one.relative_to(project)) for one in sorted(project.glob("**/*.py"))[:2000]]
     near = difflib.get_close_matches(str(named), scripts, 3, 0.3)

@@ -101,9 +101,9 @@ def read_table(file: Path, shipped: Path) -> Entry:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f":{mark.line + 1}" if mark else ""
-        raise AssessError(f"{file}{line}: is no YAML ({error.problem})", remedy) from None
+        raise AssessError(f"{file}{line}: not YAML ({error.problem})", remedy) from None
     except yaml.YAMLError:
-        raise AssessError(f"{file}: is no YAML", remedy) from None
+        raise AssessError(f"{file}: not YAML", remedy) from None
     if node is None:
         raise AssessError(f"{file}: is empty", remedy)
     return Entry(file, "", node)

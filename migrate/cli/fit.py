@@ -167,11 +167,9 @@ def _options(given: dict[str, Any], args: tuple[str, ...]) -> FitOptions:
         raise click.UsageError(f"--try {wrong[0]}: one of {', '.join(REMEDIES)}")
     slices = products_named(given["tpu"])
     if given["batch_option"] and given["batch"] != "auto" and "batch" not in remedies:
-        raise click.UsageError(
-            "--batch-option names what --batch auto or --try batch changes: give both"
-        )
+        raise click.UsageError("--batch-option needs --batch auto or --try batch")
     if given["spec"] and not given["mesh"]:
-        raise click.UsageError("--spec cuts along the axes of a mesh: name them with --mesh")
+        raise click.UsageError("--spec needs a mesh: add --mesh data=4,model=2")
     return FitOptions(
         tuple(slices),
         tuple(given["inputs"]),

@@ -49,7 +49,7 @@ def fitted(
     """
     if torch is None or flax is None:
         raise click.UsageError(
-            "--inputs runs both models: name the torch one too, --model pkg.module:factory"
+            "--inputs runs both models: add the torch module, --model pkg.module:factory"
         )
     from migrate.parity.run.fitted import Models, fit_models
 
@@ -83,8 +83,8 @@ def by_values(checkpoint: Meant, same: SameValues, reporter: Reporter) -> Iterat
         reporter.report(f"not told apart by values, taken in their order: {line}")
     if found.alike and not same.unproven:
         raise click.UsageError(
-            f"{len(found.alike)} groups of arrays are not told apart by their values (first: "
-            f"{found.alike[0]}): another checkpoint could be converted wrongly; --unproven takes their order"
+            f"{len(found.alike)} groups of arrays have equal values (first: "
+            f"{found.alike[0]}): the match is not certain; --unproven accepts their order"
         )
     with tempfile.TemporaryDirectory(prefix="migrate-values-") as folder:
         mapping = Path(folder) / "values.yaml"

@@ -212,7 +212,7 @@ def parity(a: str, b: str | None, html: Path | None, json_output: bool, **given:
     code is 1 if the sides differ; the report then names the first layer that differs, and the cause.
     """
     if b is None and given["keep"] is None:
-        raise click.UsageError("name B, or with A alone the folder to record into: --keep FOLDER")
+        raise click.UsageError("name B to compare with, or add --keep FOLDER to record A")
     with errors():
         from converters.remote.names import without_secrets
         from migrate.parity.compare import compare

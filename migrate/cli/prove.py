@@ -120,7 +120,7 @@ def prove(
     """
     recording.require_one_way(record, against, from_checkpoint, rewritten, html)
     if resume_args is not None and from_checkpoint is None:
-        raise click.UsageError("--resume-args is for --from-checkpoint")
+        raise click.UsageError("--resume-args needs --from-checkpoint")
     with errors(), contextlib.ExitStack() as stack:
         from converters.installing import require_installed
         from migrate.prove.proof import prove as prove_scripts

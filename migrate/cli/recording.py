@@ -36,14 +36,15 @@ def require_one_way(
     """
     if record is not None and against is not None:
         raise click.UsageError(
-            "--record is for the machine with the GPUs, --against for another run"
+            "--record and --against cannot be combined: record on the machine with the GPUs, "
+            "compare in another run"
         )
     for name, given in (("--record", record), ("--against", against)):
         if given is not None and from_checkpoint is not None:
-            raise click.UsageError(f"{name} does not go with --from-checkpoint")
+            raise click.UsageError(f"{name} and --from-checkpoint cannot be combined")
     if record is not None and (rewritten is not None or html is not None):
         other = "--rewritten" if rewritten is not None else "--html"
-        raise click.UsageError(f"--record runs the original only: {other} is for --against")
+        raise click.UsageError(f"--record runs only the original: use {other} with --against")
 
 
 def record(

@@ -54,9 +54,9 @@ def rewrite(
     The settings in `[tool.migrate]` and the comments `# migrate: ignore[CODE]` apply as in `migrate check`.
     """
     if output is not None and (in_place or len(paths) > 1):
-        raise click.UsageError("-o names one file or folder: give one path, and not --in-place")
+        raise click.UsageError("-o takes one PATH, and cannot be combined with --in-place")
     if sum((diff, in_place, check)) > 1:
-        raise click.UsageError("--diff, --in-place and --check exclude one another")
+        raise click.UsageError("--diff, --in-place and --check cannot be combined")
     with errors():
         options = Options(**form, config=configuration(paths[0], fail_on=fail_on))
     writes = not (diff or check)

@@ -59,7 +59,7 @@ def run(
     It is 2 if replicas wait for each other forever.
     """
     if html is not None and not report:
-        raise click.UsageError("--html writes the report: not with --no-report")
+        raise click.UsageError("--html and --no-report cannot be combined")
     with errors(), contextlib.ExitStack() as stack:
         from converters.installing import require_installed
         from migrate.observe.report import observed

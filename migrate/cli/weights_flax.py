@@ -135,5 +135,5 @@ def _process(output: str | None, hosts: ManyHosts) -> Process:
     if hosts.coordinator is None:
         return found or Process(0, 1)
     if found is None:
-        raise click.UsageError("--coordinator is for many hosts: give --process 3/16 too")
+        raise click.UsageError("--coordinator needs the number of this process: add --process 3/16")
     return parse_process(f"{found.index}/{found.count}", hosts.coordinator)

@@ -173,12 +173,13 @@ def _to_flax(given: Mapping[str, Any]) -> ToFlax:
     from converters.request import ConversionRequest, PlanOptions
 
     if given["file_format"] == "pt":
-        raise click.UsageError("--format pt is for --to torch")
+        raise click.UsageError("--format pt needs --to torch")
     both, same = None, None
     if given["target"] is not None and given["inputs"]:
         if given["process"] is not None:
             raise click.UsageError(
-                "--target with --inputs runs both models on one host: --save-mapping there, --mapping on all"
+                "--target with --inputs runs on one host: use --save-mapping there, then --mapping "
+                "on all hosts"
             )
         both = _both_models(given)
     elif given["values"]:
@@ -233,14 +234,19 @@ def _to_torch(given: Mapping[str, Any]) -> ToTorch:
         raise click.UsageError("--to torch writes safetensors or pt")
     for name in _OF_TORCH_CHECKPOINTS:
         if _is_given(given, name):
-            raise click.UsageError(f"{_option(name)} is for torch checkpoints, not for --to torch")
+            raise click.UsageError(
+                f"{_option(name)} applies to torch checkpoints and cannot be "
+                "combined with --to torch"
+            )
     both = None
     if given["target"] is None:
         _require_target(given, "inputs", "unproven", "drop")
     elif not given["inputs"]:
-        raise click.UsageError("--to torch --target runs both models: give --inputs")
+        raise click.UsageError("--to torch --target runs both models: add --inputs")
     elif given["model"] is None:
-        raise click.UsageError("--to torch --target: name the Flax model, --model pkg.module:Model")
+        raise click.UsageError(
+            "--to torch --target needs the Flax model: add --model pkg.module:Model"
+        )
     else:
         both = _both_models(given)
     return ToTorch(
@@ -262,7 +268,7 @@ def _both_models(given: Mapping[str, Any]) -> BothModels:
     for name in _NOT_BESIDE:
         if _is_given(given, name):
             raise click.UsageError(
-                f"--inputs says it all by running both models: leave {_option(name)} out"
+                f"--inputs and {_option(name)} cannot be combined: running both models decides the mapping"
             )
     last = given["target_channels_last"]
     return BothModels(
@@ -277,10 +283,12 @@ def _both_models(given: Mapping[str, Any]) -> BothModels:
 
 def _same_values(given: Mapping[str, Any]) -> SameValues:
     if given["target"] is None:
-        raise click.UsageError("--values compares two checkpoints: give Flax's, --target FILE")
+        raise click.UsageError("--values needs the Flax checkpoint: add --target FILE")
     for name in ("model", "inputs", *_OF_A_RUN, *_NOT_BESIDE):
         if _is_given(given, name):
-            raise click.UsageError(f"--values says it all: leave {_option(name)} out")
+            raise click.UsageError(
+                f"--values and {_option(name)} cannot be combined: the values decide the mapping"
+            )
     return SameValues(
         Path(given["target"]),
         given["key"],
@@ -296,7 +304,7 @@ def _optimizer(given: Mapping[str, Any]) -> OptimizerRequest | None:
     file, order = given["optimizer"], given["optimizer_order"]
     if file is None:
         if order is not None:
-            raise click.UsageError("--optimizer-order is for --optimizer")
+            raise click.UsageError("--optimizer-order needs --optimizer")
         return None
     return OptimizerRequest(file, given["optimizer_key"], given["optimizer_kind"], order)
 
@@ -305,7 +313,7 @@ def _require_target(given: Mapping[str, Any], *names: str) -> None:
     """Refuse options that only a target that is run has a use for."""
     for name in names:
         if _is_given(given, name):
-            raise click.UsageError(f"{_option(name)} is for a --target that is run with --inputs")
+            raise click.UsageError(f"{_option(name)} needs --target and --inputs")
 
 
 def _is_given(given: Mapping[str, Any], name: str) -> bool:

@@ -169,7 +169,7 @@ def _step(
         if spread not in (1, product.devices):
             raise FitError(
                 f"{target} is spread over {many(spread, 'device')}, {product.name} has {product.devices}",
-                "name a slice of as many devices as it was lowered for",
+                "use a slice with as many devices as the program",
             )
         return step
     return lowered(_wanted(target, options, product), timeout=options.timeout)
@@ -208,38 +208,38 @@ def _require_uses(target: str, options: FitOptions, script: Script | None) -> No
         if options.auto or "batch" in options.remedies:
             if not options.batch_option:
                 raise FitError(
-                    f"{target}: which of its options is the batch?",
-                    "say it: --batch-option --batch-size",
+                    f"{target}: the batch option of the script is unknown",
+                    "pass it: --batch-option --batch-size",
                 )
             batch_option(options.args, options.batch_option)
         if "shard" in options.remedies:
-            raise FitError(f"{target}: --try shard is for Flax models", "leave it out")
+            raise FitError(f"{target}: --try shard applies to Flax models only", "leave it out")
     elif options.batch_option or options.torchrun:
         name = "--batch-option" if options.batch_option else "--torchrun"
-        raise FitError(f"{target}: {name} is for scripts", "leave it out")
+        raise FitError(f"{target}: {name} applies to scripts only", "leave it out")
     if a_model and not options.inputs and (options.auto or "batch" in options.remedies):
         name = "--batch auto" if options.auto else "--try batch"
         raise FitError(
             f"{target}: {name} changes the batch of --inputs",
-            "give them: --inputs 'x=float32[8,16]'",
+            "add --inputs 'x=float32[8,16]'",
         )
     given = [name for name, value in of_models.items() if value]
     if given and not a_model:
         raise FitError(
-            f"{target}: {given[0]} is for models; what a script or a program does stands in it",
+            f"{target}: {given[0]} applies to models only, not to scripts or programs",
             "leave it out",
         )
     if options.remedies and script is None and not a_model:
         raise FitError(
-            f"{target}: --try changes a model or a script; what a program does stands in it",
+            f"{target}: --try applies to models and scripts, not to programs",
             "leave it out",
         )
     if "remat" in options.remedies and a_model and not options.optimizer:
         raise FitError(
-            f"{target}: --try remat is for a step of training", "give --train, or leave it out"
+            f"{target}: --try remat needs a training step", "add --train, or leave --try remat out"
         )
     if options.args and script is None:
-        raise FitError(f"{target}: takes no arguments", "what follows -- goes to a script")
+        raise FitError(f"{target}: takes no arguments", "arguments after -- are for scripts")
 
 
 def _require_mesh(options: FitOptions, product: Product) -> None:
@@ -250,7 +250,7 @@ def _require_mesh(options: FitOptions, product: Product) -> None:
         said = ",".join(f"{axis}={devices}" for axis, devices in options.mesh)
         raise FitError(
             f"--mesh {said} has {many(count, 'device')}, {product.name} has {product.devices}",
-            "give a mesh of as many devices as the slice has",
+            "use a mesh with as many devices as the slice",
         )
 
 

@@ -228,8 +228,8 @@ class _Resuming:
             if not watch.changed(recorded.place):
                 raise NotWrittenError(
                     f"{name} ended without writing {self._checkpoint}",
-                    "give the path that it writes, from the working directory, and arguments for enough "
-                    "steps",
+                    "pass the path that the script writes, relative to the working directory, and "
+                    "arguments for enough steps",
                 )
             copy(recorded.place.inside(self._checkpoint), kept)
         return recorded, kept
@@ -252,8 +252,8 @@ class _Resuming:
             return self._from("original", file)
         except OriginalFailedError as error:
             raise OriginalFailedError(
-                f"the original cannot start from {self._checkpoint}, its own file: {error.reason}",
-                "make it resume on the CPU first",
+                f"the original cannot resume from its own file {self._checkpoint}: {error.reason}",
+                "let it resume on the CPU first",
                 error.output,
             ) from error
 
@@ -276,9 +276,9 @@ class _Resuming:
     def _put(self, place: Place, file: Path | None) -> None:
         if not place.owns(self._checkpoint):
             raise CheckpointPlaceError(
-                f"{self._checkpoint} is in no folder that each run has for itself (the working directory "
-                "and the script's folder, but for what is too large to copy)",
-                "let the script write it there",
+                f"{self._checkpoint} is outside of the folders that each run copies (the working "
+                "directory and the folder of the script, except large files)",
+                "let the script write the checkpoint there",
             )
         place.put(self._checkpoint, file)
 

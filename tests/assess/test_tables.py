@@ -73,7 +73,7 @@ def test_short_names_of_gpus(name: str, known: list[str]) -> None:
     ("text", "says"),
     [
         ("", ": is empty"),
-        ("tpu: [", ":1: is no YAML"),
+        ("tpu: [", ":1: not YAML"),
         ("- 1\n", ":1: the file is no table"),
         ("tpu: {}\n", ":1: the file has no gpu"),
         (f"{GOOD}tpus: {{}}\n", ":5: tpus is not known"),

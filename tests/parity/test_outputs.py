@@ -152,9 +152,9 @@ def test_what_is_said_is_shown(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"outputs": ("A.0=B.oud",)}, "did you mean out?"),
-        ({"outputs": ("A.0=A.1",)}, "is no output of A and one of B"),
+        ({"outputs": ("A.0=A.1",)}, "not a pair of an output of A and an output of B"),
         ({"outputs": ("A.0[a,b]=B.out[a]",)}, "same names of axes"),
-        ({"outputs": ("A.0=B.out", "A.0=B.y")}, "A.0 is named twice"),
+        ({"outputs": ("A.0=B.out", "A.0=B.y")}, "A.0 appears twice"),
         ({"skip_outputs": ("B.h",)}, "B has no output h"),
         ({"skip_outputs": ("A", "B.out")}, "no output of B is compared"),
     ],

@@ -185,7 +185,7 @@ class TestEdits:
 
     def test_an_earlier_port_is_replaced_with_force(self, run: Run) -> None:
         assert run(*self.WORDS).exit_code == 0
-        assert "is there already" in one_line(run(*self.WORDS))
+        assert "already exists" in one_line(run(*self.WORDS))
         done = run(*self.WORDS, "--force")
         assert done.exit_code == 0
         assert "ported, not proven" in done.stdout

@@ -147,7 +147,7 @@ def inputs_of(dump: Dump) -> InputSet:
         return read_inputs(dump.folder / INPUTS)
     except (OSError, ValueError, KeyError):
         raise InputsError(
-            f"{dump.folder}: its inputs are not there", "record it with migrate parity A --keep"
+            f"{dump.folder}: its inputs are missing", "record it with migrate parity A --keep"
         ) from None
 
 
@@ -161,7 +161,7 @@ def _require_same_inputs(dumps: list[Dump]) -> None:
         same = same and all(np.array_equal(first[name], second[name]) for name in one.names)
     if not same:
         raise InputsError(
-            "the two dumps are of different inputs", "record both with the same --inputs"
+            "the two dumps have different inputs", "record both with the same --inputs"
         )
 
 
@@ -185,7 +185,7 @@ def _load(
         beside = recorded.folder / _WEIGHTS
         if (recorded.facts.framework in TORCH) != (side.kind in TORCH) or not beside.exists():
             raise ParityError(
-                f"{recorded.folder}: the weights that it was made with are not known to the model",
-                "name them with --weights-a or --weights-b",
+                f"{recorded.folder}: the model lacks the weights of the recording",
+                "pass them as --weights-a or --weights-b",
             )
         side.ask(protocol.LoadWeights(beside))

@@ -52,24 +52,24 @@ def read_for(
             which = f"{script} is not the {reference.script} that ran"
         raise ReferenceFileError(
             f"{which} when {path} was recorded",
-            "check out the version that was recorded, or record this one",
+            "check out the recorded version, or record this version",
         )
     if args and tuple(args) != reference.args:
         raise ReferenceFileError(
             f"{path} was recorded with arguments {_said(reference.args)}, not with {_said(args)}",
-            "leave them out, or record it with these",
+            "use the recorded arguments, or record it again",
         )
     known = {**reference.settings, "replicas": reference.replicas}
     for name, value in asked.items():
         if value != known[name]:
             raise ReferenceFileError(
                 f"{path} was recorded with --{name} {_shown(known[name])}, not {_shown(value)}",
-                "leave the option out, or record it with this one",
+                "leave the option out, or record it again with this value",
             )
     if reference.seed != SEED:
         raise ReferenceFileError(
-            f"{path} was recorded with the seed {reference.seed} where the script sets none, this version "
-            f"has {SEED}",
+            f"{path} was recorded with the seed {reference.seed} because the script sets none; this "
+            f"version uses {SEED}",
             "record it again with this version",
         )
     return reference
@@ -121,7 +121,7 @@ def prove_against(
 
 
 def _never(settings: Settings) -> Recorded:
-    raise RecordingError("the original is not here to be run again", "record it again")
+    raise RecordingError("the original cannot be run again on this machine", "record it again")
 
 
 def _said(args: Sequence[str]) -> str:

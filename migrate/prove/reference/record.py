@@ -64,7 +64,7 @@ def record(
         if not any(one.steps for one in first.ranks.values()):
             raise RecordingError(
                 f"{script} made no optimizer step: there is nothing to record",
-                "give arguments with which it trains",
+                "pass arguments that let it train",
             )
         steps = max(len(one.steps) for one in first.ranks.values())
         machines = read_machines(first.folder)

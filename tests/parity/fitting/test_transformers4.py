@@ -28,7 +28,7 @@ UNPROVEN: dict[str, str] = {
     "marian": _SINGLE,
     "pegasus": _SINGLE,
     "wav2vec2": "is made of several tensors by torch's parametrizations.weight_norm",
-    "xglm": "in float64, in which both are compared",
+    "xglm": "in float64, which the comparison needs",
 }
 
 

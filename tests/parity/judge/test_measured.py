@@ -96,7 +96,7 @@ def test_other_outputs_of_a_later_input_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "_BYTES", 1)
-    with pytest.raises(ParityError, match="gives other outputs"):
+    with pytest.raises(ParityError, match="returns other outputs"):
         parity(tmp_path / "one", Changing, "x=float32[3,5]")
 
 

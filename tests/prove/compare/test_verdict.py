@@ -240,7 +240,7 @@ def test_recordings_are_read_back(tmp_path: Path) -> None:
     assert record.final == records.final_path(tmp_path, 0)
 
     (tmp_path / "rank0.pid8.jsonl").write_text(text)
-    with pytest.raises(RecordingError, match="two processes of the run call themselves rank 0"):
+    with pytest.raises(RecordingError, match="two processes of the run have rank 0"):
         records.read(tmp_path)
     (tmp_path / "rank0.pid8.jsonl").write_text(text[:-9])
     with pytest.raises(RecordingError, match=r"rank0.pid8.jsonl is cut short"):
