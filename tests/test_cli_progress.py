@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -19,41 +20,50 @@ class _Screen(io.StringIO):
 
 
 @pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """What a log gets; a line of figures is due at once."""
-    printed = io.StringIO()
-    monkeypatch.setattr("sys.stderr", printed)
+def log(monkeypatch: pytest.MonkeyPatch) -> Callable[[], io.StringIO]:
+    """Open a log, in which a line of figures is due at once. pytest sets stderr anew before each test."""
     for name in ("_FIRST_SECONDS", "_NEXT_SECONDS", "_LOOK_SECONDS"):
         monkeypatch.setattr(shown, name, 0.01)
-    return printed
+
+    def opened() -> io.StringIO:
+        printed = io.StringIO()
+        monkeypatch.setattr("sys.stderr", printed)
+        return printed
+
+    return opened
 
 
-def test_a_log_has_a_line_for_each_work_and_figures_while_it_lasts(log: io.StringIO) -> None:
+def test_a_log_has_a_line_for_each_work_and_figures_while_it_lasts(
+    log: Callable[[], io.StringIO],
+) -> None:
+    printed = log()
     with working(quiet=False) as progress:
         progress("loading")
         progress("training", 0, 16, "step")
         progress("training", 4, 16, "step")
-        until(lambda: " left" in log.getvalue(), "a line with the time left")
-    lines = log.getvalue().splitlines()
+        until(lambda: " left" in printed.getvalue(), "a line with the time left")
+    lines = printed.getvalue().splitlines()
     assert lines[0] == "… loading"
     assert "… training: 0 of 16 steps" in lines
     assert re.fullmatch(r"… training: 4 of 16 steps, \d+ s so far, about \d+ s left", lines[-1])
 
 
-def test_work_without_a_known_end_says_what_is_done(log: io.StringIO) -> None:
+def test_work_without_a_known_end_says_what_is_done(log: Callable[[], io.StringIO]) -> None:
+    printed = log()
     with working(quiet=False) as progress:
         progress("running x.py", 3, 0, "step")
-        until(lambda: "so far" in log.getvalue(), "a line of figures")
-    assert re.search(r"… running x.py: 3 steps, \d+ s so far$", log.getvalue(), re.MULTILINE)
+        until(lambda: "so far" in printed.getvalue(), "a line of figures")
+    assert re.search(r"… running x.py: 3 steps, \d+ s so far$", printed.getvalue(), re.MULTILINE)
 
 
-def test_bytes_have_a_rate(log: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_have_a_rate(log: Callable[[], io.StringIO]) -> None:
+    printed = log()
     with moving_bytes("converting a", quiet=False) as moved:
         moved(0, 100 * 10**9)
         moved(30 * 10**9, 100 * 10**9)
-        until(lambda: " left" in log.getvalue(), "a line with the time left")
+        until(lambda: " left" in printed.getvalue(), "a line with the time left")
     pattern = r"… converting a: 30.0 of 100.0 GB, \d+ MB/s, \d+ s so far, about \d+ s left"
-    assert re.fullmatch(pattern, log.getvalue().splitlines()[-1])
+    assert re.fullmatch(pattern, printed.getvalue().splitlines()[-1])
 
 
 def test_short_work_has_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,14 +75,15 @@ def test_short_work_has_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert printed.getvalue() == "… checking: 0 of 3 files\n"
 
 
-def test_several_kinds_of_work_share_one_count(log: io.StringIO) -> None:
+def test_several_kinds_of_work_share_one_count(log: Callable[[], io.StringIO]) -> None:
+    printed = log()
     with working(quiet=False) as progress:
         compilations = Counted(progress, 4, "compilation")
         compilations("compiling for v5e-8")
         compilations.done += 1
         compilations("compiling for v6e-8")
-        until(lambda: " left" in log.getvalue(), "a line with the time left")
-    assert "… compiling for v6e-8: 1 of 4 compilations" in log.getvalue().splitlines()
+        until(lambda: " left" in printed.getvalue(), "a line with the time left")
+    assert "… compiling for v6e-8: 1 of 4 compilations" in printed.getvalue().splitlines()
 
 
 def test_a_terminal_has_a_bar_with_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +99,8 @@ def test_a_terminal_has_a_bar_with_the_count(monkeypatch: pytest.MonkeyPatch) ->
     assert "10.0 of 100.0 GB" in screen.getvalue()
 
 
-def test_nothing_is_printed_with_json(log: io.StringIO) -> None:
+def test_nothing_is_printed_with_json(log: Callable[[], io.StringIO]) -> None:
+    printed = log()
     with working(quiet=True) as progress:
         progress("training", 4, 16, "step")
-    assert log.getvalue() == ""
+    assert printed.getvalue() == ""
