@@ -42,7 +42,7 @@ def usual_message(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     name = "migrate" if context is None else context.command_path
     message = " ".join(error.format_message().split()).rstrip(".")
-    return f"{message}; `{name} --help` says more"
+    return f"{message}; see `{name} --help`"
 
 
 def _is_mistyped(option: str, names: Sequence[str]) -> bool:

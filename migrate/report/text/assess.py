@@ -29,20 +29,20 @@ def assess_summary(found: Assessment) -> Iterator[RenderableType]:
     colour = _COLOURS.get(decision.state, "bold yellow")
     yield f"[{colour}]{escape(decision.sentence)}[/{colour}]"
     yield from (f"  because {escape(one)}" for one in decision.reasons)
-    yield from (f"  rests on {escape(one)}" for one in decision.rests)
-    yield from (f"  cannot be said: {escape(one)}" for one in decision.unsaid)
+    yield from (f"  depends on {escape(one)}" for one in decision.rests)
+    yield from (f"  unknown: {escape(one)}" for one in decision.unsaid)
     code = known.code
     yield (
-        f"\n[bold]the code[/bold]: {code_sentence(code)}; the script runs {code.reached} of them, in which "
-        "is left:"
+        f"\n[bold]the code[/bold]: {code_sentence(code)}; the script runs {code.reached} of them. Manual "
+        "work in these:"
     )
-    yield _jobs(decision.jobs) if decision.jobs else "  nothing that has to be done by hand"
+    yield _jobs(decision.jobs) if decision.jobs else "  none"
     yield f"  {work_sentence(found)}"
     yield f"\n[bold]a short run[/bold]: {escape(ran_sentence(known.ran))}"
     yield from (f"  {escape(one)}" for one in ran_lines(known.ran))
     yield f"\n[bold]the step on slices[/bold]{escape(': ' + known.fitted.why) * bool(known.fitted.why)}"
     if known.fitted.verdicts:
-        yield _slices(found)
+        yield from _slices(found)
     yield from (f"  {escape(one)}" for one in batch_lines(found))
     yield from (f"  {escape(one)}" for one in money_lines(found))
     if decision.risks:
@@ -53,7 +53,7 @@ def assess_summary(found: Assessment) -> Iterator[RenderableType]:
 
 
 def _jobs(jobs: tuple[Job, ...]) -> RenderableType:
-    table = plain_table("hours", "places", "work", "where")
+    table = plain_table("hours", "places", "work", "where", fixed=("hours", "places"))
     for job in jobs:
         table.add_row(
             f"{job.hours:g}", str(len(job.todo)), job.work.words, escape(places_of(job, _PLACES))
@@ -108,32 +108,43 @@ def ran_lines(ran: Ran) -> Iterator[str]:
         ("compiled again", ran.changes),
         ("waits for a value at", ran.reads),
         ("runs on the CPU", ran.on_cpu),
-        ("replicas part at", ran.parted),
-        ("nothing ends the steps of", ran.unended),
+        ("replicas diverge at", ran.parted),
+        ("no step boundary in the loop at", ran.unended),
     ):
         yield from (f"{what}: {one}" for one in lines[:_PLACES])
     if not ran.why and not (ran.changes or ran.reads or ran.on_cpu):
-        yield "nothing was compiled again, read in every step, or run on the CPU"
+        yield "no recompilation, no read in every step, nothing on the CPU"
 
 
-def _slices(found: Assessment) -> RenderableType:
+def _slices(found: Assessment) -> Iterator[RenderableType]:
+    """Yield two tables, each of which fits into 80 columns: the step, and the cost of a run."""
     table = plain_table(
-        *("slice", "verdict", "HBM", "a step, at least", "by", "steps an hour, at most"),
-        *("a run, at best", "assumed", "costs at best", "assumed", "spot, assumed"),
+        *("slice", "verdict", "HBM", "shortest step", "by", "most steps per hour"),
+        fixed=("slice", "HBM"),
+    )
+    costs = plain_table(
+        *("slice", "run at best", "run, assumed", "cost at best", "cost, assumed", "spot, assumed"),
+        fixed=("slice",),
     )
     money = {one.verdict.product.name: one for one in found.decision.there}
     for one in found.known.fitted.verdicts:
         colour = "bold green" if one.fits else "bold red"
         bound = one.bound
+        steps, *cells = money_row(money.get(one.product.name))
         table.add_row(
             one.product.name,
             f"[{colour}]{one.state}[/{colour}]",
             shown_share(one.needed / one.available) if one.needed and one.available else "",
             shown_seconds(bound.seconds) if bound else "",
             bound.by if bound else "",
-            *money_row(money.get(one.product.name)),
+            steps,
         )
-    return table
+        if any(cells):
+            costs.add_row(one.product.name, *cells)
+    yield table
+    if costs.row_count:
+        yield ""
+        yield costs
 
 
 def batch_lines(found: Assessment) -> Iterator[str]:
@@ -218,7 +229,7 @@ def assumptions(found: Assessment) -> Iterator[str]:
         taken, *others = question.prices.gpus_named(plan.gpu)
         for other in others:
             yield (
-                f"--gpu {plan.gpu} is taken for {taken.name}; {other.name} costs ${other.on_demand:g} "
+                f"--gpu {plan.gpu} is read as {taken.name}; {other.name} costs ${other.on_demand:g} "
                 f"an hour (--gpu {other.name})"
             )
     used = {one.price for one in decision.there if one.price is not None}
@@ -226,7 +237,7 @@ def assumptions(found: Assessment) -> Iterator[str]:
         used.add(decision.today.price)
     yield from (price_sentence(one) for one in sorted(used, key=lambda one: one.name))
     if used:
-        yield f"prices change: those are of {question.prices.file.name}, give your own with --prices FILE"
+        yield f"prices change: these are from {question.prices.file.name}; set your own with --prices FILE"
     free = question.prices.free
     if free is not None and decision.there:
         yield f"not counted: {free.name}: {free.says} ({free.source}, {free.read})"
@@ -243,8 +254,8 @@ def assumptions(found: Assessment) -> Iterator[str]:
         for first, further in [hours.kinds[job.work]]
     )
     yield (
-        f"hours of work are assumptions of {hours.file.name}, nobody has measured them: {hours.setup:g} for "
-        f"the setup{kinds}; give your own with --hours FILE"
+        f"hours of work are assumptions in {hours.file.name}, not measurements: {hours.setup:g} for "
+        f"the setup{kinds}; set your own with --hours FILE"
     )
     yield from found.known.fitted.notes
 
@@ -252,7 +263,7 @@ def assumptions(found: Assessment) -> Iterator[str]:
 def price_sentence(price: Price) -> str:
     """A price with its source and date."""
     spot = f", spot ${price.spot:g}" if price.spot is not None else ""
-    said = ", ".join(filter(None, (price.source, price.read))) or "no source is given"
+    said = ", ".join(filter(None, (price.source, price.read))) or "no source"
     return f"{price.name}: ${price.on_demand:g} an hour{spot} ({said})"
 
 

@@ -58,8 +58,8 @@ def _counted(checked: Checked) -> str:
     concerned = len({one.path for one in checked.findings})
     found = f"{', '.join(counts)} in {concerned} of {files}"
     mended = sum(one.fix is not Fix.NONE for one in checked.findings)
-    fix = f"; [*] `migrate rewrite` mends {mended}" if mended else ""
-    return f"{found}{fix}; `migrate check --explain CODE` says more"
+    fix = f"; [*] `migrate rewrite` fixes {mended}" if mended else ""
+    return f"{found}{fix}; explain a code with `migrate check --explain CODE`"
 
 
 def check_as_json(checked: Checked) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def fit_summary(report: FitReport) -> Iterator[RenderableType]:
     """Yield the verdicts, and for each slice what its program holds and does."""
     what = "a step of training" if report.trains else "a program"
     yield f"[bold]{escape(report.target)}[/bold]: {what}, per device"
-    yield _verdicts(report.verdicts)
+    yield from _verdicts(report.verdicts)
     for one in report.verdicts:
         if one.why:
             place = f" ({escape(one.where)})" if one.where else ""
@@ -36,14 +36,14 @@ def fit_summary(report: FitReport) -> Iterator[RenderableType]:
     for one in _told(report.verdicts):
         yield from _details(one)
     if report.tried:
-        yield "\n[bold]with a change[/bold]"
+        yield "\n[bold]with changes[/bold]"
         yield _tried(report.tried)
     yield ""
     for note in report.notes:
         yield f"note: {escape(note)}"
     yield (
-        "note: times are lower bounds, by the chip's peak, its HBM and its links; a real step takes longer. "
-        "Nothing was executed on a TPU."
+        "note: times are lower bounds from the peak of the chip, its HBM and its links; a real step takes "
+        "longer. Nothing ran on a TPU."
     )
 
 
@@ -56,19 +56,11 @@ def _told(verdicts: tuple[Verdict, ...]) -> Iterator[Verdict]:
             yield one
 
 
-def _verdicts(verdicts: tuple[Verdict, ...]) -> RenderableType:
-    table = plain_table(
-        "slice",
-        "devices",
-        "verdict",
-        "HBM",
-        "of",
-        "lower bound",
-        "by",
-        "exchanged",
-        "compiled by",
-        "in",
-    )
+def _verdicts(verdicts: tuple[Verdict, ...]) -> Iterator[RenderableType]:
+    """Yield two tables, each of which fits into 80 columns: the verdicts, and the compilations."""
+    columns = ("slice", "devices", "verdict", "HBM", "of", "lower bound", "by", "exchanged")
+    table = plain_table(*columns, fixed=("slice", "HBM", "of"))
+    compiled = plain_table("slice", "compiled by", "in", fixed=("slice", "in"))
     for one in verdicts:
         colour = _COLOURS.get(one.state, "bold red")
         bound = one.bound
@@ -84,10 +76,12 @@ def _verdicts(verdicts: tuple[Verdict, ...]) -> RenderableType:
             shown_seconds(bound.seconds) if bound else "",
             bound.by if bound else "",
             shown_bytes(sent) if bound else "",
-            escape(one.compiler),
-            f"kept, {one.cached}" if one.cached else f"{one.seconds:.0f} s",
         )
-    return table
+        spent = f"cached, {one.cached}" if one.cached else f"{one.seconds:.0f} s"
+        compiled.add_row(one.product.name, escape(one.compiler), spent)
+    yield table
+    yield ""
+    yield compiled
 
 
 def _details(one: Verdict) -> Iterator[RenderableType]:
@@ -97,7 +91,7 @@ def _details(one: Verdict) -> Iterator[RenderableType]:
     kinds = ", ".join(f"{kind} {shown_bytes(size)}" for kind, size in one.by_kind())
     yield f"\n[bold]{one.product.name}: what is in HBM at the peak[/bold]{whose}: {kinds}"
     padding = (
-        f"; {shown_bytes(memory.padding)} of it fill tiles"
+        f"; {shown_bytes(memory.padding)} of it is padding of tiles"
         if memory.padding > 0.01 * memory.peak
         else ""
     )
@@ -107,12 +101,10 @@ def _details(one: Verdict) -> Iterator[RenderableType]:
         if one.gaps > 0.01 * memory.peak
         else ""
     )
-    beside = (
-        f"; {shown_bytes(one.beside)} of other programs of the step beside it" if one.beside else ""
-    )
+    beside = f"; {shown_bytes(one.beside)} for other programs of the step" if one.beside else ""
     yield f"  {shown_bytes(memory.peak)}{at}{padding}{gaps}{beside}"
     yield from (f"  {line}" for line in saving_lines(one))
-    table = plain_table("", "array", "what", "line")
+    table = plain_table("size", "array", "what", "line", fixed=("size",))
     for held in memory.largest:
         kind, name = one.name_of(held)
         table.add_row(
@@ -121,7 +113,7 @@ def _details(one: Verdict) -> Iterator[RenderableType]:
     yield table
     if one.collectives:
         yield f"\n[bold]{one.product.name}: exchanged between devices[/bold]"
-        table = plain_table("", "times", "bytes", "among", "at least", "", "line")
+        table = plain_table("", "times", "bytes", "among", "at least", "", "line", fixed=("bytes",))
         for each in one.exchanges:
             how = "overlapped" if each.overlapped else "exposed"
             cells = (str(each.times), shown_bytes(each.bytes), str(each.group))
@@ -136,20 +128,20 @@ def _details(one: Verdict) -> Iterator[RenderableType]:
             f"(MXU {shown_seconds(one.bound.compute)}, HBM {shown_seconds(one.bound.memory)}, "
             f"ICI {shown_seconds(one.bound.links)}{intensity})"
         )
-        table = plain_table("share", "operations", "bytes", "line")
+        table = plain_table("share", "operations", "bytes", "line", fixed=("operations", "bytes"))
         for line in one.lines[:_LINES]:
             table.add_row(
                 shown_share(line.share),
                 f"{line.flops / 1e9:.2f} G",
                 shown_bytes(line.bytes),
-                escape(line.source) or "(no line is told)",
+                escape(line.source) or "(no line known)",
             )
         yield table
     for loop in one.counted_once:
-        yield f"  the loop at {escape(loop)} is counted once: how often it turns depends on values"
+        yield f"  the loop at {escape(loop)} is counted once: its number of iterations depends on values"
     if one.waste:
         yield f"\n[bold]{one.product.name}: could be cheaper[/bold]"
-        table = plain_table("share", "", "what", "do", "line")
+        table = plain_table("share", "", "what", "what to do", "line", fixed=("share",))
         for waste in one.waste[:_LINES]:
             table.add_row(
                 f"{waste.share:.0%}" if waste.share else "",
@@ -170,13 +162,11 @@ def saving_lines(one: Verdict) -> Iterator[str]:
         products = sum(line.flops for line in one.lines)
         share = f", {one.again / products:.1%} of the step's products" if products else ""
         yield (
-            f"the compiler computes {many(memory.rematerialised, 'value')} a second time, so that it fits: "
-            f"{one.again / 1e9:.2f} G operations{share}; they are in the figures below"
+            f"the compiler computes {many(memory.rematerialised, 'value')} a second time to save memory: "
+            f"{one.again / 1e9:.2f} G operations{share}, included in the figures below"
         )
     if one.state == "too big" and memory.peak > _SPARED * one.needed:
-        yield (
-            f"the compiler's {shown_bytes(one.needed)} are what is left after it has tried to save memory"
-        )
+        yield (f"{shown_bytes(one.needed)} remain after the compiler tried to save memory")
 
 
 def _tried(tried: tuple[Tried, ...]) -> RenderableType:

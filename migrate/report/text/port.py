@@ -42,7 +42,7 @@ def port_summary(ported: Ported) -> list[RenderableType]:
         ("size", _sizes(ported)),
         ("training", (f"evaluation only: {port.refused}",) if port.refused else ()),
         ("note", (*port.notes, *ported.notes)),
-        ("written over, with your edits", ported.lost),
+        ("overwritten, with your edits", ported.lost),
     ):
         lines.extend(Text(f"  {title}: {one}") for one in said)
     if port.missing:
@@ -65,7 +65,7 @@ def _sizes(ported: Ported) -> tuple[str, ...]:
     held = ", ".join(f"{one.name}={one.value}" for one in sizes.held)
     first = f"proven together: {proven}" if proven else "not proven at another size"
     why = f": {sizes.error}" if sizes.error else ""
-    return (f"{first}{why}", *([f"held to their value: {held}"] if held else []))
+    return (f"{first}{why}", *([f"fixed: {held}"] if held else []))
 
 
 def verdict(ported: Ported) -> str:
@@ -74,7 +74,7 @@ def verdict(ported: Ported) -> str:
         return "ported with gaps"
     if not ported.cases:
         return "ported, not proven"
-    return "ported" if ported.matches else "ported, but it parts"
+    return "ported" if ported.matches else "ported, but it differs"
 
 
 def missing_table(missing: Sequence[Any]) -> Table:
@@ -115,14 +115,14 @@ def _start(ported: Ported) -> list[str]:
     """How `init` draws, beside the original's factory."""
     start = ported.initialisation
     otherwise = ported.port.otherwise if start is None else start.otherwise
-    said = [f"  initialised otherwise: {key}: {why}" for key, why in otherwise.items()]
+    said = [f"  initialized differently: {key}: {why}" for key, why in otherwise.items()]
     if start is None:
         return said
     if start.error:
-        return ["", f"initialisation: could not be compared: {start.error}", *said]
+        return ["", f"initialization: not compared: {start.error}", *said]
     verdict = "differs" if start.differs else "matches"
     rows = [f"  differs: {path}: {text}" for path, text in start.differs.items()]
-    return ["", f"initialisation of {many(start.arrays, 'array')}: {verdict}", *said, *rows]
+    return ["", f"initialization of {many(start.arrays, 'array')}: {verdict}", *said, *rows]
 
 
 def _parting(cases: Sequence[Case]) -> list[str]:
@@ -135,7 +135,7 @@ def _parting(cases: Sequence[Case]) -> list[str]:
     said = ["", f"{case.name}: {case.sentence}"]
     if case.first is not None:
         port = "" if case.first.b is None else f" (called at {case.first.b.called})"
-        said.append(f"the first module that parts: {case.first.name or 'the model'}{port}")
+        said.append(f"the first module that differs: {case.first.name or 'the model'}{port}")
     return [*said, *(f"cause: {one.text}; {one.evidence}" for one in case.parity.causes)]
 
 

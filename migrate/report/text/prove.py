@@ -32,7 +32,7 @@ def proof_summary(proof: Proof) -> Iterator[RenderableType]:
     if proof.weights:
         worst = max(proof.weights, key=lambda weight: weight.difference)
         yield (
-            f"final weights: {len(proof.weights)} compared on every rank, the farthest apart "
+            f"final weights: {len(proof.weights)} compared on every rank, largest difference "
             f"{escape(worst.name)} on rank {worst.rank}: {worst.difference:.1e} relative L2"
         )
     for note in proof.notes:

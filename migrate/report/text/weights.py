@@ -25,7 +25,7 @@ def plan_table(rows: Sequence[Row]) -> RenderableType:
     """Return what became of every key; the keys of repeated layers share a line: `layer.{0..5}.bias`."""
     inferred = any(row.evidence not in ("", "module tree") for row in rows)
     columns = ("key", "shape", "became", "in the pytree", "shape", "kind", "note")
-    table = plain_table(*columns, *(("evidence",) if inferred else ()))
+    table = plain_table(*columns, *(("evidence",) if inferred else ()), fixed=("became",))
     for group in repeated(rows):
         row = group[0]
         table.add_row(

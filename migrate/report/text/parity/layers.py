@@ -59,7 +59,9 @@ def _counts(layers: Sequence[LayerResult]) -> Text:
     counts = dict.fromkeys(LayerVerdict, 0)
     for layer in layers:
         counts[layer.verdict] += 1
-    said = ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count)
+    said = ", ".join(
+        f"{count} {words.verdict(verdict)}" for verdict, count in counts.items() if count
+    )
     return Text.assemble(("layers", "bold"), f": {said}")
 
 
@@ -79,7 +81,7 @@ class _Drawing:
         tree = Tree(self._label(root), guide_style="dim")
         self._below(root, tree)
         if self._hidden:
-            more = f"{words.many(self._hidden, 'more layer parts', 'more layers part')}"
+            more = f"{words.many(self._hidden, 'more layer diverges', 'more layers diverge')}"
             tree.add(Text(f"… {more} (all are in --json and --html)", "bold red"))
         return tree
 
@@ -110,7 +112,7 @@ class _Drawing:
         assert node.layer is not None
         self._shown += 1
         is_first = words.is_first(self._parity, node.layer)
-        title = _title(node, State.PARTS, node.layer.verdict.value)
+        title = _title(node, State.PARTS, words.verdict(node.layer.verdict))
         if is_first:
             title.append("  first", "bold red")
         kinds = self._kinds
@@ -206,7 +208,7 @@ def _alone(layers: Sequence[LayerResult]) -> Table:
         for letter, side in words.two(layer):
             table.add_row(f"only {letter}", words.side_name(layer, side), layer.kind)
         if layer.a is None and layer.b is None:
-            table.add_row("only the truth", words.layer_name(layer.name), layer.kind)
+            table.add_row("only the reference", words.layer_name(layer.name), layer.kind)
     if len(layers) > LISTED:
         table.add_row("…", f"{len(layers)} in all", "")
     return table

@@ -24,6 +24,18 @@ if TYPE_CHECKING:
 
 PARTING = frozenset({LayerVerdict.A_PARTS, LayerVerdict.B_PARTS, LayerVerdict.BOTH_PART})
 _NAMED = 3  # layers of a layout
+_VERDICTS = {
+    LayerVerdict.A_PARTS: "A diverges",
+    LayerVerdict.B_PARTS: "B diverges",
+    LayerVerdict.BOTH_PART: "both diverge",
+}
+
+
+def verdict(value: LayerVerdict) -> str:
+    """The verdict on a layer in words; the JSON keeps its own."""
+    return _VERDICTS.get(value, value.value)
+
+
 # Losses, KL and rates of agreement read better with digits than as powers of ten.
 _PLAIN_FROM, _PLAIN_TO = 1e-2, 1e5
 
