@@ -20,6 +20,7 @@ from migrate.cli import commands
 from migrate.cli.show import show
 from migrate.devices.report import Chip, DevicesReport, Program
 from migrate.doctor import Check, Diagnosis, Status
+from migrate.fit.verdict import FitReport
 from migrate.observe.graph_dump import Frame
 from migrate.observe.places import Cause
 from migrate.observe.records import Interval
@@ -36,7 +37,9 @@ from migrate.observe.report import (
 )
 from migrate.prove.compare.verdict import Verdict
 from migrate.prove.resume import Direction, ResumeProof
+from migrate.report.text.assess import assess_summary
 from migrate.report.text.doctor import devices_summary, diagnosis_summary
+from migrate.report.text.fit import fit_summary
 from migrate.report.text.folder import folder_summary
 from migrate.report.text.parity.summary import parity_summary
 from migrate.report.text.prove import proof_summary, resume_summary
@@ -45,6 +48,7 @@ from migrate.report.text.run import run_summary
 from migrate.report.text.weights import plan_summary
 from migrate.rewrite.results import FileRewrite, FolderRewrite, Note, Rewrite
 from migrate.syntax.source import parse
+from tests.assess import made as assessments
 from tests.parity import made
 from tests.report.test_prove_page import proof
 
@@ -134,6 +138,17 @@ def parity() -> Iterable[Any]:
     return parity_summary(marked(made.parting()))
 
 
+def assessed() -> Iterable[Any]:
+    return assess_summary(
+        assessments.assessment(assessments.verdict(), assessments.verdict("v6e-8", 0.03))
+    )
+
+
+def fitted() -> Iterable[Any]:
+    verdicts = (assessments.verdict(), assessments.verdict("v6e-256", 0.03, "too big"))
+    return fit_summary(FitReport("train.py", True, verdicts, ("a note",)))
+
+
 VIEWS = (script, folder, ran, proven, resumed, planned, doctor, devices, parity)
 
 
@@ -176,7 +191,7 @@ def test_progress_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("width", [80, 200])
 @pytest.mark.parametrize("stream", [_Screen, io.StringIO], ids=["a terminal", "a pipe"])
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", [*VIEWS, assessed, fitted])
 def test_no_table_is_wider_than_the_screen_or_120_columns(
     view: Callable[[], Iterable[Any]],
     stream: type[io.StringIO],
@@ -190,6 +205,26 @@ def test_no_table_is_wider_than_the_screen_or_120_columns(
     parts = list(view())
     show(*(part for part in parts if stream is _Screen or isinstance(part, Table)))
     assert all(len(line) <= min(width, 120) for line in printed.getvalue().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("view", "cells"),
+    [
+        (ran, ["0.50 s", "100.0 ms"]),
+        (proven, ["1.0e-07"]),
+        (fitted, ["v6e-256", "7.88 GiB", "100.00 ms", "15.75 GiB (50%)"]),
+        (assessed, ["v5e-8", "100.00 ms", "120,000"]),
+    ],
+)
+def test_no_number_is_broken_on_80_columns(
+    view: Callable[[], Iterable[Any]], cells: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = _Screen()
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    show(*view())
+    assert [cell for cell in cells if cell not in screen.getvalue()] == []
 
 
 # As many alike as are listed one by one; more are one line.

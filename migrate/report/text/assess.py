@@ -243,8 +243,8 @@ def assumptions(found: Assessment) -> Iterator[str]:
         yield f"not counted: {free.name}: {free.says} ({free.source}, {free.read})"
     if decision.there and plan.steps is not None:
         yield (
-            f"a run is called short where compiling its step takes more than {SHORT:.0%} of it: the limit is "
-            "a choice of ours, and the seconds are those that the compiler took of this machine's processors"
+            f"a run is called short if compiling its step takes more than {SHORT:.0%} of it; the limit is a "
+            "choice of this tool, and compilation is timed on this machine"
         )
     hours = question.hours
     kinds = "".join(

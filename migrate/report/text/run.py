@@ -69,7 +69,7 @@ def run_summary(report: Observed) -> Iterator[RenderableType]:
 def _loops(report: Observed) -> RenderableType:
     cuts = ["cut by\nsimulation"] if report.simulated else []
     numbers = ("steps", "warm-up", "compiled", "in", "steady\nstep", "graphs\nper step", *cuts)
-    table = plain_table("steps end at", "", *numbers, fixed=numbers)
+    table = plain_table("end of step", "", *numbers, fixed=numbers)
     for loop in report.loops:
         table.add_row(
             escape(str(loop.line)),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from migrate.counts import many
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def plan_summary(planned: Plan, notes: Sequence[str]) -> Iterator[RenderableType
     yield plan_table(planned.rows)
     yield from map(escape, notes)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in planned.counts.items())
-    yield f"[bold]{len(planned.rows)} keys[/bold]: {counts}"
+    yield f"[bold]{many(len(planned.rows), 'key')}[/bold]: {counts}"
 
 
 def conversion_summary(done: Conversion) -> Iterator[RenderableType]:
