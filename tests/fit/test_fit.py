@@ -631,7 +631,7 @@ def test_a_compile_past_its_limit_is_undetermined(tmp_path: Path) -> None:
         (("f.mlir", "--dtype", "bfloat16"), "--dtype applies to models"),
         (("f.mlir", "--torchrun"), "--torchrun applies to scripts"),
         ((f"{MODELS}:Tower", "--batch", "auto", "--batch-option", "-b"), "applies to scripts"),
-        ((f"{MODELS}:Tower", "--batch-option", "-b"), "give both"),
+        ((f"{MODELS}:Tower", "--batch-option", "-b"), "needs --batch auto"),
         (("f.mlir", "--try", "shard"), "--try applies to models"),
         ((f"{MODELS}:Tower", "--try", "remat"), "--try remat needs a training step"),
         ((__file__, "--try", "shard"), "--try shard applies to Flax models"),
