@@ -80,7 +80,7 @@ def by_values(checkpoint: Meant, same: SameValues, reporter: Reporter) -> Iterat
     torch = open_checkpoint(checkpoint.place, same.key, as_stored=same.as_stored)
     found = fit_values(torch, open_arrays(same.target), same.drop)
     for line in found.alike:
-        reporter.report(f"not told apart by values, taken in their order: {line}")
+        reporter.report(f"equal values, matched in their order: {line}")
     if found.alike and not same.unproven:
         raise click.UsageError(
             f"{len(found.alike)} groups of arrays have equal values (first: "

@@ -365,8 +365,8 @@ def parted_replicas(folder: Path) -> str:
     """
     for one in partings(read_lines(folder / OBSERVED)):
         return (
-            f"the replicas of the rewrite diverge at sync {one.step}: {_in_words(one)}; on a TPU they may wait "
-            "for each other in the next collective"
+            f"the replicas of the rewrite diverge at sync {one.step}: {_in_words(one)}; on a TPU they may "
+            "wait for each other in the next collective"
         )
     return ""
 

@@ -31,8 +31,8 @@ def not_written(fit: Fit) -> Iterator[RenderableType]:
     """Yield the same, and what to do where nothing was written."""
     yield from fit_summary(fit)
     yield (
-        "nothing was written: mend the target (`migrate parity` compares the two layer by layer), or take "
-        "the weights as they are with --unproven"
+        "nothing was written: fix the target (`migrate parity` compares both models layer by layer), or "
+        "accept the weights with --unproven"
     )
 
 

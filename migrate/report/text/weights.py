@@ -116,9 +116,9 @@ def conversion_summary(done: Conversion) -> Iterator[RenderableType]:
             table.add_row(escape(leaf.path), leaf.sha256)
         yield table
     if done.written.resumed:
-        yield f"{done.written.resumed / 1e6:.1f} MB of it were there from an interrupted conversion"
+        yield f"{done.written.resumed / 1e6:.1f} MB of it come from an interrupted conversion"
     if done.written.left_over:
-        yield "what an interrupted conversion had left was discarded (--resume goes on with it)"
+        yield "parts of an interrupted conversion were discarded (--resume continues it)"
     if done.written.not_finite:
         counted = ", ".join(
             f"{leaf.path} ({leaf.not_finite})" for leaf in done.written.not_finite[:SHOWN]
@@ -127,7 +127,7 @@ def conversion_summary(done: Conversion) -> Iterator[RenderableType]:
         yield f"NaN or infinite: {escape(counted)}" + (
             f" and {more} more arrays" if more > 0 else ""
         )
-    yield f"{escape(str(done.kept))}: for the way back, `migrate weights OUTPUT --to torch`"
+    yield f"{escape(str(done.kept))}: needed to convert back: `migrate weights OUTPUT --to torch`"
     if done.optimizer is not None:
         yield from _optimizer_summary(done.optimizer)
 
@@ -148,7 +148,7 @@ def _written(done: Conversion | Reversal) -> str:
 
 
 def _optimizer_summary(state: OptimizerConversion) -> Iterator[RenderableType]:
-    yield f"{escape(str(state.output))}: the state of {state.kind}, {state.arrays} arrays; goes on with"
+    yield f"{escape(str(state.output))}: the state of {state.kind}, {state.arrays} arrays. Continue with"
     yield escape(f"    tx = {state.recipe.text}")
     yield from map(escape, state.recipe.notes)
 
