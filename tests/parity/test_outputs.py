@@ -18,6 +18,7 @@ from migrate.parity.run.recorded import record
 from migrate.parity.sides.side import InProcess
 from migrate.parity.sides.target import parse_target
 from migrate.parity.sides.torch.runner import TorchRunner
+from migrate.progress import no_progress
 
 
 class Net(nn.Module):
@@ -44,7 +45,7 @@ def compared(
         InProcess(TorchRunner(Net(give), "torch", name), folder)
         for name, give in (("A", a), ("B", b))
     )
-    return compare_sides(*made, given, folder, lambda text: None)
+    return compare_sides(*made, given, folder, no_progress)
 
 
 def same(y: Any) -> Any:
@@ -241,10 +242,10 @@ def test_a_dump_is_held_to_the_same(a: str, b: str, pair: str, tmp_path: Path) -
     inputs = ("x=float32[2,6]",)
     plain = parse_target(f"{tmp_path}/net.py:Plain")
     recorded = Options(inputs=inputs, count=2, keep=tmp_path / "dump")
-    record(plain, recorded, lambda text: None)
+    record(plain, recorded, no_progress)
     sides = [parse_target(one.format(tmp_path)) for one in (a, b)]
     for said in ((), (pair,)):
-        found = compare(*sides, Options(count=2, outputs=said), lambda text: None)
+        found = compare(*sides, Options(count=2, outputs=said), no_progress)
         assert found.matches is bool(said), found.sentence
 
 

@@ -45,7 +45,11 @@ def prove_texts(
 def test_the_toy_example_is_equal(replicas: int) -> None:
     said: list[str] = []
     proof = prove(
-        TOY / "before.py", TOY / "after.py", replicas=replicas, settings=TIMED, progress=said.append
+        TOY / "before.py",
+        TOY / "after.py",
+        replicas=replicas,
+        settings=TIMED,
+        progress=lambda what, *_: said.append(what),
     )
     assert proof.verdict is Verdict.EQUAL, proof.message
     assert proof.equal
