@@ -151,7 +151,7 @@ def test_a_script_that_shows_no_model_is_one_line(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("port -o out", "no model is named; name file.py:Class, or --from-script train.py"),
+        ("port -o out", "no model is given; name file.py:Class, or --from-script train.py"),
         ("port net.py:Graph -o out -- --steps 3", "--steps: arguments after -- belong to a script"),
         (
             "port --from-script none.py -o out -- --steps 3",

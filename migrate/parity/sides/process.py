@@ -230,7 +230,7 @@ class SideProcess(Side):
 
     def _error(self, kind: str, what: str, remedy: str, names: Sequence[str]) -> ParityError:
         """What the side's process says is wrong, of the kinds that somebody asks for."""
-        said = f"side {self.label}, {what}"
+        said = f"side {self.label}: {what}"
         if kind == ArgumentsError.__name__:
             return ArgumentsError(said, remedy, tuple(names))
         return (WeightsError if kind == MisfitError.__name__ else ParityError)(said, remedy)
