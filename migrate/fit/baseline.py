@@ -28,7 +28,7 @@ def read_baseline(path: Path) -> Mapping[str, Any]:
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no JSON"
+        reason = getattr(error, "strerror", None) or "not JSON"
         raise FitError(
             f"{path}: cannot be read ({reason})", "pass the output of migrate fit --json"
         ) from None

@@ -74,7 +74,7 @@ def record_script(
         PortError: it ended, failed or ran on without calling the model so often.
     """
     if not script.is_file():
-        raise PortError(f"--from-script {script}: there is no such file", "check the path")
+        raise PortError(f"--from-script {script}: no such file", "check the path")
     mirror = folder / "place"
     mirror.mkdir(parents=True)
     place = Place(mirror, script, Path.cwd())

@@ -262,7 +262,7 @@ def _require_readable(options: PortOptions) -> None:
     )
     for said, path in paths:
         if path is not None and not path.exists():
-            raise PortError(f"{said} {path}: there is no such file", "check the path")
+            raise PortError(f"{said} {path}: no such file", "check the path")
 
 
 def _proposed(original: Original) -> str:

@@ -376,14 +376,14 @@ def _alone_replicas(folder: Path) -> tuple[str, ...]:
     for one in alone(read_lines(folder / OBSERVED)):
         if one.pending:
             return (
-                f"the replicas of the rewrite execute other graphs at sync {one.step}, after a read: "
-                f"{_in_words(one)}; a read runs what its value needs, so a collective before it may be "
-                "pending on a TPU, and it is not known whether the replicas wait for each other there: "
-                "torch_xla.sync() in all of them after the collective decides it",
+                f"the replicas of the rewrite run different graphs at sync {one.step}, after a read: "
+                f"{_in_words(one)}. A read runs only what its value needs, so a collective before it may "
+                "still be pending on a TPU, and replicas may wait for each other. Call torch_xla.sync() "
+                "on all replicas after the collective",
             )
         return (
-            f"the replicas of the rewrite execute other graphs at sync {one.step}, with no collective in "
-            f"them: {_in_words(one)}; nothing waits for that on a TPU, but each shape is compiled",
+            f"the replicas of the rewrite run different graphs without collectives at sync {one.step}: "
+            f"{_in_words(one)}. Nothing waits on a TPU, but each shape is compiled",
         )
     return ()
 
@@ -395,18 +395,18 @@ def _in_words(parting: Parting) -> str:
         for frame in parting.frames
     )
     where = " and ".join(
-        f"replica {rank} executes {line}" for rank, line in zip(parting.ranks, lines, strict=True)
+        f"replica {rank} runs {line}" for rank, line in zip(parting.ranks, lines, strict=True)
     )
     return where + (f" ({parting.changes[0]})" if parting.changes else "")
 
 
 _WITHOUT_AUTOCAST = (
-    "both sides multiplied matrices in bfloat16: the runs that measure the original's noise had autocast "
-    "switched off"
+    "both sides multiplied matrices in bfloat16; autocast was off in the runs that measure the noise of "
+    "the original"
 )
 _FLOAT16 = (
-    "the original multiplied matrices in float16, the rewrite in bfloat16, which rounds otherwise: "
-    "without --amp keep, or with --amp off, both do the same"
+    "the original multiplied matrices in float16, the rewrite in bfloat16, which rounds differently: "
+    "both sides agree without --amp keep, or with --amp off"
 )
 
 

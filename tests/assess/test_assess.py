@@ -112,7 +112,7 @@ def test_a_project_that_a_tpu_cannot_run_stays(
         (("P", "--script", "train.py", "--prices", "none"), "none: cannot be read"),
         (
             ("P", "--script", "train.py", "--hours", "P/notes.txt"),
-            "notes.txt:1: the file is no table",
+            "notes.txt:1: the file is not a table",
         ),
         (
             ("P", "--script", "train.py", "--html", "none/page.html"),

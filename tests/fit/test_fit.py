@@ -636,7 +636,7 @@ def test_a_compile_past_its_limit_is_undetermined(tmp_path: Path) -> None:
         ((f"{MODELS}:Tower", "--try", "remat"), "--try remat needs a training step"),
         ((__file__, "--try", "shard"), "--try shard applies to Flax models"),
         ((__file__, "--try", "batch"), "the batch option of the script is unknown"),
-        ((f"{MODELS}:Tower", "--baseline", str(MODELS)), "it is no JSON"),
+        ((f"{MODELS}:Tower", "--baseline", str(MODELS)), "not JSON"),
     ],
 )
 def test_bad_input_is_one_line(args: tuple[str, ...], said: str) -> None:

@@ -97,7 +97,7 @@ def read_program(path: Path) -> Step:
             "write a module with jax.jit(f).lower(…).as_text()",
         )
     program = Program(path.name, "stablehlo", data, partitions_of(data) > 1)
-    return Step((Part(program, ()),), _GRADIENTS in data, ("what its arguments are is not known",))
+    return Step((Part(program, ()),), _GRADIENTS in data, ("its arguments are unknown",))
 
 
 def partitions_of(data: bytes) -> int:

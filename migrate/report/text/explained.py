@@ -39,7 +39,7 @@ def explanation(code: str) -> str:
     ]
     if not pages:
         raise NoSuchCodeError(
-            f"there is no code {code}", "`migrate check --explain list` lists all codes"
+            f"unknown code {code}", "`migrate check --explain list` lists all codes"
         )
     return "\n".join(pages)
 

@@ -122,7 +122,7 @@ def test_a_small_difference_is_judged_by_the_noise(
         (note,) = notes({}, {}, 1, judgement.weights, judgement.floor)
         assert "it differs from itself by up to 3.0e-05 in losses" in note
     else:
-        assert "4.4e-05, more than 4 times what rounding does" in judgement.message
+        assert "4.4e-05, more than 4 times the rounding noise" in judgement.message
 
 
 def test_steps_that_agree_by_noise_say_so_where_one_side_made_more(folder: Path) -> None:

@@ -64,7 +64,7 @@ def test_an_optimizer_that_trains_nothing_on_either_side_proves_nothing(
     steps = [replace(STEP, with_gradient=count) for count in gradients]
     judgement = judge({0: rank(folder, 0, *steps)}, {0: rank(folder, 0, *steps)})
     assert judgement.verdict is verdict
-    said = "none of its 2 parameters ever gets a gradient"
+    said = "no gradient reaches any of its 2 parameters"
     assert (said in judgement.message) is (verdict is Verdict.VACUOUS)
 
 
