@@ -28,7 +28,7 @@ def keep_off_stdout() -> None:
         with _stdout_on_stderr():
             begin(group, *args, **kwargs)
 
-    dist.ProcessGroupGloo.__init__ = beginning  # type: ignore[method-assign]
+    dist.ProcessGroupGloo.__init__ = beginning
 
 
 @contextlib.contextmanager

@@ -252,6 +252,6 @@ def test_a_dump_is_held_to_the_same(a: str, b: str, pair: str, tmp_path: Path) -
 def test_layers_are_compared_where_no_output_can_be(tmp_path: Path) -> None:
     found = compared(tmp_path, same, lambda y: {"a": y.T, "b": y[0]}, gradients=True)
     assert found.verdict is Verdict.PARTLY
-    assert found.sentence.startswith("A and B do not give the same: ")
+    assert found.sentence.startswith("A and B do not return the same outputs: ")
     assert [section.name for section in found.sections] == ["outputs"]
     assert found.layers[0].name == "layer"

@@ -139,7 +139,9 @@ def test_outputs_of_another_structure(tmp_path: Path) -> None:
     (told,) = found.apart
     assert told.endswith(" in A and (8,) in B")
     layers = judgement(truth, None, judged, None, F32)
-    assert conclude(layers, found).sentence.startswith("A and B do not give the same: output 0: ")
+    assert conclude(layers, found).sentence.startswith(
+        "A and B do not return the same outputs: output 0: "
+    )
 
 
 def test_depth_is_counted_in_leaves(tmp_path: Path) -> None:
