@@ -254,9 +254,10 @@ class TestWeights:
             tmp_path / name for name in ("run.pt", "net.safetensors", "net.pt")
         )
         torch.save(before, training)
-        seen = run("weights", training, "--dry-run")
+        seen = run("weights", training, "--dry-run", "--json")
         assert seen.exit_code == 0, seen.stderr
-        assert "the bias is as long as the weight's first axis" in seen.stdout
+        evidence = " ".join(row["evidence"] for row in json.loads(seen.stdout)["keys"])
+        assert "the bias is as long as the weight's first axis" in evidence
         assert sorted(path.name for path in tmp_path.iterdir()) == ["run.pt"]
         there = ("weights", training, "-o", pytree, "--optimizer", training)
         done = run(*there, "--save-mapping", tmp_path / "mapping.yaml", "--checksums")

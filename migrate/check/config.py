@@ -116,7 +116,7 @@ def _config(table: Any, path: Path, known: Sequence[str]) -> Config:
         )
     given = table.get("severity", {})
     if not isinstance(given, dict):
-        what = f"{path}: severity is no table"
+        what = f"{path}: severity is not a table"
         raise BadConfigError(what, 'write severity = { XLA201 = "info" }')
     fails_on = table.get("fail-on", Severity.ERROR)
     if fails_on not in set(Severity):

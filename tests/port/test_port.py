@@ -199,7 +199,7 @@ class TestEdits:
         assert source.read_text().endswith("# mine\n")
         done = run(*self.WORDS, "--force", "--force")
         assert done.exit_code == 0
-        assert "written over, with your edits: modeling.py" in done.stdout
+        assert "overwritten, with your edits: modeling.py" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ class TestEdits:
     [
         (("net.py:raises",), ("building the model failed", "no such thing", "net.py:")),
         (("net.py:number",), ("is a int",)),
-        (("net.py:wide",), ("takes arguments", "without arguments")),
+        (("net.py:wide",), ("neither a torch module", "without arguments")),
         (("net.py:Gone",), ("has no Gone",)),
         (("net.py",), ("net.py:factory",)),
         (("gone.py:Net",), ("gone.py",)),

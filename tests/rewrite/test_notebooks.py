@@ -253,7 +253,7 @@ class TestRefused:
         [
             ("", "not JSON"),
             ('{"cells": [}', "1:12: is not JSON"),
-            ("[1, 2]", "no notebook"),
+            ("[1, 2]", "not a notebook"),
             ('{"nbformat": 3, "worksheets": [{"cells": []}]}', "format 3"),
             ('{"nbformat": 4, "cells": []}', "no code cells"),
             ('{"nbformat": 4, "cells": [{"cell_type": "markdown", "source": "torch"}]}', "no code"),

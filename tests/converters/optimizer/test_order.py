@@ -305,7 +305,7 @@ def test_orders_in_files(tmp_path, net):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "No such file"), ("", "holds no names"), ("[1]", "no name"), ("[", "no JSON")],
+    [(None, "No such file"), ("", "holds no names"), ("[1]", "not a name"), ("[", "not JSON")],
 )
 def test_bad_files(tmp_path, content, message, refused):
     path = tmp_path / "order.txt"
