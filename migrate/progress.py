@@ -1,4 +1,4 @@
-"""How work that takes long reports its progress: what is being done, and how much of it is done."""
+"""Progress of long work: what is being done, and how much of it is done."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def no_progress(what: str, done: int = 0, total: int = 0, unit: str = "file") ->
 
 
 @dataclass
-class Counted:
+class SharedCount:
     """Progress of several kinds of work that share one count.
 
     Attributes:

@@ -10,7 +10,7 @@ import pytest
 
 from migrate.cli import progress as shown
 from migrate.cli.progress import moving_bytes, working
-from migrate.progress import Counted
+from migrate.progress import SharedCount
 from tests.waiting import until
 
 
@@ -78,7 +78,7 @@ def test_short_work_has_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_several_kinds_of_work_share_one_count(log: Callable[[], io.StringIO]) -> None:
     printed = log()
     with working(quiet=False) as progress:
-        compilations = Counted(progress, 4, "compilation")
+        compilations = SharedCount(progress, 4, "compilation")
         compilations("compiling for v5e-8")
         compilations.done += 1
         compilations("compiling for v6e-8")

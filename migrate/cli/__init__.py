@@ -53,7 +53,7 @@ def _fix_hashes() -> None:
 
     A model that goes over a set of names (Gemma 3 of transformers) is recorded in the order of their hashes.
     """
-    if "PYTHONHASHSEED" not in os.environ and any(one in _SAME_BYTES for one in sys.argv[1:2]):
+    if "PYTHONHASHSEED" not in os.environ and any(word in _SAME_BYTES for word in sys.argv[1:2]):
         environment = {**os.environ, "PYTHONHASHSEED": "1"}
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 

@@ -134,7 +134,7 @@ _A_PATH = click.Path(path_type=Path)
 @as_html
 @as_json
 def assess(
-    project: Path, args: tuple[str, ...], html: Path | None, json_output: bool, **given: Any
+    project: Path, args: tuple[str, ...], html: Path | None, json_output: bool, **arguments: Any
 ) -> None:
     """Combine effort, fit and cost of a move to TPUs into a decision on one page.
 
@@ -160,45 +160,45 @@ def assess(
             check_page_target(html)
         question = Question(
             project,
-            given["script"],
+            arguments["script"],
             args,
-            tuple(products_named(given["tpu"])),
-            given["replicas"],
-            given["run_timeout"],
-            given["timeout"],
-            _plan(given),
-            read_prices(given["prices"] or OUR_PRICES),
-            read_hours(given["hours"] or OUR_HOURS),
-            given["batch_option"],
-            given["torchrun"],
+            tuple(products_named(arguments["tpu"])),
+            arguments["replicas"],
+            arguments["run_timeout"],
+            arguments["timeout"],
+            _plan(arguments),
+            read_prices(arguments["prices"] or OUR_PRICES),
+            read_hours(arguments["hours"] or OUR_HOURS),
+            arguments["batch_option"],
+            arguments["torchrun"],
         )
         with working(quiet=json_output) as progress:
-            found = assessed(question, progress)
+            assessment = assessed(question, progress)
         if html is not None:
             from migrate.report.html.assess import write_assess_page
 
-            write_assess_page(found, html)
+            write_assess_page(assessment, html)
         if json_output:
-            show_json(assess_as_json(found))
+            show_json(assess_as_json(assessment))
         else:
-            show(*assess_summary(found))
-    worth = found.decision.state == "move" or (
-        found.decision.state == "depends" and found.decision.break_even is not None
+            show(*assess_summary(assessment))
+    worth = assessment.decision.state == "move" or (
+        assessment.decision.state == "depends" and assessment.decision.break_even is not None
     )
     sys.exit(FINE if worth else FINDINGS)
 
 
-def _plan(given: dict[str, Any]) -> Plan:
+def _plan(arguments: dict[str, Any]) -> Plan:
     from migrate.assess.money import Plan
 
     return Plan(
-        given["gpu"],
-        given["gpus"],
-        given["gpu_step_seconds"],
-        given["steps"],
-        given["runs"],
-        given["engineer_hour"],
-        given["share_of_bound"],
-        given["batch"],
-        given["host_step_seconds"],
+        arguments["gpu"],
+        arguments["gpus"],
+        arguments["gpu_step_seconds"],
+        arguments["steps"],
+        arguments["runs"],
+        arguments["engineer_hour"],
+        arguments["share_of_bound"],
+        arguments["batch"],
+        arguments["host_step_seconds"],
     )

@@ -72,8 +72,8 @@ def doctor(
             report = examine(options, progress=progress)
     chips_sound = report is None or report.sound
     if json_output:
-        found = diagnosis_as_json(diagnosis) | {"fit": diagnosis.fit and chips_sound}
-        show_json(found if report is None else found | {"devices": devices_as_json(report)})
+        values = diagnosis_as_json(diagnosis) | {"fit": diagnosis.fit and chips_sound}
+        show_json(values if report is None else values | {"devices": devices_as_json(report)})
     else:
         show(*diagnosis_summary(diagnosis))
         if report is not None:

@@ -116,7 +116,7 @@ _A_PATH = click.Path(path_type=Path)
 @as_html
 @as_json
 def fit(
-    target: str, args: tuple[str, ...], html: Path | None, json_output: bool, **given: Any
+    target: str, args: tuple[str, ...], html: Path | None, json_output: bool, **arguments: Any
 ) -> None:
     """Compile a program for TPU slices with the real TPU compiler. No TPU is needed.
 
@@ -136,55 +136,55 @@ def fit(
 
         if html is not None:
             check_page_target(html)
-        options = _options(given, args)
-        before = read_baseline(given["baseline"]) if given["baseline"] else None
-        most = share_of(given["max_hbm"]) if given["max_hbm"] else None
+        options = _options(arguments, args)
+        before = read_baseline(arguments["baseline"]) if arguments["baseline"] else None
+        most = share_of(arguments["max_hbm"]) if arguments["max_hbm"] else None
         script = _script(target, stack)
         with working(quiet=json_output) as progress:
-            found = fitted(target, options, progress, script)
-        said = fit_as_json(found)
+            report = fitted(target, options, progress, script)
+        said = fit_as_json(report)
         changes, passed = compared(before, said, most)
         if html is not None:
             from migrate.report.html.fit import write_fit_page
 
-            write_fit_page(found, html)
+            write_fit_page(report, html)
         if json_output:
             show_json(said | {"changes": changes, "limits_passed": passed})
         else:
-            show(*fit_summary(found))
+            show(*fit_summary(report))
             show(*changes, *passed)
-    sys.exit(FINE if found.fine and not passed else FINDINGS)
+    sys.exit(FINE if report.fine and not passed else FINDINGS)
 
 
-def _options(given: dict[str, Any], args: tuple[str, ...]) -> FitOptions:
+def _options(arguments: dict[str, Any], args: tuple[str, ...]) -> FitOptions:
     from converters.output.sharding import parse_mesh
     from migrate.fit.lowered.step import REMEDIES
     from migrate.fit.products import products_named
     from migrate.fit.story import FitOptions
 
-    remedies = tuple(filter(None, (given["remedies"] or "").split(",")))
+    remedies = tuple(filter(None, (arguments["remedies"] or "").split(",")))
     if wrong := [name for name in remedies if name not in REMEDIES]:
         raise click.UsageError(f"--try {wrong[0]}: one of {', '.join(REMEDIES)}")
-    slices = products_named(given["tpu"])
-    if given["batch_option"] and given["batch"] != "auto" and "batch" not in remedies:
+    slices = products_named(arguments["tpu"])
+    if arguments["batch_option"] and arguments["batch"] != "auto" and "batch" not in remedies:
         raise click.UsageError("--batch-option needs --batch auto or --try batch")
-    if given["spec"] and not given["mesh"]:
+    if arguments["spec"] and not arguments["mesh"]:
         raise click.UsageError("--spec needs a mesh: add --mesh data=4,model=2")
     return FitOptions(
         tuple(slices),
-        tuple(given["inputs"]),
-        given["train"] or "",
-        given["loss"],
-        tuple(parse_mesh(given["mesh"]).items()) if given["mesh"] else (),
-        str(given["spec"] or ""),
-        given["dtype"] or "",
+        tuple(arguments["inputs"]),
+        arguments["train"] or "",
+        arguments["loss"],
+        tuple(parse_mesh(arguments["mesh"]).items()) if arguments["mesh"] else (),
+        str(arguments["spec"] or ""),
+        arguments["dtype"] or "",
         args,
         remedies,
-        given["batch"] == "auto",
-        given["batch_option"] or "",
-        given["torchrun"],
-        given["quick"],
-        given["timeout"],
+        arguments["batch"] == "auto",
+        arguments["batch_option"] or "",
+        arguments["torchrun"],
+        arguments["quick"],
+        arguments["timeout"],
     )
 
 

@@ -201,7 +201,7 @@ def _of_each_side(command: Command) -> Command:
 )
 @as_html
 @as_json
-def parity(a: str, b: str | None, html: Path | None, json_output: bool, **given: Any) -> None:
+def parity(a: str, b: str | None, html: Path | None, json_output: bool, **arguments: Any) -> None:
     """Compare two implementations layer by layer, against a float64 reference.
 
     A and B are each a torch module, the same under torch_xla (xla:), a Flax linen or nnx model, a jax
@@ -211,7 +211,7 @@ def parity(a: str, b: str | None, html: Path | None, json_output: bool, **given:
     Both sides get the same inputs and weights. With A alone, its values are recorded to --keep. The exit
     code is 1 if the sides differ; the report then names the first layer that differs, and the cause.
     """
-    if b is None and given["keep"] is None:
+    if b is None and arguments["keep"] is None:
         raise click.UsageError("name B to compare with, or add --keep FOLDER to record A")
     with errors():
         from converters.remote.names import without_secrets
@@ -229,47 +229,49 @@ def parity(a: str, b: str | None, html: Path | None, json_output: bool, **given:
             def side(text: str) -> Target:
                 return replace(parse_target(here.target(text)), shown=without_secrets(text))
 
-            weights = {name: here.file(given[name]) for name in given if name.startswith("weights")}
-            options = _options(given | weights)
+            weights = {
+                name: here.file(arguments[name]) for name in arguments if name.startswith("weights")
+            }
+            options = _options(arguments | weights)
             if b is None:
                 kept = record(side(a), options, progress)
                 show(f"{a} was recorded: compare with dump:{kept}")
                 sys.exit(FINE)
-            found = compare(side(a), side(b), options, progress)
+            comparison = compare(side(a), side(b), options, progress)
         if html is not None:
-            write_parity_page(found, html)
+            write_parity_page(comparison, html)
     if json_output:
-        show_json(parity_as_json(found))
+        show_json(parity_as_json(comparison))
     else:
-        show(*parity_summary(found))
-    sys.exit(FINE if found.matches else FINDINGS)
+        show(*parity_summary(comparison))
+    sys.exit(FINE if comparison.matches else FINDINGS)
 
 
-def _options(given: dict[str, Any]) -> Options:
+def _options(arguments: dict[str, Any]) -> Options:
     from migrate.parity.ground.options import Options
 
     same = ("count", "seed", "mapping", "drop", "align", "profile", "strict", "gradients", "train")
     more = ("optimizer", "learning_rate", "loss", "tokens", "logits", "batch", "timeout", "keep")
     return Options(
-        a=_side(given, "a"),
-        b=_side(given, "b"),
-        inputs=tuple(given["inputs"]),
-        outputs=tuple(given["outputs"]),
-        skip_outputs=tuple(given["skip_output"]),
-        layers=not given["no_layers"],
-        **{name: given[name] for name in (*same, *more)},
+        a=_side(arguments, "a"),
+        b=_side(arguments, "b"),
+        inputs=tuple(arguments["inputs"]),
+        outputs=tuple(arguments["outputs"]),
+        skip_outputs=tuple(arguments["skip_output"]),
+        layers=not arguments["no_layers"],
+        **{name: arguments[name] for name in (*same, *more)},
     )
 
 
-def _side(given: dict[str, Any], side: str) -> SideOptions:
+def _side(arguments: dict[str, Any], side: str) -> SideOptions:
     from migrate.parity.ground.options import SideOptions
     from migrate.parity.ground.outputs import output_named
     from migrate.parity.ground.settings import Settings
 
     def of(name: str, default: Any, read: Callable[[Any], Any] = lambda value: value) -> Any:
         for key in (f"{name}_{side}", name):
-            if given.get(key) is not None:
-                return read(given[key])
+            if arguments.get(key) is not None:
+                return read(arguments[key])
         return default
 
     named = of("channels_last", None, lambda text: tuple(filter(None, text.split(","))))
@@ -280,7 +282,7 @@ def _side(given: dict[str, Any], side: str) -> SideOptions:
         excess_precision=of("excess_precision", True, lambda value: value == "on"),
         device=of("device", ""),
         compiled=of("compile", False),
-        seed=given["seed"],
+        seed=arguments["seed"],
     )
     return SideOptions(
         settings,

@@ -108,7 +108,7 @@ class _WithScript(SectionedCommand):
 )
 @as_json
 def port(
-    target: str | None, no_proof: bool, json_output: bool, methods: str | None, **given: Any
+    target: str | None, no_proof: bool, json_output: bool, methods: str | None, **arguments: Any
 ) -> None:
     """Write a torch module as a Flax model: source, sizes, weights, tests and a proof.
 
@@ -127,15 +127,15 @@ def port(
         named = [without_secrets(target)] if target is not None else []
         wanted = tuple(filter(None, (methods or "").replace(" ", "").split(",")))
         more = [f"--methods={','.join(wanted)}"] if wanted else []
-        command = shlex.join(["migrate", "port", *named, *more, *_said(given)])
+        command = shlex.join(["migrate", "port", *named, *more, *_said(arguments)])
         with working(quiet=json_output) as progress:
             # The port's own test goes back to the original: its copy stays.
-            here = Nearby(given["output"] / "originals", progress)
+            here = Nearby(arguments["output"] / "originals", progress)
             original = None if target is None else here.target(target)
             options = PortOptions(
                 proof=not no_proof,
                 methods=wanted,
-                **(given | {"weights": here.file(given["weights"])}),
+                **(arguments | {"weights": here.file(arguments["weights"])}),
             )
             try:
                 done = port_model(original, options, command, progress)
@@ -147,14 +147,15 @@ def port(
         sys.exit(FINE if done.matches else FINDINGS)
 
 
-def _said(given: dict[str, Any]) -> list[str]:
+def _said(arguments: dict[str, Any]) -> list[str]:
     """The options that decide what is written, as they were said."""
     from converters.remote.names import without_secrets
 
-    words = [word for spec in given["inputs"] for word in ("--inputs", spec)]
+    words = [word for spec in arguments["inputs"] for word in ("--inputs", spec)]
     for name in ("name", "weights", "lowerings"):
-        if given[name] is not None:
-            words += [f"--{name}", without_secrets(str(given[name]))]
-    words += ["--allow-stubs"] if given["allow_stubs"] else []
-    words += ["--from-script", str(given["script"])] if given["script"] is not None else []
-    return [*words, "-o", str(given["output"]), *(["--", *given["args"]] if given["args"] else [])]
+        if arguments[name] is not None:
+            words += [f"--{name}", without_secrets(str(arguments[name]))]
+    words += ["--allow-stubs"] if arguments["allow_stubs"] else []
+    words += ["--from-script", str(arguments["script"])] if arguments["script"] is not None else []
+    words += ["-o", str(arguments["output"])]
+    return [*words, "--", *arguments["args"]] if arguments["args"] else words

@@ -21,7 +21,7 @@ _LOOK_SECONDS = 0.25
 
 
 def shown_duration(seconds: float) -> str:
-    """As `12 s`, `3 min` or `2.5 h`."""
+    """Return `12 s`, `3 min` or `2.5 h`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
@@ -50,7 +50,7 @@ def moving_bytes(message: str, quiet: bool) -> Iterator[Callable[[int, int], Non
 
 @dataclass
 class _Work:
-    """What is being done.
+    """The work that is being done.
 
     Attributes:
         what: its name.
@@ -100,7 +100,7 @@ class _Work:
 
     @property
     def count(self) -> str:
-        """How much is done, in words."""
+        """The units that are done, in words."""
         if self.unit == "B":
             return f"{self.done / 1e9:.1f} of {self.total / 1e9:.1f} GB" if self.total else ""
         if self.total:

@@ -39,8 +39,8 @@ def require_one_way(
             "--record and --against cannot be combined: record on the machine with the GPUs, "
             "compare in another run"
         )
-    for name, given in (("--record", record), ("--against", against)):
-        if given is not None and from_checkpoint is not None:
+    for name, value in (("--record", record), ("--against", against)):
+        if value is not None and from_checkpoint is not None:
             raise click.UsageError(f"{name} and --from-checkpoint cannot be combined")
     if record is not None and (rewritten is not None or html is not None):
         other = "--rewritten" if rewritten is not None else "--html"
@@ -54,7 +54,7 @@ def record(
     from migrate.prove.reference import words
     from migrate.prove.reference.record import record as record_reference
 
-    asked = _asked()
+    asked = _given_options()
     with working(quiet=json_output) as progress:
         reference, steps = record_reference(
             script, args, path, replicas=asked.get("replicas"), settings=settings, progress=progress
@@ -95,7 +95,7 @@ def require_reference(path: Path, script: Path, args: tuple[str, ...]) -> None:
     from migrate.prove.reference.against import read_for
 
     with tempfile.TemporaryDirectory(prefix="migrate-prove-") as folder:
-        read_for(path, Path(folder), script, args, _asked())
+        read_for(path, Path(folder), script, args, _given_options())
 
 
 def prove_against(
@@ -110,12 +110,12 @@ def prove_against(
     from migrate.prove.reference import against
 
     return against.prove_against(
-        path, script, rewritten, args, asked=_asked(), timeout=timeout, progress=progress
+        path, script, rewritten, args, asked=_given_options(), timeout=timeout, progress=progress
     )
 
 
-def _asked() -> dict[str, Any]:
-    """What the command line itself says of the options that a record settles."""
+def _given_options() -> dict[str, Any]:
+    """Return the options of the command line that a record also sets."""
     context = click.get_current_context()
     return {
         name: context.params[name]

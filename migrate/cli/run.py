@@ -125,11 +125,11 @@ def run(
     elif seen is not None and not seen.steps and not rewrite:
         advice = "if it is a CUDA script, --rewrite rewrites it for the run"
         click.echo(f"migrate: {script} used no XLA device; {advice}", err=True)
-    found = seen and (not seen.steps or seen.divergences or seen.unended or seen.untrained)
+    has_findings = seen and (not seen.steps or seen.divergences or seen.unended or seen.untrained)
     few = result.returncode == 0 and _too_few(
         script, max(result.ranks, seen.ranks if seen else 0, 1), replicas, torchrun
     )
-    sys.exit(FINDINGS if result.returncode or found or few else FINE)
+    sys.exit(FINDINGS if result.returncode or has_findings or few else FINE)
 
 
 def _too_few(script: Path, ran: int, replicas: int, torchrun: bool) -> bool:

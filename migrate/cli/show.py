@@ -1,4 +1,4 @@
-"""What all commands share on their way out: text, JSON, errors, exit codes.
+"""Output that all commands share: text, JSON, errors, exit codes.
 
 Exit codes: 0 done and fine, 1 findings or a mismatch, 2 could not (one line says what, where, what to do).
 """
@@ -54,7 +54,7 @@ def errors() -> Iterator[None]:
 
 
 def _no_disk(error: OSError) -> str:
-    """In a line, that a disk takes nothing more; "" of other errors."""
+    """Return one line about a full or read-only disk; "" for other errors."""
     import tempfile
 
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):

@@ -243,7 +243,7 @@ _FORMATS = ("safetensors", "msgpack", "orbax", "pt")
 @click.option("--dry-run", is_flag=True, help="Print the mapping of each key; write nothing.")
 @click.option("--force", is_flag=True, help="Overwrite existing output.")
 @as_json
-def weights(json_output: bool, **given: Any) -> None:
+def weights(json_output: bool, **arguments: Any) -> None:
     """Convert a torch checkpoint to a Flax pytree, or back. Every key is accounted for.
 
     CHECKPOINT is a file or folder, org/name[@revision] of the Hugging Face hub, or a URL: hf://, https://,
@@ -260,7 +260,7 @@ def weights(json_output: bool, **given: Any) -> None:
     with errors():
         from converters.remote.names import without_secrets
 
-        request = weights_request(given)
+        request = weights_request(arguments)
         word = "reading" if request.dry_run else "converting"
         doing = f"{word} {without_secrets(request.checkpoint)}"
         with moving_bytes(doing, quiet=json_output) as moved:

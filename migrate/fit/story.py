@@ -22,7 +22,7 @@ from migrate.fit.lowered.start import PROGRAMS, lowered, partitions_of, read_pro
 from migrate.fit.lowered.step import Step, Wanted
 from migrate.fit.products import Product
 from migrate.fit.verdict import FitReport, Tried, Verdict
-from migrate.progress import Counted, Progress
+from migrate.progress import Progress, SharedCount
 from migrate.versions import NEEDS
 
 # How a remedy is called in the answer, of a model and of a script.
@@ -101,7 +101,7 @@ def fit(
     )  # before the program is made, which may take minutes
     for product in options.products:
         _require_mesh(options, product)
-    tell = Counted(progress, len(options.products) * (1 + len(options.remedies)), "compilation")
+    tell = SharedCount(progress, len(options.products) * (1 + len(options.remedies)), "compilation")
     steps: dict[int, Step] = {}
     verdicts, notes = [], dict[str, None]()
     trains = False
@@ -141,7 +141,7 @@ def another_libtpu(framework: str) -> Iterator[str]:
             )
 
 
-def _judged(step: Step, product: Product, options: FitOptions, tell: Counted) -> Verdict:
+def _judged(step: Step, product: Product, options: FitOptions, tell: SharedCount) -> Verdict:
     size = sum(len(part.program.data) for part in step.parts)
     tell(f"compiling for {product.name} ({size / 1e6:.1f} MB of program)")
     verdict = judge(step, product, timeout=options.timeout, quick=options.quick)
@@ -258,7 +258,7 @@ def _tried(
     target: str,
     options: FitOptions,
     verdicts: Sequence[Verdict],
-    tell: Counted,
+    tell: SharedCount,
     script: Script | None,
 ) -> list[Tried]:
     """The step again with each remedy; one that cannot be made of it says why."""

@@ -1,4 +1,4 @@
-"""What gloo prints when processes meet: on stderr, so that stdout holds only what the script prints."""
+"""Output of gloo when processes connect: sent to stderr, so that stdout is the script's alone."""
 
 from __future__ import annotations
 
