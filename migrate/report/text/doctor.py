@@ -1,4 +1,4 @@
-"""What `migrate doctor` shows."""
+"""Terminal view and JSON of `migrate doctor`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `migrate rewrite` shows of a folder."""
+"""Terminal view and JSON of `migrate rewrite FOLDER`."""
 
 from __future__ import annotations
 

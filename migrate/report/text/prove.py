@@ -1,4 +1,4 @@
-"""What `migrate prove` shows."""
+"""Terminal view and JSON of `migrate prove`."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def proof_as_json(proof: Proof) -> dict[str, Any]:
 
 
 def _within_noise(proof: Proof) -> dict[str, float] | None:
-    """By what noise the two sides count as equal: a fault below so many times that is not found."""
+    """Return the noise used as tolerance. Smaller faults are not detected."""
     from migrate.prove.compare.gates import MARGIN, judged_noise
 
     if not proof.equal or proof.floor is None:

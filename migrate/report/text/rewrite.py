@@ -1,4 +1,4 @@
-"""What `migrate rewrite` shows."""
+"""Terminal view and JSON of `migrate rewrite`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def rewrite_as_json(done: Rewrite, written: Path | None) -> dict[str, Any]:
 
 
 def note_as_json(note: Note) -> dict[str, Any]:
-    """Return an edit or finding as plain values; `cell` is there for one in a notebook."""
+    """Return an edit or finding as plain values; `cell` is present for a cell of a notebook."""
     values = {**dataclasses.asdict(note), "code": code_of(note)}
     for name in ("severity", "withdrawn", "is_hint", "own_code", "subject"):
         del values[name]

@@ -1,4 +1,4 @@
-"""What `migrate run` shows of the graphs that were compiled and executed."""
+"""Terminal view and JSON of `migrate run`: compiled and executed graphs."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def run_summary(report: Observed) -> Iterator[RenderableType]:
     if report.divergences:
         yield "\n[bold red]replicas run different graphs[/bold red]: on a TPU they may wait forever"
         yield _divergences(report.divergences)
-    if pending := [one for one in report.alone if one.pending]:
+    if pending := [entry for entry in report.alone if entry.pending]:
         yield (
             "\n[bold yellow]replicas run different graphs after a read[/bold yellow]: it is unknown whether "
             "they wait for each other on a TPU. A read runs only what its value needs, so a collective "
             "before it may still be pending. Call torch_xla.sync() on all replicas after the collective"
         )
         yield _divergences(pending)
-    if certain := [one for one in report.alone if not one.pending]:
+    if certain := [entry for entry in report.alone if not entry.pending]:
         yield (
             "\n[bold]replicas run different graphs without collectives[/bold]: nothing waits on a TPU. "
             "Each shape costs a compilation; pad the shards to one length if that matters"
@@ -87,17 +87,17 @@ def _loops(report: Observed) -> RenderableType:
 
 def _unended(report: Observed) -> RenderableType:
     table = plain_table("steps in one graph", "ranks", "line", "", fixed=("ranks",))
-    for one in report.unended:
-        table.add_row(str(one.steps), _ranks(one.ranks, report.ranks), *_cells(one.line))
+    for entry in report.unended:
+        table.add_row(str(entry.steps), _ranks(entry.ranks, report.ranks), *_cells(entry.line))
     return table
 
 
 def _untrained(report: Observed) -> RenderableType:
     table = plain_table("optimizer", "parameters", "steps", "ranks", "line", "")
-    for one in report.untrained:
-        ranks = _ranks(one.ranks, report.ranks)
-        counts = (str(one.parameters), str(one.steps))
-        table.add_row(escape(one.name), *counts, ranks, *_cells(one.line))
+    for entry in report.untrained:
+        ranks = _ranks(entry.ranks, report.ranks)
+        counts = (str(entry.parameters), str(entry.steps))
+        table.add_row(escape(entry.name), *counts, ranks, *_cells(entry.line))
     return table
 
 
@@ -115,12 +115,12 @@ def _reads(report: Observed) -> RenderableType:
 
 def _recompilations(report: Observed) -> RenderableType:
     table = plain_table("step", "ranks", "line", "what changed")
-    for one in report.recompilations[:SHOWN]:
+    for entry in report.recompilations[:SHOWN]:
         table.add_row(
-            str(one.step),
-            _ranks(one.ranks, report.ranks),
-            _cells(one.line)[0],
-            escape("\n".join(one.changes)),
+            str(entry.step),
+            _ranks(entry.ranks, report.ranks),
+            _cells(entry.line)[0],
+            escape("\n".join(entry.changes)),
         )
     if len(report.recompilations) > SHOWN:
         table.add_row("…", "", f"{len(report.recompilations)} in all", "")
@@ -129,9 +129,9 @@ def _recompilations(report: Observed) -> RenderableType:
 
 def _fallbacks(report: Observed) -> RenderableType:
     table = plain_table("op", "times", "line", "")
-    for one in report.fallbacks[:SHOWN]:
-        lines: Sequence[Line | None] = one.lines or [None]
-        table.add_row(one.op, str(one.count), *_cells(lines[0]))
+    for entry in report.fallbacks[:SHOWN]:
+        lines: Sequence[Line | None] = entry.lines or [None]
+        table.add_row(entry.op, str(entry.count), *_cells(lines[0]))
         for line in lines[1:]:
             table.add_row("", "or", *_cells(line))
     return table
@@ -139,12 +139,12 @@ def _fallbacks(report: Observed) -> RenderableType:
 
 def _divergences(divergences: Sequence[Divergence]) -> RenderableType:
     table = plain_table("step", "rank", "line", "rank", "line", "what differs")
-    for one in divergences:
-        here, there = (str(line) if line else "nothing more" for line in one.lines)
+    for entry in divergences:
+        here, there = (str(line) if line else "nothing more" for line in entry.lines)
         table.add_row(
-            str(one.step),
-            *(str(one.ranks[0]), escape(here), str(one.ranks[1]), escape(there)),
-            escape("\n".join(one.changes)),
+            str(entry.step),
+            *(str(entry.ranks[0]), escape(here), str(entry.ranks[1]), escape(there)),
+            escape("\n".join(entry.changes)),
         )
     return table
 

@@ -1,4 +1,4 @@
-"""What `migrate weights` shows."""
+"""Terminal view and JSON of `migrate weights`."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def _title(node: Node, state: State, rest: str) -> Text:
 
 
 def _folded(run: Sequence[Node]) -> Text:
-    """One line for neighbours in which nothing parts."""
+    """Return one line for adjacent layers that do not diverge."""
     from rich.text import Text
 
     state = run[0].state
@@ -169,10 +169,10 @@ def _folded(run: Sequence[Node]) -> Text:
 
 
 def _worst(nodes: Sequence[Node]) -> str:
-    found = [node.worst for node in nodes if node.worst is not None]
-    if not found:
+    worst = [node.worst for node in nodes if node.worst is not None]
+    if not worst:
         return ""
-    value, error = max(found, key=lambda one: one[0])
+    value, error = max(worst, key=lambda entry: entry[0])
     return f"worst {words.error(error)}" + (f", {words.share(value)}" if value < math.inf else "")
 
 
@@ -187,7 +187,7 @@ def _in_full(title: Text, layer: LayerResult, parity: Parity, is_first: bool) ->
         for layout in words.layouts(side):
             lines.append(Text(f"{letter}: {layout} of the truth's", "dim"))
         if undefined := max(
-            (one.undefined for one in (side.local, side.accumulated) if one), default=0
+            (entry.undefined for entry in (side.local, side.accumulated) if entry), default=0
         ):
             lines.append(Text(f"{letter}: {undefined} elements are NaN in the truth itself", "dim"))
     if not is_first:

@@ -1,4 +1,4 @@
-"""What `migrate parity` shows."""
+"""Summary of `migrate parity` on a terminal, and its JSON."""
 
 from __future__ import annotations
 
