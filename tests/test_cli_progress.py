@@ -11,7 +11,7 @@ import pytest
 from migrate.cli import progress as shown
 from migrate.cli.progress import moving_bytes, working
 from migrate.progress import SharedCount
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 
 class _Screen(io.StringIO):
@@ -43,9 +43,10 @@ def test_a_log_has_a_line_for_each_work_and_figures_while_it_lasts(
         progress("training", 4, 16, "step")
         until(lambda: " left" in printed.getvalue(), "a line with the time left")
     lines = printed.getvalue().splitlines()
-    assert lines[0] == "… loading"
+    assert "… loading" in lines
     assert "… training: 0 of 16 steps" in lines
-    assert re.fullmatch(r"… training: 4 of 16 steps, \d+ s so far, about \d+ s left", lines[-1])
+    pattern = r"… training: 4 of 16 steps, \d+ s so far, about \d+ s left"
+    assert any(re.fullmatch(pattern, line) for line in lines)
 
 
 def test_work_without_a_known_end_says_what_is_done(log: Callable[[], io.StringIO]) -> None:
@@ -63,12 +64,13 @@ def test_bytes_have_a_rate(log: Callable[[], io.StringIO]) -> None:
         moved(30 * 10**9, 100 * 10**9)
         until(lambda: " left" in printed.getvalue(), "a line with the time left")
     pattern = r"… converting a: 30.0 of 100.0 GB, \d+ MB/s, \d+ s so far, about \d+ s left"
-    assert re.fullmatch(pattern, printed.getvalue().splitlines()[-1])
+    assert any(re.fullmatch(pattern, line) for line in printed.getvalue().splitlines())
 
 
 def test_short_work_has_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = io.StringIO()
     monkeypatch.setattr("sys.stderr", printed)
+    monkeypatch.setattr(shown, "_FIRST_SECONDS", LIMIT)
     with working(quiet=False) as progress:
         for done in range(3):
             progress("checking", done, 3, "file")
