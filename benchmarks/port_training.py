@@ -224,7 +224,7 @@ def _measured(name: str, kind: str, work: Path) -> dict[str, str]:
             f"{factory}:build",
             options,
             "",
-            lambda what: print(f"{time.monotonic() - began:.0f} s: {what}", flush=True),
+            lambda what, *_: print(f"{time.monotonic() - began:.0f} s: {what}", flush=True),
         )
     except (PortError, ParityError, ConversionError) as error:
         return {"model": model, "ported": "refused", "reason": _line(str(error))}

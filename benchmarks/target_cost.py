@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from migrate.parity.run.fitted import Models, fit_models
+from migrate.progress import no_progress
 
 HERE = Path(__file__).resolve()
 DEPTH, WIDTH = 1000, 8
@@ -86,9 +87,7 @@ def main(names: list[str]) -> None:
         before, start = _seconds(), time.perf_counter()
         given = f"{'input' if name == 'layers' else 'x'}=float32{list(shape)}".replace(" ", "")
         with tempfile.TemporaryDirectory() as folder:
-            found = fit_models(
-                Models(torch, flax, (given,)), Path(folder) / "m.yaml", lambda _: None
-            )
+            found = fit_models(Models(torch, flax, (given,)), Path(folder) / "m.yaml", no_progress)
         took, wall = _seconds() - before, time.perf_counter() - start
         one, other = passes
         print(

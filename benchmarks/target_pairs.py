@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from migrate.parity.run.fitted import Models, fit_models
+from migrate.progress import no_progress
 
 HERE = Path(__file__).parent / "target_models"
 sys.path.insert(0, str(HERE))
@@ -189,7 +190,7 @@ def _said(pair: Public, python: str) -> str:
     )
     with tempfile.TemporaryDirectory() as folder:
         try:
-            found = fit_models(models, Path(folder) / "mapping.yaml", lambda _: None)
+            found = fit_models(models, Path(folder) / "mapping.yaml", no_progress)
         except Exception as error:  # a row of the table, whatever it is
             return f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
     return f"{found.layers} | {found.passes} | {found.sentence}"

@@ -51,7 +51,7 @@ def require_writable(path: Path, *, overwrite: bool) -> None:
     """
     # os.path answers no where pathlib raises (a name too long); opening then says why.
     if not os.path.isdir(path.parent):
-        raise OutputError(f"the folder {path.parent} does not exist", "make it first")
+        raise OutputError(f"the folder {path.parent} does not exist", "create it first")
     if os.path.isdir(path):
         raise OutputError(f"{path} is a folder", "name a file")
     if os.path.exists(path) and not overwrite:

@@ -226,7 +226,7 @@ def run_conversion(
     asked.require_free(source, overwrite=request.overwrite, look=hosts.first)
     if request.optimizer is not None and any(map(is_far, (source, target))):
         raise OptimizerError(
-            "the state of an optimizer is converted from and to local files only",
+            "optimizer state can be converted between local files only",
             "download the checkpoint, or leave --optimizer out",
         )
     made = _require_complete(planner(source, request.plan), compare=hosts.first)
@@ -428,9 +428,7 @@ def _unchanged(checkpoint: CheckpointLike) -> Iterator[CheckpointLike]:
 
 def _partition(made: Planned, mesh: str, spec: Path | str | None) -> Partition:
     if spec is None:
-        raise ShardingError(
-            [f"the mesh {mesh} comes without rules"], "give them (--spec rules.yaml)"
-        )
+        raise ShardingError([f"the mesh {mesh} needs rules"], "add --spec rules.yaml")
     axes = parse_mesh(mesh)
     infos = {leaf.path: leaf.info for leaf in made.leaves}
     return partition(infos, axes, load_rules(Path(spec), axes))
@@ -481,8 +479,8 @@ def _require_complete(made: Planned, *, compare: bool = True) -> Planned:
             plan.checkpoint,
             len(plan.rows),
             plan.refused,
-            "pass the model that the checkpoint was saved from, configured alike (--model), or say what an "
-            "ambiguous layer is (--assume)",
+            "pass the model that the checkpoint was saved from, with the same configuration "
+            "(--model), or set the kind of an ambiguous layer (--assume)",
         )
     return replace(made, plan=plan)
 

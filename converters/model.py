@@ -136,7 +136,7 @@ def load_config_model(folder: Place, *, trust_remote_code: bool = False) -> Any:
     """
     _torch()
     where = f"{folder}/config.json"
-    values = _run(where, "reading", lambda: _values(folder), f"mend it, or {_NAME_IT}")
+    values = _run(where, "reading", lambda: _values(folder), f"fix it, or {_NAME_IT}")
     if _is_of_timm(values):
         return _timm_model(where, values) if is_installed("timm") else None
     try:
@@ -145,7 +145,7 @@ def load_config_model(folder: Place, *, trust_remote_code: bool = False) -> Any:
         raise missing_error("transformers", needed_by=where) from None
     if trust_remote_code and _OWN_CODE in values:
         return _own_model(where, folder, values)
-    config = _run(where, "reading", lambda: _config(folder, values), f"mend it, or {_NAME_IT}")
+    config = _run(where, "reading", lambda: _config(folder, values), f"fix it, or {_NAME_IT}")
     if config is None:
         return None
     names = config.architectures or []
@@ -184,7 +184,7 @@ def _own_model(where: str, folder: Place, values: Mapping[str, Any]) -> Any:
             config = AutoConfig.from_pretrained(near, trust_remote_code=True, local_files_only=True)
             return config, get_class_from_dynamic_module(named, near, local_files_only=True)
 
-        config, cls = _run(where, "reading", classes, f"mend it, or {_NAME_IT}")
+        config, cls = _run(where, "reading", classes, f"fix it, or {_NAME_IT}")
         return build(where, lambda: cls(config))
 
 

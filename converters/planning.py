@@ -143,7 +143,7 @@ def _named(
             if given:
                 raise MappingFileError(
                     str(file),
-                    [f"it says what each key is, and so does --{other}"],
+                    [f"the mapping and --{other} both set the kind of each key"],
                     "leave one of them out",
                 )
         return _by_mapping(load_mapping(file), stored, options.to)
@@ -156,9 +156,7 @@ def _named(
         names = {key: key for key in stored.infos} if stored.modules else clean(stored.infos).names
         return _Named(names, _inferred(Renamed(stored, names), assume, api), api, notes)
     if assume:
-        raise AssumptionError(
-            "the model says what each layer is, nothing is to be assumed", "leave --assume out"
-        )
+        raise AssumptionError("the model already determines each layer", "leave --assume out")
     parts = options.keep_parts
     slots = read_slots(model, api, example=options.example, keep_parts=parts)
     return _Named(clean(stored.infos, slots.keys()).names, slots, api, notes, model)

@@ -204,22 +204,22 @@ def _record(
     if mapping is not None:
         if model is None:
             raise KeptFileError(
-                f"{mapping} says where keys go, not which there are",
-                "pass --model pkg.mod:factory, whose module says them",
+                f"{mapping} maps keys, but does not list them",
+                "pass the torch module: --model pkg.mod:factory",
             )
         return from_mapping(_model(model), arrays.infos, arrays.source, mapping)
     if model is not None:
         return from_module(_model(model), arrays.infos, arrays.source, example)
     if kept is None and isinstance(source, Mapping):
         raise KeptFileError(
-            "a pytree in memory does not say which torch keys it has",
-            "pass the model, or the file that was written beside the pytree (kept)",
+            "a pytree in memory does not contain its torch keys",
+            "pass the model, or the file written beside the pytree (kept)",
         )
     beside = Path(kept) if kept is not None else kept_path(Path(source))  # type: ignore[arg-type]
     if not beside.is_file():
         raise KeptFileError(
-            f"{beside} is not there, which says the torch keys of {arrays.source}",
-            "pass --model pkg.mod:factory, whose module says them",
+            f"{beside}, which contains the torch keys of {arrays.source}, is missing",
+            "pass the torch module: --model pkg.mod:factory",
         )
     record = read_kept(beside)
     misfits = misfits_of(record, arrays.infos)

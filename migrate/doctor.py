@@ -167,8 +167,8 @@ def check_versions(found: Mapping[str, str | None]) -> Iterator[Check]:
         yield Check(
             "libtpu",
             Status.WARNING,
-            f"{libtpu} is the one of jax; torch_xla {xla} on a TPU wants 0.0.21",
-            "on a TPU VM use two environments, see README (Installing on a TPU VM)",
+            f"{libtpu} belongs to jax; torch_xla {xla} needs 0.0.21 on a TPU",
+            "use two environments on a TPU VM; see README (Installing on a TPU VM)",
         )
 
 
@@ -180,16 +180,16 @@ def check_variables(environment: Mapping[str, str], *, has_tpu: bool) -> Iterato
     """Yield a check for each environment variable that changes results or keeps the runtime from starting."""
     for name in ("XLA_USE_BF16", "XLA_DOWNCAST_BF16"):
         if environment.get(name, "0") not in ("", "0"):
-            detail = "float32 matrix products are silently computed in bfloat16"
+            detail = "float32 matrix products silently run in bfloat16"
             yield Check(name, Status.FAIL, detail, f"unset {name}; use torch.autocast('xla')")
     for name in ("XLA_USE_F16", "XLA_DOWNCAST_FP16", "XLA_USE_32BIT_LONG"):
         if environment.get(name, "0") not in ("", "0"):
-            yield Check(name, Status.FAIL, "changes dtypes without a word", f"unset {name}")
+            yield Check(name, Status.FAIL, "changes dtypes silently", f"unset {name}")
     if "XRT_TPU_CONFIG" in environment:
-        detail = "belongs to the XRT runtime, gone since torch_xla 2.1"
+        detail = "belongs to the XRT runtime, which torch_xla 2.1 removed"
         yield Check("XRT_TPU_CONFIG", Status.WARNING, detail, "unset XRT_TPU_CONFIG")
     if environment.get("CPU_NUM_DEVICES", "1") != "1":
-        detail = "replicas as threads of one process abort at the first collective"
+        detail = "replicas as threads of one process fail at the first collective"
         remedy = "unset CPU_NUM_DEVICES; migrate run --replicas N"
         yield Check("CPU_NUM_DEVICES", Status.FAIL, detail, remedy)
     pjrt = environment.get("PJRT_DEVICE", "")
@@ -233,7 +233,7 @@ def check_gpus(names: Sequence[str], torch_sees: Callable[[], int | None]) -> It
     """
     if not names:
         yield Check(
-            "GPU", Status.OK, "no GPU here; only prove --record and parity --device cuda need one"
+            "GPU", Status.OK, "no GPU here; only prove --record and parity --device cuda need a GPU"
         )
         return
     counts = Counter(names)
@@ -266,7 +266,7 @@ def check_places(places: Iterable[Ready]) -> Iterator[Check]:
     """Yield a check for each kind of place that a checkpoint may be read from or written to."""
     for place in places:
         if place.version is None:
-            detail = "not installed; needed for weights, parity and port of such places"
+            detail = "not installed; weights, parity and port need it for such checkpoints"
             yield Check(place.name, Status.MISSING, detail, place.install)
         elif not place.credentials:
             detail = f"{place.version}, no credentials found: {place.without}"
@@ -288,16 +288,16 @@ def check_place(url: str) -> Check:
     try:
         location = location_of(place)
     except FileNotFoundError:
-        return Check(name, Status.FAIL, "there is no such bucket", "check the name")
+        return Check(name, Status.FAIL, "no such bucket", "check the name")
     except (ConversionError, TemporaryError, OSError):
         location = None
     if location is None:
-        return Check(name, Status.OK, "can be reached; where it lies is not known")
+        return Check(name, Status.OK, "reachable; its region is unknown")
     if not zone:
-        return Check(name, Status.OK, f"can be reached; lies in {location}")
+        return Check(name, Status.OK, f"reachable, in {location}")
     if location.holds(region_of(zone)):
-        return Check(name, Status.OK, f"lies in {location}, as this machine in {zone}")
-    detail = f"lies in {location}, this machine in {zone}: transfer costs, and is slower"
+        return Check(name, Status.OK, f"in {location}, the region of this machine ({zone})")
+    detail = f"in {location}, but this machine is in {zone}: transfers cost money and time"
     return Check(name, Status.WARNING, detail, f"use a bucket in {region_of(zone)}")
 
 
@@ -330,7 +330,7 @@ def _probe(framework: str, code: str, *, has_tpu: bool) -> Check:
         )
     except subprocess.TimeoutExpired:
         detail = f"the runtime did not start within {PROBE_SECONDS} s"
-        remedy = "see that no other process holds the TPU"
+        remedy = "check that no other process holds the TPU"
         return Check(subject, Status.FAIL, detail, remedy, (framework,))
     if ran.returncode != 0:
         lines = ran.stderr.strip().splitlines() or ["no message"]

@@ -341,7 +341,7 @@ def _reduction(op: Any, tensor: torch.Tensor, group: Any) -> tuple[Any, int | No
     """torch's operation, and what its result is to be divided by afterwards."""
     if isinstance(op, str):
         if op not in _OPS:
-            raise ValueError(f"op={op!r} is no reduction; one of {', '.join(_OPS)}")
+            raise ValueError(f"op={op!r} is not a reduction; one of {', '.join(_OPS)}")
         op = _OPS[op]
     if op != dist.ReduceOp.AVG:
         return op, None

@@ -142,7 +142,7 @@ class TestRewrite:
         bad.write_text("x = (\n")
         done = run("rewrite", script, bad)
         assert done.exit_code == 2
-        assert done.stderr == f"migrate: {bad}:1:5: '(' was never closed; mend this line first\n"
+        assert done.stderr == f"migrate: {bad}:1:5: '(' was never closed; fix this line first\n"
         assert sorted(path.name for path in script.parent.iterdir()) == ["bad.py", "train.py"]
 
     @pytest.mark.parametrize(
@@ -254,9 +254,10 @@ class TestWeights:
             tmp_path / name for name in ("run.pt", "net.safetensors", "net.pt")
         )
         torch.save(before, training)
-        seen = run("weights", training, "--dry-run")
+        seen = run("weights", training, "--dry-run", "--json")
         assert seen.exit_code == 0, seen.stderr
-        assert "the bias is as long as the weight's first axis" in seen.stdout
+        evidence = " ".join(row["evidence"] for row in json.loads(seen.stdout)["keys"])
+        assert "the bias is as long as the weight's first axis" in evidence
         assert sorted(path.name for path in tmp_path.iterdir()) == ["run.pt"]
         there = ("weights", training, "-o", pytree, "--optimizer", training)
         done = run(*there, "--save-mapping", tmp_path / "mapping.yaml", "--checksums")
@@ -277,10 +278,10 @@ class TestWeights:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (("--to", "torch", "--key", "model"), "--key is for torch checkpoints"),
-            (("--to", "torch", "--scan"), "--scan is for torch checkpoints"),
+            (("--to", "torch", "--key", "model"), "--key applies to torch checkpoints"),
+            (("--to", "torch", "--scan"), "--scan applies to torch checkpoints"),
             (("--to", "torch", "--format", "msgpack"), "--to torch writes safetensors or pt"),
-            (("--format", "pt"), "--format pt is for --to torch"),
+            (("--format", "pt"), "--format pt needs --to torch"),
             (("--example", "3,a"), "--example takes numbers: --example 1,3,64,48"),
         ],
     )
@@ -348,7 +349,7 @@ class TestProve:
         assert done.exit_code == 2
         lines = done.stderr.splitlines()
         (line,) = [line for line in lines if line.startswith("migrate: ")]
-        assert "broken before rewriting: ValueError: no data here" in line
+        assert "fails before any rewriting: ValueError: no data here" in line
         assert any("Traceback" in line for line in lines)
 
 

@@ -79,8 +79,8 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
         (f"fit net.py:make {INPUTS}", "jax", "tpu"),
         ("assess . --script train.py", "torch", "xla,tpu"),
         (f"port net.py:make {INPUTS} -o ported", "torch", "torch"),
-        (f"parity net.py:make flax_net.py:make {INPUTS}", "side A, torch", "torch"),
-        (f"parity flax_net.py:make net.py:make {INPUTS}", "side A, flax", "jax"),
+        (f"parity net.py:make flax_net.py:make {INPUTS}", "side A: torch", "torch"),
+        (f"parity flax_net.py:make net.py:make {INPUTS}", "side A: flax", "jax"),
         ("weights net.safetensors -o out.safetensors", "torch", "torch"),
         ("weights net.safetensors --model net.py:make -o out.safetensors", "torch", "torch"),
     ],
@@ -104,7 +104,7 @@ def test_nothing_is_installed(folder: Path, words: str, first: str, extras: str)
         (
             "flax",
             f"parity flax_net.py:make flax_net.py:make {INPUTS}",
-            "side A, flax is not installed; pip install '.[jax]'",
+            "side A: flax is not installed; pip install '.[jax]'",
         ),
     ],
 )

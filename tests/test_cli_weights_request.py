@@ -61,17 +61,17 @@ def test_the_optimizer() -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--optimizer-order", "sorted"], "--optimizer-order is for --optimizer"),
-        (["--inputs", "x"], "--inputs is for a --target that is run with --inputs"),
-        (["--target", "t", "--unproven"], "--unproven is for a --target that is run"),
-        (["--target", "t", "--inputs", "x", "--scan"], "leave --scan out"),
+        (["--optimizer-order", "sorted"], "--optimizer-order needs --optimizer"),
+        (["--inputs", "x"], "--inputs needs --target and --inputs"),
+        (["--target", "t", "--unproven"], "--unproven needs --target and --inputs"),
+        (["--target", "t", "--inputs", "x", "--scan"], "--inputs and --scan cannot be combined"),
         (["--target", "t", "--inputs", "x", "--process", "0/2"], "on one host"),
-        (["--values"], "--values compares two checkpoints"),
+        (["--values"], "--values needs the Flax checkpoint"),
         (["--example", "1,a"], "--example takes numbers"),
-        (["--to", "torch", "--drop", "a"], "--drop is for a --target that is run"),
+        (["--to", "torch", "--drop", "a"], "--drop needs --target and --inputs"),
         (["--to", "torch", "--target", "t"], "--to torch --target runs both models"),
-        (["--to", "torch", "--target", "t", "--inputs", "x"], "name the Flax model"),
-        (["--to", "torch", "--resume"], "--resume is for torch checkpoints"),
+        (["--to", "torch", "--target", "t", "--inputs", "x"], "needs the Flax model"),
+        (["--to", "torch", "--resume"], "--resume applies to torch checkpoints"),
     ],
 )
 def test_words_that_do_not_go_together(words: list[str], line: str) -> None:

@@ -43,6 +43,12 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("prove x.py --steps 3 --epochs 2", "prove x.py --steps 3 -- --epochs 2"),
         ("fit x.py --tpu v5e-8 --epochs 2", "fit x.py --tpu v5e-8 -- --epochs 2"),
         ("fit x.py --batch-size 8", "fit x.py -- --batch-size 8"),  # near --batch, in the script
+        ("port --from-script x.py -o out --lr 2", "port --from-script x.py -o out -- --lr 2"),
+        ("port --from-script=x.py -o out --lr 2", "port --from-script=x.py -o out -- --lr 2"),
+        (
+            "port net.py:Net --from-script x.py -o out --batch-size 2",
+            "port net.py:Net --from-script x.py -o out -- --batch-size 2",
+        ),
         ("assess . --script x.py --lr 2", "assess . --script x.py -- --lr 2"),
         ("assess . --script=x.py --batch-size 2", "assess . --script=x.py -- --batch-size 2"),
     ],
@@ -71,7 +77,13 @@ def test_mistyped_options(words: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["rewrite x.py --epochs 2", "check x.py --epochs 2", "fit net.py:Net --epochs 2"]
+    "words",
+    [
+        "rewrite x.py --epochs 2",
+        "check x.py --epochs 2",
+        "fit net.py:Net --epochs 2",
+        "port n.py:N -o x --epochs 2",
+    ],
 )
 def test_commands_that_run_no_script(words: str) -> None:
     assert "No such option '--epochs'" in line_of(words)

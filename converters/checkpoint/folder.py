@@ -115,7 +115,7 @@ def require_alone(path: Place) -> None:
     if path.with_name(other).is_file():
         raise CheckpointDamagedError(
             f"{path} is one of several files with parts of each array ({other} is beside it)",
-            "put them together first, or take the model's checkpoint in Hugging Face's form",
+            "merge them first, or use the checkpoint of the model in Hugging Face form",
         )
 
 

@@ -177,7 +177,7 @@ class MappedFile(ByteFile):
         except OSError as error:
             raise CheckpointDamagedError(
                 f"{self.path} cannot be read ({error.strerror})",
-                "check its permissions, and how many files may be open (`ulimit -n`)",
+                "check its permissions, and how many files can be open (`ulimit -n`)",
             ) from None
         if identity is not None and _identity(os.fstat(descriptor)) != identity:
             os.close(descriptor)

@@ -46,9 +46,9 @@ def require_not_quantized(checkpoint: Checkpoint) -> None:
     found = quantized_by(checkpoint)
     if found:
         raise UnsupportedDtypeError(
-            f"{checkpoint.source} is quantized ({found}), so its weights are no numbers",
-            "convert the checkpoint that it was quantized from, or dequantize it first; where its "
-            "numbers are wanted as they are: `migrate weights --as-stored`",
+            f"{checkpoint.source} is quantized ({found}), so its weights are not plain numbers",
+            "convert the checkpoint that it was quantized from, or dequantize it first; to keep "
+            "the stored numbers, use `migrate weights --as-stored`",
         )
 
 

@@ -365,7 +365,7 @@ def _written(
     for path in sorted(modes.statistics):
         layer = drafter.layer(path)
         if layer is None or not layer.trains:
-            raise GraphError(f"{path} keeps statistics, and is no layer of its own", "report it")
+            raise GraphError(f"{path} keeps statistics, and is not a layer of its own", "report it")
     return graph, drafter, model
 
 

@@ -48,20 +48,21 @@ def parse_process(text: str, coordinator: str | None) -> Process:
     matched = _PROCESS.fullmatch(text)
     if matched is None:
         raise HostsError(
-            f'"{text}" is not a process', "write its number and how many there are: --process 3/16"
+            f'"{text}" is not a process',
+            "write the number of this process and of all processes: --process 3/16",
         )
     index, count = int(matched[1]), int(matched[2])
     if index >= count:
         raise HostsError(
             f"there is no process {index} of {count}",
-            "they are counted from 0: the last of 16 is 15/16",
+            "processes are counted from 0: the last of 16 is 15/16",
         )
     if count == 1:
         return Process(0, 1)
     if coordinator is None:
         raise HostsError(
-            f"--process {text} does not say where process 0 is",
-            "give --coordinator HOST:PORT, the same on all: a free port of its host",
+            f"--process {text} needs the address of process 0",
+            "add --coordinator HOST:PORT, the same on all hosts: a free port of the host of process 0",
         )
     return Process(index, count, *_address(coordinator))
 

@@ -216,7 +216,7 @@ def _stranger(process: Process) -> HostsError:
     return HostsError(
         f"what answers at {process.host}:{process.port} is not process 0 of this program in this version, "
         "or it ended",
-        "see what it says",
+        "check which program listens there",
     )
 
 

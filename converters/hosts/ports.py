@@ -27,8 +27,8 @@ def listen(process: Process) -> socket.socket:
         return socket.create_server(address, family=family, dualstack_ipv6=dual)
     except OSError as error:
         raise HostsError(
-            f"port {process.port} of this host cannot be listened to ({error.strerror or error})",
-            "give another port in --coordinator, the same on all",
+            f"cannot listen on port {process.port} of this host ({error.strerror or error})",
+            "use another port in --coordinator, the same on all hosts",
         ) from None
 
 
@@ -49,7 +49,7 @@ def reach(process: Process, until: float, waiting: Callable[[str], None]) -> Non
             if left <= _AGAIN_SECONDS:
                 raise HostsError(
                     f"process 0 does not answer at {where} ({error.strerror or error})",
-                    "start it there, and see that this port of its host may be reached",
+                    "start it there, and check that the port of its host is reachable",
                 ) from None
             if not reported:
                 reported = True

@@ -129,7 +129,7 @@ def _parsed(text: str) -> Assumption:
         return Assumption(text, _pattern(text, pattern), "", _options(text, rest))
     kind = _KIND.fullmatch(text)
     if kind is None:
-        raise AssumptionError(f"{text!r} is no assumption", _REMEDY)
+        raise AssumptionError(f"{text!r} is not an assumption", _REMEDY)
     name = _OTHER_NAMES.get(kind["kind"], kind["kind"])
     if name not in KINDS:
         raise AssumptionError(
@@ -152,7 +152,7 @@ def _options(text: str, listed: str) -> dict[str, int]:
         option = _OPTION.fullmatch(part)
         if option is None or option["name"] not in OPTIONS or int(option["value"]) < 1:
             raise AssumptionError(
-                f"{text!r}: {part.strip()!r} is no option",
+                f"{text!r}: {part.strip()!r} is not an option",
                 f"options are {', '.join(f'{name}=NUMBER' for name in OPTIONS)}",
             )
         options[option["name"]] = int(option["value"])

@@ -188,7 +188,7 @@ class Times(Layout):
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.factor) or not self.factor:
-            raise ValueError(f"{self.factor} is no factor")
+            raise ValueError(f"{self.factor} is not a factor")
 
     def apply(self, array: Array) -> Array:
         """The products, in the array's dtype."""
@@ -221,7 +221,7 @@ class Plus(Layout):
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.offset):
-            raise ValueError(f"{self.offset} is no number to add")
+            raise ValueError(f"{self.offset} is not a number to add")
 
     def apply(self, array: Array) -> Array:
         """The sums, in the array's dtype."""

@@ -41,7 +41,7 @@ class TargetRule:
         """
         index = match.expand(self.index)
         if not index.isdecimal():
-            raise ValueError(f"the index {index!r} is no number")
+            raise ValueError(f"the index {index!r} is not a number")
         return Target(match.expand(self.path), self.layout, self.part, self.join, int(index))
 
 

@@ -206,7 +206,7 @@ class _Reader:
 def _join(text: str) -> Join:
     join = parse_join(text)
     if isinstance(join, ComputedBefore):
-        raise ValueError("what torch computes needs the module: --model")
+        raise ValueError("values that torch computes need the module: --model")
     return join
 
 

@@ -74,7 +74,7 @@ def scan_plan(plan: Plan, axis: int = 0, blocks: Sequence[str] | None = None) ->
         raise MisfitError(
             f"{plan.checkpoint}: its blocks cannot be stacked",
             left or ("no blocks are repeated",),
-            "name the blocks that are alike, or leave the layers apart",
+            "name the blocks that are the same, or leave the layers separate",
         )
     places = {
         piece.key: (leaf.path, leaf.join, index)

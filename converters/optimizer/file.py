@@ -104,7 +104,7 @@ def read_optimizer_file(path: Path) -> OptimizerFile:
         metadata = opened.metadata() or {}
     if metadata.get("format") != _FORMAT or metadata.get("version") != str(VERSION):
         raise OptimizerError(
-            f"{path} is no optimizer state of this program's version {VERSION}",
+            f"{path} is not an optimizer state of this program's version {VERSION}",
             "convert the optimizer's state again, or save it with save_optimizer",
         )
     try:

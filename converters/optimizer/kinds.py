@@ -60,7 +60,8 @@ def recognise(groups: Sequence[Group], names: set[str], chosen: str | None = Non
         kind = HF_ADAFACTOR
     else:
         raise OptimizerError(
-            f"the optimizer with the options {', '.join(sorted(options - {'params'}))} and the "
+            "the type of the optimizer is unknown; options "
+            f"{', '.join(sorted(options - {'params'}))} and the "
             f"state {', '.join(sorted(names)) or '(none)'} is not known",
             "known are SGD, Adam, AdamW, Adafactor (torch's and transformers') and Lion",
         )
@@ -90,9 +91,9 @@ def _decoupled(group: Group, chosen: str | None) -> bool:
         return chosen == "adamw"
     if group.get("weight_decay"):
         raise OptimizerError(
-            "Adam or AdamW: a state of torch before 2.7 does not say which, and with weight decay "
+            "Adam or AdamW: a state of torch before 2.7 does not show which, and with weight decay "
             "they differ",
-            "say which: --optimizer-kind adam or adamw",
+            "choose one: --optimizer-kind adam or adamw",
         )
     return False
 

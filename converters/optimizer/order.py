@@ -36,7 +36,7 @@ def read_order(text: str) -> str | list[str]:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise OptimizerError(
             f"the order of the optimizer's parameters cannot be read from {text}: {reason}",
-            "pass registration, sorted, or a file with a name a line",
+            "pass registration, sorted, or a file with one name per line",
         ) from None
     names = _names_in(path, content)
     if not names:
@@ -51,11 +51,11 @@ def _names_in(path: Path, content: str) -> list[str]:
     try:
         listed = json.loads(content)
     except ValueError as error:
-        raise OptimizerError(f"{path} is no JSON: {error}", "write a list of names") from None
+        raise OptimizerError(f"{path} is not JSON: {error}", "write a list of names") from None
     names = [name for item in listed for name in (item if isinstance(item, list) else [item])]
     if not all(isinstance(name, str) for name in names):
         raise OptimizerError(
-            f"{path} holds something that is no name",
+            f"{path} holds something that is not a name",
             "write a list of names, or one for each group",
         )
     return names
@@ -354,7 +354,7 @@ def _refusal(
     words = "" if decided else ", registration or sorted"
     example = f"; {example}" if example else ""
     return OptimizerError(
-        f"{optimizer.source}: which parameter each position is, is not known: {reason}{example}",
+        f"{optimizer.source}: the order of the parameters is unknown: {reason}{example}",
         f"{before}give the names in the order in which the script gave them to the optimizer, group by "
         f"group (without frozen ones that it left out): --optimizer-order FILE{words}",
     )

@@ -84,7 +84,7 @@ def _read_orbax(path: Path) -> Pytree:
             break
     else:
         raise CheckpointNotFoundError(
-            f"{path} is no orbax checkpoint (it has no _METADATA)", "name the step's folder"
+            f"{path} is not an orbax checkpoint (it has no _METADATA)", "name the step's folder"
         )
     try:
         with ocp.PyTreeCheckpointer() as checkpointer:

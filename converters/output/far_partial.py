@@ -219,8 +219,8 @@ class FarPartial:
         sending = self._sending.get(file)
         if sending is not None and sending.held:
             raise OutputError(
-                f"{self.output} is one object, whose sums are not known before it is there",
-                "leave --checksums out, or write several (--max-shard-size)",
+                f"{self.output} is one object, whose checksums are unknown before the upload ends",
+                "leave --checksums out, or write several objects (--max-shard-size)",
             )
         data = self._objects.part(self._place(file), offset, offset + into.size)
         into[: len(data)] = np.frombuffer(data, np.uint8)
@@ -260,8 +260,8 @@ class FarPartial:
             wanted = self._theirs.get(file, found)
             if file != self._index and (found is None or found.size != size or found != wanted):
                 raise OutputError(
-                    f"{self._place(file)} is not what was written to it",
-                    "see that nobody else writes there, and run it again",
+                    f"{self._place(file)} differs from the data written to it",
+                    "check that nothing else writes there, and run it again",
                 )
 
     def take_name(self) -> None:
@@ -397,7 +397,7 @@ class Journal:
                     raise OutputError(
                         f"{self._folder} is of another conversion (other options, or the checkpoint "
                         "changed)",
-                        "give what it was begun with, or start anew (--force)",
+                        "use the options that it started with, or start over (--force)",
                     )
                 found |= {file: Claim.of(row) for file, row in rows.items()}
             except (ValueError, TypeError, AttributeError):
@@ -443,7 +443,7 @@ class Journal:
         """
         if self._name("begin") not in self._objects.below(self._folder):
             raise OutputError(
-                f"another conversion has begun to write {self._output} meanwhile",
+                f"another conversion started to write {self._output}",
                 "wait for it, or choose another output",
             )
 
@@ -615,7 +615,7 @@ class _Object:
             or written.size != self._size
             or (written.crc32c and ours and written.crc32c != ours)
         ):
-            raise RemoteError(f"{self._place} is not what was sent to it", _AGAIN)
+            raise RemoteError(f"{self._place} differs from the data sent to it", _AGAIN)
         self.written = written
 
 
@@ -654,4 +654,4 @@ def require_far_output(output: StorePlace, *, folder: bool, overwrite: bool) -> 
     try:
         journal.require_permission()
     except FileNotFoundError:
-        raise OutputError(f"the bucket of {output} does not exist", "make it first") from None
+        raise OutputError(f"the bucket of {output} does not exist", "create it first") from None

@@ -191,7 +191,7 @@ class Partial:
         if moved:
             os.close(lock)
             raise OutputError(
-                f"another conversion is writing {self.output} at this moment",
+                f"another conversion is writing {self.output}",
                 "wait for it, or choose another output",
             )
         return lock
@@ -239,7 +239,7 @@ class Partial:
                 return {}
             raise OutputError(
                 f"{self.path} is of another conversion (other options, or the checkpoint changed)",
-                "give what it was begun with, or start anew (--force)",
+                "use the options that it started with, or start over (--force)",
             )
         found = {}
         for line in lines:

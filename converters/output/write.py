@@ -128,10 +128,11 @@ def write_pytree(
         raise ValueError(f"{form!r} is not one of {get_args(Format)}")
     if shard_bytes is not None and (form != "safetensors" or shard_bytes <= 0):
         raise OutputError(
-            f"{output}: only safetensors come in shards, of a size above 0", "leave the size out"
+            f"{output}: --max-shard-size needs safetensors output and a size above 0",
+            "leave --max-shard-size out",
         )
     if cuts is not None and form != "orbax":
-        raise OutputError(f"{output}: only orbax is cut for a mesh", "choose --format orbax")
+        raise OutputError(f"{output}: only orbax output can be sharded", "choose --format orbax")
     described = {"format": "flax", **(metadata or {})}
     if form == "msgpack":
         layout = msgpack_layout(leaves, positions=described.get("api") == "nnx")

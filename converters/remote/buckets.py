@@ -176,7 +176,7 @@ def filesystem(protocol: str, url: str, place: object) -> Any:
             f"install what fsspec needs for {protocol}://",
         ) from None
     except ValueError:
-        raise RemoteError(f"{place}: nobody knows {protocol}://", "check the URL") from None
+        raise RemoteError(f"{place}: unknown protocol {protocol}://", "check the URL") from None
     options = cls._get_kwargs_from_urls(url)
     return called(place, lambda: cls(use_listings_cache=False, **options))
 

@@ -67,7 +67,7 @@ class HubStore(Store):
             size = total_of(asked(place, url, build_hf_headers(), 0, 1))
         if size is None:
             raise RemoteError(
-                f"{place}: the hub gives no size of it, neither in its listing nor by HEAD",
+                f"{place}: the hub does not report its size",
                 "download it with `hf download`, and name the folder",
             )
         return size
@@ -115,7 +115,7 @@ class HubStore(Store):
             _raise_for(answer, f"{self._repository}", self._commit)
         if answer.status_code != 206 or not starts_at(answer, start):
             raise RemoteError(
-                f"{place}: the hub gives no byte ranges (status {answer.status_code})",
+                f"{place}: the hub does not serve byte ranges (status {answer.status_code})",
                 "download it with `hf download`, and name the folder",
             )
 
@@ -219,7 +219,7 @@ def _info(repository: str, revision: str) -> Any:
         )
     except HFValidationError:
         raise RemoteError(
-            f"{repository} is no name of a repository on the Hugging Face hub",
+            f"{repository} is not a name of a repository on the Hugging Face hub",
             "write org/name, or check the path",
         ) from None
     except Exception as error:

@@ -41,7 +41,7 @@ def near(name: str, folder: Path, *, model: bool = False) -> Path:
     if model and place.is_file():
         raise CheckpointNotFoundError(
             f"{place} is a file, and no model",
-            "name its folder, with a config.json; or a model, and this as its --weights",
+            "name the folder with its config.json, or a model with this file as --weights",
         )
     wanted = [place] if place.is_file() else [place / file for file in _wanted(place.names())]
     if not wanted:

@@ -68,7 +68,8 @@ def asked(
         kind = type(error).__name__
         if kind == "OfflineModeIsEnabled":
             raise RemoteError(
-                f"{place} is not asked for: HF_HUB_OFFLINE is set", "unset it, or name a local file"
+                f"{place} is not downloaded: HF_HUB_OFFLINE is set",
+                "unset it, or name a local file",
             ) from None
         if isinstance(error, OSError | _errors_of(client)):
             raise TemporaryError(kind) from None

@@ -97,10 +97,10 @@ def _refused(place: StorePlace, answer: Any) -> RemoteError:
     status = answer.status_code
     if status in (401, 403):
         return RemoteError(
-            f"{place} may not be read (status {status})", "check the URL, and who may read it"
+            f"{place} may not be read (status {status})", "check the URL and its permissions"
         )
     if status == 200:
         return RemoteError(
-            f"{place}: the server gives no byte ranges", "download the file, and name that"
+            f"{place}: the server does not serve byte ranges", "download the file, and name that"
         )
     return RemoteError(f"{place} cannot be read (status {status})", "check the URL")

@@ -191,7 +191,7 @@ class StorePlace(FarPlace):
         if changed:
             raise RemoteError(
                 f"{StorePlace(self.store, changed[0])} was replaced while it was read",
-                "start again, when nobody writes it",
+                "start again when nothing writes to it",
             )
 
     def __str__(self) -> str:

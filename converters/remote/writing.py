@@ -55,7 +55,7 @@ def destination(name: Place | str) -> Place:
     protocol = name.partition("://")[0].lower()
     if protocol not in WHOLE:
         raise OutputError(
-            f"{protocol}:// cannot be written to: there half an object may look whole",
+            f"{protocol}:// is not supported for output: an interrupted upload could look complete",
             "write to a path, or to gs://, s3:// or az://",
         )
     fs = filesystem(protocol, name, name.partition("?")[0])

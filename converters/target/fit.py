@@ -91,8 +91,8 @@ def fit_plan(
         raise MisfitError(
             f"{plan.checkpoint} does not fit the target",
             problems,
-            "let both models be run, whatever they call their layers (migrate weights --inputs), drop keys "
-            "that the target has no use for (--drop), or write a mapping",
+            "run both models to match the layers (migrate weights --inputs), drop keys that the "
+            "target does not use (--drop), or write a mapping",
         )
     placed = {path: Placed(tuple(ways[path][0]), chosen[path]) for path in target}
     done = arranged(plan, placed, leaves, target, dropped)

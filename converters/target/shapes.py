@@ -185,6 +185,6 @@ def _from_json(path: Path) -> dict[str, TensorInfo]:
         }
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointDamagedError(
-            f"{path} is no list of shapes ({type(error).__name__})",
+            f"{path} is not a list of shapes ({type(error).__name__})",
             'write {"params/dense/kernel": [[3, 4], "float32"], …}',
         ) from None

@@ -220,9 +220,9 @@ class _Search:
         ]
         if problems:
             raise MisfitError(
-                f"{self._torch.source} and {self._flax.source} are not the same weights",
+                f"{self._torch.source} and {self._flax.source} do not hold the same weights",
                 problems,
-                "give checkpoints of the same weights, or drop keys that the other has no use for (--drop)",
+                "pass checkpoints of the same weights, or drop keys that the other does not use (--drop)",
             )
         return Plan(self._torch.source, tuple(rows), tuple(self._leaves.values()))
 

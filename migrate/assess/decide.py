@@ -273,7 +273,7 @@ def _risks(known: Known, plan: Plan, best: There | None) -> Iterator[str]:
     if ran.on_cpu:
         yield f"operations that run on the CPU of the host: {_some(ran.on_cpu)}"
     if ran.parted:
-        yield f"replicas execute other graphs than each other: {_some(ran.parted)}"
+        yield f"replicas run different graphs: {_some(ran.parted)}"
     if ran.unended:
         yield f"nothing ends the steps of {_some(ran.unended)}"
     for problem in code.unread:

@@ -87,17 +87,20 @@ class Plan:
         }
         for name, value in positive.items():
             if value is not None and not 0 < value < float("inf"):
-                raise AssessError(f"{name} {value:g}: is no such number", "give one above zero")
+                raise AssessError(
+                    f"{name} {value:g}: not a valid number", "give a number above zero"
+                )
         if self.engineer_hour is not None and not 0 <= self.engineer_hour < float("inf"):
             raise AssessError(
-                f"--engineer-hour {self.engineer_hour:g}: is no price", "give dollars, as 200"
+                f"--engineer-hour {self.engineer_hour:g}: not a price",
+                "give dollars per hour, such as 200",
             )
         if not 0 < self.share <= 1:
             raise AssessError(
-                f"--share-of-bound {self.share:g}: is no share", "give one above 0, at most 1"
+                f"--share-of-bound {self.share:g}: not a share", "give a number above 0, at most 1"
             )
         if self.gpu_step_seconds is not None and not self.gpu:
-            raise AssessError("--gpu-step-seconds: of which GPU?", "name it with --gpu")
+            raise AssessError("--gpu-step-seconds: the GPU is unknown", "name it with --gpu")
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class Prices:
         if not matches:
             near = difflib.get_close_matches(name.lower(), self.gpu, 4, 0.0)
             raise AssessError(
-                f"--gpu {name}: no price of it is known",
+                f"--gpu {name}: no price is known",
                 f"near: {', '.join(near)}; or give your own with --prices FILE",
             )
         return matches[0]
@@ -122,7 +122,7 @@ def read_prices(file: Path = SHIPPED) -> Prices:
     for name, entry in parts["tpu"].entries():
         if name not in names:
             near = difflib.get_close_matches(name, sorted(names), 4, 0.0)
-            entry.wrong("is no generation of TPUs", f"near: {', '.join(near)}")
+            entry.wrong("is not a generation of TPUs", f"near: {', '.join(near)}")
         tpu[name] = _price(name, entry)
     gpu = {name.lower(): _price(name.lower(), entry) for name, entry in parts["gpu"].entries()}
     return Prices(file, tpu, gpu, _free(parts["free"]) if "free" in parts else None)

@@ -127,7 +127,7 @@ def _told(seen: Observed, ready: Ready, replicas: int, seconds: float) -> Ran:
     later = first[len(first) // 2 :]
 
     def line(at: Line | None) -> str:
-        return ready.original(f"{os.path.abspath(at.file)}:{at.line}") if at else "no line is told"
+        return ready.original(f"{os.path.abspath(at.file)}:{at.line}") if at else "no line known"
 
     return Ran(
         replicas=replicas,
@@ -143,7 +143,7 @@ def _told(seen: Observed, ready: Ready, replicas: int, seconds: float) -> Ran:
         ),
         reads=tuple(line(one.line) for one in seen.reads if one.per_step >= _OFTEN),
         on_cpu=tuple(
-            f"{one.op} ({', '.join(map(line, one.lines)) or 'no line is told'})"
+            f"{one.op} ({', '.join(map(line, one.lines)) or 'no line known'})"
             for one in seen.fallbacks
         ),
         parted=tuple(dict.fromkeys(line(at) for one in seen.divergences for at in one.lines if at)),

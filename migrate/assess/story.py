@@ -20,7 +20,7 @@ from migrate.errors import MigrateError
 from migrate.fit.batch import batch_option
 from migrate.fit.products import Product
 from migrate.fit.story import FitOptions, Script, fit
-from migrate.reading.project.progress import Tell
+from migrate.progress import Progress
 from migrate.rewrite.folder import rewrite_folder
 from migrate.versions import NEEDS
 
@@ -67,7 +67,7 @@ class Assessment:
     decision: Decision
 
 
-def assess(question: Question, tell: Tell) -> Assessment:
+def assess(question: Question, tell: Progress) -> Assessment:
     """Find out what there is to know, and decide.
 
     Raises:
@@ -104,7 +104,7 @@ def assess(question: Question, tell: Tell) -> Assessment:
     return Assessment(question, known, decision)
 
 
-def _fitted(question: Question, ran: Ran, ready: Ready, tell: Tell) -> Fitted:
+def _fitted(question: Question, ran: Ran, ready: Ready, tell: Progress) -> Fitted:
     if ran.failed:
         return Fitted(f"not compiled: the script does not train here ({ran.why})")
     option = question.batch_option
@@ -139,7 +139,7 @@ def _script(project: Path, named: Path) -> Path:
             if not path.resolve().is_relative_to(root):
                 raise AssessError(f"{named}: lies outside of {project}", "name a script in it")
             if path.suffix != ".py":
-                raise AssessError(f"{named}: is no Python script", "give the script that trains")
+                raise AssessError(f"{named}: not a Python script", "give the script that trains")
             return path
     scripts = [str(one.relative_to(project)) for one in sorted(project.glob("**/*.py"))[:2000]]
     near = difflib.get_close_matches(str(named), scripts, 3, 0.3)

@@ -35,7 +35,7 @@ class Entry:
     def entries(self) -> Iterator[tuple[str, Entry]]:
         """The entries of a table, by name; each name once."""
         if not isinstance(self.node, yaml.MappingNode):
-            self.wrong("is no table", "write names with values")
+            self.wrong("is not a table", "write names with values")
         seen = set()
         for key, value in self.node.value:
             name = str(key.value)
@@ -61,7 +61,7 @@ class Entry:
         try:
             number = float(str(value))
         except ValueError:
-            self.wrong(f"is no number ({self._shown()})", "write it as 1.20")
+            self.wrong(f"is not a number ({self._shown()})", "write it as 1.20")
         if not math.isfinite(number) or number < 0:
             self.wrong(f"is {value}", "give a number that is not negative")
         return number
@@ -69,13 +69,13 @@ class Entry:
     def numbers(self, count: int) -> list[float]:
         """So many of them, in a list."""
         if not isinstance(self.node, yaml.SequenceNode) or len(self.node.value) != count:
-            self.wrong(f"is no list of {count} numbers", "write it as [2, 0.5]")
+            self.wrong(f"is not a list of {count} numbers", "write it as [2, 0.5]")
         return [Entry(self.file, self.key, one).number() for one in self.node.value]
 
     def text(self) -> str:
         """A text."""
         if not isinstance(self.node, yaml.ScalarNode) or not self.node.value:
-            self.wrong("is no text", "write one")
+            self.wrong("is not a text", "write one")
         return str(self.node.value)
 
     def _shown(self) -> str:
@@ -96,14 +96,14 @@ def read_table(file: Path, shipped: Path) -> Entry:
     try:
         node = yaml.compose(file.read_text(), Loader=yaml.SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not a text"
         raise AssessError(f"{file}: cannot be read ({reason})", remedy) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f":{mark.line + 1}" if mark else ""
-        raise AssessError(f"{file}{line}: is no YAML ({error.problem})", remedy) from None
+        raise AssessError(f"{file}{line}: not YAML ({error.problem})", remedy) from None
     except yaml.YAMLError:
-        raise AssessError(f"{file}: is no YAML", remedy) from None
+        raise AssessError(f"{file}: not YAML", remedy) from None
     if node is None:
         raise AssessError(f"{file}: is empty", remedy)
     return Entry(file, "", node)

@@ -97,7 +97,7 @@ def find_config(start: Path, known: Sequence[str] = ()) -> Config:
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("migrate")
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-            raise BadConfigError(f"{path}: {error}", "mend the file first") from None
+            raise BadConfigError(f"{path}: {error}", "fix the file first") from None
         if table is not None:
             return _config(table, path, known)
     return Config(root=start)
@@ -105,25 +105,29 @@ def find_config(start: Path, known: Sequence[str] = ()) -> Config:
 
 def _config(table: Any, path: Path, known: Sequence[str]) -> Config:
     if not isinstance(table, dict):
-        raise BadConfigError(f"{path}: tool.migrate is no table", "write [tool.migrate]")
+        raise BadConfigError(f"{path}: tool.migrate is not a table", "write [tool.migrate]")
     if unknown := sorted(table.keys() - set(KEYS)):
         what = f"{path}: [tool.migrate] has no key {unknown[0]!r}"
         raise BadConfigError(what, f"the keys are {', '.join(KEYS)}")
     exclude = table.get("exclude", [])
     if not isinstance(exclude, list) or not all(isinstance(one, str) for one in exclude):
-        raise BadConfigError(f"{path}: exclude is no list of strings", 'write exclude = ["old/*"]')
+        raise BadConfigError(
+            f"{path}: exclude is not a list of strings", 'write exclude = ["old/*"]'
+        )
     given = table.get("severity", {})
     if not isinstance(given, dict):
-        what = f"{path}: severity is no table"
+        what = f"{path}: severity is not a table"
         raise BadConfigError(what, 'write severity = { XLA201 = "info" }')
     fails_on = table.get("fail-on", Severity.ERROR)
     if fails_on not in set(Severity):
-        raise BadConfigError(f"{path}: fail-on is {fails_on!r}", "it is error, warning or info")
+        raise BadConfigError(
+            f"{path}: unknown severity {fails_on!r} in fail-on", "use error, warning or info"
+        )
     severities = {}
     for code, name in given.items():
         if name not in set(Severity):
             what = f"{path}: severity of {code} is {name!r}"
-            raise BadConfigError(what, "it is error, warning or info")
+            raise BadConfigError(what, "use error, warning or info")
         severities[_codes([code], str(path), known)[0]] = Severity(name)
     return Config(
         _codes(table.get("select", []), f"{path}: select", known),
@@ -138,15 +142,17 @@ def _config(table: Any, path: Path, known: Sequence[str]) -> Config:
 def _codes(given: Any, where: str, known: Sequence[str]) -> tuple[str, ...]:
     """Return the codes of a list, "ALL" and comma-separated ones resolved."""
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-        raise BadConfigError(f"{where}: is no list of codes", 'write ["XLA1", "XLA201"]')
+        raise BadConfigError(f"{where}: not a list of codes", 'write ["XLA1", "XLA201"]')
     codes = [code for one in given for code in re.split(r"[\s,]+", one.upper()) if code]
     codes = ["XLA" if code == "ALL" else code for code in codes]
     for code in codes:
         if not CODE.fullmatch(code):
-            raise BadConfigError(f"{where}: {code} is no code", "codes are XLA101, or XLA1 for all")
+            raise BadConfigError(
+                f"{where}: {code} is not a code", "codes are XLA101, or XLA1 for all"
+            )
         if not any(one.startswith(code) for one in known or known_codes()):
             what = f"{where}: there is no hazard {code}"
-            raise BadConfigError(what, "`migrate check --explain list` names them all")
+            raise BadConfigError(what, "`migrate check --explain list` lists all codes")
     return tuple(codes)
 
 

@@ -136,7 +136,7 @@ class Hazard(ABC):
         if "code" not in cls.__dict__:
             return  # a common base of several hazards
         if not re.fullmatch(r"XLA[1-8]\d\d", cls.code):
-            raise TypeError(f"hazard {cls.__name__}: {cls.code} is no code")
+            raise TypeError(f"hazard {cls.__name__}: {cls.code} is not a code")
         page = cls.__doc__ or ""
         if missing := [part for part in ("**Why.**", "**What to do.**") if part not in page]:
             raise TypeError(f"hazard {cls.code}: its docstring does not say {', '.join(missing)}")

@@ -16,7 +16,8 @@ from migrate.check.finding import Finding
 from migrate.check.followed import Followed, Job
 from migrate.check.hazard import Severity
 from migrate.check.prescan import may_hold_hazards
-from migrate.reading.project.progress import Tell, silent
+from migrate.counts import many
+from migrate.progress import Progress, no_progress
 from migrate.syntax.depth import deep
 from migrate.syntax.memory import seldom_collected
 from migrate.syntax.notebook.text import SUFFIX, read_notebook
@@ -51,7 +52,7 @@ class Checked:
         return any(one.severity.reaches(self.fails_on) for one in self.findings)
 
 
-def check_paths(paths: Sequence[Path], config: Config, progress: Tell = silent) -> Checked:
+def check_paths(paths: Sequence[Path], config: Config, progress: Progress = no_progress) -> Checked:
     """Return the hazards of the files `paths` and of the Python files in the folders among them.
 
     Those that a file repeats are one, and those of tests are apart.
@@ -65,7 +66,7 @@ def check_paths(paths: Sequence[Path], config: Config, progress: Tell = silent) 
 @seldom_collected()
 @deep
 def hazards_of(
-    paths: Sequence[Path], config: Config, progress: Tell = silent
+    paths: Sequence[Path], config: Config, progress: Progress = no_progress
 ) -> tuple[int, list[Finding]]:
     """Return the number of files that are looked at, and each hazard of them.
 
@@ -88,11 +89,11 @@ def hazards_of(
         return not is_excluded(path, config)
 
     if len(worth) > FEW:
-        progress(f"reading {len(worth)} files")
+        progress(f"reading {many(len(worth), 'file')}")
     with Followed(worth, named, _processes(worth)) as followed:
         jobs = followed.jobs(wanted)
         others += [path for path in followed.unread(wanted) if path not in others]
-        told = progress if len(worth) > FEW else silent
+        told = progress if len(worth) > FEW else no_progress
         work = partial(_check, config=config, named=frozenset(named))
         found = followed.workers.run(work, jobs, told, "checking")
     read = len(files) + sum(not job.known.whole for job in jobs)

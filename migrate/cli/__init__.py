@@ -15,8 +15,10 @@ import click
 
 from migrate.cli.assess import assess
 from migrate.cli.check import check
+from migrate.cli.completion import completion
 from migrate.cli.doctor import doctor
 from migrate.cli.fit import fit
+from migrate.cli.grouping import SectionedGroup
 from migrate.cli.parity import parity
 from migrate.cli.port import port
 from migrate.cli.prove import prove
@@ -51,7 +53,7 @@ def _fix_hashes() -> None:
 
     A model that goes over a set of names (Gemma 3 of transformers) is recorded in the order of their hashes.
     """
-    if "PYTHONHASHSEED" not in os.environ and any(one in _SAME_BYTES for one in sys.argv[1:2]):
+    if "PYTHONHASHSEED" not in os.environ and any(word in _SAME_BYTES for word in sys.argv[1:2]):
         environment = {**os.environ, "PYTHONHASHSEED": "1"}
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
@@ -60,7 +62,7 @@ def _terminate(*_: object) -> NoReturn:
     raise _Terminated
 
 
-class _Commands(click.Group):
+class _Commands(SectionedGroup):
     """A group that ends as the shell and this program's users expect: one line, and a code that says why."""
 
     def main(self, *args: Any, **options: Any) -> NoReturn:
@@ -98,6 +100,12 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
 
 @click.group(
     cls=_Commands,
+    tasks={
+        "Move a script": ["rewrite", "check", "run", "prove"],
+        "Move a model": ["weights", "port", "parity"],
+        "Plan": ["fit", "assess"],
+        "Environment": ["doctor", "completion"],
+    },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Example: migrate rewrite train.py && migrate prove train.py --replicas 2",
 )
@@ -107,7 +115,7 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
     is_eager=True,
     expose_value=False,
     callback=_print_version,
-    help="Print the version of this program and of the frameworks.",
+    help="Print the versions of this program and of the frameworks.",
 )
 @click.option("--debug", is_flag=True, help="Show a traceback for an error.")
 @click.pass_context
@@ -122,7 +130,7 @@ def _debug(context: click.Context, _: click.Parameter, value: bool) -> None:
         context.find_root().obj = True
 
 
-for command in (rewrite, check, run, prove, weights, port, parity, fit, assess, doctor):
+for command in (rewrite, check, run, prove, weights, port, parity, fit, assess, doctor, completion):
     command.params.append(
         click.Option(
             ["--debug"],

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from migrate.cli.options import as_json
-from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working_at_files
+from migrate.cli.grouping import SectionedCommand
+from migrate.cli.options import as_html, as_json
+from migrate.cli.progress import working
+from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 from shims.activate import MOST_REPLICAS
 
 if TYPE_CHECKING:
@@ -19,77 +21,129 @@ _A_PATH = click.Path(path_type=Path)
 
 
 @click.command(
+    cls=SectionedCommand,
+    sections={
+        "Common options": ["--script", "--tpu", "--gpu", "--gpu-step-seconds", "--html"],
+        "Training today": ["--gpus", "--steps", "--runs"],
+        "Assumptions": [
+            "--share-of-bound",
+            "--host-step-seconds",
+            "--batch",
+            "--batch-option",
+            "--engineer-hour",
+            "--prices",
+            "--hours",
+        ],
+        "Measurement on this machine": ["--replicas", "--torchrun", "--run-timeout", "--timeout"],
+    },
     epilog="Example: migrate assess . --script train.py --gpu h100 --gpu-step-seconds 0.41 --steps 100000",
-    short_help="Is moving it to a TPU worth it? The decision on one page.",
+    short_help="Decide whether a move to TPUs is worth it, on one page.",
 )
 @click.argument("project", type=_A_PATH)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-@click.option("--script", required=True, type=_A_PATH, help="The one that trains, in PROJECT.")
 @click.option(
-    "--tpu", default="v5e-8,v6e-8", show_default=True, help="Slices, with commas; or all."
+    "--script", required=True, type=_A_PATH, metavar="FILE", help="Training script in PROJECT."
 )
-@click.option("--gpu", default="", metavar="NAME", help="What it is trained on today: h100.")
-@click.option("--gpus", default=1, show_default=True, type=int, help="How many of them.")
-@click.option("--gpu-step-seconds", type=float, help="That a step takes on all of them together.")
-@click.option("--steps", type=int, help="Of a run today.")
-@click.option("--runs", type=int, help="That are planned.")
-@click.option("--engineer-hour", type=float, help="Dollars for an hour of an engineer.")
+@click.option(
+    "--tpu",
+    default="v5e-8,v6e-8",
+    show_default=True,
+    metavar="SLICES",
+    help="TPU slices to consider, separated by commas; or all.",
+)
+@click.option("--gpu", default="", metavar="NAME", help="GPU that trains the model today: h100.")
+@click.option(
+    "--gpus", default=1, show_default=True, type=int, metavar="N", help="Number of GPUs today."
+)
+@click.option(
+    "--gpu-step-seconds",
+    type=float,
+    metavar="SECONDS",
+    help="Seconds per training step today, all GPUs together.",
+)
+@click.option("--steps", type=int, metavar="N", help="Optimizer steps in one training run.")
+@click.option("--runs", type=int, metavar="N", help="Number of planned training runs.")
+@click.option(
+    "--engineer-hour", type=float, metavar="DOLLARS", help="Cost of one hour of an engineer."
+)
 @click.option(
     "--share-of-bound",
     default=0.4,
     show_default=True,
-    help="Of the least time of a step: what real runs are assumed to reach.",
+    metavar="SHARE",
+    help="Assumed fraction of the step's lower bound that real runs reach.",
 )
 @click.option(
     "--host-step-seconds",
     type=float,
-    help="The host's part of a step: input, tracing, start of the program. By default measured here.",
+    metavar="SECONDS",
+    help="Seconds of work on the host per step: input, tracing, launch. Default: measured on this machine.",
 )
 @click.option(
     "--batch",
     type=click.Choice(["grows", "same"]),
     default="grows",
     show_default=True,
-    help="Of all replicas together: grows with their number, or stays the same.",
+    help="Global batch: grows with the number of replicas, or stays the same.",
 )
 @click.option(
     "--batch-option",
     default="",
     metavar="NAME",
-    help="The script's option that is its batch: look for the largest that fits too.",
+    help="Option of the script that sets its batch size; find the largest batch that fits too.",
 )
-@click.option("--torchrun", is_flag=True, help="Give the script torchrun's variables (RANK, …).")
-@click.option("--prices", type=_A_PATH, help="Your own prices, a file as prices.yaml of ours.")
-@click.option("--hours", type=_A_PATH, help="Your own hours of work, a file as hours.yaml of ours.")
 @click.option(
-    "--replicas", default=2, show_default=True, type=click.IntRange(1, MOST_REPLICAS),
-    help="Of the short run.",
-)  # fmt: skip
+    "--torchrun", is_flag=True, help="Set the variables of torchrun (RANK, …) for the script."
+)
+@click.option(
+    "--prices",
+    type=_A_PATH,
+    metavar="FILE",
+    help="YAML file of your prices, in the form of assess/prices.yaml.",
+)
+@click.option(
+    "--hours",
+    type=_A_PATH,
+    metavar="FILE",
+    help="YAML file of hours per kind of manual work, in the form of assess/hours.yaml.",
+)
+@click.option(
+    "--replicas",
+    default=2,
+    show_default=True,
+    type=click.IntRange(1, MOST_REPLICAS),
+    metavar="N",
+    help="Number of replicas in the short run.",
+)
 @click.option(
     "--run-timeout",
     type=click.FloatRange(min=1),
     default=300.0,
     show_default=True,
-    help="Seconds for the short run.",
+    metavar="SECONDS",
+    help="Time limit of the short run.",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=1),
     default=1800.0,
     show_default=True,
-    help="Seconds for each compile.",
+    metavar="SECONDS",
+    help="Time limit of each compilation.",
 )
-@click.option("--html", type=_A_PATH, help="Write it as a page too.")
+@as_html
 @as_json
 def assess(
-    project: Path, args: tuple[str, ...], html: Path | None, json_output: bool, **given: Any
+    project: Path, args: tuple[str, ...], html: Path | None, json_output: bool, **arguments: Any
 ) -> None:
-    """Put together what the tools say of a project, with what runs cost, to a decision on one page.
+    """Combine effort, fit and cost of a move to TPUs into a decision on one page.
 
-    PROJECT is a folder; what follows `--` goes to the script. It is rewritten in a mirror of the folders,
-    run for some steps on simulated replicas, and its step compiled for the slices: what is left by hand,
-    where it fits, what a run costs there at best and by an assumed share of that, what it costs today, after
-    how many runs the port pays. Exit code 1 where it says to stay on the GPU, or cannot say.
+    PROJECT is a folder. Arguments after `--` go to the script. The project is rewritten in a copy, run for
+    some steps on simulated replicas, and its training step is compiled for the slices.
+
+    The page lists the manual work that remains, the slices that the step fits on, the cost of a run there
+    and today, and the number of runs after which the port pays off. The exit code is 1 if the advice is to
+    stay on GPUs, or if there is none.
     """
     with errors():
         from migrate.assess.hours import SHIPPED as OUR_HOURS
@@ -106,45 +160,45 @@ def assess(
             check_page_target(html)
         question = Question(
             project,
-            given["script"],
+            arguments["script"],
             args,
-            tuple(products_named(given["tpu"])),
-            given["replicas"],
-            given["run_timeout"],
-            given["timeout"],
-            _plan(given),
-            read_prices(given["prices"] or OUR_PRICES),
-            read_hours(given["hours"] or OUR_HOURS),
-            given["batch_option"],
-            given["torchrun"],
+            tuple(products_named(arguments["tpu"])),
+            arguments["replicas"],
+            arguments["run_timeout"],
+            arguments["timeout"],
+            _plan(arguments),
+            read_prices(arguments["prices"] or OUR_PRICES),
+            read_hours(arguments["hours"] or OUR_HOURS),
+            arguments["batch_option"],
+            arguments["torchrun"],
         )
-        with working_at_files(quiet=json_output) as progress:
-            found = assessed(question, progress)
+        with working(quiet=json_output) as progress:
+            assessment = assessed(question, progress)
         if html is not None:
             from migrate.report.html.assess import write_assess_page
 
-            write_assess_page(found, html)
+            write_assess_page(assessment, html)
         if json_output:
-            show_json(assess_as_json(found))
+            show_json(assess_as_json(assessment))
         else:
-            show(*assess_summary(found))
-    worth = found.decision.state == "move" or (
-        found.decision.state == "depends" and found.decision.break_even is not None
+            show(*assess_summary(assessment))
+    worth = assessment.decision.state == "move" or (
+        assessment.decision.state == "depends" and assessment.decision.break_even is not None
     )
     sys.exit(FINE if worth else FINDINGS)
 
 
-def _plan(given: dict[str, Any]) -> Plan:
+def _plan(arguments: dict[str, Any]) -> Plan:
     from migrate.assess.money import Plan
 
     return Plan(
-        given["gpu"],
-        given["gpus"],
-        given["gpu_step_seconds"],
-        given["steps"],
-        given["runs"],
-        given["engineer_hour"],
-        given["share_of_bound"],
-        given["batch"],
-        given["host_step_seconds"],
+        arguments["gpu"],
+        arguments["gpus"],
+        arguments["gpu_step_seconds"],
+        arguments["steps"],
+        arguments["runs"],
+        arguments["engineer_hour"],
+        arguments["share_of_bound"],
+        arguments["batch"],
+        arguments["host_step_seconds"],
     )

@@ -8,20 +8,31 @@ from pathlib import Path
 import click
 
 from migrate.cli.options import as_json, configuration, fail_on
-from migrate.cli.show import FINDINGS, FINE, errors, working_at_files
+from migrate.cli.progress import working
+from migrate.cli.show import FINDINGS, FINE, errors
 
 
 @click.command(
     epilog="Example: migrate check train.py lib/ --select XLA1,XLA3",
-    short_help="Report what would fail, hang or be slow on a TPU.",
+    short_help="Report code that fails, hangs or is slow on a TPU.",
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--select", multiple=True, metavar="CODES", help="Only these: XLA201, or XLA2.")
-@click.option("--ignore", multiple=True, metavar="CODES", help="All but these.")
 @click.option(
-    "--format", "form", default="text", type=click.Choice(["text", "json", "sarif", "github"])
+    "--select",
+    multiple=True,
+    metavar="CODES",
+    help="Report only these codes, separated by commas. XLA2 selects all codes that start with XLA2.",
 )
-@click.option("--explain", metavar="CODE", help="Print the page of a code; `list` lists them.")
+@click.option("--ignore", multiple=True, metavar="CODES", help="Report all codes except these.")
+@click.option(
+    "--format",
+    "form",
+    default="text",
+    show_default=True,
+    type=click.Choice(["text", "json", "sarif", "github"]),
+    help="Format of the report.",
+)
+@click.option("--explain", metavar="CODE", help="Print the page of a code; list prints all codes.")
 @fail_on
 @as_json
 def check(
@@ -33,11 +44,13 @@ def check(
     fail_on: str | None,
     json_output: bool,
 ) -> None:
-    """Report what fails, hangs or is slow on a TPU, as a linter does. Nothing is changed.
+    """Report code that fails, hangs or is slow on a TPU. Change nothing.
 
-    What `migrate rewrite` mends is marked [*], or [*unsafe] where the page of its rule names a condition;
-    what is not marked is what it leaves. `[tool.migrate]` in pyproject.toml has select, ignore, exclude,
-    severity and fail-on; `# migrate: ignore[CODE]` silences a line. Exit code 1 if there is an error.
+    Findings that `migrate rewrite` fixes are marked [*]. The mark [*unsafe] means that the page of the rule
+    names a condition. Findings without a mark are left to you.
+
+    `[tool.migrate]` in pyproject.toml sets select, ignore, exclude, severity and fail-on. The comment
+    `# migrate: ignore[CODE]` silences a line. The exit code is 1 if there is an error.
     """
     if not paths and not explain:
         raise click.UsageError("give the path of a script or a folder")
@@ -51,7 +64,7 @@ def check(
             return
         config = configuration(paths[0], select, ignore, fail_on)
         form = "json" if json_output else form
-        with working_at_files(quiet=form != "text") as progress:
+        with working(quiet=form != "text") as progress:
             checked = check_and_mend(paths, config, progress)
         for line in check_lines(checked, form):
             click.echo(line)

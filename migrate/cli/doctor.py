@@ -6,33 +6,36 @@ import sys
 
 import click
 
-from migrate.cli.options import as_json
-from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
+from migrate.cli.options import as_json, complete_path
+from migrate.cli.progress import working
+from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 
 
 @click.command(
     epilog="Example: migrate doctor --devices",
-    short_help="Check versions, devices, environment.",
+    short_help="List versions and devices, and which commands are ready.",
 )
-@click.argument("places", nargs=-1)
+@click.argument("places", metavar="[URL]...", nargs=-1, shell_complete=complete_path)
 @click.option(
     "--devices",
     is_flag=True,
-    help="Run the same programs on every local chip, repeated, and compare their results bit for bit.",
+    help="Run the same programs on every local chip, and compare the results bit for bit.",
 )
 @click.option(
     "--repeats",
     type=click.IntRange(2, 1000),
     default=5,
     show_default=True,
-    help="Of each program, with --devices: a chip may fail now and then only.",
+    metavar="N",
+    help="Repeats of each program with --devices; some faults are rare.",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=1),
     default=300,
     show_default=True,
-    help="Seconds for --devices.",
+    metavar="SECONDS",
+    help="Time limit of --devices.",
 )
 @click.option("--plant", default="", hidden=True)
 @as_json
@@ -44,12 +47,12 @@ def doctor(
     plant: str,
     json_output: bool,
 ) -> None:
-    """Check this environment: versions, devices, wrong environment variables, which commands are ready.
+    """Check versions, devices and environment variables, and list which commands are ready.
 
-    PLACES are checkpoints or folders, gs://bucket/run, org/name: can they be reached from here, and does a
-    bucket lie in the region of this machine?
+    URL is a checkpoint or folder, such as gs://bucket/run or org/name. The check says whether this machine
+    can reach it, and whether a bucket lies in the region of this machine.
 
-    Exit code 1 if something would go wrong; each line says what to do.
+    The exit code is 1 if something would fail. Each line says what to do.
     """
     from migrate.doctor import diagnose
     from migrate.report.text.doctor import (
@@ -69,8 +72,8 @@ def doctor(
             report = examine(options, progress=progress)
     chips_sound = report is None or report.sound
     if json_output:
-        found = diagnosis_as_json(diagnosis) | {"fit": diagnosis.fit and chips_sound}
-        show_json(found if report is None else found | {"devices": devices_as_json(report)})
+        values = diagnosis_as_json(diagnosis) | {"fit": diagnosis.fit and chips_sound}
+        show_json(values if report is None else values | {"devices": devices_as_json(report)})
     else:
         show(*diagnosis_summary(diagnosis))
         if report is not None:

@@ -44,7 +44,7 @@ class Nearby:
         from converters.remote.names import without_secrets
         from converters.remote.near import near
 
-        self._progress(f"copying {without_secrets(name)}")
+        self._progress(f"downloading {without_secrets(name)}")
         return near(name, self._folder, model=model)
 
 

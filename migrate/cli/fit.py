@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from migrate.cli.options import as_json
+from migrate.cli.grouping import SectionedCommand
+from migrate.cli.options import as_html, as_json, complete_path
+from migrate.cli.progress import working
 from migrate.cli.rewritten import rewritten_for_the_run
-from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
+from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 
 if TYPE_CHECKING:
     from migrate.fit.story import FitOptions, Script
@@ -20,56 +22,111 @@ _A_PATH = click.Path(path_type=Path)
 
 
 @click.command(
+    cls=SectionedCommand,
+    sections={
+        "Common options": ["--tpu", "--inputs", "--train", "--batch", "--html"],
+        "Program": ["--loss", "--dtype", "--batch-option", "--torchrun"],
+        "Sharding of a Flax model": ["--mesh", "--spec"],
+        "Comparisons": ["--try", "--baseline", "--max-hbm"],
+        "Compiler": ["--quick", "--timeout"],
+    },
     epilog="Example: migrate fit net.py:Net --inputs 'x=float32[32,3,224,224]' --train adamw --tpu v5e-8",
-    short_help="Will it compile and fit on that TPU slice? No TPU needed.",
+    short_help="Compile for a TPU slice without a TPU: does it fit?",
 )
-@click.argument("target")
+@click.argument("target", shell_complete=complete_path)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option(
-    "--tpu", default="v5e-8", show_default=True, help="Slices, with commas: v5e-8,v6e-8; or all."
+    "--tpu",
+    default="v5e-8",
+    show_default=True,
+    metavar="SLICES",
+    help="TPU slices to compile for, separated by commas: v5e-8,v6e-8; or all.",
 )
 @click.option(
-    "--inputs", multiple=True, metavar="SPEC", help="What one replica takes: x=float32[8,3,32,32]."
+    "--inputs",
+    multiple=True,
+    metavar="SPEC",
+    help="Inputs of one replica: x=float32[8,3,32,32].",
 )
 @click.option(
     "--train",
     metavar="OPTIMIZER",
-    help="A step of training: sgd, momentum, adam, adamw; of Flax optax.NAME, file.py:function too.",
+    help="Compile a training step with sgd, momentum, adam or adamw. Flax models also take optax.NAME and "
+    "file.py:function.",
 )
 @click.option(
-    "--loss", default="auto", show_default=True, help="mse, cross_entropy or file.py:function."
+    "--loss",
+    default="auto",
+    show_default=True,
+    help="Loss of the training step: auto, mse, cross_entropy or file.py:function.",
 )
-@click.option("--mesh", metavar="AXES", help="How a Flax model lies: data=4,model=2; else data=N.")
-@click.option("--spec", type=_A_PATH, help="Which axis of which weight goes along which mesh axis.")
-@click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), help="Of weights and inputs.")
-@click.option("--batch", type=click.Choice(["auto"]), help="Look for the largest batch that fits.")
 @click.option(
-    "--batch-option", metavar="NAME", help="Which option of a script that is: --batch-size."
+    "--mesh",
+    metavar="AXES",
+    help="Device mesh of a Flax model: data=4,model=2. Default: all devices along data.",
 )
-@click.option("--torchrun", is_flag=True, help="Give the script torchrun's variables (RANK, …).")
 @click.option(
-    "--try", "remedies", metavar="NAMES", help="Compile with changes too: bf16,remat,shard,batch."
+    "--spec",
+    type=_A_PATH,
+    metavar="FILE",
+    help="YAML file of rules that place the axes of weights on the mesh.",
 )
-@click.option("--baseline", type=_A_PATH, help="A --json of an earlier run: say what changed.")
-@click.option("--max-hbm", metavar="SHARE", help="More of the HBM than this is a finding: 90%.")
-@click.option("--quick", is_flag=True, help="Half the compiler's time, other figures.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["bfloat16", "float32"]),
+    help="Type of weights and inputs.",
+)
+@click.option("--batch", type=click.Choice(["auto"]), help="Find the largest batch that fits.")
+@click.option(
+    "--batch-option",
+    metavar="NAME",
+    help="Option of the script that sets its batch size, such as --batch-size.",
+)
+@click.option(
+    "--torchrun", is_flag=True, help="Set the variables of torchrun (RANK, …) for the script."
+)
+@click.option(
+    "--try",
+    "remedies",
+    metavar="NAMES",
+    help="Compile with these changes too, separated by commas: bf16,remat,shard,batch.",
+)
+@click.option(
+    "--baseline",
+    type=_A_PATH,
+    metavar="FILE",
+    help="JSON report of an earlier run (--json); print what changed since.",
+)
+@click.option(
+    "--max-hbm",
+    metavar="SHARE",
+    help="Largest share of the HBM that is acceptable, such as 90%. Exit with 1 above it.",
+)
+@click.option(
+    "--quick", is_flag=True, help="Compile with less optimization: half the time, other figures."
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=1800.0,
-    help="Seconds for each compile.",
+    show_default=True,
+    metavar="SECONDS",
+    help="Time limit of each compilation.",
 )
-@click.option("--html", type=_A_PATH, help="Write the report as a page too.")
+@as_html
 @as_json
 def fit(
-    target: str, args: tuple[str, ...], html: Path | None, json_output: bool, **given: Any
+    target: str, args: tuple[str, ...], html: Path | None, json_output: bool, **arguments: Any
 ) -> None:
-    """Compile a program for TPU slices with the real TPU compiler, on a machine without a TPU.
+    """Compile a program for TPU slices with the real TPU compiler. No TPU is needed.
 
-    TARGET is a training script (what follows `--` goes to it; CUDA code is rewritten first), a torch module
-    or a Flax model with --inputs, the folder of a port (port:folder), or a file with StableHLO. Says whether
-    it compiles and fits, what fills the memory, what is exchanged, the least time a step can take, and what
-    is wasted, by the lines of your code. Exit code 1 if it does not fit on a slice that was asked for.
+    TARGET is a training script, a torch module or a Flax model with --inputs, the folder of a port
+    (port:folder), or a file with StableHLO. Arguments after `--` go to the script. CUDA code is rewritten
+    first.
+
+    The report says whether the program compiles and fits, what fills the memory, what devices exchange,
+    the shortest possible time of a step, and which lines of your code waste time or memory. The exit code
+    is 1 if the program does not fit on one of the slices.
     """
     with errors(), contextlib.ExitStack() as stack:
         from migrate.fit.baseline import compared, read_baseline, share_of
@@ -79,57 +136,55 @@ def fit(
 
         if html is not None:
             check_page_target(html)
-        options = _options(given, args)
-        before = read_baseline(given["baseline"]) if given["baseline"] else None
-        most = share_of(given["max_hbm"]) if given["max_hbm"] else None
+        options = _options(arguments, args)
+        before = read_baseline(arguments["baseline"]) if arguments["baseline"] else None
+        most = share_of(arguments["max_hbm"]) if arguments["max_hbm"] else None
         script = _script(target, stack)
         with working(quiet=json_output) as progress:
-            found = fitted(target, options, progress, script)
-        said = fit_as_json(found)
+            report = fitted(target, options, progress, script)
+        said = fit_as_json(report)
         changes, passed = compared(before, said, most)
         if html is not None:
             from migrate.report.html.fit import write_fit_page
 
-            write_fit_page(found, html)
+            write_fit_page(report, html)
         if json_output:
             show_json(said | {"changes": changes, "limits_passed": passed})
         else:
-            show(*fit_summary(found))
+            show(*fit_summary(report))
             show(*changes, *passed)
-    sys.exit(FINE if found.fine and not passed else FINDINGS)
+    sys.exit(FINE if report.fine and not passed else FINDINGS)
 
 
-def _options(given: dict[str, Any], args: tuple[str, ...]) -> FitOptions:
+def _options(arguments: dict[str, Any], args: tuple[str, ...]) -> FitOptions:
     from converters.output.sharding import parse_mesh
     from migrate.fit.lowered.step import REMEDIES
     from migrate.fit.products import products_named
     from migrate.fit.story import FitOptions
 
-    remedies = tuple(filter(None, (given["remedies"] or "").split(",")))
+    remedies = tuple(filter(None, (arguments["remedies"] or "").split(",")))
     if wrong := [name for name in remedies if name not in REMEDIES]:
         raise click.UsageError(f"--try {wrong[0]}: one of {', '.join(REMEDIES)}")
-    slices = products_named(given["tpu"])
-    if given["batch_option"] and given["batch"] != "auto" and "batch" not in remedies:
-        raise click.UsageError(
-            "--batch-option names what --batch auto or --try batch changes: give both"
-        )
-    if given["spec"] and not given["mesh"]:
-        raise click.UsageError("--spec cuts along the axes of a mesh: name them with --mesh")
+    slices = products_named(arguments["tpu"])
+    if arguments["batch_option"] and arguments["batch"] != "auto" and "batch" not in remedies:
+        raise click.UsageError("--batch-option needs --batch auto or --try batch")
+    if arguments["spec"] and not arguments["mesh"]:
+        raise click.UsageError("--spec needs a mesh: add --mesh data=4,model=2")
     return FitOptions(
         tuple(slices),
-        tuple(given["inputs"]),
-        given["train"] or "",
-        given["loss"],
-        tuple(parse_mesh(given["mesh"]).items()) if given["mesh"] else (),
-        str(given["spec"] or ""),
-        given["dtype"] or "",
+        tuple(arguments["inputs"]),
+        arguments["train"] or "",
+        arguments["loss"],
+        tuple(parse_mesh(arguments["mesh"]).items()) if arguments["mesh"] else (),
+        str(arguments["spec"] or ""),
+        arguments["dtype"] or "",
         args,
         remedies,
-        given["batch"] == "auto",
-        given["batch_option"] or "",
-        given["torchrun"],
-        given["quick"],
-        given["timeout"],
+        arguments["batch"] == "auto",
+        arguments["batch_option"] or "",
+        arguments["torchrun"],
+        arguments["quick"],
+        arguments["timeout"],
     )
 
 

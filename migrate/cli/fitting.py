@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from migrate.cli.progress import working
 from migrate.cli.results import Reporter
-from migrate.cli.show import working
 from migrate.cli.weights_request import BothModels, SameValues
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """What running both models found.
+class FittedModels:
+    """Result of running both models.
 
     Attributes:
         fit: the verdict.
@@ -38,7 +38,7 @@ class Fitted:
 @contextlib.contextmanager
 def fitted(
     torch: str | None, flax: str | None, both: BothModels, reporter: Reporter
-) -> Iterator[Fitted]:
+) -> Iterator[FittedModels]:
     """Run both models, and yield what that found; the mapping file is deleted afterwards.
 
     Args:
@@ -49,7 +49,7 @@ def fitted(
     """
     if torch is None or flax is None:
         raise click.UsageError(
-            "--inputs runs both models: name the torch one too, --model pkg.module:factory"
+            "--inputs runs both models: add the torch module, --model pkg.module:factory"
         )
     from migrate.parity.run.fitted import Models, fit_models
 
@@ -60,7 +60,7 @@ def fitted(
         )
         with working(quiet=reporter.quiet) as progress:
             fit = fit_models(models, mapping, progress)
-        yield Fitted(fit, mapping, fit.proven or both.unproven)
+        yield FittedModels(fit, mapping, fit.proven or both.unproven)
 
 
 @contextlib.contextmanager
@@ -78,15 +78,15 @@ def by_values(checkpoint: Meant, same: SameValues, reporter: Reporter) -> Iterat
     from converters.target.values import fit_values
 
     torch = open_checkpoint(checkpoint.place, same.key, as_stored=same.as_stored)
-    found = fit_values(torch, open_arrays(same.target), same.drop)
-    for line in found.alike:
-        reporter.report(f"not told apart by values, taken in their order: {line}")
-    if found.alike and not same.unproven:
+    matches = fit_values(torch, open_arrays(same.target), same.drop)
+    for line in matches.alike:
+        reporter.report(f"equal values, matched in their order: {line}")
+    if matches.alike and not same.unproven:
         raise click.UsageError(
-            f"{len(found.alike)} groups of arrays are not told apart by their values (first: "
-            f"{found.alike[0]}): another checkpoint could be converted wrongly; --unproven takes their order"
+            f"{len(matches.alike)} groups of arrays have equal values (first: "
+            f"{matches.alike[0]}): the match is not certain; --unproven accepts their order"
         )
     with tempfile.TemporaryDirectory(prefix="migrate-values-") as folder:
         mapping = Path(folder) / "values.yaml"
-        save_mapping(found.plan, mapping)
+        save_mapping(matches.plan, mapping)
         yield mapping

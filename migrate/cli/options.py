@@ -13,6 +13,8 @@ from migrate.rewrite.options import DEFAULT, STYLES, TARGETS
 from shims.activate import MOST_REPLICAS
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from migrate.check.config import Config
 
 Command = Callable[..., None]
@@ -26,10 +28,17 @@ def takes_a_script(command: Command) -> Command:
         click.option(
             "--timeout",
             type=click.FloatRange(min=1),
-            help="Seconds for each run. Default: until it makes no step and prints nothing for an hour.",
+            metavar="SECONDS",
+            help="Time limit of each run. Default: end a run that makes no step and prints nothing for an "
+            "hour.",
         ),
         click.option(
-            "--replicas", default=2, show_default=True, type=replicas, help="Ranks of a run."
+            "--replicas",
+            default=2,
+            show_default=True,
+            type=replicas,
+            metavar="N",
+            help="Number of ranks in a run.",
         ),
         click.argument("args", nargs=-1, type=click.UNPROCESSED),
         click.argument("script", type=a_path),
@@ -38,14 +47,29 @@ def takes_a_script(command: Command) -> Command:
     return command
 
 
-as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON for machines.")
+as_html = click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the report as an HTML page too.",
+)
+as_json = click.option("--json", "json_output", is_flag=True, help="Print JSON instead of text.")
 
 
 fail_on = click.option(
     "--fail-on",
     type=click.Choice(["error", "warning", "info"]),
-    help="Exit code 1 from this severity on. Default: fail-on of [tool.migrate], or error.",
+    help="Lowest severity that sets exit code 1. Default: fail-on of [tool.migrate], or error.",
 )
+
+
+def complete_path(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Let the shell complete a path where an argument may also name something else."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
 
 
 def takes_the_form(command: Command) -> Command:
@@ -54,21 +78,21 @@ def takes_the_form(command: Command) -> Command:
         click.option(
             "--defer-reads",
             is_flag=True,
-            help="Read logged values from the device once for each print, not once for each step.",
+            help="Read logged values from the device once per print, not once per step.",
         ),
         click.option(
             "--style",
             type=click.Choice(STYLES),
             default=DEFAULT.style,
             show_default=True,
-            help="portable: written against shims, one source for CUDA, CPU and TPU.",
+            help="Output code: native calls torch_xla; portable calls shims and runs on CUDA, CPU and TPU.",
         ),
         click.option(
             "--target",
             type=click.Choice(TARGETS),
             default=DEFAULT.target,
             show_default=True,
-            help="What drives the TPU.",
+            help="Runtime that drives the TPU.",
         ),
     ):
         command = decorate(command)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from migrate.cli.elsewhere import nearby
-from migrate.cli.options import Command, as_json
-from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
+from migrate.cli.grouping import EachSideOption, SectionedCommand
+from migrate.cli.options import Command, as_html, as_json, complete_path
+from migrate.cli.progress import working
+from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 
 if TYPE_CHECKING:
     from migrate.parity.ground.options import Options, SideOptions
@@ -24,96 +26,193 @@ _OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 
 
 def _of_each_side(command: Command) -> Command:
-    """Add the options that each side has: --NAME for both, --NAME-a and --NAME-b for one."""
-    both: list[tuple[str, dict[str, Any]]] = [
-        ("precision", {"type": click.Choice(_PRECISIONS), "help": "Passes of float32 matmuls."}),
-        ("dtype", {"type": click.Choice(_DTYPES), "help": "Of weights and inputs."}),
-        ("device", {"type": click.Choice(["cpu", "cuda"]), "help": "Where torch runs."}),
-        ("compile", {"is_flag": True, "default": None, "help": "With torch.compile."}),
-        (
-            "excess-precision",
-            {"type": click.Choice(["on", "off"]), "help": "xla_allow_excess_precision."},
-        ),
-    ]
-    single: list[tuple[str, dict[str, Any]]] = [
-        ("weights", {"help": "A checkpoint or pytree; else the other side's."}),
-        ("python", {"metavar": "PYTHON", "help": "The interpreter that runs this side."}),
-        (
-            "channels-last",
-            {"metavar": "NAMES", "help": "Inputs, outputs (output.0) that lie so; '' for none."},
-        ),
-    ]
-    for name, how in reversed(both):
-        for end, whose in (("-b", "side B"), ("-a", "side A"), ("", "both sides")):
-            command = click.option(f"--{name}{end}", **how | {"help": f"{how['help']} ({whose})"})(
-                command
-            )
-    for name, how in reversed(single):
-        for end, whose in (("-b", "side B"), ("-a", "side A")):
-            command = click.option(f"--{name}{end}", **how | {"help": f"{how['help']} ({whose})"})(
-                command
-            )
+    """Add the options of a side: --NAME for both, --NAME-a and --NAME-b for one.
+
+    The help has one row for all forms of an option.
+    """
+    both: dict[str, dict[str, Any]] = {
+        "precision": {
+            "type": click.Choice(_PRECISIONS),
+            "help": "Precision of float32 matrix products.",
+        },
+        "dtype": {"type": click.Choice(_DTYPES), "help": "Type of weights and inputs."},
+        "device": {"type": click.Choice(["cpu", "cuda"]), "help": "Device that runs torch."},
+        "compile": {"is_flag": True, "default": None, "help": "Compile with torch.compile."},
+        "excess-precision": {
+            "type": click.Choice(["on", "off"]),
+            "help": "Value of xla_allow_excess_precision.",
+        },
+    }
+    single: dict[str, dict[str, Any]] = {
+        "weights": {
+            "metavar": "FILE",
+            "help": "Checkpoint or pytree. Default: the weights of the other side.",
+        },
+        "python": {"metavar": "PYTHON", "help": "Python interpreter. Default: this one."},
+        "channels-last": {
+            "metavar": "NAMES",
+            "help": "Inputs and outputs (output.0) with channels last; '' means none.",
+        },
+    }
+    for name, settings in both.items():
+        first = click.option(f"--{name}", cls=EachSideOption, row=f"--{name}[-a|-b]", **settings)
+        command = first(command)
+        for side in ("a", "b"):
+            command = click.option(f"--{name}-{side}", hidden=True, **settings)(command)
+    for name, settings in single.items():
+        row = f"--{name}-a, --{name}-b"
+        command = click.option(f"--{name}-a", cls=EachSideOption, row=row, **settings)(command)
+        command = click.option(f"--{name}-b", hidden=True, **settings)(command)
     return command
 
 
 @click.command(
+    cls=SectionedCommand,
+    sections={
+        "Common options": ["--inputs", "--mapping", "--gradients", "--train", "--html"],
+        "Inputs": ["--count", "--seed"],
+        "Each side (-a or -b sets one side only, such as --dtype-a)": [
+            "--weights-a",
+            "--dtype",
+            "--precision",
+            "--excess-precision",
+            "--device",
+            "--compile",
+            "--channels-last-a",
+            "--python-a",
+        ],
+        "Matching": ["--drop", "--align", "--outputs", "--skip-output", "--logits"],
+        "Comparison": ["--profile", "--strict", "--no-layers", "--batch", "--tokens"],
+        "Training": ["--optimizer", "--learning-rate", "--loss"],
+        "Run": ["--timeout", "--keep"],
+    },
     epilog="Example: migrate parity net.py:Net flax_net.py:Net --inputs 'x=float32[2,3,32,32]'",
-    short_help="Do two implementations match, and where do they part?",
+    short_help="Compare two implementations layer by layer.",
 )
-@click.argument("a")
-@click.argument("b", required=False)
+@click.argument("a", shell_complete=complete_path)
+@click.argument("b", required=False, shell_complete=complete_path)
 @click.option(
-    "--inputs", multiple=True, metavar="SPEC", help="x=float32[2,3,32,32], a file, a function."
+    "--inputs",
+    multiple=True,
+    metavar="SPEC",
+    help="Inputs of both sides: x=float32[2,3,32,32], a file or a function.",
 )
 @click.option(
-    "--count", type=click.IntRange(1), default=8, show_default=True, help="Inputs to make."
+    "--count",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    metavar="N",
+    help="Number of inputs to generate.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of all that is drawn.")
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Random seed for inputs and weights.",
+)
 @_of_each_side
-@click.option("--mapping", type=_A_PATH, help="A mapping file of migrate weights, for the weights.")
 @click.option(
-    "--drop", multiple=True, metavar="REGEX", help="Keys that the Flax model does not want."
+    "--mapping",
+    type=_A_PATH,
+    metavar="FILE",
+    help="Mapping file of migrate weights; it converts the weights of one side for the other.",
 )
-@click.option("--align", type=_A_PATH, help="A file that says which layers are the same.")
+@click.option("--drop", multiple=True, metavar="REGEX", help="Keys to leave out of the Flax model.")
 @click.option(
-    "--outputs", multiple=True, metavar="PAIR", help="Outputs that are the same: A.0=B.logits."
+    "--align", type=_A_PATH, metavar="FILE", help="File that lists which layers correspond."
 )
-@click.option("--skip-output", multiple=True, metavar="OUTPUT", help="Not compared: B.hidden, A.0.")
-@click.option("--profile", help="The limits: f32-highest, f32-high, tpu-default or bf16.")
-@click.option("--strict", is_flag=True, help="The tighter limits of the profile.")
+@click.option(
+    "--outputs",
+    multiple=True,
+    metavar="PAIR",
+    help="Outputs that correspond: A.0=B.logits.",
+)
+@click.option(
+    "--skip-output",
+    multiple=True,
+    metavar="OUTPUT",
+    help="Output to leave out of the comparison: B.hidden or A.0.",
+)
+@click.option(
+    "--profile",
+    help="Limits to compare with: f32-highest, f32-high, tpu-default or bf16. Default: by the settings of "
+    "both sides.",
+)
+@click.option("--strict", is_flag=True, help="Use the tighter limits of the profile.")
 @click.option("--no-layers", is_flag=True, help="Compare the outputs only.")
 @click.option("--gradients", is_flag=True, help="Compare gradients too.")
 @click.option(
-    "--train", type=click.IntRange(0), default=0, metavar="K", help="Compare K steps of training."
-)
-@click.option("--optimizer", type=click.Choice(_OPTIMIZERS), default="adamw", show_default=True)
-@click.option("--learning-rate", type=float, default=1e-3, show_default=True)
-@click.option(
-    "--loss", default="auto", show_default=True, help="mse, cross_entropy or file.py:function."
-)
-@click.option(
-    "--tokens", type=click.IntRange(0), default=0, metavar="N", help="Decode N tokens greedily."
+    "--train",
+    type=click.IntRange(0),
+    default=0,
+    metavar="K",
+    help="Compare K training steps too.",
 )
 @click.option(
-    "--logits", metavar="OUTPUT", help="The output that holds logits, where it is not so called."
+    "--optimizer",
+    type=click.Choice(_OPTIMIZERS),
+    default="adamw",
+    show_default=True,
+    help="Optimizer of the training steps.",
 )
-@click.option("--batch", is_flag=True, help="Compare each side at batch 1 with itself.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=1), default=600.0, help="Seconds for one request."
+    "--learning-rate",
+    type=float,
+    default=1e-3,
+    show_default=True,
+    metavar="RATE",
+    help="Learning rate of the training steps.",
 )
-@click.option("--keep", type=_A_PATH, help="Keep the dumps of all layers in this new folder.")
-@click.option("--html", type=_A_PATH, help="Write the report as a page too.")
+@click.option(
+    "--loss",
+    default="auto",
+    show_default=True,
+    help="Loss of the training steps: auto, mse, cross_entropy or file.py:function.",
+)
+@click.option(
+    "--tokens",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Decode N tokens greedily on each side, and compare them.",
+)
+@click.option(
+    "--logits", metavar="OUTPUT", help="Output that holds the logits. Default: by its name."
+)
+@click.option(
+    "--batch", is_flag=True, help="Compare each side at batch 1 with itself at the whole batch."
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time limit of one run of a side.",
+)
+@click.option(
+    "--keep",
+    type=_A_PATH,
+    metavar="FOLDER",
+    help="Save the values of all layers in this new folder.",
+)
+@as_html
 @as_json
-def parity(a: str, b: str | None, html: Path | None, json_output: bool, **given: Any) -> None:
-    """Compare two implementations layer by layer, against float64.
+def parity(a: str, b: str | None, html: Path | None, json_output: bool, **arguments: Any) -> None:
+    """Compare two implementations layer by layer, against a float64 reference.
 
-    A and B are a torch module, the same under torch_xla (xla:), a Flax linen or nnx model, a jax function
-    (jax:), a folder of migrate port or a recorded dump; org/name[@revision] of the Hugging Face hub, or the
-    URL of a folder, is the transformers model there. Both get the same inputs and weights. With A alone its
-    dump is recorded into --keep. Exit code 1 if they part: with the first layer that does, and why.
+    A and B are each a torch module, the same under torch_xla (xla:), a Flax linen or nnx model, a jax
+    function (jax:), the folder of a port, or a recorded dump (dump:). org/name[@revision] of the Hugging Face
+    hub, or the URL of a folder, is the transformers model there.
+
+    Both sides get the same inputs and weights. With A alone, its values are recorded to --keep. The exit
+    code is 1 if the sides differ; the report then names the first layer that differs, and the cause.
     """
-    if b is None and given["keep"] is None:
-        raise click.UsageError("name B, or with A alone the folder to record into: --keep FOLDER")
+    if b is None and arguments["keep"] is None:
+        raise click.UsageError("name B to compare with, or add --keep FOLDER to record A")
     with errors():
         from converters.remote.names import without_secrets
         from migrate.parity.compare import compare
@@ -130,47 +229,49 @@ def parity(a: str, b: str | None, html: Path | None, json_output: bool, **given:
             def side(text: str) -> Target:
                 return replace(parse_target(here.target(text)), shown=without_secrets(text))
 
-            weights = {name: here.file(given[name]) for name in given if name.startswith("weights")}
-            options = _options(given | weights)
+            weights = {
+                name: here.file(arguments[name]) for name in arguments if name.startswith("weights")
+            }
+            options = _options(arguments | weights)
             if b is None:
                 kept = record(side(a), options, progress)
                 show(f"{a} was recorded: compare with dump:{kept}")
                 sys.exit(FINE)
-            found = compare(side(a), side(b), options, progress)
+            comparison = compare(side(a), side(b), options, progress)
         if html is not None:
-            write_parity_page(found, html)
+            write_parity_page(comparison, html)
     if json_output:
-        show_json(parity_as_json(found))
+        show_json(parity_as_json(comparison))
     else:
-        show(*parity_summary(found))
-    sys.exit(FINE if found.matches else FINDINGS)
+        show(*parity_summary(comparison))
+    sys.exit(FINE if comparison.matches else FINDINGS)
 
 
-def _options(given: dict[str, Any]) -> Options:
+def _options(arguments: dict[str, Any]) -> Options:
     from migrate.parity.ground.options import Options
 
     same = ("count", "seed", "mapping", "drop", "align", "profile", "strict", "gradients", "train")
     more = ("optimizer", "learning_rate", "loss", "tokens", "logits", "batch", "timeout", "keep")
     return Options(
-        a=_side(given, "a"),
-        b=_side(given, "b"),
-        inputs=tuple(given["inputs"]),
-        outputs=tuple(given["outputs"]),
-        skip_outputs=tuple(given["skip_output"]),
-        layers=not given["no_layers"],
-        **{name: given[name] for name in (*same, *more)},
+        a=_side(arguments, "a"),
+        b=_side(arguments, "b"),
+        inputs=tuple(arguments["inputs"]),
+        outputs=tuple(arguments["outputs"]),
+        skip_outputs=tuple(arguments["skip_output"]),
+        layers=not arguments["no_layers"],
+        **{name: arguments[name] for name in (*same, *more)},
     )
 
 
-def _side(given: dict[str, Any], side: str) -> SideOptions:
+def _side(arguments: dict[str, Any], side: str) -> SideOptions:
     from migrate.parity.ground.options import SideOptions
     from migrate.parity.ground.outputs import output_named
     from migrate.parity.ground.settings import Settings
 
     def of(name: str, default: Any, read: Callable[[Any], Any] = lambda value: value) -> Any:
         for key in (f"{name}_{side}", name):
-            if given.get(key) is not None:
-                return read(given[key])
+            if arguments.get(key) is not None:
+                return read(arguments[key])
         return default
 
     named = of("channels_last", None, lambda text: tuple(filter(None, text.split(","))))
@@ -181,7 +282,7 @@ def _side(given: dict[str, Any], side: str) -> SideOptions:
         excess_precision=of("excess_precision", True, lambda value: value == "on"),
         device=of("device", ""),
         compiled=of("compile", False),
-        seed=given["seed"],
+        seed=arguments["seed"],
     )
     return SideOptions(
         settings,

@@ -10,14 +10,16 @@ from typing import Any
 import click
 
 from migrate.cli.elsewhere import Nearby
-from migrate.cli.options import as_json
-from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
+from migrate.cli.grouping import SectionedCommand
+from migrate.cli.options import as_json, complete_path
+from migrate.cli.progress import working
+from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 
 _A_PATH = click.Path(path_type=Path)
 
 
-class _WithScript(click.Command):
-    """What stands behind `--` are arguments of the script, whether a target is named or not."""
+class _WithScript(SectionedCommand):
+    """A command whose arguments after `--` belong to the script, with or without a target."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
@@ -28,53 +30,93 @@ class _WithScript(click.Command):
 
 @click.command(
     cls=_WithScript,
+    sections={
+        "Common options": ["--inputs", "--output", "--weights", "--name", "--force"],
+        "Model": ["--from-script", "--methods", "--api", "--lowerings", "--allow-stubs"],
+        "Proof": ["--count", "--no-proof", "--timeout"],
+        "Debugging": ["--stages"],
+    },
     epilog="Example: migrate port net.py:Net --inputs 'x=float32[2,3,32,32]' -o ported",
-    short_help="Write a torch module as Flax source, with weights and proof.",
+    short_help="Write a torch module as Flax source, with weights and a proof.",
 )
-@click.argument("target", required=False)
+@click.argument("target", required=False, shell_complete=complete_path)
 @click.option(
-    "--inputs", multiple=True, metavar="SPEC", help="x=float32[2,3,32,32], a file, a function."
+    "--inputs",
+    multiple=True,
+    metavar="SPEC",
+    help="Inputs of the model: x=float32[2,3,32,32], a file or a function.",
 )
 @click.option(
     "--methods",
     metavar="NAME,…",
-    help="Methods to port beside forward. Their inputs: --inputs METHOD:SPEC.",
+    help="Methods to port besides forward. Set their inputs with --inputs METHOD:SPEC.",
 )
 @click.option(
     "--from-script",
     "script",
     type=_A_PATH,
-    help="A training script: its model and what it is given. Its arguments go behind --.",
+    metavar="FILE",
+    help="Training script to take the model and its inputs from. Arguments of the script go after --.",
 )
-@click.option("-o", "--output", type=_A_PATH, required=True, help="The folder of ports.")
-@click.option("--api", type=click.Choice(["linen"]), default="linen", help="Of Flax.")
-@click.option("--name", help="Of the port's folder and package; else as the target is called.")
-@click.option("--weights", help="A torch checkpoint, or the URL of one; else the folder's.")
 @click.option(
-    "--count", type=click.IntRange(1), default=8, show_default=True, help="Inputs to make."
+    "-o", "--output", type=_A_PATH, metavar="FOLDER", required=True, help="Folder of all ports."
 )
-@click.option("--stages", type=_A_PATH, help="Write what each stage of the compiler made here.")
 @click.option(
-    "--lowerings", type=_A_PATH, help="A file that registers lowerings of your own operators."
+    "--api",
+    type=click.Choice(["linen"]),
+    default="linen",
+    show_default=True,
+    help="Flax API of the source.",
 )
-@click.option("--allow-stubs", is_flag=True, help="Write stubs for operators that are missing.")
+@click.option("--name", help="Name of the port's folder and package. Default: the target's name.")
 @click.option(
-    "--force", count=True, help="Write over an earlier port; twice: over edits of yours too."
+    "--weights",
+    metavar="FILE|URL",
+    help="Torch checkpoint to convert. Default: the checkpoint in the folder of the model.",
 )
-@click.option("--no-proof", is_flag=True, help="Do not compare the port with the original.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=1), default=600.0, help="Seconds for one comparison."
+    "--count",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    metavar="N",
+    help="Number of inputs to generate for the proof.",
+)
+@click.option(
+    "--stages", type=_A_PATH, metavar="FOLDER", help="Write the result of each compiler stage here."
+)
+@click.option(
+    "--lowerings",
+    type=_A_PATH,
+    metavar="FILE",
+    help="Python file that registers lowerings of your own operators.",
+)
+@click.option("--allow-stubs", is_flag=True, help="Write stubs for unsupported operators.")
+@click.option(
+    "--force",
+    count=True,
+    help="Overwrite an earlier port. Given twice: overwrite your edits too.",
+)
+@click.option("--no-proof", is_flag=True, help="Skip the comparison with the original.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time limit of one comparison.",
 )
 @as_json
 def port(
-    target: str | None, no_proof: bool, json_output: bool, methods: str | None, **given: Any
+    target: str | None, no_proof: bool, json_output: bool, methods: str | None, **arguments: Any
 ) -> None:
-    """Write the Flax model of a torch module: source, sizes, weights, tests, and the proof.
+    """Write a torch module as a Flax model: source, sizes, weights, tests and a proof.
 
     TARGET is file.py:Class, pkg.mod:factory, a Hugging Face folder, org/name[@revision] of the hub, or the
-    URL of such a folder. OUTPUT/NAME is made whole or not at all. Exit code 1 if port and original part (the
-    first module that does is named) or stubs are left, 2 if the model cannot be ported: all operators that
-    are missing are listed at once.
+    URL of such a folder. The folder OUTPUT/NAME is written completely or not at all.
+
+    The exit code is 1 if port and original differ, or if stubs remain; the report names the first module
+    that differs. It is 2 if the model cannot be ported; all unsupported operators are then listed.
     """
     with errors():
         from converters.remote.names import without_secrets
@@ -85,15 +127,15 @@ def port(
         named = [without_secrets(target)] if target is not None else []
         wanted = tuple(filter(None, (methods or "").replace(" ", "").split(",")))
         more = [f"--methods={','.join(wanted)}"] if wanted else []
-        command = shlex.join(["migrate", "port", *named, *more, *_said(given)])
+        command = shlex.join(["migrate", "port", *named, *more, *_said(arguments)])
         with working(quiet=json_output) as progress:
             # The port's own test goes back to the original: its copy stays.
-            here = Nearby(given["output"] / "originals", progress)
+            here = Nearby(arguments["output"] / "originals", progress)
             original = None if target is None else here.target(target)
             options = PortOptions(
                 proof=not no_proof,
                 methods=wanted,
-                **(given | {"weights": here.file(given["weights"])}),
+                **(arguments | {"weights": here.file(arguments["weights"])}),
             )
             try:
                 done = port_model(original, options, command, progress)
@@ -105,14 +147,15 @@ def port(
         sys.exit(FINE if done.matches else FINDINGS)
 
 
-def _said(given: dict[str, Any]) -> list[str]:
+def _said(arguments: dict[str, Any]) -> list[str]:
     """The options that decide what is written, as they were said."""
     from converters.remote.names import without_secrets
 
-    words = [word for spec in given["inputs"] for word in ("--inputs", spec)]
+    words = [word for spec in arguments["inputs"] for word in ("--inputs", spec)]
     for name in ("name", "weights", "lowerings"):
-        if given[name] is not None:
-            words += [f"--{name}", without_secrets(str(given[name]))]
-    words += ["--allow-stubs"] if given["allow_stubs"] else []
-    words += ["--from-script", str(given["script"])] if given["script"] is not None else []
-    return [*words, "-o", str(given["output"]), *(["--", *given["args"]] if given["args"] else [])]
+        if arguments[name] is not None:
+            words += [f"--{name}", without_secrets(str(arguments[name]))]
+    words += ["--allow-stubs"] if arguments["allow_stubs"] else []
+    words += ["--from-script", str(arguments["script"])] if arguments["script"] is not None else []
+    words += ["-o", str(arguments["output"])]
+    return [*words, "--", *arguments["args"]] if arguments["args"] else words

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from migrate.cli import recording
-from migrate.cli.options import as_json, takes_a_script
+from migrate.cli.grouping import SectionedCommand
+from migrate.cli.options import as_html, as_json, takes_a_script
+from migrate.cli.progress import working
 from migrate.cli.rewritten import copied_for_the_run, rewritten_for_the_run
-from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
+from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 from migrate.prove.settings import AMPS, Amp, Settings
 
 if TYPE_CHECKING:
@@ -25,6 +27,13 @@ STARTS = ("environment", "option", "spawn", "alone")
 
 
 @click.command(
+    cls=SectionedCommand,
+    sections={
+        "Common options": ["--replicas", "--steps", "--rewritten", "--amp", "--html"],
+        "Runs": ["--timeout", "--deterministic", "--start"],
+        "Resuming from a checkpoint": ["--from-checkpoint", "--resume-args"],
+        "Original on another machine": ["--record", "--against"],
+    },
     epilog="Example: migrate prove train.py --replicas 2 -- --epochs 1",
     short_help="Prove that the rewritten script trains the same.",
 )
@@ -32,21 +41,21 @@ STARTS = ("environment", "option", "spawn", "alone")
 @click.option(
     "--rewritten",
     type=click.Path(path_type=Path),
-    help="The rewritten script, or a rewritten copy of its project, where you have edited it; by default the "
-    "script and what it imports are rewritten on the fly.",
+    help="Rewritten script or project to test, such as one that you have edited. Default: rewrite the "
+    "script and its imports on the fly.",
 )
 @click.option(
     "--deterministic/--no-deterministic",
     default=True,
     show_default=True,
-    help="Switch every dropout off, and give both sides the same numbers where a script draws on its device.",
+    help="Turn dropout off, and give both sides the same random numbers on the device.",
 )
 @click.option(
     "--amp",
     type=click.Choice(AMPS),
     default="bf16",
     show_default=True,
-    help="Autocast on both sides: bfloat16 where the script says float16, as it is, or off.",
+    help="Autocast on both sides: bf16 replaces float16, keep leaves the script's type, off disables it.",
 )
 @click.option(
     "--steps",
@@ -57,29 +66,32 @@ STARTS = ("environment", "option", "spawn", "alone")
 @click.option(
     "--from-checkpoint",
     type=click.Path(path_type=Path),
-    help="Prove that this file, which the script writes and starts from, continues on the other side.",
+    metavar="FILE",
+    help="Prove that training resumes on the other side too from this checkpoint, which the script writes.",
 )
 @click.option(
     "--resume-args",
     metavar="TEXT",
-    help="Arguments of the script for the runs that start from the checkpoint only.",
+    help="Additional arguments of the script for the runs that start from the checkpoint.",
 )
 @click.option(
     "--start",
     type=click.Choice(STARTS),
-    help="How the original starts its ranks, where it can in several ways.",
+    help="Launch method of the original, if it supports several.",
 )
 @click.option(
     "--record",
     type=click.Path(path_type=Path),
-    help="Run the original only, on the GPUs that are here, and write what it did to this file.",
+    metavar="FILE",
+    help="Run only the original, on the GPUs of this machine, and record its steps in this file.",
 )
 @click.option(
     "--against",
     type=click.Path(path_type=Path),
-    help="Compare the rewrite with what --record has written, on this machine or on another one.",
+    metavar="FILE",
+    help="Compare the rewrite with a file of --record, from this machine or another one.",
 )
-@click.option("--html", type=click.Path(path_type=Path), help="Write the proof as a page too.")
+@as_html
 @as_json
 def prove(
     script: Path,
@@ -100,16 +112,15 @@ def prove(
 ) -> None:
     """Run the original and its rewrite, and compare losses and weights step by step.
 
-    The original runs unedited on the CPU (N ranks over gloo), the rewrite on N XLA replicas. The loss
-    of every step of every rank and the final weights are compared; exit code 1 if they differ, with the
-    first place where they part and what differs there.
+    The original runs unedited on the CPU, with N ranks over gloo; the rewrite runs on N XLA replicas. The
+    proof compares the loss of every step on every rank, and the final weights. The exit code is 1 if they
+    differ; the report then names the first difference and its cause.
 
-    Where the script trains on GPUs today, --record FILE there and --against FILE here hold the rewrite
-    against what it does on them.
+    If the script trains on GPUs today, use --record FILE on that machine and --against FILE here.
     """
     recording.require_one_way(record, against, from_checkpoint, rewritten, html)
     if resume_args is not None and from_checkpoint is None:
-        raise click.UsageError("--resume-args is for --from-checkpoint")
+        raise click.UsageError("--resume-args needs --from-checkpoint")
     with errors(), contextlib.ExitStack() as stack:
         from converters.installing import require_installed
         from migrate.prove.proof import prove as prove_scripts

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from migrate.cli.show import FINE, show, show_json, working
+from migrate.cli.progress import working
+from migrate.cli.show import FINE, show, show_json
+from migrate.progress import Progress
 from migrate.prove.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,14 +36,15 @@ def require_one_way(
     """
     if record is not None and against is not None:
         raise click.UsageError(
-            "--record is for the machine with the GPUs, --against for another run"
+            "--record and --against cannot be combined: record on the machine with the GPUs, "
+            "compare in another run"
         )
-    for name, given in (("--record", record), ("--against", against)):
-        if given is not None and from_checkpoint is not None:
-            raise click.UsageError(f"{name} does not go with --from-checkpoint")
+    for name, value in (("--record", record), ("--against", against)):
+        if value is not None and from_checkpoint is not None:
+            raise click.UsageError(f"{name} and --from-checkpoint cannot be combined")
     if record is not None and (rewritten is not None or html is not None):
         other = "--rewritten" if rewritten is not None else "--html"
-        raise click.UsageError(f"--record runs the original only: {other} is for --against")
+        raise click.UsageError(f"--record runs only the original: use {other} with --against")
 
 
 def record(
@@ -52,7 +54,7 @@ def record(
     from migrate.prove.reference import words
     from migrate.prove.reference.record import record as record_reference
 
-    asked = _asked()
+    asked = _given_options()
     with working(quiet=json_output) as progress:
         reference, steps = record_reference(
             script, args, path, replicas=asked.get("replicas"), settings=settings, progress=progress
@@ -93,7 +95,7 @@ def require_reference(path: Path, script: Path, args: tuple[str, ...]) -> None:
     from migrate.prove.reference.against import read_for
 
     with tempfile.TemporaryDirectory(prefix="migrate-prove-") as folder:
-        read_for(path, Path(folder), script, args, _asked())
+        read_for(path, Path(folder), script, args, _given_options())
 
 
 def prove_against(
@@ -102,18 +104,18 @@ def prove_against(
     rewritten: Path,
     args: tuple[str, ...],
     timeout: float | None,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> Proof:
     """The proof of the rewrite against the record."""
     from migrate.prove.reference import against
 
     return against.prove_against(
-        path, script, rewritten, args, asked=_asked(), timeout=timeout, progress=progress
+        path, script, rewritten, args, asked=_given_options(), timeout=timeout, progress=progress
     )
 
 
-def _asked() -> dict[str, Any]:
-    """What the command line itself says of the options that a record settles."""
+def _given_options() -> dict[str, Any]:
+    """Return the options of the command line that a record also sets."""
     context = click.get_current_context()
     return {
         name: context.params[name]

@@ -1,4 +1,4 @@
-"""What a command returns, and how it reports its progress."""
+"""Results of commands, and receivers of their progress."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Reporter:
-    """How a command that runs reports its progress.
+    """Receivers of the progress of a command.
 
     Attributes:
         moved: takes the bytes done and their total.

@@ -9,15 +9,8 @@ from typing import Any
 import click
 
 from migrate.cli.options import as_json, configuration, fail_on, takes_the_form
-from migrate.cli.show import (
-    FINDINGS,
-    FINE,
-    errors,
-    show,
-    show_diff,
-    show_json,
-    working_at_files,
-)
+from migrate.cli.progress import working
+from migrate.cli.show import FINDINGS, FINE, errors, show, show_diff, show_json
 from migrate.rewrite.options import Options
 
 
@@ -29,12 +22,15 @@ from migrate.rewrite.options import Options
     "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Write to this file or folder."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write the result to this file or folder.",
 )
-@click.option("--diff", is_flag=True, help="Print the change, write nothing.")
-@click.option("--in-place", is_flag=True, help="Overwrite the script itself.")
-@click.option("--check", is_flag=True, help="Write nothing; exit code 1 if something would change.")
-@click.option("--force", is_flag=True, help="Overwrite an existing rewritten file or folder.")
+@click.option("--diff", is_flag=True, help="Print the changes as a patch; write nothing.")
+@click.option("--in-place", is_flag=True, help="Overwrite the script.")
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a file would change.")
+@click.option("--force", is_flag=True, help="Overwrite existing output.")
 @takes_the_form
 @fail_on
 @as_json
@@ -49,16 +45,18 @@ def rewrite(
     json_output: bool,
     **form: Any,
 ) -> None:
-    """Rewrite DDP scripts and notebooks, or a folder of them, into torch_xla launch/step form.
+    """Rewrite DDP scripts and notebooks into torch_xla launch and step form.
 
-    Writes SCRIPT_xla.py (or .ipynb) beside each untouched one; of a folder, rewritten files and copies
-    of the others to the folder -o. What no rule handles is listed with file and line; exit code 1 where
-    that is an error. `[tool.migrate]` and `# migrate: ignore[CODE]` hold as in `migrate check`.
+    PATH is a script, a notebook or a folder. The result of train.py is train_xla.py beside it; train.py
+    itself stays as it is. The result of a folder goes to the folder -o, with copies of all other files.
+
+    Code that no rule can rewrite is listed with file and line. The exit code is 1 if such code is an error.
+    The settings in `[tool.migrate]` and the comments `# migrate: ignore[CODE]` apply as in `migrate check`.
     """
     if output is not None and (in_place or len(paths) > 1):
-        raise click.UsageError("-o names one file or folder: give one path, and not --in-place")
+        raise click.UsageError("-o takes one PATH, and cannot be combined with --in-place")
     if sum((diff, in_place, check)) > 1:
-        raise click.UsageError("--diff, --in-place and --check exclude one another")
+        raise click.UsageError("--diff, --in-place and --check cannot be combined")
     with errors():
         options = Options(**form, config=configuration(paths[0], fail_on=fail_on))
     writes = not (diff or check)
@@ -95,7 +93,7 @@ def _rewrite_folder(
     from migrate.report.text.folder import folder_as_json, folder_summary
     from migrate.rewrite.write import rewrite_into
 
-    with working_at_files(quiet=json) as progress:
+    with working(quiet=json) as progress:
         done = rewrite_into(folder, to, options=options, force=force, progress=progress)
     if json:
         show_json(folder_as_json(done, to))

@@ -42,7 +42,7 @@ def copied_for_the_run(folder: Path, script: Path, stack: contextlib.ExitStack) 
 
 
 def rewritten_names(script: Path, rewritten: Path) -> dict[Path, str]:
-    """What to call the rewritten files, whose own names say nothing to the user."""
+    """Return names for the rewritten files that the user knows."""
     from shims._started import stand_in
 
     here = Path.cwd()

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import click
 
-from migrate.cli.options import as_json, takes_a_script
+from migrate.cli.options import as_html, as_json, takes_a_script
+from migrate.cli.progress import in_lines, working
 from migrate.cli.rewritten import rewritten_for_the_run, rewritten_names
-from migrate.cli.show import FINDINGS, FINE, errors, show, show_json, working
-
-# Of the lines that say how far the script has come, among what it prints itself.
-_SECONDS_BETWEEN = 30.0
+from migrate.cli.show import FINDINGS, FINE, errors, show, show_json
 
 
 @click.command(
@@ -23,16 +21,18 @@ _SECONDS_BETWEEN = 30.0
 )
 @takes_a_script
 @click.option(
-    "--rewrite", is_flag=True, help="Rewrite the script and what it imports first, for this run."
+    "--rewrite",
+    is_flag=True,
+    help="Rewrite the script and the files that it imports first, for this run only.",
 )
 @click.option("--torchrun", is_flag=True, help="Start the replicas with torchrun.")
 @click.option(
     "--report/--no-report",
     default=True,
     show_default=True,
-    help="Watch what XLA compiles and executes, and why. It costs time at each step.",
+    help="Record what XLA compiles and executes, and why. Adds time to each step.",
 )
-@click.option("--html", type=click.Path(path_type=Path), help="Write the report as a page too.")
+@as_html
 @as_json
 def run(
     script: Path,
@@ -45,21 +45,25 @@ def run(
     html: Path | None,
     json_output: bool,
 ) -> None:
-    """Run a torch_xla script on a TPU where there is one, else on N replicas simulated on the CPU.
+    """Run a torch_xla script on a TPU, or on N replicas simulated on the CPU.
 
-    Each replica is a process with real torch_xla on XLA:CPU; collectives run over gloo. What follows
-    `--` goes to the script. Then: how long steps took, what was compiled and why again, which lines
-    waited for a value, which ops ran on the CPU. With --rewrite, a script that fails is run on the CPU as it
-    was, to say whether the error is its own. Exit code 1 if the script fails, if its replicas execute other
-    graphs than each other, if nothing ends its training steps, if an optimizer trains nothing, if fewer
-    replicas run than were asked for, or if nothing was executed on XLA at all. Replicas that wait for each
-    other for ever are exit code 2. With --json, what the script prints goes to stderr.
+    Each simulated replica is a process with real torch_xla on XLA:CPU; collectives run over gloo. Arguments
+    after `--` go to the script. With --json, the output of the script goes to stderr.
+
+    The report lists step times, compilations with their causes, lines that waited for a value, and
+    operators that ran on the CPU. If a script fails under --rewrite, the original runs on the CPU, which
+    shows whether the error is its own.
+
+    The exit code is 1 if the script fails, if replicas run different graphs, if no step boundary ends the
+    training steps, if an optimizer trains nothing, if too few replicas start, or if XLA runs nothing.
+    It is 2 if replicas wait for each other forever.
     """
     if html is not None and not report:
-        raise click.UsageError("--html writes the report: not with --no-report")
+        raise click.UsageError("--html and --no-report cannot be combined")
     with errors(), contextlib.ExitStack() as stack:
         from converters.installing import require_installed
         from migrate.observe.report import observed
+        from migrate.progress import no_progress
         from migrate.prove.failure import whose
         from migrate.prove.progress import ObservedSteps, steps_told
         from migrate.prove.run import require_script, run_script
@@ -73,12 +77,14 @@ def run(
         require_script(script)
         require_installed(*NEEDS["run"])
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="migrate-run-")))
+        doing = f"running {script}"
         started = rewritten_for_the_run(script, stack) if rewrite else script
-        with steps_told(
-            lambda made: click.echo(f"… {made} so far", err=True),
-            ObservedSteps(folder),
-            seconds=_SECONDS_BETWEEN,
+        # The script prints to the same terminal: lines, no bar.
+        with (
+            contextlib.nullcontext(no_progress) if json_output else in_lines() as progress,
+            steps_told(lambda done: progress(doing, done, 0, "step"), ObservedSteps(folder)),
         ):
+            progress(doing)
             result = run_script(
                 started,
                 args,
@@ -94,7 +100,9 @@ def run(
         said = ""
         if rewrite and result.returncode:
             with working(quiet=json_output) as progress:
-                progress("it failed: running the original on the CPU, to see whether it does too")
+                progress(
+                    f"{script} failed: running the original on the CPU to find out whether it fails too"
+                )
                 said = whose(script, args, replicas, result.seconds)
         if html is not None and seen is not None:
             write_run_page(seen, script, html)
@@ -117,11 +125,11 @@ def run(
     elif seen is not None and not seen.steps and not rewrite:
         advice = "if it is a CUDA script, --rewrite rewrites it for the run"
         click.echo(f"migrate: {script} used no XLA device; {advice}", err=True)
-    found = seen and (not seen.steps or seen.divergences or seen.unended or seen.untrained)
+    has_findings = seen and (not seen.steps or seen.divergences or seen.unended or seen.untrained)
     few = result.returncode == 0 and _too_few(
         script, max(result.ranks, seen.ranks if seen else 0, 1), replicas, torchrun
     )
-    sys.exit(FINDINGS if result.returncode or found or few else FINE)
+    sys.exit(FINDINGS if result.returncode or has_findings or few else FINE)
 
 
 def _too_few(script: Path, ran: int, replicas: int, torchrun: bool) -> bool:

@@ -31,14 +31,14 @@ def to_flax(request: ToFlax, reporter: Reporter) -> CommandResult:
         checkpoint = _understood(request)
         _require_free(request, checkpoint)
         torch, flax = _module(conversion.plan.model, checkpoint.place), conversion.plan.target
-        with fitted(torch, flax, request.both_models, reporter) as found:
-            fit = {"fit": fitting.fit_as_json(found.fit)}
-            if not found.written:
-                return CommandResult(FINDINGS, fitting.not_written(found.fit), fit)
-            result = _converted(_by_mapping(request, found.mapping), reporter)
+        with fitted(torch, flax, request.both_models, reporter) as models:
+            fit = {"fit": fitting.fit_as_json(models.fit)}
+            if not models.written:
+                return CommandResult(FINDINGS, fitting.not_written(models.fit), fit)
+            result = _converted(_by_mapping(request, models.mapping), reporter)
             return CommandResult(
                 result.code,
-                (*result.summary, *fitting.fit_summary(found.fit)),
+                (*result.summary, *fitting.fit_summary(models.fit)),
                 {**result.values, **fit},
             )
     if request.same_values is not None:
@@ -58,8 +58,8 @@ def _by_mapping(request: ToFlax, mapping: Path) -> ToFlax:
 def _understood(request: ToFlax) -> Meant:
     from converters.remote.names import chosen, meant
 
-    found = meant(request.checkpoint)
-    return found if request.file is None else chosen(found, request.file)
+    checkpoint = meant(request.checkpoint)
+    return checkpoint if request.file is None else chosen(checkpoint, request.file)
 
 
 def _require_free(request: ToFlax, checkpoint: Meant) -> None:
@@ -99,14 +99,14 @@ def _converted(request: ToFlax, reporter: Reporter) -> CommandResult:
     if state is not None and isinstance(state.order, str):
         state = replace(state, order=read_order(state.order))
     if request.dry_run:
-        made = planned(_understood(request), conversion.plan)
+        planning = planned(_understood(request), conversion.plan)
         if file is not None:
-            save_mapping(made.plan, file, made.api, conversion.overwrite)
-        code = FINDINGS if made.plan.refused else FINE
+            save_mapping(planning.plan, file, planning.api, conversion.overwrite)
+        code = FINDINGS if planning.plan.refused else FINE
         return CommandResult(
             code,
-            views.plan_summary(made.plan, made.notes),
-            views.plan_as_json(made.plan, made.notes, made.checkpoint.options),
+            views.plan_summary(planning.plan, planning.notes),
+            views.plan_as_json(planning.plan, planning.notes, planning.checkpoint.options),
         )
     output = conversion.output
     process = _process(None if output is None else str(output), request.hosts)
@@ -125,15 +125,15 @@ def _converted(request: ToFlax, reporter: Reporter) -> CommandResult:
 
 
 def _process(output: str | None, hosts: ManyHosts) -> Process:
-    """Which of several processes this is; what is written to a path is never shared without being asked."""
+    """Return the number of this process. Output to a local path is shared only on request."""
     from converters.hosts import Process, detected, parse_process
     from converters.remote.names import is_url
 
     if hosts.process is not None:
         return parse_process(hosts.process, hosts.coordinator)
-    found = detected() if hosts.coordinator or (output is not None and is_url(output)) else None
+    here = detected() if hosts.coordinator or (output is not None and is_url(output)) else None
     if hosts.coordinator is None:
-        return found or Process(0, 1)
-    if found is None:
-        raise click.UsageError("--coordinator is for many hosts: give --process 3/16 too")
-    return parse_process(f"{found.index}/{found.count}", hosts.coordinator)
+        return here or Process(0, 1)
+    if here is None:
+        raise click.UsageError("--coordinator needs the number of this process: add --process 3/16")
+    return parse_process(f"{here.index}/{here.count}", hosts.coordinator)

@@ -1,4 +1,4 @@
-"""What `migrate weights` was asked for: its command line as one of two requests."""
+"""The command line of `migrate weights` as one of two requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BothModels:
-    """How the target and the torch model are run, to find which weight belongs where (--inputs).
+    """Settings of the runs of both models that match their weights (--inputs).
 
     Attributes:
         inputs: what both are run on.
@@ -157,7 +157,7 @@ _OF_A_RUN = ("target_apply", "target_python", "target_channels_last")
 _NOT_BESIDE = ("mapping", "assume", "scan", "target_inputs")
 
 
-def weights_request(given: Mapping[str, Any]) -> ToFlax | ToTorch:
+def weights_request(arguments: Mapping[str, Any]) -> ToFlax | ToTorch:
     """Return what a command line asks for.
 
     Args:
@@ -166,150 +166,158 @@ def weights_request(given: Mapping[str, Any]) -> ToFlax | ToTorch:
     Raises:
         click.UsageError: some do not go together.
     """
-    return _to_torch(given) if given["to"] == "torch" else _to_flax(given)
+    return _to_torch(arguments) if arguments["to"] == "torch" else _to_flax(arguments)
 
 
-def _to_flax(given: Mapping[str, Any]) -> ToFlax:
+def _to_flax(arguments: Mapping[str, Any]) -> ToFlax:
     from converters.request import ConversionRequest, PlanOptions
 
-    if given["file_format"] == "pt":
-        raise click.UsageError("--format pt is for --to torch")
+    if arguments["file_format"] == "pt":
+        raise click.UsageError("--format pt needs --to torch")
     both, same = None, None
-    if given["target"] is not None and given["inputs"]:
-        if given["process"] is not None:
+    if arguments["target"] is not None and arguments["inputs"]:
+        if arguments["process"] is not None:
             raise click.UsageError(
-                "--target with --inputs runs both models on one host: --save-mapping there, --mapping on all"
+                "--target with --inputs runs on one host: use --save-mapping there, then --mapping "
+                "on all hosts"
             )
-        both = _both_models(given)
-    elif given["values"]:
-        same = _same_values(given)
+        both = _both_models(arguments)
+    elif arguments["values"]:
+        same = _same_values(arguments)
     else:
         needless = ("unproven", *_OF_A_RUN)
-        _require_target(given, *(needless if given["target"] else ("inputs", *needless)))
-    size = given["max_shard_size"]
+        _require_target(arguments, *(needless if arguments["target"] else ("inputs", *needless)))
+    size = arguments["max_shard_size"]
     conversion = ConversionRequest(
-        given["checkpoint"],
-        given["output"],
-        given["file_format"],
-        overwrite=given["force"],
-        resume=given["resume"],
+        arguments["checkpoint"],
+        arguments["output"],
+        arguments["file_format"],
+        overwrite=arguments["force"],
+        resume=arguments["resume"],
         shard_bytes=None if size is None else int(size * 1e9),
-        mesh=given["mesh"],
-        spec=given["spec"],
-        fail_on_nonfinite=given["fail_on_nonfinite"],
-        digests=given["checksums"],
-        optimizer=_optimizer(given),
-        ahead_bytes=int(given["read_ahead"] * 1e6),
+        mesh=arguments["mesh"],
+        spec=arguments["spec"],
+        fail_on_nonfinite=arguments["fail_on_nonfinite"],
+        digests=arguments["checksums"],
+        optimizer=_optimizer(arguments),
+        ahead_bytes=int(arguments["read_ahead"] * 1e6),
         plan=PlanOptions(
-            model=given["model"],
-            example=_shapes(given["example"]),
-            assume=given["assume"],
-            mapping=given["mapping"],
-            key=given["key"],
-            as_stored=given["as_stored"],
-            trust_remote_code=given["trust_remote_code"],
-            to=given["to"],
-            dtype=given["dtype"],
-            scan=given["scan"],
-            target=given["target"],
-            target_inputs=given["target_inputs"],
-            drop=given["drop"],
+            model=arguments["model"],
+            example=_shapes(arguments["example"]),
+            assume=arguments["assume"],
+            mapping=arguments["mapping"],
+            key=arguments["key"],
+            as_stored=arguments["as_stored"],
+            trust_remote_code=arguments["trust_remote_code"],
+            to=arguments["to"],
+            dtype=arguments["dtype"],
+            scan=arguments["scan"],
+            target=arguments["target"],
+            target_inputs=arguments["target_inputs"],
+            drop=arguments["drop"],
         ),
     )
     return ToFlax(
-        given["checkpoint"],
-        given["file"],
+        arguments["checkpoint"],
+        arguments["file"],
         conversion,
-        given["dry_run"],
-        given["save_mapping"],
+        arguments["dry_run"],
+        arguments["save_mapping"],
         both,
         same,
-        ManyHosts(given["process"], given["coordinator"], given["wait"]),
+        ManyHosts(arguments["process"], arguments["coordinator"], arguments["wait"]),
     )
 
 
-def _to_torch(given: Mapping[str, Any]) -> ToTorch:
-    if given["file_format"] in ("msgpack", "orbax"):
+def _to_torch(arguments: Mapping[str, Any]) -> ToTorch:
+    if arguments["file_format"] in ("msgpack", "orbax"):
         raise click.UsageError("--to torch writes safetensors or pt")
     for name in _OF_TORCH_CHECKPOINTS:
-        if _is_given(given, name):
-            raise click.UsageError(f"{_option(name)} is for torch checkpoints, not for --to torch")
+        if _is_given(arguments, name):
+            raise click.UsageError(
+                f"{_option(name)} applies to torch checkpoints and cannot be "
+                "combined with --to torch"
+            )
     both = None
-    if given["target"] is None:
-        _require_target(given, "inputs", "unproven", "drop")
-    elif not given["inputs"]:
-        raise click.UsageError("--to torch --target runs both models: give --inputs")
-    elif given["model"] is None:
-        raise click.UsageError("--to torch --target: name the Flax model, --model pkg.module:Model")
+    if arguments["target"] is None:
+        _require_target(arguments, "inputs", "unproven", "drop")
+    elif not arguments["inputs"]:
+        raise click.UsageError("--to torch --target runs both models: add --inputs")
+    elif arguments["model"] is None:
+        raise click.UsageError(
+            "--to torch --target needs the Flax model: add --model pkg.module:Model"
+        )
     else:
-        both = _both_models(given)
+        both = _both_models(arguments)
     return ToTorch(
-        given["checkpoint"],
-        given["output"],
-        given["file_format"],
-        given["dry_run"],
-        given["force"],
-        given["model"],
-        _shapes(given["example"]),
-        given["mapping"],
-        given["target"],
+        arguments["checkpoint"],
+        arguments["output"],
+        arguments["file_format"],
+        arguments["dry_run"],
+        arguments["force"],
+        arguments["model"],
+        _shapes(arguments["example"]),
+        arguments["mapping"],
+        arguments["target"],
         both,
-        given["optimizer"],
+        arguments["optimizer"],
     )
 
 
-def _both_models(given: Mapping[str, Any]) -> BothModels:
+def _both_models(arguments: Mapping[str, Any]) -> BothModels:
     for name in _NOT_BESIDE:
-        if _is_given(given, name):
+        if _is_given(arguments, name):
             raise click.UsageError(
-                f"--inputs says it all by running both models: leave {_option(name)} out"
+                f"--inputs and {_option(name)} cannot be combined: running both models decides the mapping"
             )
-    last = given["target_channels_last"]
+    last = arguments["target_channels_last"]
     return BothModels(
-        given["inputs"],
-        given["drop"],
-        given["unproven"],
-        given["target_apply"],
-        given["target_python"] or sys.executable,
+        arguments["inputs"],
+        arguments["drop"],
+        arguments["unproven"],
+        arguments["target_apply"],
+        arguments["target_python"] or sys.executable,
         None if last is None else tuple(filter(None, last.split(","))),
     )
 
 
-def _same_values(given: Mapping[str, Any]) -> SameValues:
-    if given["target"] is None:
-        raise click.UsageError("--values compares two checkpoints: give Flax's, --target FILE")
+def _same_values(arguments: Mapping[str, Any]) -> SameValues:
+    if arguments["target"] is None:
+        raise click.UsageError("--values needs the Flax checkpoint: add --target FILE")
     for name in ("model", "inputs", *_OF_A_RUN, *_NOT_BESIDE):
-        if _is_given(given, name):
-            raise click.UsageError(f"--values says it all: leave {_option(name)} out")
+        if _is_given(arguments, name):
+            raise click.UsageError(
+                f"--values and {_option(name)} cannot be combined: the values decide the mapping"
+            )
     return SameValues(
-        Path(given["target"]),
-        given["key"],
-        given["as_stored"],
-        given["drop"],
-        given["unproven"],
+        Path(arguments["target"]),
+        arguments["key"],
+        arguments["as_stored"],
+        arguments["drop"],
+        arguments["unproven"],
     )
 
 
-def _optimizer(given: Mapping[str, Any]) -> OptimizerRequest | None:
+def _optimizer(arguments: Mapping[str, Any]) -> OptimizerRequest | None:
     from converters.request import OptimizerRequest
 
-    file, order = given["optimizer"], given["optimizer_order"]
+    file, order = arguments["optimizer"], arguments["optimizer_order"]
     if file is None:
         if order is not None:
-            raise click.UsageError("--optimizer-order is for --optimizer")
+            raise click.UsageError("--optimizer-order needs --optimizer")
         return None
-    return OptimizerRequest(file, given["optimizer_key"], given["optimizer_kind"], order)
+    return OptimizerRequest(file, arguments["optimizer_key"], arguments["optimizer_kind"], order)
 
 
-def _require_target(given: Mapping[str, Any], *names: str) -> None:
+def _require_target(arguments: Mapping[str, Any], *names: str) -> None:
     """Refuse options that only a target that is run has a use for."""
     for name in names:
-        if _is_given(given, name):
-            raise click.UsageError(f"{_option(name)} is for a --target that is run with --inputs")
+        if _is_given(arguments, name):
+            raise click.UsageError(f"{_option(name)} needs --target and --inputs")
 
 
-def _is_given(given: Mapping[str, Any], name: str) -> bool:
-    value = given[name]
+def _is_given(arguments: Mapping[str, Any], name: str) -> bool:
+    value = arguments[name]
     return value is not None and value is not False and value != ()
 
 

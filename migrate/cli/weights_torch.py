@@ -25,14 +25,14 @@ def to_torch(request: ToTorch, reporter: Reporter) -> CommandResult:
         require_free(
             request.checkpoint, request.output, request.format, overwrite=request.overwrite
         )
-    with fitted(request.target, request.model, request.both_models, reporter) as found:
-        fit = {"fit": fitting.fit_as_json(found.fit)}
-        if not found.written:
-            return CommandResult(FINDINGS, fitting.not_written(found.fit), fit)
-        result = _restored(replace(request, model=request.target, mapping=found.mapping))
+    with fitted(request.target, request.model, request.both_models, reporter) as models:
+        fit = {"fit": fitting.fit_as_json(models.fit)}
+        if not models.written:
+            return CommandResult(FINDINGS, fitting.not_written(models.fit), fit)
+        result = _restored(replace(request, model=request.target, mapping=models.mapping))
         return CommandResult(
             result.code,
-            (*result.summary, *fitting.fit_summary(found.fit)),
+            (*result.summary, *fitting.fit_summary(models.fit)),
             {**result.values, **fit},
         )
 

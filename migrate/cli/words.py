@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ import click
 
 # The parameter of a command that takes what follows `--`.
 _ARGUMENTS = "args"
+# The option of a command that may run a script; its arguments follow `--` then.
+_FROM_SCRIPT = "--from-script"
 # How alike two names are of which one is the other mistyped. click asks for 0.6: `--epochs` and `--replicas`.
 _ALIKE = 0.8
 
@@ -24,10 +27,13 @@ def unknown_option_message(error: click.NoSuchOption, words: Sequence[str]) -> s
     """
     usual = usual_message(error)
     context = error.ctx
-    if context is None or all(param.name != _ARGUMENTS for param in context.command.params):
+    if context is None:
         return usual
-    command = _CommandLine(context, words)
-    if not command.runs_script:
+    from_script = _is_option_given(_FROM_SCRIPT, context.command, words)
+    if not from_script and all(param.name != _ARGUMENTS for param in context.command.params):
+        return usual
+    command = _CommandLine(context, words, needs_target=not from_script)
+    if not from_script and not command.runs_script:
         return usual  # `migrate fit net.py:Net`
     names = [name for option in context.command.params for name in option.opts]
     if _is_mistyped(error.option_name, names) and not _is_defined_in(
@@ -37,12 +43,18 @@ def unknown_option_message(error: click.NoSuchOption, words: Sequence[str]) -> s
     return f"arguments of the script go after --: {command.corrected}"
 
 
+def _is_option_given(name: str, command: click.Command, words: Sequence[str]) -> bool:
+    """Whether the command has an option, and the command line uses it."""
+    exists = any(name in option.opts for option in command.params)
+    return exists and any(word.partition("=")[0] == name for word in words)
+
+
 def usual_message(error: click.ClickException) -> str:
     """Return one line about a wrong command line."""
     context = getattr(error, "ctx", None)
     name = "migrate" if context is None else context.command_path
     message = " ".join(error.format_message().split()).rstrip(".")
-    return f"{message}; `{name} --help` says more"
+    return f"{message}; see `{name} --help`"
 
 
 def _is_mistyped(option: str, names: Sequence[str]) -> bool:
@@ -69,7 +81,9 @@ class _CommandLine:
         corrected: the command line as it should be.
     """
 
-    def __init__(self, context: click.Context, words: Sequence[str]) -> None:
+    def __init__(
+        self, context: click.Context, words: Sequence[str], *, needs_target: bool = True
+    ) -> None:
         self._options = {
             name: option
             for option in context.command.params
@@ -85,9 +99,9 @@ class _CommandLine:
         self.runs_script = ":" not in named and Path(named).suffix in ("", ".py")
         mine = [word for index, word in enumerate(before) if index in options or index == target]
         others = [word for index, word in enumerate(before) if index not in options | {target}]
-        paths = [Path(word.removeprefix("--script=")) for word in mine]
+        paths = [Path(re.sub("^--(from-)?script=", "", word)) for word in mine]
         self.script = next((path for path in paths if path.suffix == ".py"), None)
-        if target is None:
+        if target is None and needs_target:
             mine.insert(0, context.command.params[0].make_metavar(context))
         command = f"migrate {context.command.name} {shlex.join(mine)}"
         self.corrected = f"{command} -- {shlex.join([*others, *after])}"

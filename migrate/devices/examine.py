@@ -64,7 +64,7 @@ def probe_options(*, repeats: int, seconds: float, fault: str) -> ProbeOptions:
     try:
         plant(fault)
     except ValueError as error:
-        raise MigrateError(f"--plant {error}", "docs/devices.md tells them") from None
+        raise MigrateError(f"--plant {error}", "docs/devices.md lists them") from None
     return ProbeOptions(repeats=repeats, seconds=seconds, fault=fault)
 
 

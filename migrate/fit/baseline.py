@@ -28,10 +28,14 @@ def read_baseline(path: Path) -> Mapping[str, Any]:
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no JSON"
-        raise FitError(f"{path}: cannot be read ({reason})", "give what --json printed") from None
+        reason = getattr(error, "strerror", None) or "not JSON"
+        raise FitError(
+            f"{path}: cannot be read ({reason})", "pass the output of migrate fit --json"
+        ) from None
     if not isinstance(found, dict) or not isinstance(found.get("slices"), list):
-        raise FitError(f"{path}: is no report of migrate fit", "give what --json printed")
+        raise FitError(
+            f"{path}: not a report of migrate fit", "pass the output of migrate fit --json"
+        )
     return found
 
 
@@ -43,7 +47,7 @@ def share_of(text: str) -> float:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
     if found is None or not 0 < float(found[1]) <= 100:
-        raise FitError(f"--max-hbm {text}: is no share", "write it as 90%")
+        raise FitError(f"--max-hbm {text}: not a share", "write it as 90%")
     return float(found[1]) / 100
 
 

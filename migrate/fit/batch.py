@@ -91,7 +91,9 @@ def batch_of(inputs: Sequence[str]) -> int:
     for spec in parse_inputs(inputs, drawn=False):
         if isinstance(spec, Shaped) and spec.shape:
             return spec.shape[0]
-    raise FitError("--inputs does not say a batch", "write it as shapes: 'x=float32[8,3,224,224]'")
+    raise FitError(
+        "--inputs does not give a batch size", "write it as shapes: 'x=float32[8,3,224,224]'"
+    )
 
 
 def of_batch(inputs: Sequence[str], batch: int) -> tuple[str, ...]:
@@ -110,10 +112,10 @@ def batch_option(args: Sequence[str], name: str) -> int:
         value = said if place < 0 else args[place]
         if value.isdecimal() and int(value) > 0:
             return int(value)
-        raise FitError(f"{name} {value}: is no batch", "give a number from 1 on")
+        raise FitError(f"{name} {value}: not a batch", "give a number of at least 1")
     raise FitError(
-        f"{name}: the script is not given it",
-        f"give a batch to begin with behind --: -- {name} 32",
+        f"{name}: the script does not get this option",
+        f"pass a first batch size after --: -- {name} 32",
     )
 
 

@@ -159,7 +159,7 @@ def product_named(name: str) -> Product:
                 called = f"{generation.name}-{number}"
                 return Product(called, generation, chips, generation.shapes[chips])
     near = difflib.get_close_matches(name.lower(), [one.name for one in products()], 4, 0.0)
-    raise UnknownProductError(f"{name}: no TPU is sold under this name", f"near: {', '.join(near)}")
+    raise UnknownProductError(f"{name}: no such TPU slice", f"near: {', '.join(near)}")
 
 
 def products() -> list[Product]:
@@ -188,5 +188,5 @@ def products_named(names: str) -> list[Product]:
     """
     given = [name.strip() for name in names.split(",") if name.strip()]
     if not given:
-        raise UnknownProductError("no slice is named", "as v5e-8,v6e-8, or all")
+        raise UnknownProductError("no TPU slice is given", "use --tpu v5e-8,v6e-8 or --tpu all")
     return smallest() if given == ["all"] else [product_named(name) for name in given]

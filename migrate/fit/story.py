@@ -22,9 +22,9 @@ from migrate.fit.lowered.start import PROGRAMS, lowered, partitions_of, read_pro
 from migrate.fit.lowered.step import Step, Wanted
 from migrate.fit.products import Product
 from migrate.fit.verdict import FitReport, Tried, Verdict
+from migrate.progress import Progress, SharedCount
 from migrate.versions import NEEDS
 
-Tell = Callable[[str], None]
 # How a remedy is called in the answer, of a model and of a script.
 _WORDS = {
     ("batch", False): "half the batch",
@@ -80,13 +80,15 @@ class FitOptions:
     timeout: float = 1800.0
 
 
-def fit(target: str, options: FitOptions, tell: Tell, script: Script | None = None) -> FitReport:
+def fit(
+    target: str, options: FitOptions, progress: Progress, script: Script | None = None
+) -> FitReport:
     """Compile what the user named for each slice.
 
     Args:
         target: a script, a model with `options.inputs`, or a file with StableHLO.
         options: the rest.
-        tell: is told what is being done.
+        progress: takes what is being done, and the number of compilations.
         script: the torch_xla form of a script, where `target` is one.
 
     Raises:
@@ -99,6 +101,7 @@ def fit(target: str, options: FitOptions, tell: Tell, script: Script | None = No
     )  # before the program is made, which may take minutes
     for product in options.products:
         _require_mesh(options, product)
+    tell = SharedCount(progress, len(options.products) * (1 + len(options.remedies)), "compilation")
     steps: dict[int, Step] = {}
     verdicts, notes = [], dict[str, None]()
     trains = False
@@ -113,7 +116,7 @@ def fit(target: str, options: FitOptions, tell: Tell, script: Script | None = No
         notes.update(dict.fromkeys(another_libtpu("torch_xla" if step.of_torch else "jax")))
     tried = list(_tried(target, options, verdicts, tell, script))
     if options.auto:
-        tried += _largest(target, options, verdicts, tell, script)
+        tried += _largest(target, options, verdicts, progress, script)
     return FitReport(
         target,
         trains,
@@ -138,10 +141,12 @@ def another_libtpu(framework: str) -> Iterator[str]:
             )
 
 
-def _judged(step: Step, product: Product, options: FitOptions, tell: Tell) -> Verdict:
+def _judged(step: Step, product: Product, options: FitOptions, tell: SharedCount) -> Verdict:
     size = sum(len(part.program.data) for part in step.parts)
     tell(f"compiling for {product.name} ({size / 1e6:.1f} MB of program)")
-    return judge(step, product, timeout=options.timeout, quick=options.quick)
+    verdict = judge(step, product, timeout=options.timeout, quick=options.quick)
+    tell.done += 1
+    return verdict
 
 
 def _step(
@@ -164,7 +169,7 @@ def _step(
         if spread not in (1, product.devices):
             raise FitError(
                 f"{target} is spread over {many(spread, 'device')}, {product.name} has {product.devices}",
-                "name a slice of as many devices as it was lowered for",
+                "use a slice with as many devices as the program",
             )
         return step
     return lowered(_wanted(target, options, product), timeout=options.timeout)
@@ -203,38 +208,38 @@ def _require_uses(target: str, options: FitOptions, script: Script | None) -> No
         if options.auto or "batch" in options.remedies:
             if not options.batch_option:
                 raise FitError(
-                    f"{target}: which of its options is the batch?",
-                    "say it: --batch-option --batch-size",
+                    f"{target}: the batch option of the script is unknown",
+                    "pass it: --batch-option --batch-size",
                 )
             batch_option(options.args, options.batch_option)
         if "shard" in options.remedies:
-            raise FitError(f"{target}: --try shard is for Flax models", "leave it out")
+            raise FitError(f"{target}: --try shard applies to Flax models only", "leave it out")
     elif options.batch_option or options.torchrun:
         name = "--batch-option" if options.batch_option else "--torchrun"
-        raise FitError(f"{target}: {name} is for scripts", "leave it out")
+        raise FitError(f"{target}: {name} applies to scripts only", "leave it out")
     if a_model and not options.inputs and (options.auto or "batch" in options.remedies):
         name = "--batch auto" if options.auto else "--try batch"
         raise FitError(
             f"{target}: {name} changes the batch of --inputs",
-            "give them: --inputs 'x=float32[8,16]'",
+            "add --inputs 'x=float32[8,16]'",
         )
     given = [name for name, value in of_models.items() if value]
     if given and not a_model:
         raise FitError(
-            f"{target}: {given[0]} is for models; what a script or a program does stands in it",
+            f"{target}: {given[0]} applies to models only, not to scripts or programs",
             "leave it out",
         )
     if options.remedies and script is None and not a_model:
         raise FitError(
-            f"{target}: --try changes a model or a script; what a program does stands in it",
+            f"{target}: --try applies to models and scripts, not to programs",
             "leave it out",
         )
     if "remat" in options.remedies and a_model and not options.optimizer:
         raise FitError(
-            f"{target}: --try remat is for a step of training", "give --train, or leave it out"
+            f"{target}: --try remat needs a training step", "add --train, or leave --try remat out"
         )
     if options.args and script is None:
-        raise FitError(f"{target}: takes no arguments", "what follows -- goes to a script")
+        raise FitError(f"{target}: takes no arguments", "arguments after -- are for scripts")
 
 
 def _require_mesh(options: FitOptions, product: Product) -> None:
@@ -245,7 +250,7 @@ def _require_mesh(options: FitOptions, product: Product) -> None:
         said = ",".join(f"{axis}={devices}" for axis, devices in options.mesh)
         raise FitError(
             f"--mesh {said} has {many(count, 'device')}, {product.name} has {product.devices}",
-            "give a mesh of as many devices as the slice has",
+            "use a mesh with as many devices as the slice",
         )
 
 
@@ -253,7 +258,7 @@ def _tried(
     target: str,
     options: FitOptions,
     verdicts: Sequence[Verdict],
-    tell: Tell,
+    tell: SharedCount,
     script: Script | None,
 ) -> list[Tried]:
     """The step again with each remedy; one that cannot be made of it says why."""
@@ -304,7 +309,7 @@ def _largest(
     target: str,
     options: FitOptions,
     verdicts: Sequence[Verdict],
-    tell: Tell,
+    progress: Progress,
     script: Script | None,
 ) -> list[Tried]:
     """The largest batch of each slice that fits."""
@@ -313,7 +318,7 @@ def _largest(
         product = verdict.product
 
         def judged(batch: int, product: Product = product) -> Verdict:
-            tell(f"trying batch {batch} on {product.name}")
+            progress(f"trying batch {batch} on {product.name}")
             if script is not None:
                 args = with_batch(options.args, options.batch_option, batch)
                 step = _step(target, replace(options, args=args), product, script)

@@ -171,9 +171,9 @@ class Observer:
         if any(self._ran.popleft() != self._first.popleft() for _ in range(compared)):
             where = f" at {line.file}:{line.line}" if line else ""
             raise ReplicasDisagreeError(
-                f"up to sync {self._number}{where} replica {rank} runs another graph with a collective than "
-                "replica 0: on a TPU they wait for each other",
-                "`migrate run` shows where they part; read on all replicas what is computed on all",
+                f"up to sync {self._number}{where} replica {rank} runs a different graph with a "
+                "collective than replica 0: on a TPU they wait for each other",
+                "`migrate run` shows where they diverge; read values on all replicas that compute them",
             )
 
     def _write(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,8 +34,7 @@ from migrate.parity.sides.side import Side
 from migrate.parity.sides.start import workplace
 from migrate.parity.sides.target import Target
 from migrate.parity.tasks.party import Parties, Party, same_outputs
-
-Progress = Callable[[str], None]
+from migrate.progress import Progress
 
 
 def compare(a: Target, b: Target, options: Options, progress: Progress) -> Parity:
@@ -73,10 +72,15 @@ def compare_sides(a: Side, b: Side, options: Options, work: Path, progress: Prog
     clock.lap("running")
     facts = captures.a.dump.facts, captures.b.dump.facts
     profile = profile_for(*facts, options.profile, strict=options.strict)
-    progress("comparing the layers")
     sides = _judged(captures.a), _judged(captures.b), _judged(captures.e)
     padding = attended(ready.inputs)
-    judged = judgement(captures.truth, *sides, profile, padding=padding)
+    judged = judgement(
+        captures.truth,
+        *sides,
+        profile,
+        padding=padding,
+        progress=lambda done, total: progress("comparing the layers", done, total, "layer"),
+    )
     clock.lap("comparing the layers")
     outputs = compare_outputs(captures.truth, *sides, profile, padding=padding)
     parties = _parties(a, b, ready, captures, options, profile, judged, work)

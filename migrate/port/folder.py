@@ -86,7 +86,9 @@ def require_place(folder: Path, force: int) -> tuple[str, ...]:
     if lost and force < 2:
         raise EditedError(str(folder), lost)
     if not force:
-        raise PortError(f"{folder}: is there already", "write over it (--force), or --name another")
+        raise PortError(
+            f"{folder}: already exists", "overwrite it with --force, or choose another --name"
+        )
     return lost
 
 

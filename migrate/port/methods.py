@@ -89,9 +89,7 @@ def _of_forward(
 ) -> InputSet:
     """The forward's inputs, where the method has arguments of these names."""
     if not takes:
-        raise InputsError(
-            f"{shown}: takes no tensors", "let it take what it draws or makes as an argument"
-        )
+        raise InputsError(f"{shown}: takes no tensors", "let it take tensors as arguments")
     needed = [name for name, required in takes if required]
     names = [name for name, _ in takes if name in inputs.names]
     if not names or not set(needed) <= set(names):

@@ -101,8 +101,8 @@ def load_original(text: str, weights: Path | None, work: Path) -> Original:
     if runner.kind != "torch":
         if runner.kind == "jax":
             raise PortError(
-                f"{text}: is no torch module, and no factory of one, as it takes arguments",
-                "name a module's class, or a function that makes the module without arguments",
+                f"{text}: neither a torch module nor a factory without arguments",
+                "name a class of a module, or a function without arguments that returns a module",
             )
         raise PortError(f"{text}: is a {runner.kind} module already", "name a torch module")
     made: Any = runner
@@ -145,8 +145,8 @@ def _require_dtypes(module: torch.nn.Module, shown: str) -> None:
     if odd:
         more = f" and {len(odd) - _SHOWN} more" if len(odd) > _SHOWN else ""
         raise PortError(
-            f"{shown}: {', '.join(odd[:_SHOWN])}{more}: no dtypes that a port computes with",
-            "port the model before it is quantised",
+            f"{shown}: {', '.join(odd[:_SHOWN])}{more}: a port cannot compute with these dtypes",
+            "port the model before quantization",
         )
 
 
@@ -230,9 +230,9 @@ def _with_numbers(given: Given, shown: str, folder: Path) -> Given:
     names = ", ".join(given.inputs.names)
     if len(nan) == given.inputs.count:
         raise InputsError(
-            f"{shown}: gives NaN for all {given.inputs.count} inputs ({nan[0]}): "
-            f"values of {names} do not fit it",
-            "give what it is made for (an adjacency matrix, values between 0 and 1, sorted lengths): "
+            f"{shown}: returns NaN for all {given.inputs.count} inputs ({nan[0]}): "
+            f"the values of {names} do not suit the model",
+            "pass realistic inputs (an adjacency matrix, values between 0 and 1, sorted lengths): "
             "--inputs data.py:batches, a file, or --from-script train.py",
         )
     kept: list[Mapping[str, Any]] = [

@@ -22,6 +22,7 @@ from migrate.parity.sides import frames
 from migrate.parity.sides.start import started, workplace
 from migrate.parity.sides.target import Target
 from migrate.port.results import GRADIENTS, LOW_PRECISION, TRAINING, Case
+from migrate.progress import Progress, no_progress
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
@@ -164,7 +165,7 @@ def proven(
     params: Path | None,
     seed: int,
     timeout: float,
-    progress: Callable[[str], None],
+    progress: Progress,
     method: str = "",
     drawn: tuple[HostDrawn, ...] = (),
 ) -> tuple[Case, ...]:
@@ -202,7 +203,7 @@ def proven(
             if case.skipped:
                 done.append(Case(case.name, "", None, skipped=case.skipped))
                 continue
-            progress(f"comparing: {case.name}")
+            progress(f"comparing: {case.name}", number, len(cases), "comparison")
             place = work / f"case{number}"
             place.mkdir()
             written = write_inputs(place / "given", list(case.inputs))
@@ -220,7 +221,7 @@ def proven(
             )
             shapes = described(case.inputs[0])
             try:
-                found = compare_sides(a, b, how, place, lambda _: None)
+                found = compare_sides(a, b, how, place, no_progress)
             except NoGradientsError:
                 done.append(Case(case.name, shapes, None, skipped="its outputs have no gradients"))
                 continue

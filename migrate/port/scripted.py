@@ -74,7 +74,7 @@ def record_script(
         PortError: it ended, failed or ran on without calling the model so often.
     """
     if not script.is_file():
-        raise PortError(f"--from-script {script}: there is no such file", "check the path")
+        raise PortError(f"--from-script {script}: no such file", "check the path")
     mirror = folder / "place"
     mirror.mkdir(parents=True)
     place = Place(mirror, script, Path.cwd())
@@ -89,8 +89,8 @@ def record_script(
     found = json.loads(place.text_outside(facts.read_text()))
     if not found["names"]:
         raise PortError(
-            f"{script}: its model {found['name']} is given no tensors",
-            "name the part of it that is: migrate port net.py:Net --from-script …",
+            f"{script}: its model {found['name']} gets no tensors",
+            "name the submodule that gets tensors: migrate port net.py:Net --from-script …",
         )
     made = target or _factory(found, script, originals)
     inputs = originals / f"{script.stem}_inputs"
@@ -128,18 +128,18 @@ def _failure(script: Path, code: int | None, said: str, timeout: float, count: i
     last = next((line for line in reversed(said.splitlines()) if line.strip()), "")[:300]
     if code is None:
         return PortError(
-            f"{script}: has not called its model {count} times in {timeout:.0f} s",
-            "give it more: --timeout, or ask for fewer: --count",
+            f"{script}: did not call its model {count} times within {timeout:.0f} s",
+            "raise the limit with --timeout, or ask for fewer: --count",
         )
     if code:
         return PortError(
             f"{script}: ended with exit code {code} before its model was called {count} times"
-            f" ({last or 'it printed nothing'})",
-            "see that it runs on a CPU by itself; its arguments go behind --",
+            f" ({last or 'no output'})",
+            "check that it runs on a CPU alone; arguments of the script go after --",
         )
     return PortError(
-        f"{script}: ended and has not called a model with trainable parameters {count} times",
-        "ask for fewer calls: --count, or name the model: migrate port net.py:Net --from-script …",
+        f"{script}: ended before it called a model with trainable parameters {count} times",
+        "lower --count, or name the model: migrate port net.py:Net --from-script …",
     )
 
 
@@ -147,9 +147,9 @@ def _factory(found: dict[str, Any], script: Path, originals: Path) -> str:
     """Write a file with a function that makes the model; what names it."""
     if "why" in found:
         raise PortError(
-            f"{script}: its model {found['name']} was made with what has no form in source"
+            f"{script}: its model {found['name']} was built with values that cannot be written as source"
             f" ({found['why']})",
-            "write a function that makes it: migrate port net.py:build --from-script …",
+            "write a function that builds it: migrate port net.py:build --from-script …",
         )
     originals.mkdir(parents=True, exist_ok=True)
     file = originals / f"{script.stem}_model.py"

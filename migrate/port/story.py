@@ -44,9 +44,9 @@ from migrate.port.texts import TEST_PADDING, convert_text, inputs_file, package_
 from migrate.port.texts import Original as Way
 from migrate.port.unused import notes_on_methods, unused_paths
 from migrate.port.weights import INITIAL, PARAMS, Weights, stirred, write_weights
+from migrate.progress import Progress
 from migrate.versions import installed
 
-Progress = Callable[[str], None]
 _LINE = 100
 
 
@@ -133,7 +133,7 @@ def port_model(
             target, said = recorded.target, recorded.notes
             specs = (*specs, str(recorded.inputs))
         if target is None:
-            raise PortError("no model is named", "name file.py:Class, or --from-script train.py")
+            raise PortError("no model is given", "name file.py:Class, or --from-script train.py")
         progress("building the model")
         original = load_original(target, options.weights, work)
         name = port_name(options.name, proposed or _proposed(original))
@@ -252,8 +252,8 @@ def _require_readable(options: PortOptions) -> None:
     """What cannot be read is said before anything is loaded."""
     if options.args and options.script is None:
         raise PortError(
-            f"{options.args[0]}: what stands behind -- are arguments of a script",
-            "name it: --from-script train.py",
+            f"{options.args[0]}: arguments after -- belong to a script",
+            "name the script: --from-script train.py",
         )
     paths = (
         ("--weights", options.weights),
@@ -262,7 +262,7 @@ def _require_readable(options: PortOptions) -> None:
     )
     for said, path in paths:
         if path is not None and not path.exists():
-            raise PortError(f"{said} {path}: there is no such file", "check the path")
+            raise PortError(f"{said} {path}: no such file", "check the path")
 
 
 def _proposed(original: Original) -> str:
@@ -489,8 +489,8 @@ def _require_python(file: str, text: str) -> None:
         ast.parse(text)
     except SyntaxError as error:
         raise PortError(
-            f"the source that was written is not Python ({file}:{error.lineno}: {error.msg})",
-            "this is a fault of migrate port; please report it with the model",
+            f"the generated source is not valid Python ({file}:{error.lineno}: {error.msg})",
+            "this is a bug of migrate port; please report it with the model",
         ) from error
 
 

@@ -77,21 +77,21 @@ def failure(path: Path, side: Side, returncode: int, output: str) -> ScriptFaile
     if side == "original" and re.match(_NOT_ANSWERED, reason):
         return NotAnsweredError(
             f"{path} cannot run on the CPU in CUDA's place: {reason}",
-            "the script need not be wrong, as shims does not answer this (docs/shims): leave the call out "
-            "of a copy of the script and prove that",
+            "the script may be correct; shims does not simulate this call (docs/shims). Remove it "
+            "from a copy of the script, and prove the copy",
             output,
             reason,
         )
     if side == "original":
         return OriginalFailedError(
-            f"{path} is broken before rewriting: {reason}",
+            f"{path} fails before any rewriting: {reason}",
             "make the original run on the CPU with gloo first",
             output,
             reason,
         )
     return RewriteFailedError(
         f"{path} failed on XLA where the original runs: {reason}",
-        "mend the rewritten script at the place that its traceback names",
+        "fix the rewritten script at the line in the traceback",
         output,
         reason,
     )

@@ -1,4 +1,4 @@
-"""How far a script that runs has come, told while it runs: step i of n."""
+"""Progress of a script that runs, in optimizer steps."""
 
 from __future__ import annotations
 
@@ -8,36 +8,30 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from migrate.counts import many
-
-# How often it is looked at, and the least between two messages: in a log each is a line.
-_LOOK_SECONDS, _TELL_SECONDS = 0.5, 5.0
+_LOOK_SECONDS = 0.5
 
 
 @contextlib.contextmanager
 def steps_told(
-    tell: Callable[[str], None],
+    tell: Callable[[int], None],
     made: Callable[[], int],
-    total: int | None = None,
-    seconds: float = _TELL_SECONDS,
+    seconds: float = _LOOK_SECONDS,
 ) -> Iterator[None]:
-    """While the block runs, tell of each further step that was made, now and then.
+    """While the block runs, report the number of steps each time that it has grown.
 
     Args:
-        tell: takes "step 3 of 16", or "3 steps" where nobody knows how many there will be.
-        made: how many were made so far.
-        total: how many there will be; None: unknown.
-        seconds: the least between two messages.
+        tell: takes the number of steps.
+        made: counts the steps so far.
+        seconds: the time between two counts.
     """
     over = threading.Event()
 
     def watch() -> None:
-        last, waited = 0, seconds
-        while not over.wait(min(_LOOK_SECONDS, seconds)):
-            waited += _LOOK_SECONDS
-            if waited >= seconds and (now := made()) > last:
-                last, waited = now, 0.0
-                tell(f"step {now} of {total}" if total else many(now, "step"))
+        last = 0
+        while not over.wait(seconds):
+            if (now := made()) > last:
+                last = now
+                tell(now)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

@@ -11,6 +11,7 @@ from typing import Protocol
 from migrate.observe.divergences import Parting, alone, partings
 from migrate.observe.records import read_lines
 from migrate.place import Place
+from migrate.progress import Progress, no_progress
 from migrate.prove.compare.compare import StepComparison, WeightComparison
 from migrate.prove.compare.difference import Difference
 from migrate.prove.compare.floor import NoiseFloor
@@ -91,7 +92,7 @@ def prove(
     *,
     replicas: int = 2,
     settings: Settings = DEFAULT,
-    progress: Callable[[str], None] = lambda message: None,
+    progress: Progress = no_progress,
 ) -> Proof:
     """Run the original on the CPU with gloo and the rewrite on XLA, and compare all their steps.
 
@@ -183,10 +184,9 @@ class Runs:
     replicas: int
     settings: Settings
     _count: int = 0
-    _tell: Callable[[str], None] = lambda message: None
-    _steps: int | None = None
+    _tell: Callable[[int], None] = lambda steps: None
 
-    def proof(self, progress: Callable[[str], None] = lambda message: None) -> Proof:
+    def proof(self, progress: Progress = no_progress) -> Proof:
         """Run both sides and compare them: see `prove`."""
         self.telling(progress, f"running the {SIDES['original'].format(self.replicas)}")
         original = self.record("original")
@@ -203,9 +203,7 @@ class Runs:
 
         return compared(original, ours, self, again, progress)
 
-    def telling(
-        self, progress: Callable[[str], None], message: str, steps: int | None = None
-    ) -> None:
+    def telling(self, progress: Progress, message: str, steps: int | None = None) -> None:
         """Tell what is running, and of the next run each step that it makes.
 
         Args:
@@ -213,9 +211,9 @@ class Runs:
             message: what is running.
             steps: how many there will be; None: unknown, unless the settings say it.
         """
-        progress(message)
-        self._tell = lambda made: progress(f"{message}: {made}")
-        self._steps = steps or self.settings.steps
+        total = steps or self.settings.steps or 0
+        progress(message, 0, total, "step")
+        self._tell = lambda done: progress(message, done, max(total, done) if total else 0, "step")
 
     def without_steps(self, verdict: Verdict, message: str, original: Ran) -> Proof:
         """A proof that compares nothing, as there is nothing to compare the original with."""
@@ -265,8 +263,8 @@ class Runs:
         path = self.script if side == "original" else self.rewritten
         place = Place(home, path, Path.cwd())
         before(place)
-        tell, self._tell = self._tell, lambda message: None
-        with steps_told(tell, lambda: recorded_steps(folder), self._steps):
+        tell, self._tell = self._tell, lambda steps: None
+        with steps_told(tell, lambda: recorded_steps(folder)):
             ranks, seconds = record_run(
                 path,
                 [*self.args, *more],
@@ -295,7 +293,7 @@ def compared(
     ours: Ran,
     runs: Runs,
     again: Callable[[Settings], Recorded],
-    progress: Callable[[str], None] = lambda message: None,
+    progress: Progress = no_progress,
     floors: Iterable[NoiseFloor] | None = None,
 ) -> Proof:
     """Compare two runs.
@@ -312,7 +310,8 @@ def compared(
 
     def second() -> dict[int, RankRecord] | None:
         how = "without autocast" if bfloat16 else "with other rounding"
-        progress(f"a small difference: running the original once more, {how}")
+        steps = max((len(rank.steps) for rank in original.ranks.values()), default=0)
+        runs.telling(progress, f"small difference: running the original again {how}", steps)
         settings = runs.settings
         try:
             return again(replace(settings, amp="off", half=True) if bfloat16 else settings).ranks
@@ -366,8 +365,8 @@ def parted_replicas(folder: Path) -> str:
     """
     for one in partings(read_lines(folder / OBSERVED)):
         return (
-            f"the replicas of the rewrite part at sync {one.step}: {_in_words(one)}; on a TPU they may wait "
-            "for each other in the next collective"
+            f"the replicas of the rewrite diverge at sync {one.step}: {_in_words(one)}; on a TPU they may "
+            "wait for each other in the next collective"
         )
     return ""
 
@@ -377,14 +376,14 @@ def _alone_replicas(folder: Path) -> tuple[str, ...]:
     for one in alone(read_lines(folder / OBSERVED)):
         if one.pending:
             return (
-                f"the replicas of the rewrite execute other graphs at sync {one.step}, after a read: "
-                f"{_in_words(one)}; a read runs what its value needs, so a collective before it may be "
-                "pending on a TPU, and it is not known whether the replicas wait for each other there: "
-                "torch_xla.sync() in all of them after the collective decides it",
+                f"the replicas of the rewrite run different graphs at sync {one.step}, after a read: "
+                f"{_in_words(one)}. A read runs only what its value needs, so a collective before it may "
+                "still be pending on a TPU, and replicas may wait for each other. Call torch_xla.sync() "
+                "on all replicas after the collective",
             )
         return (
-            f"the replicas of the rewrite execute other graphs at sync {one.step}, with no collective in "
-            f"them: {_in_words(one)}; nothing waits for that on a TPU, but each shape is compiled",
+            f"the replicas of the rewrite run different graphs without collectives at sync {one.step}: "
+            f"{_in_words(one)}. Nothing waits on a TPU, but each shape is compiled",
         )
     return ()
 
@@ -396,18 +395,18 @@ def _in_words(parting: Parting) -> str:
         for frame in parting.frames
     )
     where = " and ".join(
-        f"replica {rank} executes {line}" for rank, line in zip(parting.ranks, lines, strict=True)
+        f"replica {rank} runs {line}" for rank, line in zip(parting.ranks, lines, strict=True)
     )
     return where + (f" ({parting.changes[0]})" if parting.changes else "")
 
 
 _WITHOUT_AUTOCAST = (
-    "both sides multiplied matrices in bfloat16: the runs that measure the original's noise had autocast "
-    "switched off"
+    "both sides multiplied matrices in bfloat16; autocast was off in the runs that measure the noise of "
+    "the original"
 )
 _FLOAT16 = (
-    "the original multiplied matrices in float16, the rewrite in bfloat16, which rounds otherwise: "
-    "without --amp keep, or with --amp off, both do the same"
+    "the original multiplied matrices in float16, the rewrite in bfloat16, which rounds differently: "
+    "both sides agree without --amp keep, or with --amp off"
 )
 
 

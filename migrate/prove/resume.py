@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from migrate.place import Place
+from migrate.progress import Progress, no_progress
 from migrate.prove.compare.verdict import Verdict
 from migrate.prove.errors import (
     CheckpointPlaceError,
@@ -83,7 +84,7 @@ def prove_resuming(
     resume_args: Sequence[str] = (),
     replicas: int = 2,
     settings: Settings = DEFAULT,
-    progress: Callable[[str], None] = lambda message: None,
+    progress: Progress = no_progress,
 ) -> ResumeProof:
     """Prove both directions.
 
@@ -115,7 +116,7 @@ class _Resuming:
         runs: Runs,
         checkpoint: Path,
         resume_args: Sequence[str],
-        progress: Callable[[str], None],
+        progress: Progress,
     ) -> None:
         self._runs = runs
         self._checkpoint = checkpoint
@@ -162,7 +163,7 @@ class _Resuming:
         )
 
     def _forward(self, original: Recorded, theirs: Path, fresh: Ranks) -> Proof:
-        self._progress("starting the rewrite from the original's checkpoint")
+        self._runs.telling(self._progress, "starting the rewrite from the original's checkpoint")
         try:
             ours = self._from("xla", theirs)
         except RewriteFailedError as error:
@@ -187,7 +188,7 @@ class _Resuming:
         if self._start is not None:
             _, theirs = self._written("original")
             original = self._resumed_original(theirs)
-        self._progress("starting the original from the rewrite's checkpoint")
+        self._runs.telling(self._progress, "starting the original from the rewrite's checkpoint")
         try:
             ours = self._from("original", mine)
         except OriginalFailedError as error:
@@ -204,7 +205,9 @@ class _Resuming:
     ) -> tuple[Recorded, Path]:
         """Run one side until it has written its checkpoint, and return the first version."""
         name = "the original" if side == "original" else "the rewrite"
-        self._progress(f"running {name} until it has written {self._checkpoint}")
+        self._runs.telling(
+            self._progress, f"running {name} until it has written {self._checkpoint}"
+        )
         watch = _Watch(self._checkpoint)
 
         def before(place: Place) -> None:
@@ -225,15 +228,15 @@ class _Resuming:
             if not watch.changed(recorded.place):
                 raise NotWrittenError(
                     f"{name} ended without writing {self._checkpoint}",
-                    "give the path that it writes, from the working directory, and arguments for enough "
-                    "steps",
+                    "pass the path that the script writes, relative to the working directory, and "
+                    "arguments for enough steps",
                 )
             copy(recorded.place.inside(self._checkpoint), kept)
         return recorded, kept
 
     def _fresh(self) -> Ranks:
         """The first step of the original without the checkpoint; none where it insists on it."""
-        self._progress("running one step of the original from a fresh start")
+        self._runs.telling(self._progress, "running one step of the original from a fresh start")
         try:
             return self._runs.record(
                 "original",
@@ -244,13 +247,13 @@ class _Resuming:
             return {}
 
     def _resumed_original(self, file: Path) -> Recorded:
-        self._progress("starting the original from its own checkpoint")
+        self._runs.telling(self._progress, "starting the original from its own checkpoint")
         try:
             return self._from("original", file)
         except OriginalFailedError as error:
             raise OriginalFailedError(
-                f"the original cannot start from {self._checkpoint}, its own file: {error.reason}",
-                "make it resume on the CPU first",
+                f"the original cannot resume from its own file {self._checkpoint}: {error.reason}",
+                "let it resume on the CPU first",
                 error.output,
             ) from error
 
@@ -273,9 +276,9 @@ class _Resuming:
     def _put(self, place: Place, file: Path | None) -> None:
         if not place.owns(self._checkpoint):
             raise CheckpointPlaceError(
-                f"{self._checkpoint} is in no folder that each run has for itself (the working directory "
-                "and the script's folder, but for what is too large to copy)",
-                "let the script write it there",
+                f"{self._checkpoint} is outside of the folders that each run copies (the working "
+                "directory and the folder of the script, except large files)",
+                "let the script write the checkpoint there",
             )
         place.put(self._checkpoint, file)
 

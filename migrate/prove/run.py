@@ -189,21 +189,21 @@ def run_script(
             running.stdout.close()
     if hang:
         raise HangError(
-            f"{shown_script(script)} hangs: {hang[0]}; none of them has worked for {watch.seconds:.0f} s",
-            "every rank must come to the same collectives"
+            f"{shown_script(script)} hangs: {hang[0]}; no rank has made progress for {watch.seconds:.0f} s",
+            "every rank must reach the same collectives"
             + ("; on a TPU this hangs too" if side == "xla" else ": on GPUs this hangs too"),
             "",
         )
     if returncode == _STOPPED:
         raise RunTimeoutError(
             f"{shown_script(script)} made no step and printed nothing for {SILENT_SECONDS:.0f} s",
-            "set the seconds that it may run with --timeout",
+            "set a time limit with --timeout",
             said(),
         )
     if returncode is None:
         raise RunTimeoutError(
             f"{shown_script(script)} was still running after {timeout:.0f} s",
-            "give it more time, or fewer steps",
+            "raise --timeout, or run fewer steps",
             said(),
         )
     return RunResult(returncode, time.monotonic() - started, said(), ranks)

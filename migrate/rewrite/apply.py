@@ -82,7 +82,7 @@ def _check_conflicts(edits: Sequence[Edit | Wrap]) -> None:
         raise RuleConflictError(
             f"the rules {edit.rule} and {other.rule} both edit the same code "
             f"({edit.message}; {other.message})",
-            "please report this with the script",
+            "this is a bug; please report it with the script",
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from migrate.catalogue.prescan import concerns_rules
 from migrate.check.config import Config
 from migrate.check.project import is_excluded
+from migrate.counts import many
 from migrate.errors import MigrateError
 from migrate.model.calls.analysis import Analysis
 from migrate.model.calls.reexports import reexports_of
@@ -20,8 +21,8 @@ from migrate.model.processes.one_by_one import starting_replicas
 from migrate.model.processes.started import is_distributed_training
 from migrate.model.project.project import Project
 from migrate.model.project.shadowing import shadowing
+from migrate.progress import Progress, no_progress
 from migrate.reading.facts import facts_of
-from migrate.reading.project.progress import Tell, silent
 from migrate.reading.project.reach import Leaving, entered_by_steps
 from migrate.reading.project.workers import Workers, keep, let_go
 from migrate.rewrite.left.after import left_for, left_in_functions, note_of
@@ -56,7 +57,7 @@ def rewrite_folder(
     *,
     options: Options = DEFAULT,
     processes: int | None = None,
-    progress: Tell = silent,
+    progress: Progress = no_progress,
     only: Collection[Path] | None = None,
 ) -> FolderRewrite:
     """Return the rewritten form of every Python file and notebook of `folder`; nothing is written.
@@ -84,7 +85,7 @@ def rewrite_folder(
     paths = sorted(path for path in real if not is_excluded(path, options.config, folder))
     contents = {path: path.read_bytes() for path in paths}
     concerned = [path for path in paths if concerns_rules(contents[path])]
-    progress(f"reading {len(paths)} files of {folder}")
+    progress(f"reading {many(len(paths), 'file')} of {folder}")
     first = Analysis(_project(folder, paths, {path: contents[path] for path in concerned}))
     concerned = [path for path in paths if path in concerned or _is_concerned(path, first)]
     for path in concerned if options.style == "portable" else ():

@@ -18,7 +18,7 @@ from migrate.check.hazard import Severity
 from migrate.check.project import Checked, counted, hazards_of, python_files
 from migrate.check.rules import all_hazards
 from migrate.errors import MigrateError
-from migrate.reading.project.progress import Tell, silent
+from migrate.progress import Progress, no_progress
 from migrate.rewrite.file import rewrite_file
 from migrate.rewrite.folder import rewrite_folder
 from migrate.rewrite.left.codes import code_of
@@ -64,7 +64,9 @@ class _Refused:
         return Finding(self.path, 1, 1, 1, 2, UNREADABLE, "not-rewritten", Severity.ERROR, message)
 
 
-def check_and_mend(paths: Sequence[Path], config: Config, progress: Tell = silent) -> Checked:
+def check_and_mend(
+    paths: Sequence[Path], config: Config, progress: Progress = no_progress
+) -> Checked:
     """Return the findings of files and folders, those that `migrate rewrite` mends marked as such.
 
     Args:
@@ -80,7 +82,7 @@ def check_and_mend(paths: Sequence[Path], config: Config, progress: Tell = silen
 
 
 def findings_of(
-    paths: Sequence[Path], config: Config, progress: Tell = silent
+    paths: Sequence[Path], config: Config, progress: Progress = no_progress
 ) -> tuple[int, list[Finding]]:
     """Return the number of files that are looked at, and each finding of them.
 
@@ -92,7 +94,7 @@ def findings_of(
 
 
 def _asked(
-    paths: Sequence[Path], config: Config, progress: Tell
+    paths: Sequence[Path], config: Config, progress: Progress
 ) -> tuple[int, list[Finding], dict[Path, tuple[str, str]]]:
     """Return the number of files, each finding, and what changed files are and become."""
     files, hazards = hazards_of(paths, config, progress)
@@ -113,7 +115,7 @@ def _asked(
 
 
 def _rewritten(
-    paths: Iterable[Path], config: Config, progress: Tell
+    paths: Iterable[Path], config: Config, progress: Progress
 ) -> Iterator[_Mended | _Refused]:
     """Yield each file that a rewrite of `paths` looks at, and what it does not rewrite."""
     options = Options(config=config)

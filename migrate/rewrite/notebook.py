@@ -58,7 +58,7 @@ def in_cells(
         sources = cells.sources(code.decode())
     except NotMappedError:
         what = f"{notebook.path}: the rewritten code cannot be told apart into cells"
-        raise NotStableError(what, "please report this with the notebook") from None
+        raise NotStableError(what, "this is a bug; please report it with the notebook") from None
     made = [_in_cell(note, cells) for note in edits]
     left = [_in_cell(note, cells) for note in findings]
     said = [Note(line, 1, RULE, why, number) for number, line, why in shell_advice(notebook)]

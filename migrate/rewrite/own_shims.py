@@ -38,8 +38,8 @@ def check_own_shims(shims: Path | None, needs: str) -> None:
     """
     if shims is not None:
         raise OwnShimsError(
-            f"{shims}: {needs} needs the library shims of this toolkit, and `import shims` would import "
-            "this module of the project",
+            f"{shims}: {needs} needs the library shims of this toolkit, and `import shims` imports "
+            "this module of the project instead",
             "rename the module" + ("" if needs != PORTABLE else ", or use --style native"),
         )
 

@@ -348,14 +348,14 @@ def check_stable(
     except NotPythonError as error:
         raise NotStableError(
             f"{path}: the rewritten script does not parse ({error.what})",
-            "please report this with the script",
+            "this is a bug; please report it with the script",
         ) from error
     again = next(iter(planned(script, (*first, *later), rest=False).edits), None)
     if again is not None:
         raise NotStableError(
             f"{path}: the rule {again.rule} would change the rewritten script again "
             f"({again.message})",
-            "please report this with the script",
+            "this is a bug; please report it with the script",
         )
     return script
 

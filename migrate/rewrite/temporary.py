@@ -87,7 +87,7 @@ def rewritten_with_imports(script: Path) -> RewrittenFiles:
     mine = files.get(resolved)
     if mine is not None and mine.problem:
         raise NotRewrittenError(
-            mine.problem, "mend the script, or rewrite it alone and give --rewritten"
+            mine.problem, "fix the script, or rewrite it alone and pass --rewritten"
         )
     changed = sorted(done.changed, key=lambda file: root / file.name != resolved)
     return RewrittenFiles(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from converters.atomic import atomic_write
 from migrate.errors import MigrateError
-from migrate.reading.project.progress import Tell, silent
+from migrate.progress import Progress, no_progress
 from migrate.rewrite.folder import files_of, rewrite_folder
 from migrate.rewrite.options import DEFAULT, Options
 from migrate.rewrite.results import FolderRewrite, Rewrite
@@ -40,7 +40,7 @@ def rewrite_into(
     *,
     options: Options = DEFAULT,
     force: bool = False,
-    progress: Tell = silent,
+    progress: Progress = no_progress,
 ) -> FolderRewrite:
     """Rewrite `folder` and write it to the folder `to`, where one is given.
 
@@ -97,15 +97,15 @@ def check_folder_target(folder: Path, to: Path, *, force: bool) -> None:
     inner, outer = to.resolve(), folder.resolve()
     if inner == outer or outer in inner.parents or inner in outer.parents:
         raise NotWritableError(
-            f"{to}: lies in {folder}, or around it", "name a folder beside it with -o"
+            f"{to}: lies inside {folder} or contains it", "name a folder beside it with -o"
         )
     if not to.parent.is_dir():
-        raise NotWritableError(f"{to.parent}: no such folder", "make it first")
+        raise NotWritableError(f"{to.parent}: no such folder", "create it first")
     if to.is_symlink() or (to.exists() and not to.is_dir()):
-        raise NotWritableError(f"{to}: is no folder", "name another one with -o")
+        raise NotWritableError(f"{to}: not a folder", "name another folder with -o")
     if to.is_dir() and not force and any(to.iterdir()):
         raise WouldOverwriteError(
-            f"{to}: is already there and not empty", "name another folder, or pass --force"
+            f"{to}: already exists and is not empty", "name another folder, or pass --force"
         )
 
 
@@ -169,7 +169,7 @@ def check_target(rewrite: Rewrite, to: Path, *, force: bool, in_place: bool = Fa
     if to.is_dir():
         raise NotWritableError(f"{to}: is a directory", "name a file with -o")
     if not to.parent.is_dir():
-        raise NotWritableError(f"{to.parent}: no such folder", "make it first")
+        raise NotWritableError(f"{to.parent}: no such folder", "create it first")
     if not to.exists():
         return
     if not to.stat().st_mode & stat.S_IWUSR:
@@ -183,6 +183,6 @@ def check_target(rewrite: Rewrite, to: Path, *, force: bool, in_place: bool = Fa
             )
     elif not force and to.read_bytes() != rewrite.data:
         raise WouldOverwriteError(
-            f"{to}: is already there with other content",
+            f"{to}: already exists with other content",
             "name another file with -o, or pass --force",
         )

@@ -139,7 +139,7 @@ def parse(data: bytes, path: Path) -> Source:
         module = cst.parse_module(data)
     except cst.ParserSyntaxError as error:
         line, column, message = _syntax_error(data, error)
-        raise NotPythonError(f"{path}:{line}:{column}: {message}", "mend this line first") from None
+        raise NotPythonError(f"{path}:{line}:{column}: {message}", "fix this line first") from None
     source = Source(path, data, module)
     try:
         as_it_was = source.render(module)
@@ -149,7 +149,7 @@ def parse(data: bytes, path: Path) -> Source:
     if as_it_was != data:
         raise NotPythonError(
             f"{path}: cannot be written back byte for byte",
-            "normalise its line endings and white space first",
+            "normalize its line endings and white space first",
         )
     return source
 
@@ -176,7 +176,7 @@ def require_python(data: bytes, path: Path) -> None:
         raise NotPythonError(what, "split it into several") from None
     except (SyntaxError, ValueError) as error:
         line, column, message = _place(error)
-        raise NotPythonError(f"{path}:{line}:{column}: {message}", "mend this line first") from None
+        raise NotPythonError(f"{path}:{line}:{column}: {message}", "fix this line first") from None
 
 
 def require_this_python(data: bytes, path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shims._shared import gloo_threads, world
+from shims._shared import gloo_output, gloo_threads, world
 from shims.errors import ShimError
 
 
@@ -38,6 +38,7 @@ class Agreement:
         # A group of its own, so that its messages never mix with the program's, on the CPU, so
         # that a decision neither waits for the device nor becomes part of a graph.
         gloo_threads.let_go_at_exit()
+        gloo_output.keep_off_stdout()
         self._group = dist.new_group(backend="gloo")
 
     def poll(self, wish: bool) -> bool:

@@ -13,7 +13,7 @@ from functools import reduce
 import torch
 import torch.distributed as dist
 
-from shims._shared import gloo_threads
+from shims._shared import gloo_output, gloo_threads
 from shims._simulated import calls as _calls
 from shims._simulated import refusals
 from shims._simulated.calls import Call, at
@@ -86,6 +86,7 @@ class Collectives:
         self._watch = watch
         self._reads = watch.reads
         gloo_threads.let_go_at_exit()
+        gloo_output.keep_off_stdout()
         self._gloo = dist.ProcessGroupGloo(store, rank, size, options)
 
     def agree(

@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.utils.checkpoint
 from torch.nn.parallel import DistributedDataParallel
 
-from shims._shared import gloo_threads
+from shims._shared import gloo_output, gloo_threads
 from shims.api_errors import NotOnDeviceError
 from shims.backends import processes
 
@@ -74,6 +74,7 @@ class Backend(ABC):
             # Nobody started other ranks: a group of one, for which no port is opened.
             options |= {"store": dist.HashStore(), "rank": 0, "world_size": 1}
         gloo_threads.let_go_at_exit()
+        gloo_output.keep_off_stdout()
         dist.init_process_group(self.group_backend, **options)
 
     def rank(self) -> int:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 from shims import activate
-from shims._shared import gloo_threads
+from shims._shared import gloo_output, gloo_threads
 from shims.api_errors import LaunchError
 
 RANKS = "MIGRATE_RANKS"
@@ -71,6 +71,7 @@ def run(
             is there already.
     """
     gloo_threads.let_go_at_exit()
+    gloo_output.keep_off_stdout()
     with environment({name: str(value) for name, value in (place or {}).items()}):
         fn(rank, *args)
         # Not after an exception: NCCL would wait here for ranks that still compute.

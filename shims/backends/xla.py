@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_xla._internal import pjrt
 
 from shims import activate, placement
-from shims._shared import gloo_threads, root_broadcast
+from shims._shared import gloo_output, gloo_threads, root_broadcast
 from shims._shared import world as _world
 from shims.api_errors import LaunchError, MemoryUnknownError, NotOnDeviceError, UnsupportedError
 from shims.backends import processes
@@ -72,6 +72,7 @@ class XlaBackend(Backend):
         self.device()
         options = {} if timeout is None else {"timeout": timeout}
         gloo_threads.let_go_at_exit()
+        gloo_output.keep_off_stdout()
         dist.init_process_group("xla", init_method="xla://", **options)
 
     def rank(self) -> int:

@@ -99,27 +99,27 @@ def test_a_project_that_a_tpu_cannot_run_stays(
     [
         (("none", "--script", "train.py"), "none: no such folder"),
         (("P", "--script", "trian.py"), "trian.py: no such script in {P}; near: train.py"),
-        (("P", "--script", "notes.txt"), "notes.txt: is no Python script"),
+        (("P", "--script", "notes.txt"), "notes.txt: not a Python script"),
         (("P", "--script", __file__), f"{__file__}: lies outside of"),
         (
             ("P", "--script", "train.py", "--gpu", "h101"),
-            "--gpu h101: no price of it is known; near",
+            "--gpu h101: no price is known; near",
         ),
-        (("P", "--script", "train.py", "--tpu", "v5f-8"), "v5f-8: no TPU is sold"),
-        (("P", "--script", "train.py", "--steps", "-3"), "--steps -3: is no such number"),
-        (("P", "--script", "train.py", "--share-of-bound", "2"), "--share-of-bound 2: is no share"),
+        (("P", "--script", "train.py", "--tpu", "v5f-8"), "v5f-8: no such TPU slice"),
+        (("P", "--script", "train.py", "--steps", "-3"), "--steps -3: not a valid number"),
+        (("P", "--script", "train.py", "--share-of-bound", "2"), "--share-of-bound 2: not a share"),
         (
             ("P", "--script", "train.py", "--batch-option", "-b", "--", "-b", "many"),
-            "-b many: is no batch",
+            "-b many: not a batch",
         ),
         (("P", "--script", "train.py", "--prices", "none"), "none: cannot be read"),
         (
             ("P", "--script", "train.py", "--hours", "P/notes.txt"),
-            "notes.txt:1: the file is no table",
+            "notes.txt:1: the file is not a table",
         ),
         (
             ("P", "--script", "train.py", "--html", "none/page.html"),
-            "none/page.html: is no file in",
+            "none/page.html: not a file in",
         ),
     ],
 )

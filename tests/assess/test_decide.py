@@ -160,7 +160,7 @@ def test_what_a_run_showed_is_a_risk() -> None:
         (Plan(steps=-1), "--steps -1"),
         (Plan(runs=0), "--runs 0"),
         (Plan("h100", gpu_step_seconds=-0.1), "--gpu-step-seconds -0.1"),
-        (Plan(gpu_step_seconds=0.1), "--gpu-step-seconds: of which GPU"),
+        (Plan(gpu_step_seconds=0.1), "--gpu-step-seconds: the GPU is unknown"),
         (Plan(engineer_hour=-5.0), "--engineer-hour -5"),
         (Plan(engineer_hour=float("nan")), "--engineer-hour nan"),
         (Plan(share=0.0), "--share-of-bound 0"),

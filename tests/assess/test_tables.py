@@ -73,14 +73,14 @@ def test_short_names_of_gpus(name: str, known: list[str]) -> None:
     ("text", "says"),
     [
         ("", ": is empty"),
-        ("tpu: [", ":1: is no YAML"),
-        ("- 1\n", ":1: the file is no table"),
+        ("tpu: [", ":1: not YAML"),
+        ("- 1\n", ":1: the file is not a table"),
         ("tpu: {}\n", ":1: the file has no gpu"),
         (f"{GOOD}tpus: {{}}\n", ":5: tpus is not known"),
-        (GOOD.replace("v5e", "v5f"), ":2: tpu.v5f is no generation of TPUs; near: v5"),
+        (GOOD.replace("v5e", "v5f"), ":2: tpu.v5f is not a generation of TPUs; near: v5"),
         (GOOD.replace("1}", "-1}"), ":2: tpu.v5e.on_demand is -1"),
-        (GOOD.replace("1}", "cheap}"), r":2: tpu.v5e.on_demand is no number \(cheap\)"),
-        (GOOD.replace("1}", ".nan}"), ":2: tpu.v5e.on_demand is no number"),
+        (GOOD.replace("1}", "cheap}"), r":2: tpu.v5e.on_demand is not a number \(cheap\)"),
+        (GOOD.replace("1}", ".nan}"), ":2: tpu.v5e.on_demand is not a number"),
         (GOOD.replace("on_demand: 1", "spot: 1"), ":2: tpu.v5e has no on_demand"),
         (f"{GOOD}  mine: {{on_demand: 2}}\n", ":5: gpu.mine stands there twice"),
     ],
@@ -103,7 +103,7 @@ def test_hours_of_ones_own(tmp_path: Path) -> None:
     hours = read_hours(file)
     assert [hours.of(Work.STEP, count) for count in (0, 1, 3)] == [0, 2, 4]
     file.write_text(f"setup: 4\nlook: 0\nkinds:\n{KINDS.replace('step: [2, 1]', 'step: 2')}")
-    with pytest.raises(AssessError, match=r":10: kinds.step is no list of 2 numbers"):
+    with pytest.raises(AssessError, match=r":10: kinds.step is not a list of 2 numbers"):
         read_hours(file)
     file.write_text(f"setup: 4\nlook: 0\nkinds:\n{KINDS.replace('  step: [2, 1]', '')}")
     with pytest.raises(AssessError, match=r"kinds has no step"):

@@ -70,7 +70,7 @@ def test_a_hazard_without_its_page_or_examples_does_not_register() -> None:
             code, name, severity, nodes = "XLA199", "no-page", Severity.INFO, ()
             examples = (marked, plain)
 
-    with pytest.raises(TypeError, match="no code"):
+    with pytest.raises(TypeError, match="not a code"):
 
         class _NoCode(Hazard):
             """**Why.** So. **What to do.** This."""

@@ -56,14 +56,14 @@ def test_a_limit() -> None:
 
 @pytest.mark.parametrize("text", ["", "90", "0%", "101%", "x%"])
 def test_what_is_no_share(text: str) -> None:
-    with pytest.raises(FitError, match="is no share"):
+    with pytest.raises(FitError, match="not a share"):
         share_of(text)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"slices": 3}'])
 def test_what_is_no_report(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(FitError, match="give what --json printed"):
+    with pytest.raises(FitError, match="pass the output of migrate fit --json"):
         read_baseline(tmp_path / "a.json")
     (tmp_path / "b.json").write_text(json.dumps(report()))
     assert read_baseline(tmp_path / "b.json") == report()

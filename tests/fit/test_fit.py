@@ -492,7 +492,7 @@ class TestTorch:
         script.write_text(UNDER_TORCHRUN)
         done = run(script, "--tpu", "v5e-4", "--", "--batch_size=64")
         assert done.exit_code == 2
-        assert "give them: --torchrun" in done.stderr
+        assert "add --torchrun" in done.stderr
         found = here.fitted(
             *(script, "--tpu", "v5e-4", "--torchrun", "--batch", "auto"),
             *("--batch-option", "--batch_size", "--", "--batch_size=4096"),
@@ -565,7 +565,7 @@ class TestTorch:
         done = run(script, "--tpu", "v5e-4", "--", "8")
         assert done.exit_code == 2
         line = SCRIPT.count("\n", 0, SCRIPT.index("READ")) + 2
-        assert f"{script}:{line} reads a value in the step that was to be taken" in done.stderr
+        assert f"{script}:{line} reads a value in the recorded step only" in done.stderr
 
     @pytest.mark.long
     def test_a_script_in_the_words_of_shims(self, here: Here, tmp_path: Path) -> None:
@@ -618,25 +618,25 @@ def test_a_compile_past_its_limit_is_undetermined(tmp_path: Path) -> None:
     ("args", "said"),
     [
         (("net.py",), "is not a file"),
-        ((f"{MODELS}:Tower",), "does not tell the shapes of its inputs"),
-        ((f"{MODELS}:Tower", "--tpu", "v5e-9"), "no TPU is sold under this name; near: v5e-8"),
+        ((f"{MODELS}:Tower",), "input shapes are unknown"),
+        ((f"{MODELS}:Tower", "--tpu", "v5e-9"), "no such TPU slice; near: v5e-8"),
         ((f"{MODELS}:Tower", "--batch", "auto"), "--batch auto changes the batch of --inputs"),
         ((f"{MODELS}:Nope", "--inputs", "x=float32[2]"), "has no Nope"),
         ((f"{MODELS}:Tower", "--inputs", "x=float32[2]", "--mesh", "data=3"), "has 3 devices"),
         ((f"{MODELS}:Tower", "--inputs", "x=float32[2,3]", "--try", "luck"), "--try luck"),
-        ((f"{MODELS}:Tower", "--max-hbm", "nine"), "is no share"),
+        ((f"{MODELS}:Tower", "--max-hbm", "nine"), "not a share"),
         (("nope.mlir",), "cannot be read"),
-        ((f"{MODELS}:Tower", "--spec", "rules.yaml"), "name them with --mesh"),
+        ((f"{MODELS}:Tower", "--spec", "rules.yaml"), "add --mesh"),
         ((f"{MODELS}:Tower", "--inputs", "x=float32[2,3]", "--", "--epochs"), "takes no arguments"),
-        (("f.mlir", "--dtype", "bfloat16"), "--dtype is for models"),
-        (("f.mlir", "--torchrun"), "--torchrun is for scripts"),
-        ((f"{MODELS}:Tower", "--batch", "auto", "--batch-option", "-b"), "is for scripts"),
-        ((f"{MODELS}:Tower", "--batch-option", "-b"), "give both"),
-        (("f.mlir", "--try", "shard"), "--try changes a model"),
-        ((f"{MODELS}:Tower", "--try", "remat"), "--try remat is for a step of training"),
-        ((__file__, "--try", "shard"), "--try shard is for Flax models"),
-        ((__file__, "--try", "batch"), "which of its options is the batch"),
-        ((f"{MODELS}:Tower", "--baseline", str(MODELS)), "it is no JSON"),
+        (("f.mlir", "--dtype", "bfloat16"), "--dtype applies to models"),
+        (("f.mlir", "--torchrun"), "--torchrun applies to scripts"),
+        ((f"{MODELS}:Tower", "--batch", "auto", "--batch-option", "-b"), "applies to scripts"),
+        ((f"{MODELS}:Tower", "--batch-option", "-b"), "needs --batch auto"),
+        (("f.mlir", "--try", "shard"), "--try applies to models"),
+        ((f"{MODELS}:Tower", "--try", "remat"), "--try remat needs a training step"),
+        ((__file__, "--try", "shard"), "--try shard applies to Flax models"),
+        ((__file__, "--try", "batch"), "the batch option of the script is unknown"),
+        ((f"{MODELS}:Tower", "--baseline", str(MODELS)), "not JSON"),
     ],
 )
 def test_bad_input_is_one_line(args: tuple[str, ...], said: str) -> None:

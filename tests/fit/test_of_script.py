@@ -38,15 +38,15 @@ AssertionError
         (1, FAILED, "exit code 1 before a step was taken at train.py:9 (AssertionError)"),
         (1, LAUNCHED, "exit code 1 before a step was taken at train.py:9 (AssertionError)"),
         (1, "", "exit code 1 before a step was taken (it said nothing)"),
-        (1, "KeyError: 'RANK'", "asks for torchrun's variables"),
+        (1, "KeyError: 'RANK'", "needs the variables of torchrun"),
         (1, "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 17179869184 bytes.",
          "this machine's memory is too small to run it with this batch; it says nothing of the TPU"),
         (1, "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried",
          "`--batch auto` looks for the largest that fits the TPU"),
         (-9, "step 1", "this machine's memory is too small"),
-        (0, "starts\nfound 1 of 2 GPUs\n", "without a step of training on the device (it said last: found"),
-        (0, "", "ended without a step of training on the device; end each step"),
-        (None, "", "made no step of training in 5 s"),
+        (0, "starts\nfound 1 of 2 GPUs\n", "without a training step on the device (last output: found"),
+        (0, "", "ended without a training step on the device; end each step"),
+        (None, "", "made no training step within 5 s"),
     ],
 )  # fmt: skip
 def test_it_is_told_where_it_ended_and_what_it_said(code: int | None, said: str, told: str) -> None:
@@ -62,5 +62,5 @@ def test_a_script_sees_an_address_only_where_torchrun_sets_one(
 ) -> None:
     script = tmp_path / "train_xla.py"
     script.write_text('import os\n\nprint("at", os.environ.get("MASTER_ADDR"))\n')
-    with pytest.raises(FitError, match=f"it said last: at {address}"):
+    with pytest.raises(FitError, match=f"last output: at {address}"):
         lower_script(script, [], devices=4, shown="train.py", timeout=LIMIT, torchrun=torchrun)

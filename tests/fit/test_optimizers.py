@@ -25,8 +25,8 @@ def test_an_optimizer_of_each_kind_steps(name: str) -> None:
     ("name", "said"),
     [
         ("lion", "one of sgd"),
-        ("optax.lyon", "has none of this name"),
-        ("optax.masked", "is not made from a learning rate alone"),
+        ("optax.lyon", "has no such optimizer"),
+        ("optax.masked", "cannot be created from a learning rate alone"),
         (f"{MODELS}:Tower", "gives no optimizer of optax"),
         (f"{MODELS}:nothing", "has no nothing"),
     ],

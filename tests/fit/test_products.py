@@ -35,9 +35,7 @@ def test_a_name_of_gcloud(name: str, topology: str, devices: int, chips: int) ->
 
 @pytest.mark.parametrize("name", ["v5e-9", "v7-8", "v4-7", "h100-8", "v6e:16x32", ""])
 def test_what_nobody_sells_is_refused_with_the_nearest(name: str) -> None:
-    with pytest.raises(
-        UnknownProductError, match=r"no TPU is sold under this name; near: (v|tpu7x)"
-    ):
+    with pytest.raises(UnknownProductError, match=r"no such TPU slice; near: (v|tpu7x)"):
         product_named(name)
 
 

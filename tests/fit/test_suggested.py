@@ -45,5 +45,5 @@ def test_inputs_are_those_that_the_model_takes(tmp_path: Path) -> None:
 
 
 def test_a_model_that_does_not_tell_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FitError, match="does not tell its inputs' shapes"):
+    with pytest.raises(FitError, match="input shapes are unknown"):
         lowered(wanted(tmp_path, "Opaque"), timeout=LIMIT)

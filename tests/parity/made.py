@@ -254,7 +254,7 @@ def parting(blocks: int = 12, fault: str = FAULT, times: float = 440.0) -> Parit
             ),
         ),
         verdict=Verdict.B_WORSE,
-        sentence=f"B parts from the truth at {fault}: its own error there is 4.4e-04, "
+        sentence=f"B diverges from the reference at {fault}: its own error there is 4.4e-04, "
         "440 times the limit; the likely cause: gelu-form.",
         histograms=(
             histogram(fault, -7.3, -3.6),

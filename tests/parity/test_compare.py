@@ -14,6 +14,7 @@ from migrate.parity.ground.settings import Settings
 from migrate.parity.sides.jax.runner import JaxRunner
 from migrate.parity.sides.side import InProcess
 from migrate.parity.sides.torch.runner import TorchRunner
+from migrate.progress import no_progress
 
 INPUTS = ("x=float32[2,7,12]",)
 
@@ -78,7 +79,7 @@ def compared(tmp_path, torch_model, flax_model, *inputs, **options):
         else JaxRunner(flax_model, "linen", "flax_net.py:Net")
     )
     given = Options(inputs=inputs or INPUTS, **options)
-    return compare_sides(a, InProcess(runner, tmp_path), given, tmp_path, lambda text: None)
+    return compare_sides(a, InProcess(runner, tmp_path), given, tmp_path, no_progress)
 
 
 def test_a_port_matches(tmp_path):

@@ -18,6 +18,7 @@ from migrate.parity.run.recorded import record
 from migrate.parity.sides.side import InProcess
 from migrate.parity.sides.target import parse_target
 from migrate.parity.sides.torch.runner import TorchRunner
+from migrate.progress import no_progress
 
 
 class Net(nn.Module):
@@ -44,7 +45,7 @@ def compared(
         InProcess(TorchRunner(Net(give), "torch", name), folder)
         for name, give in (("A", a), ("B", b))
     )
-    return compare_sides(*made, given, folder, lambda text: None)
+    return compare_sides(*made, given, folder, no_progress)
 
 
 def same(y: Any) -> Any:
@@ -152,9 +153,9 @@ def test_what_is_said_is_shown(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"outputs": ("A.0=B.oud",)}, "did you mean out?"),
-        ({"outputs": ("A.0=A.1",)}, "is no output of A and one of B"),
+        ({"outputs": ("A.0=A.1",)}, "not a pair of an output of A and an output of B"),
         ({"outputs": ("A.0[a,b]=B.out[a]",)}, "same names of axes"),
-        ({"outputs": ("A.0=B.out", "A.0=B.y")}, "A.0 is named twice"),
+        ({"outputs": ("A.0=B.out", "A.0=B.y")}, "A.0 appears twice"),
         ({"skip_outputs": ("B.h",)}, "B has no output h"),
         ({"skip_outputs": ("A", "B.out")}, "no output of B is compared"),
     ],
@@ -241,16 +242,16 @@ def test_a_dump_is_held_to_the_same(a: str, b: str, pair: str, tmp_path: Path) -
     inputs = ("x=float32[2,6]",)
     plain = parse_target(f"{tmp_path}/net.py:Plain")
     recorded = Options(inputs=inputs, count=2, keep=tmp_path / "dump")
-    record(plain, recorded, lambda text: None)
+    record(plain, recorded, no_progress)
     sides = [parse_target(one.format(tmp_path)) for one in (a, b)]
     for said in ((), (pair,)):
-        found = compare(*sides, Options(count=2, outputs=said), lambda text: None)
+        found = compare(*sides, Options(count=2, outputs=said), no_progress)
         assert found.matches is bool(said), found.sentence
 
 
 def test_layers_are_compared_where_no_output_can_be(tmp_path: Path) -> None:
     found = compared(tmp_path, same, lambda y: {"a": y.T, "b": y[0]}, gradients=True)
     assert found.verdict is Verdict.PARTLY
-    assert found.sentence.startswith("A and B do not give the same: ")
+    assert found.sentence.startswith("A and B do not return the same outputs: ")
     assert [section.name for section in found.sections] == ["outputs"]
     assert found.layers[0].name == "layer"

@@ -40,7 +40,7 @@ def test_without_a_record_all_is_the_users(port: Path, damage: str) -> None:
 
 
 def test_a_port_is_replaced_only_if_told_to(port: Path) -> None:
-    with pytest.raises(PortError, match="is there already"):
+    with pytest.raises(PortError, match="already exists"):
         require_place(port, 0)
     assert require_place(port, 1) == ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from migrate.port.story import PortOptions, port_model
+from migrate.progress import no_progress
 
 _NET = """
 import torch
@@ -26,7 +27,7 @@ def test_a_port_that_rounds_too_often_is_written_anew(tmp_path: Path) -> None:
     options = PortOptions(
         tmp_path, "net", ("x=float32[64,16]",), comparisons=frozenset({"bfloat16"})
     )
-    done = port_model(f"{tmp_path}/net.py:Net", options, "", lambda _: None)
+    done = port_model(f"{tmp_path}/net.py:Net", options, "", no_progress)
     assert [one.verdict for one in done.numerics] == ["match", "match"]
     assert all(one.port <= 1.05 * one.original for one in done.numerics)
     source = (done.folder / "modeling.py").read_text()

@@ -137,7 +137,7 @@ def test_a_part_of_the_model_by_its_class(project: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "line"),
     [
-        (("--steps", "1"), "has not called a model with trainable parameters 2 times"),
+        (("--steps", "1"), "ended before it called a model with trainable parameters 2 times"),
         (("--unknown",), "ended with exit code 2 before its model was called 2 times"),
     ],
 )
@@ -151,8 +151,8 @@ def test_a_script_that_shows_no_model_is_one_line(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("port -o out", "no model is named; name file.py:Class, or --from-script train.py"),
-        ("port net.py:Graph -o out -- --steps 3", "--steps: what stands behind -- are arguments"),
+        ("port -o out", "no model is given; name file.py:Class, or --from-script train.py"),
+        ("port net.py:Graph -o out -- --steps 3", "--steps: arguments after -- belong to a script"),
         (
             "port --from-script none.py -o out -- --steps 3",
             "--from-script none.py: there is no such",
@@ -198,7 +198,7 @@ GRAPHS = """
 def test_inputs_that_do_not_fit_are_one_line(tmp_path: Path) -> None:
     original = load_original(f"{__name__}:Adjacent", None, tmp_path)
     with pytest.raises(
-        MigrateError, match=r"gives NaN for all 2 inputs .* values of x, edges"
+        MigrateError, match=r"returns NaN for all 2 inputs .* values of x, edges"
     ) as at:
         given_inputs(original, ["x=float32[7,5]", "edges=float32[7,7]"], 2, tmp_path / "drawn")
     assert "--from-script train.py" in str(at.value)

@@ -45,7 +45,11 @@ def prove_texts(
 def test_the_toy_example_is_equal(replicas: int) -> None:
     said: list[str] = []
     proof = prove(
-        TOY / "before.py", TOY / "after.py", replicas=replicas, settings=TIMED, progress=said.append
+        TOY / "before.py",
+        TOY / "after.py",
+        replicas=replicas,
+        settings=TIMED,
+        progress=lambda what, *_: said.append(what),
     )
     assert proof.verdict is Verdict.EQUAL, proof.message
     assert proof.equal
@@ -84,7 +88,7 @@ def test_an_original_that_raises_was_broken_before(tmp_path: Path) -> None:
         BEFORE, ("    loss_fn =", "    raise ValueError('no data here')\n    loss_fn =")
     )
     with pytest.raises(
-        OriginalFailedError, match="broken before rewriting: ValueError: no data"
+        OriginalFailedError, match="fails before any rewriting: ValueError: no data"
     ) as e:
         prove_texts(tmp_path, broken, AFTER)
     assert "train.py" in e.value.output

@@ -147,13 +147,17 @@ def test_a_script_that_never_writes_it(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_an_original_that_cannot_read_its_own_file(tmp_path: Path) -> None:
     scripts = written(tmp_path, before=("kept['optim']", SAVE))
-    with pytest.raises(OriginalFailedError, match=r"its own file: KeyError: 'optim'"):
+    with pytest.raises(
+        OriginalFailedError, match=r"cannot resume from its own file snapshot.pt: KeyError: 'optim'"
+    ):
         resumed(scripts)
 
 
 def test_a_file_outside_of_the_project(tmp_path: Path) -> None:
     scripts = written(tmp_path)
-    with pytest.raises(CheckpointPlaceError, match="is in no folder that each run has for itself"):
+    with pytest.raises(
+        CheckpointPlaceError, match="is outside of the folders that each run copies"
+    ):
         prove_resuming(*scripts, [], Path("/nowhere/snapshot.pt"), replicas=1, settings=SETTINGS)
 
 

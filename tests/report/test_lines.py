@@ -6,13 +6,13 @@ import dataclasses
 import enum
 import io
 import json
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from rich.table import Table
 
 from converters.mapping.plan import Outcome, Plan, Row
 from migrate.check.hazard import Severity
@@ -20,6 +20,7 @@ from migrate.cli import commands
 from migrate.cli.show import show
 from migrate.devices.report import Chip, DevicesReport, Program
 from migrate.doctor import Check, Diagnosis, Status
+from migrate.fit.verdict import FitReport
 from migrate.observe.graph_dump import Frame
 from migrate.observe.places import Cause
 from migrate.observe.records import Interval
@@ -36,7 +37,9 @@ from migrate.observe.report import (
 )
 from migrate.prove.compare.verdict import Verdict
 from migrate.prove.resume import Direction, ResumeProof
+from migrate.report.text.assess import assess_summary
 from migrate.report.text.doctor import devices_summary, diagnosis_summary
+from migrate.report.text.fit import fit_summary
 from migrate.report.text.folder import folder_summary
 from migrate.report.text.parity.summary import parity_summary
 from migrate.report.text.prove import proof_summary, resume_summary
@@ -45,9 +48,9 @@ from migrate.report.text.run import run_summary
 from migrate.report.text.weights import plan_summary
 from migrate.rewrite.results import FileRewrite, FolderRewrite, Note, Rewrite
 from migrate.syntax.source import parse
+from tests.assess import made as assessments
 from tests.parity import made
 from tests.report.test_prove_page import proof
-from tests.waiting import until
 
 CODES = ":100: :on: :key:"  # a line of a file, and words, to everybody but rich
 
@@ -135,6 +138,17 @@ def parity() -> Iterable[Any]:
     return parity_summary(marked(made.parting()))
 
 
+def assessed() -> Iterable[Any]:
+    return assess_summary(
+        assessments.assessment(assessments.verdict(), assessments.verdict("v6e-8", 0.03))
+    )
+
+
+def fitted() -> Iterable[Any]:
+    verdicts = (assessments.verdict(), assessments.verdict("v6e-256", 0.03, "too big"))
+    return fit_summary(FitReport("train.py", True, verdicts, ("a note",)))
+
+
 VIEWS = (script, folder, ran, proven, resumed, planned, doctor, devices, parity)
 
 
@@ -161,7 +175,7 @@ def test_no_text_becomes_a_picture(
 
 
 def test_progress_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
-    from migrate.cli.show import moving_bytes, working
+    from migrate.cli.progress import moving_bytes, working
 
     screen = _Screen()
     monkeypatch.setattr("sys.stderr", screen)
@@ -175,44 +189,42 @@ def test_progress_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"converting {CODES}[b]" in screen.getvalue()
 
 
-def test_a_log_of_long_work_says_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from migrate.cli.show import working
-
-    said: list[str] = []
-    monkeypatch.setattr("migrate.cli.show.click.echo", lambda text, err: said.append(text))
-    monkeypatch.setattr("migrate.cli.show._SECONDS_OF_A_LINE", 0.01)
-    monkeypatch.setattr("sys.stderr", io.StringIO())
-    with working(quiet=False) as say:
-        say("compiling")
-        until(lambda: len(said) > 2, "a line that says so")
-    assert said[0] == "… compiling"
-    assert re.fullmatch(r"… compiling: \d+ s so far", said[2])
-
-
-def test_progress_has_bytes_rate_and_time_left(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("stream", [_Screen, io.StringIO], ids=["a terminal", "a pipe"])
+@pytest.mark.parametrize("view", [*VIEWS, assessed, fitted])
+def test_no_table_is_wider_than_the_screen_or_120_columns(
+    view: Callable[[], Iterable[Any]],
+    stream: type[io.StringIO],
+    width: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from migrate.cli.show import moving_bytes
+    printed = stream()
+    monkeypatch.setattr("sys.stdout", printed)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "dumb")
+    parts = list(view())
+    show(*(part for part in parts if stream is _Screen or isinstance(part, Table)))
+    assert all(len(line) <= min(width, 120) for line in printed.getvalue().splitlines())
 
-    clock = [0.0]
-    monkeypatch.setattr("migrate.cli.show.time.monotonic", lambda: clock[0])
-    total = 100 * 10**9
-    with moving_bytes("converting a", quiet=False) as moved:
-        for clock[0], done in ((0.0, 10), (10.0, 11), (40.0, 30), (41.0, 31), (80.0, 50)):
-            moved(done * 10**9, total)
-    assert capsys.readouterr().err.splitlines() == [
-        "… converting a",
-        "… 30.0 of 100.0 GB, 500 MB/s, 2 min left",
-        "… 50.0 of 100.0 GB, 500 MB/s, 2 min left",
-    ]
 
+@pytest.mark.parametrize(
+    ("view", "cells"),
+    [
+        (ran, ["0.50 s", "100.0 ms"]),
+        (proven, ["1.0e-07"]),
+        (fitted, ["v6e-256", "7.88 GiB", "100.00 ms", "15.75 GiB (50%)"]),
+        (assessed, ["v5e-8", "100.00 ms", "120,000"]),
+    ],
+)
+def test_no_number_is_broken_on_80_columns(
+    view: Callable[[], Iterable[Any]], cells: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     screen = _Screen()
-    monkeypatch.setattr("sys.stderr", screen)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "100")
-    with moving_bytes("converting a", quiet=False) as moved:
-        moved(10 * 10**9, total)
-    assert "10.0/100.0 GB" in screen.getvalue()
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    show(*view())
+    assert [cell for cell in cells if cell not in screen.getvalue()] == []
 
 
 # As many alike as are listed one by one; more are one line.

@@ -58,7 +58,7 @@ def test_a_layer_that_parts_is_shown_in_full() -> None:
     text = shown(made.parting())
     lines = text.splitlines()
     (line,) = [
-        line for line in lines if "intermediate_act_fn  GELUActivation  B parts  first" in line
+        line for line in lines if "intermediate_act_fn  GELUActivation  B diverges  first" in line
     ]
     after = " ".join(lines[lines.index(line) : lines.index(line) + 16])
     for expected in (
@@ -93,7 +93,7 @@ def test_how_a_side_lies_is_shown() -> None:
     parity = dataclasses.replace(parity, layers=layers, first=first)
     text = " ".join(shown(parity, 180).split())
     name = "encoder.layer.0.intermediate.intermediate_act_fn"
-    assert f"layouts B lies otherwise: axes 0, 2, 3, 1 at {name}, " in text
+    assert f"layouts B has another layout: axes 0, 2, 3, 1 at {name}, " in text
     assert "and 9 more" in text
     assert "B: output: axes 0, 2, 3, 1 of the truth's" in text
     assert "B: argument: axes 0, 2, 1, then reshaped to (8, 96) of the truth's" in text
@@ -129,15 +129,15 @@ def test_modules_that_only_pass_on_are_one_line() -> None:
 def test_hundreds_of_layers_that_part_stay_short() -> None:
     everywhere = {name: 50.0 for name, kind in made.bert(12) if kind == "Linear"}
     text = shown(dataclasses.replace(made.parting(), layers=tuple(made.layers(12, everywhere))))
-    assert "73 B parts" in text
-    assert "more layers part" in text
+    assert "73 B diverges" in text
+    assert "more layers diverge" in text
     assert len(text.splitlines()) < 150
 
 
 def test_one_layer_of_a_class_is_shown_in_full() -> None:
     text = shown(dataclasses.replace(made.parting(), layers=tuple(made.layers(2, BROKEN))))
     assert text.count("ρ (95 %)") == 2
-    assert text.split("layers:")[1].count("B parts") == 1 + len(BROKEN)
+    assert text.split("layers:")[1].count("B diverges") == 1 + len(BROKEN)
 
 
 BROKEN = {name: 50.0 for name, kind in made.bert(2) if kind in ("Linear", "LayerNorm")}
@@ -164,7 +164,7 @@ def test_layers_that_are_nowhere_below_the_model() -> None:
     rootless = [layer for layer in parity.layers if layer.name not in ("", "encoder")]
     text = shown(dataclasses.replace(parity, layers=tuple(rootless)))
     assert "encoder.layer.1  BertLayer" in text
-    assert "dense  Linear  B parts  first" in text
+    assert "dense  Linear  B diverges  first" in text
 
 
 def test_every_layer_is_once_in_the_tree() -> None:

@@ -253,7 +253,7 @@ class TestRefused:
         [
             ("", "not JSON"),
             ('{"cells": [}', "1:12: is not JSON"),
-            ("[1, 2]", "no notebook"),
+            ("[1, 2]", "not a notebook"),
             ('{"nbformat": 3, "worksheets": [{"cells": []}]}', "format 3"),
             ('{"nbformat": 4, "cells": []}', "no code cells"),
             ('{"nbformat": 4, "cells": [{"cell_type": "markdown", "source": "torch"}]}', "no code"),
@@ -343,7 +343,7 @@ class TestFolder:
         done = run("rewrite", project, "-o", tmp_path / "out")
         assert done.exit_code == 1
         assert "0 Python files: 0 rewritten" in done.stdout
-        assert "1 notebooks: 1 rewritten, 0 as they are" in done.stdout
+        assert "1 notebook: 1 rewritten, 0 unchanged" in done.stdout
         assert "train.ipynb:cell 2:line 2" in done.stdout
         report = json.loads(run("rewrite", project, "--check", "--json").stdout)
         assert report["left_to_do"][0]["cell"] == 2

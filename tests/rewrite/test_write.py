@@ -36,7 +36,7 @@ def test_beside_the_untouched_original_with_its_permissions(script: Path) -> Non
 def test_another_file_is_not_overwritten(script: Path) -> None:
     target = beside(script)
     target.write_text("# edited by hand\n")
-    with pytest.raises(WouldOverwriteError, match=r"train_xla\.py: is already there"):
+    with pytest.raises(WouldOverwriteError, match=r"train_xla\.py: already exists"):
         write(rewrite(script), target)
     assert target.read_text() == "# edited by hand\n"
     assert write(rewrite(script), target, force=True)

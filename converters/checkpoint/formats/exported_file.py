@@ -137,7 +137,7 @@ def _json(archive: ZipArchive, name: str) -> Any:
     try:
         return json.loads(archive.content(name, _LARGEST).decode("utf-8"))
     except (ValueError, RecursionError):
-        raise PickleError(f"{name[:80]!a} is no JSON") from None
+        raise PickleError(f"{name[:80]!a} is not JSON") from None
 
 
 def _stored(archive: ZipArchive, name: str) -> dict[str, Any]:

@@ -841,7 +841,7 @@ class _Writer:
     def _held(self, value: Held) -> Tensor:
         tensor = self.drafter.constants.get(value.key)
         if tensor is None:
-            raise GraphError(f"{value.key}: is no tensor of the model", "report it")
+            raise GraphError(f"{value.key}: not a tensor of the model", "report it")
         owner, _, name = value.key.rpartition(".")
         shape, dtype = tuple(tensor.shape), self.drafter.graph.dtype_of(value.key, tensor)
         if value.key in self.drafter.graph_constants:

@@ -211,7 +211,8 @@ def _loss(outputs: Mapping[str, Any], wanted: Wanted, *, tokens: bool) -> tuple[
     floating = {n: o for n, o in outputs.items() if np.issubdtype(_plain(o.dtype), np.floating)}
     if not floating:
         raise FitError(
-            f"{wanted.target}: gives nothing that a loss could be of", "leave --train out"
+            f"{wanted.target}: returns nothing that a loss can be computed from",
+            "leave --train out",
         )
     name, output = next(iter(floating.items()))
     loss = wanted.loss

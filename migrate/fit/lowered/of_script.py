@@ -92,8 +92,8 @@ def lower_script(
             if (folder / WHY).exists():
                 where = known((folder / WHY).read_text())
                 raise FitError(
-                    f"{shown}: {where} reads a value in the step that was to be taken, and in none before it",
-                    "let it make more steps: smaller batches, or more data",
+                    f"{shown}: {where} reads a value in the recorded step only, not in earlier steps",
+                    "run more steps: use smaller batches or more data",
                 )
             if first:
                 steps = int((folder / STEPS).read_text()) if (folder / STEPS).exists() else 0
@@ -102,7 +102,7 @@ def lower_script(
             # It ends before a step repeats: its last one is taken, in a run of its own.
         raise FitError(
             f"{shown}: made {many(steps, 'step')} in a first run, and fewer in a second",
-            "let it make more steps: smaller batches, or more data",
+            "run more steps: use smaller batches or more data",
         )
 
 
@@ -204,7 +204,8 @@ def failure(
     """
     if code is None:
         return FitError(
-            f"{shown}: made no step of training in {timeout:.0f} s", "give it more: --timeout"
+            f"{shown}: made no training step within {timeout:.0f} s",
+            "raise the limit with --timeout",
         )
     last = next((line for line in reversed(said.splitlines()) if line.strip()), "")[-_TAIL:]
     if lacks_memory(code, said):
@@ -212,18 +213,16 @@ def failure(
         return FitError(f"{shown}: {WHAT}{_at(said, places)} ({last})", REMEDY)
     if code:
         if any(f"KeyError: '{name}'" in said for name in as_torchrun(1)):
-            return FitError(
-                f"{shown}: asks for torchrun's variables ({last})", "give them: --torchrun"
-            )
+            return FitError(f"{shown}: needs the variables of torchrun ({last})", "add --torchrun")
         return FitError(
             f"{shown}: ended with exit code {code} before a step was taken"
             f"{_at(said, places)} ({last or 'it said nothing'})",
-            "see that `migrate run` runs it",
+            "check that it runs with `migrate run`",
         )
     return FitError(
-        f"{shown}: ended without a step of training on the device"
-        + (f" (it said last: {last})" if last else ""),
-        "end each step by torch_xla.sync() or torch_xla.step()",
+        f"{shown}: ended without a training step on the device"
+        + (f" (last output: {last})" if last else ""),
+        "end each step with torch_xla.sync() or torch_xla.step()",
     )
 
 

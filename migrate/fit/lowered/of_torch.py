@@ -26,7 +26,7 @@ def lower_torch(module: Any, wanted: Wanted) -> Step:
     """
     if wanted.mesh or wanted.shard:
         raise FitError(
-            f"{wanted.target}: a torch module runs as replicas",
+            f"{wanted.target}: a torch module runs as replicas only",
             "--mesh, --spec and --try shard are for Flax models",
         )
     if wanted.loss != "auto":
@@ -51,7 +51,7 @@ def lower_torch(module: Any, wanted: Wanted) -> Step:
         kept = run()
         torch_xla.sync()
     if changed is not None and not changed():
-        raise FitError(f"{wanted.target}: {NO_BLOCKS}", "put torch.utils.checkpoint around a part")
+        raise FitError(f"{wanted.target}: {NO_BLOCKS}", "use torch.utils.checkpoint in the model")
     world.trace_for_all()
     kept = run()
     found = pending_program()
@@ -91,7 +91,8 @@ def _training(module: Any, given: dict[str, Any], wanted: Wanted) -> Any:
         floating = [one for one in outputs if one.is_floating_point()]
         if not floating:
             raise FitError(
-                f"{wanted.target}: gives nothing that a loss could be of", "leave --train out"
+                f"{wanted.target}: returns nothing that a loss can be computed from",
+                "leave --train out",
             )
         output, name = floating[0], wanted.loss
         if name == "auto":

@@ -28,7 +28,7 @@ def optimizer_named(name: str) -> Any:
     else:
         return optimizer_of(name, _RATE)
     if not (hasattr(made, "init") and hasattr(made, "update")):
-        raise FitError(f"--train {name}: gives no optimizer of optax", "return one of its chains")
+        raise FitError(f"--train {name}: gives no optimizer of optax", "return an optax.chain")
     return made
 
 
@@ -38,9 +38,11 @@ def _of_optax(name: str) -> Any:
     try:
         return attrgetter(name.removeprefix(_OPTAX))(optax)(learning_rate=_RATE)
     except AttributeError:
-        raise FitError(f"--train {name}: optax has none of this name", "see its pages") from None
+        raise FitError(
+            f"--train {name}: optax has no such optimizer", "see the documentation of optax"
+        ) from None
     except TypeError as error:
         raise FitError(
-            f"--train {name}: is not made from a learning rate alone ({error})",
-            "write a function that makes it: --train file.py:function",
+            f"--train {name}: cannot be created from a learning rate alone ({error})",
+            "write a function that returns it: --train file.py:function",
         ) from None

@@ -23,8 +23,8 @@ def shapes_of(wanted: Wanted) -> Shapes:
     specs = parse_inputs(wanted.inputs, drawn=False)
     if not specs:
         raise FitError(
-            f"{wanted.target}: of which shapes are its inputs?",
-            "say it: --inputs 'x=float32[8,16]'",
+            f"{wanted.target}: input shapes are unknown",
+            "pass them: --inputs 'x=float32[8,16]'",
         )
     found = {spec.name: (spec.shape, spec.dtype) for spec in specs if isinstance(spec, Shaped)}
     others = [spec for spec in specs if not isinstance(spec, Shaped)]

@@ -93,10 +93,11 @@ def read_program(path: Path) -> Step:
     is_bytecode = data.startswith(b"ML\xefR")
     if not is_bytecode and b"func.func" not in data:
         raise FitError(
-            f"{path}: holds no StableHLO module", "write one by jax.jit(f).lower(…).as_text()"
+            f"{path}: holds no StableHLO module",
+            "write a module with jax.jit(f).lower(…).as_text()",
         )
     program = Program(path.name, "stablehlo", data, partitions_of(data) > 1)
-    return Step((Part(program, ()),), _GRADIENTS in data, ("what its arguments are is not known",))
+    return Step((Part(program, ()),), _GRADIENTS in data, ("its arguments are unknown",))
 
 
 def partitions_of(data: bytes) -> int:

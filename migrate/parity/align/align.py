@@ -77,16 +77,16 @@ def load_alignment_file(path: Path) -> dict[str, str]:
     try:
         value = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise ParityError(f"{path}: {error}", "give the file of --align") from None
+        raise ParityError(f"{path}: {error}", "check the file of --align") from None
     except yaml.YAMLError as error:
         raise ParityError(f"{path}: {' '.join(str(error).split())}", remedy) from None
     if not isinstance(value, dict) or not all(
         isinstance(part, str) for pair in value.items() for part in pair
     ):
-        raise ParityError(f"{path}: is no mapping of names to names", remedy)
+        raise ParityError(f"{path}: not a mapping of names to names", remedy)
     twice = [name for name in value.values() if list(value.values()).count(name) > 1]
     if twice:
-        raise ParityError(f"{path}: {twice[0]} is named twice", "name each layer once")
+        raise ParityError(f"{path}: {twice[0]} appears twice", "name each layer once")
     return value
 
 
@@ -101,7 +101,7 @@ def _check(explicit: Mapping[str, str], matching: Matching) -> None:
                 near = difflib.get_close_matches(name, known, 1)
                 raise ParityError(
                     f"--align: no layer {name} is called in {whose}",
-                    f"did you mean {near[0]}?" if near else "take a name from the report",
+                    f"did you mean {near[0]}?" if near else "use a name from the report",
                 )
 
 

@@ -116,7 +116,7 @@ class _Pairing:
             if truth_last != mine_last:
                 where = f"output {one.path or '0'}"
                 raise ParityError(
-                    f"--outputs and --channels-last both say how {where} lies", "say it once"
+                    f"--outputs and --channels-last both set the layout of {where}", "set it once"
                 )
             way = way_of(one.axes, other.axes, ref.shape, mine.shape)
         elif truth_last != mine_last:
@@ -250,8 +250,8 @@ def way_of(truth: Axes, mine: Axes, truth_shape: Shape, mine_shape: Shape) -> Wa
         known = math.prod(sizes[name] for name in axis if name in sizes)
         if len(unknown) > 1:
             raise ParityError(
-                f"--outputs: the sizes of {' and '.join(unknown)} cannot be told from either side",
-                "compare models that give them apart",
+                f"--outputs: the sizes of {' and '.join(unknown)} are unknown on both sides",
+                "compare models that return them separately",
             )
         if size % known or (not unknown and size != known):
             return None

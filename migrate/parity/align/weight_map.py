@@ -78,7 +78,7 @@ def bring(truth: Side, other: Side, work: Path, conversion: Conversion) -> Weigh
             other.ask(protocol.LoadWeights(own))
         except ParityError as error:  # the file is ours: say whose weights are in it
             what = error.what.replace(f"the weights of {own}", "the truth's weights")
-            raise ParityError(what, "make the two models alike, of the same sizes") from None
+            raise ParityError(what, "make the two models the same, with the same sizes") from None
         return same_names(own)
     names, pytree = _converted(truth, other, own, work, conversion)
     other.ask(protocol.LoadWeights(pytree))

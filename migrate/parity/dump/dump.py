@@ -130,7 +130,7 @@ class Dump:
             value = json.loads((folder / DUMP_FILE).read_text())
         except FileNotFoundError:
             raise DumpError(
-                f"{folder}: is no complete dump, it has no {DUMP_FILE}",
+                f"{folder}: not a complete dump: {DUMP_FILE} is missing",
                 "record it again with --keep",
             ) from None
         except (OSError, ValueError) as error:
@@ -217,9 +217,9 @@ def require_same_outputs(target: str, outputs: Mapping[int, Sequence[TensorRef]]
     for number, found in sorted(paths.items()):
         if found != paths[first]:
             raise ParityError(
-                f"{target}: input {number} gives other outputs ({', '.join(found)}) than input "
+                f"{target}: input {number} returns other outputs ({', '.join(found)}) than input "
                 f"{first} ({', '.join(paths[first])})",
-                "give inputs for which the model gives the same structure",
+                "use inputs for which the model returns the same structure",
             )
 
 

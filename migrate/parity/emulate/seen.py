@@ -31,4 +31,4 @@ class Emulation:
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
-            raise ValueError(f"{self.precision!r} is no precision: {', '.join(PRECISIONS)}")
+            raise ValueError(f"{self.precision!r} is not a precision: {', '.join(PRECISIONS)}")

@@ -129,7 +129,7 @@ def require_model(flax: Side) -> None:
     """
     if flax.kind not in ("linen", "nnx", "jax"):
         raise ParityError(
-            "the target is a torch module: nothing of JAX's to be followed",
+            "the target is a torch module, not a Flax model",
             "name a linen or nnx module, or a function of (params, *inputs) with --target-apply",
         )
 
@@ -143,8 +143,8 @@ def _capture_truth(torch: Side, inputs: InputSet, truth: Path) -> None:
     torch.ask(protocol.Capture(TRUTH, inputs, truth, numbers=(0,)))
     if said := narrower(Dump(truth).notes):
         raise ParityError(
-            f"{said}: it does not run in float64, in which both are compared",
-            "have the factory give a model that computes in the dtype that it is given",
+            f"{said}: the model does not run in float64, which the comparison needs",
+            "let the factory return a model that computes in the dtype of its inputs",
         )
 
 
@@ -160,7 +160,7 @@ def _plan(own: Path, rules: Path) -> Plan:
             plan.checkpoint,
             len(plan.rows),
             plan.refused,
-            "take weight_norm and its like off the model (torch.nn.utils.remove_weight_norm)",
+            "remove weight_norm and similar hooks from the model (torch.nn.utils.remove_weight_norm)",
         )
     return plan
 
@@ -222,8 +222,8 @@ def _require_same(layers: Path, plain: Path) -> None:
     again = compare_outputs(_outputs(Dump(layers), 0), _outputs(Dump(plain), 0))
     if again.apart is None or again.apart > EXACT:
         raise ParityError(
-            "the torch model gives something else each time it is run on one input, in evaluation mode",
-            "seed what it draws, or take it out of its forward pass",
+            "the torch model returns different values for the same input in evaluation mode",
+            "seed its random numbers, or remove them from the forward pass",
         )
 
 
@@ -271,9 +271,9 @@ def _arranged(plan: Plan, found: Found, sources: Sources, drop: Sequence[str]) -
         if len(sizes) < len(problems):  # of other sizes no outputs can agree
             problems += [f"the models part {one}" for one in map(str, found.differences[:3])]
         raise MisfitError(
-            f"{many(len(sizes), 'weight')} of the two models have other sizes"
+            f"{many(len(sizes), 'weight')} of the two models differ in size"
             if len(sizes) == len(problems)
-            else f"{found.layers} layers of the target were found in torch's, and something has no place",
+            else f"{found.layers} layers of the target match torch layers; the others have no match",
             [*normed, *problems],
             "have the model's factory take them off (torch.nn.utils.parametrize.remove_parametrizations, "
             "torch.nn.utils.remove_weight_norm), and give a checkpoint of that model"

@@ -75,7 +75,7 @@ def read_rules(
         paths = [pair[number].path for pair in pairs]
         twice = next((path for path in paths if paths.count(path) > 1), None)
         if twice is not None:
-            raise ParityError(f"--outputs: {shown(letter, twice)} is named twice", _REMEDY)
+            raise ParityError(f"--outputs: {shown(letter, twice)} appears twice", _REMEDY)
     return OutputRules(pairs, tuple(_skipped(text) for text in skipped), tuple(last))
 
 
@@ -95,7 +95,9 @@ def _pair(text: str) -> tuple[Said, Said]:
     found = [_SPEC.fullmatch(part.strip()) for part in text.split("=")]
     one, other = found if len(found) == 2 else (None, None)
     if one is None or other is None or {one[1], other[1]} != {"A", "B"}:
-        raise ParityError(f"--outputs {text}: is no output of A and one of B", _REMEDY)
+        raise ParityError(
+            f"--outputs {text}: not a pair of an output of A and an output of B", _REMEDY
+        )
     a, b = (one, other) if one[1] == "A" else (other, one)
     said = _said(a, text), _said(b, text)
     _check_axes(said[0].axes, said[1].axes, text)
@@ -124,5 +126,5 @@ def _check_axes(a: Axes | None, b: Axes | None, text: str) -> None:
 def _skipped(text: str) -> tuple[str, str]:
     found = _SPEC.fullmatch(text.strip())
     if found is None or found[3] is not None:
-        raise ParityError(f"--skip-output {text}: is no output", "write --skip-output B.hidden")
+        raise ParityError(f"--skip-output {text}: not an output", "write --skip-output B.hidden")
     return found[1], found[2] or ""

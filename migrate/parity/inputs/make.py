@@ -50,6 +50,7 @@ def make_inputs(specs: Sequence[str | Spec], count: int, seed: int, folder: Path
 def _joined(given: Mapping[str, Array], drawn: Mapping[str, Array]) -> dict[str, Array]:
     if both := sorted(given.keys() & drawn.keys()):
         raise InputsError(
-            f"--inputs: {', '.join(both)} is both read and drawn", "give each argument once"
+            f"--inputs: {', '.join(both)} comes from a file and from a specification",
+            "give each argument once",
         )
     return {**given, **drawn}

@@ -86,17 +86,17 @@ def _from_function(spec: Loaded, count: int) -> tuple[list[dict[str, Array]], li
     except (Exception, SystemExit) as error:
         raise InputsError(
             f"--inputs {spec.shown}: failed ({type(error).__name__}: {_line(error)})",
-            "it is called without arguments and gives an iterable of dicts, tuples or arrays",
+            "write a function without arguments that returns an iterable of dicts, tuples or arrays",
         ) from error
     if not items:
-        raise InputsError(f"--inputs {spec.shown}: gives nothing", "let it give an input at least")
+        raise InputsError(f"--inputs {spec.shown}: returns no inputs", "return at least one input")
     made = [arguments(item, f"{spec.shown}, input {number}") for number, item in enumerate(items)]
     return made, [f"{spec.shown}: {len(made)} inputs, the first {_shapes(made[0])}"]
 
 
 def _items(given: Any) -> Iterator[Any]:
     if isinstance(given, Mapping) or hasattr(given, "__array__") or not isinstance(given, Iterable):
-        raise TypeError(f"it gives a {type(given).__name__}, not an iterable of inputs")
+        raise TypeError(f"the function returns a {type(given).__name__}, not an iterable of inputs")
     return iter(given)
 
 
@@ -123,7 +123,7 @@ def _array(value: Any, where: str) -> Array:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
         raise InputsError(
-            f"{where} is no array ({_line(error)})", "give arrays or tensors"
+            f"{where} is not an array ({_line(error)})", "give arrays or tensors"
         ) from None
     return _kept(array, where)
 

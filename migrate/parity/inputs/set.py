@@ -50,7 +50,9 @@ def write_inputs(
 
     names = tuple(inputs[0]) if inputs else ()
     if not names or any(tuple(one) != names for one in inputs):
-        raise InputsError("the inputs have no or different arguments", "give each the same ones")
+        raise InputsError(
+            "the inputs have different arguments, or none", "give each input the same arguments"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for number, one in enumerate(inputs):
         arrays = {

@@ -100,7 +100,7 @@ def parse_inputs(texts: Sequence[str], *, drawn: bool = True) -> tuple[Spec, ...
     functions = [spec for spec in specs if isinstance(spec, Loaded)]
     if len(functions) > 1 or (functions and any(isinstance(spec, Stored) for spec in specs)):
         raise InputsError(
-            "--inputs: inputs come from a function and from elsewhere too",
+            "--inputs: a function cannot be combined with other inputs",
             "give one function, or files",
         )
     return specs
@@ -110,45 +110,47 @@ def _parse(text: str, drawn: bool) -> Spec:
     if matched := _SHAPED.fullmatch(text):
         return _shaped(text, matched, drawn)
     if _NAMED.match(text):
-        raise InputsError(f"--inputs {text}: is no dtype with a shape", FORMS)
+        raise InputsError(f"--inputs {text}: not a dtype with a shape", FORMS)
     path = Path(text)
     if path.exists():
         return Stored(path)
     if matched := _FUNCTION.fullmatch(text):
         return Loaded(matched["location"], matched["name"])
-    raise InputsError(f"--inputs {text}: no such file, and of no known form", FORMS)
+    raise InputsError(f"--inputs {text}: no such file, and not a valid specification", FORMS)
 
 
 def _shaped(text: str, matched: re.Match[str], drawn: bool) -> Shaped:
     name, dtype, fill, rest = (matched[part] or "" for part in ("name", "dtype", "fill", "rest"))
     if dtype not in (*FLOATING, *_INTEGERS, "bool"):
         known = ", ".join((*FLOATING, *_INTEGERS, "bool"))
-        raise InputsError(f"--inputs {text}: {dtype} is no dtype of inputs", f"one of {known}")
+        raise InputsError(f"--inputs {text}: {dtype} is not a dtype of inputs", f"one of {known}")
     if fill not in ("", "ones", "zeros"):
         raise InputsError(f"--inputs {text}: {fill}: is not known", "write ones: or zeros:")
     shape = _shape(text, matched["shape"])
     if drawn and math.prod(shape) * 8 > _MOST_BYTES:
-        raise InputsError(f"--inputs {text}: is over 8 GiB", "give a smaller shape")
+        raise InputsError(f"--inputs {text}: is larger than 8 GiB", "give a smaller shape")
     bound = None
     if rest.lstrip().startswith(","):
         first, second = (one.strip() for one in (text.removesuffix(rest), rest.lstrip(", ")))
         raise InputsError(
-            f"--inputs {text}: is of several arguments",
+            f"--inputs {text}: contains several arguments",
             f"write it once for each: --inputs '{first}' --inputs '{second}'",
         )
     if rest:
         limit = re.fullmatch(r"<\s*(\d+)", rest.strip())
         if limit is None or int(limit[1]) < 1 or fill or dtype not in _INTEGERS:
             raise InputsError(
-                f"--inputs {text}: {rest} is no upper bound of drawn integers",
+                f"--inputs {text}: {rest} is not an upper bound of drawn integers",
                 "write NAME=int64[2,500]<30522",
             )
         bound = int(limit[1])
         if bound - 1 > np.iinfo(dtype).max:
-            raise InputsError(f"--inputs {text}: {bound} is over {dtype}", "give a wider dtype")
+            raise InputsError(
+                f"--inputs {text}: {bound} is too large for {dtype}", "give a wider dtype"
+            )
     elif drawn and dtype in _INTEGERS and not fill:
         raise InputsError(
-            f"--inputs {text}: integers up to what?",
+            f"--inputs {text}: the upper bound of the integers is unknown",
             f"write {text}<30522 (the size of the vocabulary), or {name}=ones:{dtype}[…] for a mask",
         )
     return Shaped(name, dtype, shape, fill, bound)
@@ -157,5 +159,5 @@ def _shaped(text: str, matched: re.Match[str], drawn: bool) -> Shaped:
 def _shape(text: str, inner: str) -> tuple[int, ...]:
     sides = [side.strip() for side in inner.split(",")] if inner.strip() else []
     if not all(side.isascii() and side.isdigit() and int(side) > 0 for side in sides):
-        raise InputsError(f"--inputs {text}: [{inner}] is no shape", "write [2,3,32,32]")
+        raise InputsError(f"--inputs {text}: [{inner}] is not a shape", "write [2,3,32,32]")
     return tuple(int(side) for side in sides)

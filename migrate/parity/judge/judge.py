@@ -7,7 +7,7 @@ limits act together, and against which false alarms, is told in docs/parity/limi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +95,7 @@ def judgement(
     profile: Profile,
     *,
     padding: Padding | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Judgement:
     """Measure and judge every layer.
 
@@ -105,8 +106,9 @@ def judgement(
         e: the emulation; None: there is none, and the absolute limits decide alone.
         profile: the limits.
         padding: input → which positions [batch, length] are *not* padding; errors elsewhere do not count.
+        progress: takes the number of layers that are judged, and of all layers.
     """
-    return _Judge(truth, {"A": a, "B": b, "E": e}, profile, padding or {}).judgement()
+    return _Judge(truth, {"A": a, "B": b, "E": e}, profile, padding or {}).judgement(progress)
 
 
 class _Judge:
@@ -135,14 +137,15 @@ class _Judge:
         self._notes: list[str] = []
         self._parents = {layer.parent for layer in truth.layers.values()}
 
-    def judgement(self) -> Judgement:
+    def judgement(self, progress: Callable[[int, int], None]) -> Judgement:
         layers, depth = [], 0
         first = min((call.input for call in self._truth.calls), default=0)
         ends: dict[str, int] = {}
         for call in sorted(self._truth.calls, key=lambda call: call.order):
             if call.input == first:
                 ends[call.layer] = call.order
-        for name, order in sorted(ends.items(), key=lambda one: one[1]):
+        for number, (name, order) in enumerate(sorted(ends.items(), key=lambda end: end[1])):
+            progress(number, len(ends))
             layers.append(self._layer(name, order, depth))
             depth += name not in self._parents
         layers += self._without_partner(len(self._truth.calls), depth)

@@ -65,7 +65,7 @@ def compare_outputs(
         if not side.alignment.outputs and not side.alignment.apart:
             raise ParityError(
                 f"no output of {name} is compared ({_shapes(side.accumulated)} and {_shapes(truth)})",
-                "compare models that give tensors, and leave one of them in",
+                "compare models that return tensors, and skip fewer outputs",
             )
     limit = profile.accumulated(leaves(truth)) * (1 if truth.facts.dtype == "float64" else 2)
     checks, histograms = [], []
@@ -149,7 +149,7 @@ def _measured(
         if t is None:
             raise ParityError(
                 f"output {path or '0'} has the shapes {ref.shape} and {mine.shape} on input {number}",
-                "give inputs of one length",
+                "use inputs of equal length",
             )
         kept = padding.get(number)
         if kept is not None and x.ndim > 2 and x.shape[:2] == kept.shape:

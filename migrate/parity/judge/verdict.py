@@ -122,15 +122,15 @@ def _matches(judged: Judgement, outputs: Outputs, truth: bool) -> str:
 def _undefined(outputs: Outputs, undefined: Mapping[str, int], failed: Sequence[str]) -> str:
     """What is NaN in the truth itself, and so nothing that could match."""
     told = [f"{count} elements of {_shown(name)}" for name, count in undefined.items()]
-    text = f"The truth itself is not finite: {', '.join(told)} are NaN in float64"
-    text += "; give inputs and weights for which the model computes numbers"
+    text = f"The float64 reference itself is not finite: {', '.join(told)} are NaN in float64"
+    text += "; use inputs and weights for which the model returns finite numbers"
     others = [name for name in failed if name != outputs.section.name]
     return f"{text}. Besides, {', '.join(others)} failed." if others else f"{text}."
 
 
 def _apart(judged: Judgement, outputs: Outputs, truth: bool) -> str:
     """The models do not give the same outputs; what of them is the same."""
-    text = f"A and B do not give the same: {'; '.join(outputs.apart)}"
+    text = f"A and B do not return the same outputs: {'; '.join(outputs.apart)}"
     if "B" in outputs.worst:
         matches = _matches(judged, outputs, truth)
         return f"{text}. Of the rest, {matches}"
@@ -154,7 +154,7 @@ def _parts(
     layer: LayerResult, breach: Breach, parting: set[str], causes: Sequence[Cause], truth: bool
 ) -> str:
     both = {"A", "B"} if layer.verdict is LayerVerdict.BOTH_PART else {breach.side}
-    who = "Both part" if len(both) == 2 else f"{breach.side} parts"
+    who = "Both diverge" if len(both) == 2 else f"{breach.side} diverges"
     text = f"{who} at {layer.name or 'the model itself'} ({', '.join(_where(layer))})"
     if breach.place.what == "argument":
         text += f", in what it gives to {breach.place.layer}"
@@ -163,7 +163,7 @@ def _parts(
         likely = "the cause" if causes[0].certain else "the likely cause"
         text += f"; {likely}: {causes[0].text.rstrip('.')}"
     if parting - both:
-        text += f". {', '.join(sorted(parting - both))} parts too, later"
+        text += f". {', '.join(sorted(parting - both))} diverges too, later"
     return text + "."
 
 
@@ -213,5 +213,5 @@ def _unplaced(judged: Judgement, outputs: Outputs, parting: set[str], truth: boo
         None,
     )
     if carried is not None:
-        return f"{text}; the first layer where that is so is {carried.name or 'the model itself'}."
-    return f"{text}; {'no layer shows where' if judged.layers else 'there are no layers to tell where'}."
+        return f"{text}; the first layer with this error is {carried.name or 'the model itself'}."
+    return f"{text}; {'no layer shows where' if judged.layers else 'there are no layers to show where'}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from migrate.parity.run.prepare import Prepared
 from migrate.parity.run.runs import FIRST, Captured, Groups, Run, part_of
 from migrate.parity.sides import protocol
 from migrate.parity.sides.side import Side
+from migrate.progress import Progress
 
 # From the coarsest to the finest: the emulation is of the coarser of the two sides.
 _PRECISIONS: tuple[Precision, ...] = ("default", "high", "highest")
@@ -48,7 +49,7 @@ def capture_all(
     ready: Prepared,
     options: Options,
     work: Path,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> Captures:
     """Run both sides, the truth and the emulation.
 
@@ -75,9 +76,11 @@ def capture_all(
     # Sides that take turns at a device start anew at each: all inputs then go together.
     together = not measured or a.takes_turns or b.takes_turns
     groups = Groups(ready.inputs.count, together=together)
+    doing = "running both sides and the float64 reference"
+    done, total = 0, ready.inputs.count * (1 + len(runs))
     for numbers in groups:
-        told, part = _told(numbers, ready.inputs.count), part_of(numbers, ready.inputs.count)
-        progress(f"running the truth, float64 on the CPU{told}")
+        part = part_of(numbers, ready.inputs.count)
+        progress(doing, done, total, "run")
         folder = work / "truth" / part
         if truths:
             truths[-1].forget_layers(into=folder)
@@ -87,27 +90,16 @@ def capture_all(
         truths.append(Dump(folder))
         groups.fit(folder / "tensors")
         for one in runs.values():
-            progress(f"running {_WORDS[one.name]}{told}")
+            done += len(numbers)
+            progress(doing, done, total, "run")
             one.take(truths[-1], numbers)
+        done += len(numbers)
     if measured:
         truths[-1].forget_layers()
         shutil.rmtree(work / FIRST, ignore_errors=True)
     found = {name: one.captured() for name, one in runs.items()}
     plain = {"truth": seconds} | {name: one.seconds for name, one in runs.items()}
     return Captures(joined(truths), found["a"], found["b"], found.get("e", found[same]), plain)
-
-
-_WORDS = {
-    "a": "side A",
-    "b": "side B",
-    "e": "the emulation of the declared precision",
-}
-
-
-def _told(numbers: tuple[int, ...], count: int) -> str:
-    if len(numbers) == count:
-        return ""
-    return f" (input {numbers[0] + 1} of {count})" if len(numbers) == 1 else " (the other inputs)"
 
 
 def emulation(a: Settings, b: Settings, profile: str | None = None) -> Settings:

@@ -62,13 +62,13 @@ def fit_models(models: Models, mapping: Path, progress: Callable[[str], None]) -
         torch, flax, said = load_both(*named, options, work, stack)
         if torch.kind not in TORCH:
             raise ParityError(
-                f"{models.torch}: is no torch module", "name the module whose weights these are"
+                f"{models.torch}: not a torch module", "name the torch module of the weights"
             )
         require_model(flax)
         if flax.kind == "jax" and models.apply is None:
             raise ParityError(
-                f"{models.flax}: the target is a function, whose parameters are not known",
-                "name it by --target-apply, and its pytree of parameters (or what gives it) by --target",
+                f"{models.flax}: the target is a function; its parameters are unknown",
+                "pass the function as --target-apply, and its pytree of parameters as --target",
             )
         progress("making inputs")
         inputs = inputs_for(torch, flax, options, work / "inputs")

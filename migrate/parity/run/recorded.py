@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +28,8 @@ from migrate.parity.sides.capture import INPUTS
 from migrate.parity.sides.side import Side
 from migrate.parity.sides.start import started, workplace
 from migrate.parity.sides.target import Target
+from migrate.progress import Progress
 
-Progress = Callable[[str], None]
 _WEIGHTS = "weights.safetensors"
 
 
@@ -50,7 +50,7 @@ def record(target: Target, options: Options, progress: Progress) -> Path:
         settings = _settings(options.a)
         _load(side, options.a, settings, inputs, work)
         side.ask(protocol.SaveWeights(folder / _WEIGHTS))
-        progress("running it")
+        progress("running the model")
         side.ask(protocol.Capture(settings, inputs, folder, layers=options.layers))
         return folder
 
@@ -84,7 +84,7 @@ def compare_recorded(a: Target, b: Target, options: Options, progress: Progress)
             (side,) = started({name: (target, how)}, options, work, stack)
             settings = _settings(how)
             _load(side, how, settings, inputs, work, next(iter(dumps.values())))
-            progress("running it, and the truth in float64")
+            progress("running the model, and its float64 reference")
             side.ask(protocol.Capture(TRUTH, inputs, work / "truth"))
             side.ask(protocol.Capture(settings, inputs, work / name))
             dumps[name], truth = Dump(work / name), Dump(work / "truth")
@@ -147,7 +147,7 @@ def inputs_of(dump: Dump) -> InputSet:
         return read_inputs(dump.folder / INPUTS)
     except (OSError, ValueError, KeyError):
         raise InputsError(
-            f"{dump.folder}: its inputs are not there", "record it with migrate parity A --keep"
+            f"{dump.folder}: its inputs are missing", "record it with migrate parity A --keep"
         ) from None
 
 
@@ -161,7 +161,7 @@ def _require_same_inputs(dumps: list[Dump]) -> None:
         same = same and all(np.array_equal(first[name], second[name]) for name in one.names)
     if not same:
         raise InputsError(
-            "the two dumps are of different inputs", "record both with the same --inputs"
+            "the two dumps have different inputs", "record both with the same --inputs"
         )
 
 
@@ -185,7 +185,7 @@ def _load(
         beside = recorded.folder / _WEIGHTS
         if (recorded.facts.framework in TORCH) != (side.kind in TORCH) or not beside.exists():
             raise ParityError(
-                f"{recorded.folder}: the weights that it was made with are not known to the model",
-                "name them with --weights-a or --weights-b",
+                f"{recorded.folder}: the model lacks the weights of the recording",
+                "pass them as --weights-a or --weights-b",
             )
         side.ask(protocol.LoadWeights(beside))

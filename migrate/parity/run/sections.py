@@ -79,7 +79,7 @@ def _of_the_compiler(
     side, settings = (b, ready.b) if b.kind != "torch" else (a, ready.a)
     if side.kind == "torch":
         raise ParityError(
-            "--excess-precision is XLA's, and neither side runs on it",
+            "--excess-precision applies to XLA, and neither side runs on XLA",
             "write xla: before the torch module",
         )
     progress("compiling for a TPU with and without excess precision")

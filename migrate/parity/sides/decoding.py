@@ -36,7 +36,7 @@ class Rows:
             raise InputsError(
                 f"{shown}: decoding needs input_ids [rows, length], the inputs are "
                 f"{', '.join(arrays)}",
-                "give input_ids, or leave generation out",
+                "give input_ids, or leave --tokens out",
             )
         ids = arrays[self._ids]
         self._mask = mask if mask in arrays else ""

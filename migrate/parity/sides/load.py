@@ -62,7 +62,7 @@ def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
     lacking = [name for name in _PORT_FILES if not (folder / name).is_file()]
     if lacking:
         raise TargetError(
-            f"{folder}: is no folder of migrate port, it lacks {' and '.join(lacking)}",
+            f"{folder}: not a folder of migrate port; missing: {' and '.join(lacking)}",
             "name the folder that migrate port wrote",
         )
     try:
@@ -74,8 +74,8 @@ def _port(target: Target, seed: int) -> tuple[Runner, Path | None]:
         at = raised(error.__traceback__, ("importlib",))
         what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise TargetError(
-            f"{target.shown}: importing it failed ({what}{f', {at}' if at else ''})",
-            "mend what was edited, or port the model again",
+            f"{target.shown}: import failed ({what}{f', {at}' if at else ''})",
+            "fix the edited file, or port the model again",
         ) from error
     weights = folder / _PORT_WEIGHTS
     inner = Target("", target.spec, target.shown, method=target.method)
@@ -122,10 +122,10 @@ def _object(spec: str) -> Any:
         if not location and Path(spec).is_file() and Path(spec).suffix != ".py":
             raise TargetError(
                 f"{spec}: is a file, and no model",
-                "name its folder, with a config.json; or a model, and this as its --weights",
+                "name the folder with its config.json, or a model with this file as --weights",
             )
         if not location:
-            raise TargetError(f"{spec}: names a file, but nothing in it", f"write {spec}:factory")
+            raise TargetError(f"{spec}: names a file, but no object in it", f"write {spec}:factory")
         with imported(spec, location) as module:
             found = attrgetter(name)(module)
     except AttributeError:

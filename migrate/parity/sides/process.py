@@ -223,14 +223,14 @@ class SideProcess(Side):
         if "crash" in answer:
             raise SideDiedError(
                 f"side {self.label} ({self.target.shown}): {doing} failed ({answer['crash']})",
-                "what it printed last is below",
+                "the last output is below",
                 "\n".join([*self._tail(), answer["traceback"]]),
             )
         return answer["ok"]
 
     def _error(self, kind: str, what: str, remedy: str, names: Sequence[str]) -> ParityError:
         """What the side's process says is wrong, of the kinds that somebody asks for."""
-        said = f"side {self.label}, {what}"
+        said = f"side {self.label}: {what}"
         if kind == ArgumentsError.__name__:
             return ArgumentsError(said, remedy, tuple(names))
         return (WeightsError if kind == MisfitError.__name__ else ParityError)(said, remedy)
@@ -244,8 +244,8 @@ class SideProcess(Side):
                 self._end()
                 raise SideDiedError(
                     f"side {self.label} ({self.target.shown}): no answer within "
-                    f"{self._timeout:g} s ({doing}); its process was ended",
-                    "give it more time with --timeout, or run that side alone",
+                    f"{self._timeout:g} s ({doing}); its process was stopped",
+                    "raise the limit with --timeout, or run that side alone",
                     "\n".join(self._tail()),
                 )
             chunk = os.read(replies.fileno(), 1 << 16)
@@ -262,9 +262,9 @@ class SideProcess(Side):
         code = process.poll()
         self._end()
         return SideDiedError(
-            f"side {self.label} ({self.target.shown}): its process ended while it did: {doing} "
+            f"side {self.label} ({self.target.shown}): its process ended during: {doing} "
             f"({_how(code)})",
-            "what it printed last is below",
+            "the last output is below",
             "\n".join(self._tail()),
         )
 

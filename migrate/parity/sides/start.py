@@ -31,7 +31,7 @@ def started(
     for label, (_, how) in targets.items():
         if shutil.which(how.python) is None:
             raise ParityError(
-                f"side {label}: {how.python} is no program", "name a Python interpreter"
+                f"side {label}: {how.python} is not a program", "name a Python interpreter"
             )
     turns = Turns()
     sides = [
@@ -83,6 +83,6 @@ def workplace(keep: Path | None) -> Iterator[Path]:
             yield Path(name)
         return
     if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-        raise ParityError(f"{keep}: is there already", "name a new folder with --keep")
+        raise ParityError(f"{keep}: already exists", "name a new folder with --keep")
     keep.mkdir(parents=True, exist_ok=True)
     yield keep

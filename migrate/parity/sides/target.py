@@ -44,7 +44,7 @@ def parse_target(text: str) -> Target:
     if not rest or (":" not in rest and not Path(rest).exists() and not rest.endswith(".py")):
         raise TargetError(
             f"{text}: names no model",
-            "write file.py:factory, pkg.module:factory, or a folder; before it torch:, xla:, linen:, "
-            "nnx:, jax:, port: or dump: where it is not plain what it is",
+            "write file.py:factory, pkg.module:factory, or a folder; if its kind is unclear, put "
+            "torch:, xla:, linen:, nnx:, jax:, port: or dump: before the name",
         )
     return Target(kind, rest, text)

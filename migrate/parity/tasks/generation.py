@@ -63,9 +63,7 @@ def compare_generation(parties: Parties, tokens: int, named: str | None = None) 
     for party in parties.sides:
         pair = party.pair(path)
         if pair is None:
-            raise ParityError(
-                f"{party.name} has no output {path}", "say which it is with --outputs"
-            )
+            raise ParityError(f"{party.name} has no output {path}", "name it with --outputs")
         generated.append(
             party.side.ask(protocol.Generate(party.settings, parties.inputs, tokens, pair.mine))
         )

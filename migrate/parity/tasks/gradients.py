@@ -55,7 +55,7 @@ class Distance:
     def add(self, number: int, truth: Array, mine: Array) -> None:
         """Take a part of it."""
         if truth.shape != mine.shape:
-            raise ValueError(f"shape {mine.shape}, the truth has {truth.shape}")
+            raise ValueError(f"shape {mine.shape}, the float64 reference has {truth.shape}")
         while len(self.errors) <= number:
             self.errors.append(0.0)
             self.sizes.append(0.0)

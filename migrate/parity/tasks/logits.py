@@ -145,8 +145,9 @@ def _pieces(
         pair = party.pair(path)
         if pair is None:
             raise ParityError(
-                f"{party.name} has no output for the truth's {path or 'only one'}",
-                "say which it is with --outputs",
+                f"{party.name} has no output that matches {path or 'the only output'} of the "
+                "float64 reference",
+                "name it with --outputs",
             )
         arrays.append(as_truth(pair, output(party.dump, number, pair.mine), truth.shape))
     kept = positions(parties, number, truth.shape[:-1])

@@ -32,7 +32,7 @@ def output(dump: Dump, number: int, path: str) -> Array:
     if ref is None:
         raise ParityError(
             f"{dump.facts.target}: input {number} has no output {path or 'at the top'}",
-            "give inputs on which the model gives the same outputs",
+            "use inputs for which the model returns the same outputs",
         )
     return dump.tensor(ref)
 

@@ -129,7 +129,7 @@ def _loss(parties: Parties, options: TrainingOptions) -> tuple[str, str]:
     if path is None or path not in paths:
         raise ParityError(
             f"training: there is no floating output {path or ''}".rstrip(),
-            f"the model gives: {', '.join(one or 'a tensor' for one in paths) or 'none'}",
+            f"the model returns: {', '.join(one or 'a tensor' for one in paths) or 'none'}",
         )
     loss = options.loss
     if loss == "auto":
@@ -197,8 +197,9 @@ def _classes(pair: TensorPair, truth: np.ndarray[Any, Any], rng: np.random.Gener
     drawn = rng.integers(truth.shape[-1], size=truth.shape[:-1])
     if pair.axes is not None and pair.axes[-1] != truth.ndim - 1:
         raise ParityError(
-            f"training: the last axis of the output {pair.mine or 'of the model'} is not the truth's",
-            "take --loss mse, or a function",
+            f"training: the last axis of the output {pair.mine or 'of the model'} differs from the "
+            "float64 reference",
+            "use --loss mse, or a function",
         )
     if pair.axes is not None:
         drawn = drawn.transpose(pair.axes[:-1])

@@ -18,6 +18,7 @@ from migrate.port.sizes.results import Held, Sizes, unproven
 from migrate.port.sizes.second import Second, beside, second
 from migrate.port.sizes.tries import REFUSED, Tries
 from migrate.port.sizes.unseen import Unseen
+from migrate.progress import Progress
 
 Attempt = Callable[[Sequence[Change]], str]
 
@@ -29,7 +30,7 @@ def sizes_of(
     construction: Construction | None,
     inputs: Arrays,
     shown: str,
-    progress: Callable[[str], None],
+    progress: Progress,
     methods: Mapping[str, Arrays] | None = None,
 ) -> Sizes:
     """Build the original and the port at a second size, and compare their outputs.
@@ -60,7 +61,7 @@ def _at_another_size(
     construction: Construction | None,
     inputs: Arrays,
     shown: str,
-    progress: Callable[[str], None],
+    progress: Progress,
     methods: Mapping[str, Arrays],
 ) -> Sizes:
     fixed = tuple(Axis(*place) for place in unproven(port, "").axes)

@@ -9,6 +9,7 @@ from migrate.port.sizes.distance import distance
 from migrate.port.sizes.flax import PortAtSize, PortRefusesError
 from migrate.port.sizes.instance import Change, Instance, alive
 from migrate.port.sizes.question import Question
+from migrate.progress import Progress
 
 # Instances of the port that are compiled and run at most, and those of which only shapes are computed.
 _RUNS = 24
@@ -32,7 +33,7 @@ class Tries:
         question: Question,
         package: Any,
         order: Sequence[Change],
-        progress: Callable[[str], None],
+        progress: Progress,
     ) -> None:
         """Prepare tries of these changes.
 

@@ -80,7 +80,7 @@ def final_weights(
             side = "original" if theirs is None else "rewrite"
             raise RecordingError(
                 f"rank {rank} of the {side} left no final weights",
-                "let every process end by returning, not by os._exit or a signal",
+                "let every process return normally, not by os._exit or a signal",
             )
         walking = weights.noise(theirs, mine)
         rounding = gates.floor.gradients if gates.floor else {}

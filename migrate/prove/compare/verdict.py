@@ -154,7 +154,7 @@ def _with_first_moves(
     without = _judge_steps(original, ours, replace(gates, moves={}))
     if without.verdict is judgement.verdict:
         return judgement
-    by = f"within {MARGIN:g} times what rounding does to Adam's first step"
+    by = f"within {MARGIN:g} times the rounding noise of Adam's first step"
     return replace(judgement, message=f"{judgement.message}; of the parameters, {by}")
 
 
@@ -167,8 +167,8 @@ def _untrained(original: _Ranks) -> str:
             line = own[0].details.lines.get("step")
             where = f" at {line}" if line else ""
             return (
-                f"the optimizer that steps{where} trains nothing, in the original and in the rewrite: none "
-                f"of its {own[0].parameters} parameters ever gets a gradient"
+                f"the optimizer that steps{where} trains nothing, in the original and in the rewrite: no "
+                f"gradient reaches any of its {own[0].parameters} parameters"
             )
     return ""
 
@@ -182,8 +182,9 @@ def _unended(ours: _Ranks) -> str | None:
     places = (step.details.lines.get("step") for step in steps)
     line = next((place for place in places if place), "the optimizer's step")
     return (
-        f"nothing ends the training steps of the rewrite ({line}): {most} of them are in one graph, which "
-        "grows until a TPU's memory or compiler gives up; put the loop's body in `with torch_xla.step():`"
+        f"the training steps of the rewrite have no step boundary ({line}): {most} steps are in one "
+        "graph, which grows until the memory or the compiler of a TPU gives up; put the body of the loop in "
+        "`with torch_xla.step():`"
     )
 
 
@@ -265,7 +266,7 @@ def _short_batch(steps: Sequence[StepRecord], others: int) -> str:
 def _beyond_noise(difference: Difference, gates: Gates) -> str:
     if gates.floor is None or difference.size is None:
         return ""
-    return f"; {difference.size:.1e}, more than {MARGIN:g} times what rounding does to the original"
+    return f"; {difference.size:.1e}, more than {MARGIN:g} times the rounding noise of the original"
 
 
 def _figures(floor: NoiseFloor) -> str:

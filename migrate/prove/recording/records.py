@@ -161,7 +161,7 @@ def read(folder: Path) -> dict[int, RankRecord]:
         record = _read_rank(folder, path)
         if record.header.rank in ranks:
             raise RecordingError(
-                f"two processes of the run call themselves rank {record.header.rank}",
+                f"two processes of the run have rank {record.header.rank}",
                 "let each process join the group before its first step",
             )
         ranks[record.header.rank] = record
@@ -180,7 +180,7 @@ def _read_rank(folder: Path, path: Path) -> RankRecord:
     except (ValueError, KeyError, TypeError) as error:
         raise RecordingError(
             f"the recording {path.name} is cut short ({error})",
-            "let every process end by returning, not by os._exit or a signal",
+            "let every process return normally, not by os._exit or a signal",
         ) from error
     rank = header.rank
     snapshots, elements = (

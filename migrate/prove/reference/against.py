@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from migrate.progress import Progress, no_progress
 from migrate.prove.compare.verdict import Verdict
 from migrate.prove.errors import RecordingError, ReferenceFileError, ReplicasPartedError
 from migrate.prove.proof import Proof, Recorded, Runs, compared
@@ -51,24 +52,24 @@ def read_for(
             which = f"{script} is not the {reference.script} that ran"
         raise ReferenceFileError(
             f"{which} when {path} was recorded",
-            "check out the version that was recorded, or record this one",
+            "check out the recorded version, or record this version",
         )
     if args and tuple(args) != reference.args:
         raise ReferenceFileError(
             f"{path} was recorded with arguments {_said(reference.args)}, not with {_said(args)}",
-            "leave them out, or record it with these",
+            "use the recorded arguments, or record it again",
         )
     known = {**reference.settings, "replicas": reference.replicas}
     for name, value in asked.items():
         if value != known[name]:
             raise ReferenceFileError(
                 f"{path} was recorded with --{name} {_shown(known[name])}, not {_shown(value)}",
-                "leave the option out, or record it with this one",
+                "leave the option out, or record it again with this value",
             )
     if reference.seed != SEED:
         raise ReferenceFileError(
-            f"{path} was recorded with the seed {reference.seed} where the script sets none, this version "
-            f"has {SEED}",
+            f"{path} was recorded with the seed {reference.seed} because the script sets none; this "
+            f"version uses {SEED}",
             "record it again with this version",
         )
     return reference
@@ -82,7 +83,7 @@ def prove_against(
     *,
     asked: Mapping[str, Any],
     timeout: float | None = None,
-    progress: Callable[[str], None] = lambda message: None,
+    progress: Progress = no_progress,
 ) -> Proof:
     """Run the rewrite on XLA, and compare its steps with those of the recorded original.
 
@@ -120,7 +121,7 @@ def prove_against(
 
 
 def _never(settings: Settings) -> Recorded:
-    raise RecordingError("the original is not here to be run again", "record it again")
+    raise RecordingError("the original cannot be run again on this machine", "record it again")
 
 
 def _said(args: Sequence[str]) -> str:

@@ -81,7 +81,7 @@ def write(path: Path, reference: Reference, run: Path) -> None:
         os.replace(temporary, path)
     except OSError as error:
         raise ReferenceFileError(
-            f"{path} cannot be written ({error.strerror})", "name a file in a folder that can be"
+            f"{path} cannot be written ({error.strerror})", "name a file in a writable folder"
         ) from error
     finally:
         with contextlib.suppress(OSError):
@@ -97,7 +97,7 @@ def require_place(path: Path) -> None:
     folder = path.absolute().parent
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise ReferenceFileError(
-            f"{path} cannot be written", "name a file in a folder that is there and can be written"
+            f"{path} cannot be written", "name a file in an existing folder that is writable"
         )
 
 
@@ -126,7 +126,7 @@ def read(path: Path, run: Path) -> Reference:
                 raise ReferenceFileError(
                     f"{path} has format {index['format']} (tpu-migrate {index.get('made_by')}), this version "
                     f"reads format {FORMAT}",
-                    "record it again with this version, or prove with that one",
+                    "record it again with this version, or use the other version",
                 )
             for name in archive.namelist():
                 inside = name.removeprefix(_RUN)
@@ -143,7 +143,7 @@ def read(path: Path, run: Path) -> Reference:
 
 def _none(path: Path) -> ReferenceFileError:
     return ReferenceFileError(
-        f"{path} is no record of migrate prove", "give the file that --record has written"
+        f"{path} is not a record of migrate prove", "pass a file written by --record"
     )
 
 

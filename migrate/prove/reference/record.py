@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from migrate import __version__
+from migrate.progress import Progress, no_progress
 from migrate.prove.compare.floor import NoiseFloor, noise_floor
 from migrate.prove.compare.gates import NOISE_RUNS
 from migrate.prove.errors import RecordingError, RunTimeoutError, ScriptFailedError
@@ -29,7 +30,7 @@ def record(
     *,
     replicas: int | None = None,
     settings: Settings,
-    progress: Callable[[str], None] = lambda message: None,
+    progress: Progress = no_progress,
 ) -> tuple[Reference, int]:
     """Run an original where it runs today, measure its noise by running it again, and write both.
 
@@ -63,7 +64,7 @@ def record(
         if not any(one.steps for one in first.ranks.values()):
             raise RecordingError(
                 f"{script} made no optimizer step: there is nothing to record",
-                "give arguments with which it trains",
+                "pass arguments that let it train",
             )
         steps = max(len(one.steps) for one in first.ranks.values())
         machines = read_machines(first.folder)

@@ -57,8 +57,8 @@ def notes(reference: Reference) -> tuple[str, ...]:
         found.append(f"its noise was measured there ({again}): up to {measured}")
     if any(machine.tf32 for machine in reference.machines.values()):
         found.append(
-            "it multiplied float32 in TF32, which keeps 11 of 24 bits; the rewrite does not: what TF32 does "
-            "is in the noise, and a fault that is as small is not found"
+            "the original multiplied float32 in TF32, which keeps 11 of 24 bits; the rewrite does not. The "
+            "noise includes this difference, so smaller faults are not detected"
         )
     if not reference.settings["deterministic"]:
         found.append(

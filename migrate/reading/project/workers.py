@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from migrate.reading.project.progress import Tell, silent
+from migrate.progress import Progress, no_progress
 from migrate.reading.script import Script
 from migrate.syntax.memory import collect_seldom
 
@@ -79,7 +79,7 @@ class Workers:
         self,
         work: Callable[[Job], Result],
         jobs: Sequence[Job],
-        progress: Tell = silent,
+        progress: Progress = no_progress,
         what: str = "",
     ) -> list[Result]:
         """Return what `work` gives for each of `jobs`, in their order.

@@ -32,7 +32,9 @@ def check_page_target(path: Path) -> None:
         PageError: the folder or a package is missing.
     """
     if not path.parent.is_dir() or path.is_dir():
-        raise PageError(f"{path}: is no file in a folder that exists", "name a file with --html")
+        raise PageError(
+            f"{path}: not a file in an existing folder", "name another file with --html"
+        )
     for package in ("jinja2", "matplotlib"):
         if not is_installed(package):
             raise missing_error(package, needed_by="--html")

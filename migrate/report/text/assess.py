@@ -1,4 +1,4 @@
-"""What `migrate assess` shows: the decision first, then what it rests on."""
+"""Terminal view and JSON of `migrate assess`: the decision first, then its reasons."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ _PLACES = 6  # of a kind of work; the JSON has all
 _COLOURS = {"move": "bold green", "stay": "bold red"}
 
 
-def assess_summary(found: Assessment) -> Iterator[RenderableType]:
+def assess_summary(assessment: Assessment) -> Iterator[RenderableType]:
     """Yield the decision with its reasons, then the work, the run, the slices, the money, what is assumed."""
-    decision, known = found.decision, found.known
+    decision, known = assessment.decision, assessment.known
     colour = _COLOURS.get(decision.state, "bold yellow")
     yield f"[{colour}]{escape(decision.sentence)}[/{colour}]"
-    yield from (f"  because {escape(one)}" for one in decision.reasons)
-    yield from (f"  rests on {escape(one)}" for one in decision.rests)
-    yield from (f"  cannot be said: {escape(one)}" for one in decision.unsaid)
+    yield from (f"  because {escape(entry)}" for entry in decision.reasons)
+    yield from (f"  depends on {escape(entry)}" for entry in decision.rests)
+    yield from (f"  unknown: {escape(entry)}" for entry in decision.unsaid)
     code = known.code
     yield (
-        f"\n[bold]the code[/bold]: {code_sentence(code)}; the script runs {code.reached} of them, in which "
-        "is left:"
+        f"\n[bold]the code[/bold]: {code_sentence(code)}; the script runs {code.reached} of them. Manual "
+        "work in these:"
     )
-    yield _jobs(decision.jobs) if decision.jobs else "  nothing that has to be done by hand"
-    yield f"  {work_sentence(found)}"
+    yield _jobs(decision.jobs) if decision.jobs else "  none"
+    yield f"  {work_sentence(assessment)}"
     yield f"\n[bold]a short run[/bold]: {escape(ran_sentence(known.ran))}"
-    yield from (f"  {escape(one)}" for one in ran_lines(known.ran))
+    yield from (f"  {escape(entry)}" for entry in ran_lines(known.ran))
     yield f"\n[bold]the step on slices[/bold]{escape(': ' + known.fitted.why) * bool(known.fitted.why)}"
     if known.fitted.verdicts:
-        yield _slices(found)
-    yield from (f"  {escape(one)}" for one in batch_lines(found))
-    yield from (f"  {escape(one)}" for one in money_lines(found))
+        yield from _slices(assessment)
+    yield from (f"  {escape(entry)}" for entry in batch_lines(assessment))
+    yield from (f"  {escape(entry)}" for entry in money_lines(assessment))
     if decision.risks:
         yield "\n[bold]risks[/bold]"
-        yield from (f"  {escape(one)}" for one in decision.risks)
+        yield from (f"  {escape(entry)}" for entry in decision.risks)
     yield "\n[bold]assumed[/bold]"
-    yield from (f"  {escape(one)}" for one in assumptions(found))
+    yield from (f"  {escape(entry)}" for entry in assumptions(assessment))
 
 
 def _jobs(jobs: tuple[Job, ...]) -> RenderableType:
-    table = plain_table("hours", "places", "work", "where")
+    table = plain_table("hours", "places", "work", "where", fixed=("hours", "places"))
     for job in jobs:
         table.add_row(
             f"{job.hours:g}", str(len(job.todo)), job.work.words, escape(places_of(job, _PLACES))
@@ -63,15 +63,15 @@ def _jobs(jobs: tuple[Job, ...]) -> RenderableType:
 
 def places_of(job: Job, most: int) -> str:
     """The first places of a kind of work."""
-    places = [one.place for one in job.todo]
+    places = [entry.place for entry in job.todo]
     more = len(places) - most
     return ", ".join(places[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def work_sentence(found: Assessment) -> str:
-    """What the port is assumed to take."""
-    decision, code = found.decision, found.known.code
-    looked = sum(one.look for one in code.todo)
+def work_sentence(assessment: Assessment) -> str:
+    """Return the assumed effort of the port."""
+    decision, code = assessment.decision, assessment.known.code
+    looked = sum(entry.look for entry in code.todo)
     look = f" and {many(looked, 'place')} to look at" if looked else ""
     cost = f", ${decision.dollars:,.0f}" if decision.dollars is not None else ""
     more = (
@@ -84,7 +84,7 @@ def work_sentence(found: Assessment) -> str:
 
 
 def code_sentence(code: Code) -> str:
-    """What the rewrite does by itself."""
+    """Return the counts of files and edits of the rewrite."""
     return (
         f"{many(code.files, 'file')}, {many(code.edits, 'edit')} in {code.rewritten} of them "
         f"{'is' if code.edits == 1 else 'are'} made by `migrate rewrite`"
@@ -92,7 +92,7 @@ def code_sentence(code: Code) -> str:
 
 
 def ran_sentence(ran: Ran) -> str:
-    """What the short run was."""
+    """Return one line about the short run."""
     if ran.why:
         return ran.why
     return (
@@ -103,60 +103,74 @@ def ran_sentence(ran: Ran) -> str:
 
 
 def ran_lines(ran: Ran) -> Iterator[str]:
-    """What it showed, a line each."""
+    """Yield the findings of the short run."""
     for what, lines in (
         ("compiled again", ran.changes),
         ("waits for a value at", ran.reads),
         ("runs on the CPU", ran.on_cpu),
-        ("replicas part at", ran.parted),
-        ("nothing ends the steps of", ran.unended),
+        ("replicas diverge at", ran.parted),
+        ("no step boundary in the loop at", ran.unended),
     ):
-        yield from (f"{what}: {one}" for one in lines[:_PLACES])
+        yield from (f"{what}: {entry}" for entry in lines[:_PLACES])
     if not ran.why and not (ran.changes or ran.reads or ran.on_cpu):
-        yield "nothing was compiled again, read in every step, or run on the CPU"
+        yield "no recompilation, no read in every step, nothing on the CPU"
 
 
-def _slices(found: Assessment) -> RenderableType:
+def _slices(assessment: Assessment) -> Iterator[RenderableType]:
+    """Yield two tables, each of which fits into 80 columns: the step, and the cost of a run."""
     table = plain_table(
-        *("slice", "verdict", "HBM", "a step, at least", "by", "steps an hour, at most"),
-        *("a run, at best", "assumed", "costs at best", "assumed", "spot, assumed"),
+        *("slice", "verdict", "HBM", "shortest step", "by", "most steps per hour"),
+        fixed=("slice", "HBM"),
     )
-    money = {one.verdict.product.name: one for one in found.decision.there}
-    for one in found.known.fitted.verdicts:
-        colour = "bold green" if one.fits else "bold red"
-        bound = one.bound
+    costs = plain_table(
+        *("slice", "run at best", "run, assumed", "cost at best", "cost, assumed", "spot, assumed"),
+        fixed=("slice",),
+    )
+    money = {entry.verdict.product.name: entry for entry in assessment.decision.there}
+    for entry in assessment.known.fitted.verdicts:
+        colour = "bold green" if entry.fits else "bold red"
+        bound = entry.bound
+        steps, *cells = money_row(money.get(entry.product.name))
         table.add_row(
-            one.product.name,
-            f"[{colour}]{one.state}[/{colour}]",
-            shown_share(one.needed / one.available) if one.needed and one.available else "",
+            entry.product.name,
+            f"[{colour}]{entry.state}[/{colour}]",
+            shown_share(entry.needed / entry.available) if entry.needed and entry.available else "",
             shown_seconds(bound.seconds) if bound else "",
             bound.by if bound else "",
-            *money_row(money.get(one.product.name)),
+            steps,
         )
-    return table
+        if any(cells):
+            costs.add_row(entry.product.name, *cells)
+    yield table
+    if costs.row_count:
+        yield ""
+        yield costs
 
 
-def batch_lines(found: Assessment) -> Iterator[str]:
+def batch_lines(assessment: Assessment) -> Iterator[str]:
     """The largest batch of each slice, where it was looked for."""
-    fitted = found.known.fitted
-    for one in fitted.verdicts:
-        if largest := fitted.largest_on(one):
-            yield f"{one.product.name}: {largest}; its step was weighed with {fitted.batch}"
+    fitted = assessment.known.fitted
+    for entry in fitted.verdicts:
+        if largest := fitted.largest_on(entry):
+            yield f"{entry.product.name}: {largest}; its step was weighed with {fitted.batch}"
 
 
-def money_row(one: There | None) -> list[str]:
+def money_row(entry: There | None) -> list[str]:
     """Steps an hour, hours and dollars of a slice; empty where they are not known."""
-    if one is None:
+    if entry is None:
         return [""] * 6
     return [
-        f"{one.steps_an_hour:,.0f}",
-        *(shown_hours(hours) for hours in (one.hours_least, one.hours_likely)),
-        *(dollars(cost) for cost in (one.dollars_least, one.dollars_likely, one.dollars_spot)),
+        f"{entry.steps_an_hour:,.0f}",
+        *(shown_hours(hours) for hours in (entry.hours_least, entry.hours_likely)),
+        *(
+            dollars(cost)
+            for cost in (entry.dollars_least, entry.dollars_likely, entry.dollars_spot)
+        ),
     ]
 
 
 def shown_hours(hours: float | None) -> str:
-    """As "12.3 h", "4.5 min" or "3 s"; empty where it is not known."""
+    """Return "12.3 h", "4.5 min" or "3 s"; empty if unknown."""
     if hours is None:
         return ""
     if hours >= 1:
@@ -165,13 +179,13 @@ def shown_hours(hours: float | None) -> str:
 
 
 def dollars(cost: float | None) -> str:
-    """As "$1,234.50"; empty where it is not known."""
+    """Return "$1,234.50"; empty if unknown."""
     return "" if cost is None else f"${cost:,.2f}"
 
 
-def money_lines(found: Assessment) -> Iterator[str]:
-    """What it costs today, what a run saves, after how many the port pays."""
-    decision, plan = found.decision, found.question.plan
+def money_lines(assessment: Assessment) -> Iterator[str]:
+    """Yield the cost today, the saving per run, and the break-even."""
+    decision, plan = assessment.decision, assessment.question.plan
     today = decision.today
     if today is not None:
         yield (
@@ -193,9 +207,9 @@ def money_lines(found: Assessment) -> Iterator[str]:
         )
 
 
-def assumptions(found: Assessment) -> Iterator[str]:
-    """What was taken as given, with where it comes from and how to give another."""
-    question, decision = found.question, found.decision
+def assumptions(assessment: Assessment) -> Iterator[str]:
+    """Yield the assumptions, each with its source and the option that changes it."""
+    question, decision = assessment.question, assessment.decision
     plan = question.plan
     if decision.there:
         batch = (
@@ -218,22 +232,22 @@ def assumptions(found: Assessment) -> Iterator[str]:
         taken, *others = question.prices.gpus_named(plan.gpu)
         for other in others:
             yield (
-                f"--gpu {plan.gpu} is taken for {taken.name}; {other.name} costs ${other.on_demand:g} "
+                f"--gpu {plan.gpu} is read as {taken.name}; {other.name} costs ${other.on_demand:g} "
                 f"an hour (--gpu {other.name})"
             )
-    used = {one.price for one in decision.there if one.price is not None}
+    used = {entry.price for entry in decision.there if entry.price is not None}
     if decision.today is not None:
         used.add(decision.today.price)
-    yield from (price_sentence(one) for one in sorted(used, key=lambda one: one.name))
+    yield from (price_sentence(entry) for entry in sorted(used, key=lambda entry: entry.name))
     if used:
-        yield f"prices change: those are of {question.prices.file.name}, give your own with --prices FILE"
+        yield f"prices change: these are from {question.prices.file.name}; set your own with --prices FILE"
     free = question.prices.free
     if free is not None and decision.there:
         yield f"not counted: {free.name}: {free.says} ({free.source}, {free.read})"
     if decision.there and plan.steps is not None:
         yield (
-            f"a run is called short where compiling its step takes more than {SHORT:.0%} of it: the limit is "
-            "a choice of ours, and the seconds are those that the compiler took of this machine's processors"
+            f"a run is called short if compiling its step takes more than {SHORT:.0%} of it; the limit is a "
+            "choice of this tool, and compilation is timed on this machine"
         )
     hours = question.hours
     kinds = "".join(
@@ -243,22 +257,22 @@ def assumptions(found: Assessment) -> Iterator[str]:
         for first, further in [hours.kinds[job.work]]
     )
     yield (
-        f"hours of work are assumptions of {hours.file.name}, nobody has measured them: {hours.setup:g} for "
-        f"the setup{kinds}; give your own with --hours FILE"
+        f"hours of work are assumptions in {hours.file.name}, not measurements: {hours.setup:g} for "
+        f"the setup{kinds}; set your own with --hours FILE"
     )
-    yield from found.known.fitted.notes
+    yield from assessment.known.fitted.notes
 
 
 def price_sentence(price: Price) -> str:
     """A price with its source and date."""
     spot = f", spot ${price.spot:g}" if price.spot is not None else ""
-    said = ", ".join(filter(None, (price.source, price.read))) or "no source is given"
+    said = ", ".join(filter(None, (price.source, price.read))) or "no source"
     return f"{price.name}: ${price.on_demand:g} an hour{spot} ({said})"
 
 
-def assess_as_json(found: Assessment) -> dict[str, Any]:
+def assess_as_json(assessment: Assessment) -> dict[str, Any]:
     """All of it, as report/schema/assess.json describes it."""
-    question, known, decision = found.question, found.known, found.decision
+    question, known, decision = assessment.question, assessment.known, assessment.decision
     plan = question.plan
     return {
         "format": 1,
@@ -290,14 +304,14 @@ def assess_as_json(found: Assessment) -> dict[str, Any]:
             ],
             "todo": [
                 {
-                    "place": one.place,
-                    "rule": one.rule,
-                    "message": one.message,
-                    "kind": one.work.value,
-                    "look": one.look,
-                    "always": one.always,
+                    "place": entry.place,
+                    "rule": entry.rule,
+                    "message": entry.message,
+                    "kind": entry.work.value,
+                    "look": entry.look,
+                    "always": entry.always,
                 }
-                for one in known.code.todo
+                for entry in known.code.todo
             ],
         },
         "run": _ran_as_json(known.ran),
@@ -306,20 +320,20 @@ def assess_as_json(found: Assessment) -> dict[str, Any]:
             "notes": list(known.fitted.notes),
             "slices": [
                 {
-                    "slice": one.product.name,
-                    "chips": one.product.chips,
-                    "devices": one.product.devices,
-                    "state": one.state,
-                    "why": one.why,
-                    "where": one.where,
-                    "hbm": {"needed": one.needed, "available": one.available},
-                    "largest_batch": known.fitted.largest_on(one) or None,
-                    "bound_seconds": one.bound.seconds if one.bound else None,
-                    "bound_by": one.bound.by if one.bound else None,
-                    "compile_seconds": one.seconds,
-                    "compiler": one.compiler,
+                    "slice": entry.product.name,
+                    "chips": entry.product.chips,
+                    "devices": entry.product.devices,
+                    "state": entry.state,
+                    "why": entry.why,
+                    "where": entry.where,
+                    "hbm": {"needed": entry.needed, "available": entry.available},
+                    "largest_batch": known.fitted.largest_on(entry) or None,
+                    "bound_seconds": entry.bound.seconds if entry.bound else None,
+                    "bound_by": entry.bound.by if entry.bound else None,
+                    "compile_seconds": entry.seconds,
+                    "compiler": entry.compiler,
                 }
-                for one in known.fitted.verdicts
+                for entry in known.fitted.verdicts
             ],
         },
         "money": {
@@ -342,9 +356,9 @@ def assess_as_json(found: Assessment) -> dict[str, Any]:
                 if decision.today
                 else None
             ),
-            "slices": [_there_as_json(one) for one in decision.there],
+            "slices": [_there_as_json(entry) for entry in decision.there],
         },
-        "assumed": list(assumptions(found)),
+        "assumed": list(assumptions(assessment)),
     }
 
 
@@ -364,17 +378,17 @@ def _ran_as_json(ran: Ran) -> dict[str, Any]:
     }
 
 
-def _there_as_json(one: There) -> dict[str, Any]:
+def _there_as_json(entry: There) -> dict[str, Any]:
     return {
-        "slice": one.verdict.product.name,
-        "steps_an_hour": one.steps_an_hour,
-        "steps": one.steps,
-        "hours_least": one.hours_least,
-        "hours_assumed": one.hours_likely,
-        "dollars_least": one.dollars_least,
-        "dollars_assumed": one.dollars_likely,
-        "dollars_spot": one.dollars_spot,
-        "chip_price": _price_as_json(one.price) if one.price else None,
+        "slice": entry.verdict.product.name,
+        "steps_an_hour": entry.steps_an_hour,
+        "steps": entry.steps,
+        "hours_least": entry.hours_least,
+        "hours_assumed": entry.hours_likely,
+        "dollars_least": entry.dollars_least,
+        "dollars_assumed": entry.dollars_likely,
+        "dollars_spot": entry.dollars_spot,
+        "chip_price": _price_as_json(entry.price) if entry.price else None,
     }
 
 

@@ -1,4 +1,4 @@
-"""What `migrate check` shows: text, JSON, GitHub annotations; SARIF is in a file of its own."""
+"""Output of `migrate check`: text, JSON, GitHub annotations. SARIF has its own file."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def check_lines(checked: Checked, form: str) -> Iterator[str]:
 
 def check_summary(checked: Checked) -> Iterator[str]:
     """Yield a line for each finding, and one that counts them."""
-    for one in checked.findings:
-        code = click.style(f"{one.code} {one.severity}", fg=COLOURS[one.severity])
-        yield f"{one.path}:{one.place}: {code}{MARKS[one.fix]} {one.message}"
+    for hit in checked.findings:
+        code = click.style(f"{hit.code} {hit.severity}", fg=COLOURS[hit.severity])
+        yield f"{hit.path}:{hit.place}: {code}{MARKS[hit.fix]} {hit.message}"
     yield click.style(_counted(checked), bold=True)
     if checked.in_tests:
         yield count_in_tests([finding.path for finding in checked.in_tests])
@@ -48,29 +48,29 @@ def _counted(checked: Checked) -> str:
     files = f"{checked.files} file{'' if checked.files == 1 else 's'}"
     if not checked.findings:
         return f"No hazards in {files}"
-    times = Counter(one.severity for one in checked.findings)
+    times = Counter(hit.severity for hit in checked.findings)
     words = {
         Severity.ERROR: ("error", "errors"),
         Severity.WARNING: ("warning", "warnings"),
         Severity.INFO: ("info", "infos"),
     }
-    counts = [f"{times[one]} {words[one][times[one] != 1]}" for one in Severity if times[one]]
-    concerned = len({one.path for one in checked.findings})
-    found = f"{', '.join(counts)} in {concerned} of {files}"
-    mended = sum(one.fix is not Fix.NONE for one in checked.findings)
-    fix = f"; [*] `migrate rewrite` mends {mended}" if mended else ""
-    return f"{found}{fix}; `migrate check --explain CODE` says more"
+    counts = [f"{times[hit]} {words[hit][times[hit] != 1]}" for hit in Severity if times[hit]]
+    concerned = len({hit.path for hit in checked.findings})
+    summary = f"{', '.join(counts)} in {concerned} of {files}"
+    mended = sum(hit.fix is not Fix.NONE for hit in checked.findings)
+    fix = f"; [*] `migrate rewrite` fixes {mended}" if mended else ""
+    return f"{summary}{fix}; explain a code with `migrate check --explain CODE`"
 
 
 def check_as_json(checked: Checked) -> dict[str, Any]:
     """Return the same as plain values."""
-    counts = Counter(one.severity for one in checked.findings)
+    counts = Counter(hit.severity for hit in checked.findings)
     return {
         "files": checked.files,
         "counts": {severity.value: counts[severity] for severity in Severity},
-        "mended_by_rewrite": sum(one.fix is not Fix.NONE for one in checked.findings),
-        "findings": [_as_json(one) for one in checked.findings],
-        "in_tests": [_as_json(one) for one in checked.in_tests],
+        "mended_by_rewrite": sum(hit.fix is not Fix.NONE for hit in checked.findings),
+        "findings": [_as_json(hit) for hit in checked.findings],
+        "in_tests": [_as_json(hit) for hit in checked.in_tests],
         # The edits of a file, and of the files beside it, rest on one another: all of them, or none.
         "rewrites": {
             str(path): {"before": before, "after": after}
@@ -79,26 +79,26 @@ def check_as_json(checked: Checked) -> dict[str, Any]:
     }
 
 
-def _as_json(one: Finding) -> dict[str, Any]:
-    values = {**dataclasses.asdict(one), "path": str(one.path), "severity": one.severity.value}
+def _as_json(hit: Finding) -> dict[str, Any]:
+    values = {**dataclasses.asdict(hit), "path": str(hit.path), "severity": hit.severity.value}
     del values["is_shown"], values["subject"]
-    values["fix"] = None if one.fix is Fix.NONE else one.fix.value
-    if one.cell is None:
+    values["fix"] = None if hit.fix is Fix.NONE else hit.fix.value
+    if hit.cell is None:
         del values["cell"], values["file_line"]
     return values
 
 
 def check_as_github(checked: Checked) -> Iterator[str]:
     """Yield the workflow commands with which GitHub annotates the lines of a pull request."""
-    for one in checked.findings:
-        file, title = _property(str(one.path)), _property(f"{one.code} {one.name}")
+    for hit in checked.findings:
+        file, title = _property(str(hit.path)), _property(f"{hit.code} {hit.name}")
         where = (
-            f"line={one.line},col={one.column},endLine={one.end_line},endColumn={one.end_column}"
+            f"line={hit.line},col={hit.column},endLine={hit.end_line},endColumn={hit.end_column}"
         )
-        message = _data(one.message)
-        if one.cell is not None:  # annotations are at the lines of the file, which is JSON
-            where, message = f"line={one.file_line}", f"{one.place}: {message}"
-        yield f"::{ANNOTATIONS[one.severity]} file={file},{where},title={title}::{message}"
+        message = _data(hit.message)
+        if hit.cell is not None:  # annotations are at the lines of the file, which is JSON
+            where, message = f"line={hit.file_line}", f"{hit.place}: {message}"
+        yield f"::{ANNOTATIONS[hit.severity]} file={file},{where},title={title}::{message}"
 
 
 def _data(text: str) -> str:

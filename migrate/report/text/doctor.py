@@ -1,4 +1,4 @@
-"""What `migrate doctor` shows."""
+"""Terminal view and JSON of `migrate doctor`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def diagnosis_summary(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     yield table
     yield from _commands(diagnosis)
     if failed := sum(check.status is Status.FAIL for check in diagnosis.checks):
-        yield f"[red]{failed} to mend[/red]"
+        yield f"[red]{failed} to fix[/red]"
 
 
 def _commands(diagnosis: Diagnosis) -> Iterator[RenderableType]:
@@ -50,7 +50,7 @@ def _commands(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     ready = sum(entry.ready for entry in diagnosis.commands)
     yield f"{ready} of {many(len(diagnosis.commands), 'command')} ready"
     if _FROM_A_CLONE in str(diagnosis):
-        yield "pip install '.[…]' installs from a clone of tpu-migrate; no package index has it"
+        yield "Run pip install '.[…]' in a clone of tpu-migrate; no package index has it yet."
 
 
 def diagnosis_as_json(diagnosis: Diagnosis) -> dict[str, Any]:

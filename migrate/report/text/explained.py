@@ -33,13 +33,17 @@ def explanation(code: str) -> str:
         return "\n".join(sorted(_listed()))
     lower = code.lower()
     upper = OLD_NAMES.get(lower, code.upper())
-    pages = [hazard_page(one) for one in all_hazards() if one.code == upper or one.name == lower]
+    pages = [
+        hazard_page(entry) for entry in all_hazards() if entry.code == upper or entry.name == lower
+    ]
     pages += [
-        rule_page(one) for one in all_rules() if upper in one.codes or lower in one.codes.values()
+        rule_page(entry)
+        for entry in all_rules()
+        if upper in entry.codes or lower in entry.codes.values()
     ]
     if not pages:
         raise NoSuchCodeError(
-            f"there is no code {code}", "`migrate check --explain list` names them all"
+            f"unknown code {code}", "`migrate check --explain list` lists all codes"
         )
     return "\n".join(pages)
 

@@ -1,4 +1,4 @@
-"""What is left to do by hand: on a terminal in groups, elsewhere a line each, as linters print it."""
+"""Manual work that remains: in groups on a terminal, one line each elsewhere, as linters print it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Findings:
     clicked. On a terminal, what says the same to do at many places is said once.
     """
 
-    found: Sequence[tuple[str, Note]]
+    notes: Sequence[tuple[str, Note]]
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -50,16 +50,18 @@ class Findings:
     def _without_repetition(self) -> Iterator[tuple[str, Note, str]]:
         """Yield the findings with one for each group of many in a file that ask for the same."""
         alike = defaultdict(list)
-        for path, note in self.found:
+        for path, note in self.notes:
             alike[path, note.rule, _to_do(note.message)].append(note)
-        for path, note in self.found:
+        for path, note in self.notes:
             group = alike[path, note.rule, _to_do(note.message)]
             if len(group) <= MOST_ALIKE:
                 yield path, note, ""
             elif note is group[0]:
-                places = ", ".join(one.place.partition(":")[0] for one in group[:MOST_ALIKE])
+                places = ", ".join(
+                    finding.place.partition(":")[0] for finding in group[:MOST_ALIKE]
+                )
                 if note.cell is not None:
-                    places = ", ".join(one.place for one in group[:MOST_ALIKE])
+                    places = ", ".join(finding.place for finding in group[:MOST_ALIKE])
                 yield (
                     path,
                     note,
@@ -67,9 +69,9 @@ class Findings:
                 )
 
     def _groups(self) -> list[list[tuple[str, Note]]]:
-        """Those of one rule that ask for the same, in the order of their first ones."""
+        """Group findings of one rule with the same request, ordered by the first of each group."""
         groups = defaultdict(list)
-        for path, note in self.found:
+        for path, note in self.notes:
             groups[note.rule, _to_do(note.message)].append((path, note))
         return list(groups.values())
 

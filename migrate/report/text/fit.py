@@ -1,4 +1,4 @@
-"""What `migrate fit` shows of each slice: verdict, memory, exchanges, the bound of a step, waste."""
+"""Terminal view and JSON of `migrate fit`: verdict, memory, exchanges, lower bound, waste."""
 
 from __future__ import annotations
 
@@ -26,131 +26,126 @@ def fit_summary(report: FitReport) -> Iterator[RenderableType]:
     """Yield the verdicts, and for each slice what its program holds and does."""
     what = "a step of training" if report.trains else "a program"
     yield f"[bold]{escape(report.target)}[/bold]: {what}, per device"
-    yield _verdicts(report.verdicts)
-    for one in report.verdicts:
-        if one.why:
-            place = f" ({escape(one.where)})" if one.where else ""
-            yield f"\n[bold]{one.product.name}[/bold] {one.state}: {escape(one.why)}{place}"
-            if one.remedy:
-                yield f"  {escape(one.remedy)}"
-    for one in _told(report.verdicts):
-        yield from _details(one)
+    yield from _verdicts(report.verdicts)
+    for judged in report.verdicts:
+        if judged.why:
+            place = f" ({escape(judged.where)})" if judged.where else ""
+            yield f"\n[bold]{judged.product.name}[/bold] {judged.state}: {escape(judged.why)}{place}"
+            if judged.remedy:
+                yield f"  {escape(judged.remedy)}"
+    for judged in _told(report.verdicts):
+        yield from _details(judged)
     if report.tried:
-        yield "\n[bold]with a change[/bold]"
+        yield "\n[bold]with changes[/bold]"
         yield _tried(report.tried)
     yield ""
     for note in report.notes:
         yield f"note: {escape(note)}"
     yield (
-        "note: times are lower bounds, by the chip's peak, its HBM and its links; a real step takes longer. "
-        "Nothing was executed on a TPU."
+        "note: times are lower bounds from the peak of the chip, its HBM and its links; a real step takes "
+        "longer. Nothing ran on a TPU."
     )
 
 
 def _told(verdicts: tuple[Verdict, ...]) -> Iterator[Verdict]:
-    """One of each generation: two slices of it differ in what they exchange."""
+    """Yield the first slice of each generation; slices of one generation differ only in exchanges."""
     seen = set()
-    for one in verdicts:
-        if one.memory is not None and one.product.generation.name not in seen:
-            seen.add(one.product.generation.name)
-            yield one
+    for judged in verdicts:
+        if judged.memory is not None and judged.product.generation.name not in seen:
+            seen.add(judged.product.generation.name)
+            yield judged
 
 
-def _verdicts(verdicts: tuple[Verdict, ...]) -> RenderableType:
-    table = plain_table(
-        "slice",
-        "devices",
-        "verdict",
-        "HBM",
-        "of",
-        "lower bound",
-        "by",
-        "exchanged",
-        "compiled by",
-        "in",
-    )
-    for one in verdicts:
-        colour = _COLOURS.get(one.state, "bold red")
-        bound = one.bound
-        sent = sum(each.sent for each in one.collectives)
+def _verdicts(verdicts: tuple[Verdict, ...]) -> Iterator[RenderableType]:
+    """Yield two tables, each of which fits into 80 columns: the verdicts, and the compilations."""
+    columns = ("slice", "devices", "verdict", "HBM", "of", "lower bound", "by", "exchanged")
+    table = plain_table(*columns, fixed=("slice", "HBM", "of"))
+    compiled = plain_table("slice", "compiled by", "in", fixed=("slice", "in"))
+    for judged in verdicts:
+        colour = _COLOURS.get(judged.state, "bold red")
+        bound = judged.bound
+        sent = sum(each.sent for each in judged.collectives)
         table.add_row(
-            one.product.name,
-            str(one.product.devices),
-            f"[{colour}]{one.state}[/{colour}]",
-            _gib(one.needed) if one.needed else "",
-            f"{_gib(one.available)} ({shown_share(one.needed / one.available)})"
-            if one.needed
+            judged.product.name,
+            str(judged.product.devices),
+            f"[{colour}]{judged.state}[/{colour}]",
+            _gib(judged.needed) if judged.needed else "",
+            f"{_gib(judged.available)} ({shown_share(judged.needed / judged.available)})"
+            if judged.needed
             else "",
             shown_seconds(bound.seconds) if bound else "",
             bound.by if bound else "",
             shown_bytes(sent) if bound else "",
-            escape(one.compiler),
-            f"kept, {one.cached}" if one.cached else f"{one.seconds:.0f} s",
         )
-    return table
+        spent = f"cached, {judged.cached}" if judged.cached else f"{judged.seconds:.0f} s"
+        compiled.add_row(judged.product.name, escape(judged.compiler), spent)
+    yield table
+    yield ""
+    yield compiled
 
 
-def _details(one: Verdict) -> Iterator[RenderableType]:
-    memory = one.memory
+def _details(judged: Verdict) -> Iterator[RenderableType]:
+    memory = judged.memory
     assert memory is not None
-    whose = f", as it lies in a {one.explained_by}" if one.explained_by else ""
-    kinds = ", ".join(f"{kind} {shown_bytes(size)}" for kind, size in one.by_kind())
-    yield f"\n[bold]{one.product.name}: what is in HBM at the peak[/bold]{whose}: {kinds}"
+    whose = f", as it lies in a {judged.explained_by}" if judged.explained_by else ""
+    kinds = ", ".join(f"{kind} {shown_bytes(size)}" for kind, size in judged.by_kind())
+    yield f"\n[bold]{judged.product.name}: what is in HBM at the peak[/bold]{whose}: {kinds}"
     padding = (
-        f"; {shown_bytes(memory.padding)} of it fill tiles"
+        f"; {shown_bytes(memory.padding)} of it is padding of tiles"
         if memory.padding > 0.01 * memory.peak
         else ""
     )
     at = f" at {escape(memory.where)}" if memory.where else ""
     gaps = (
-        f"; {shown_bytes(one.gaps)} more for the gaps between arrays"
-        if one.gaps > 0.01 * memory.peak
+        f"; {shown_bytes(judged.gaps)} more for the gaps between arrays"
+        if judged.gaps > 0.01 * memory.peak
         else ""
     )
     beside = (
-        f"; {shown_bytes(one.beside)} of other programs of the step beside it" if one.beside else ""
+        f"; {shown_bytes(judged.beside)} for other programs of the step" if judged.beside else ""
     )
     yield f"  {shown_bytes(memory.peak)}{at}{padding}{gaps}{beside}"
-    yield from (f"  {line}" for line in saving_lines(one))
-    table = plain_table("", "array", "what", "line")
+    yield from (f"  {line}" for line in saving_lines(judged))
+    table = plain_table("size", "array", "what", "line", fixed=("size",))
     for held in memory.largest:
-        kind, name = one.name_of(held)
+        kind, name = judged.name_of(held)
         table.add_row(
             shown_bytes(held.bytes), str(held.array), escape(f"{kind} {name}"), escape(held.source)
         )
     yield table
-    if one.collectives:
-        yield f"\n[bold]{one.product.name}: exchanged between devices[/bold]"
-        table = plain_table("", "times", "bytes", "among", "at least", "", "line")
-        for each in one.exchanges:
+    if judged.collectives:
+        yield f"\n[bold]{judged.product.name}: exchanged between devices[/bold]"
+        table = plain_table("", "times", "bytes", "among", "at least", "", "line", fixed=("bytes",))
+        for each in judged.exchanges:
             how = "overlapped" if each.overlapped else "exposed"
             cells = (str(each.times), shown_bytes(each.bytes), str(each.group))
             table.add_row(each.kind, *cells, shown_seconds(each.seconds), how, escape(each.source))
         yield table
-    if one.bound:
-        flops = sum(line.flops for line in one.lines)
-        moved = sum(line.bytes for line in one.lines)
+    if judged.bound:
+        flops = sum(line.flops for line in judged.lines)
+        moved = sum(line.bytes for line in judged.lines)
         intensity = f", {flops / moved:.0f} operations a byte" if moved else ""
         yield (
-            f"\n[bold]{one.product.name}: the step takes at least {shown_seconds(one.bound.seconds)}[/bold] "
-            f"(MXU {shown_seconds(one.bound.compute)}, HBM {shown_seconds(one.bound.memory)}, "
-            f"ICI {shown_seconds(one.bound.links)}{intensity})"
+            f"\n[bold]{judged.product.name}: the step takes at least "
+            f"{shown_seconds(judged.bound.seconds)}[/bold] "
+            f"(MXU {shown_seconds(judged.bound.compute)}, HBM {shown_seconds(judged.bound.memory)}, "
+            f"ICI {shown_seconds(judged.bound.links)}{intensity})"
         )
-        table = plain_table("share", "operations", "bytes", "line")
-        for line in one.lines[:_LINES]:
+        table = plain_table("share", "operations", "bytes", "line", fixed=("operations", "bytes"))
+        for line in judged.lines[:_LINES]:
             table.add_row(
                 shown_share(line.share),
                 f"{line.flops / 1e9:.2f} G",
                 shown_bytes(line.bytes),
-                escape(line.source) or "(no line is told)",
+                escape(line.source) or "(no line known)",
             )
         yield table
-    for loop in one.counted_once:
-        yield f"  the loop at {escape(loop)} is counted once: how often it turns depends on values"
-    if one.waste:
-        yield f"\n[bold]{one.product.name}: could be cheaper[/bold]"
-        table = plain_table("share", "", "what", "do", "line")
-        for waste in one.waste[:_LINES]:
+    for loop in judged.counted_once:
+        yield f"  the loop at {escape(loop)} is counted once: its number of iterations depends on values"
+    if judged.waste:
+        yield f"\n[bold]{judged.product.name}: could be cheaper[/bold]"
+        table = plain_table("share", "", "what", "what to do", "line", fixed=("share",))
+        for waste in judged.waste[:_LINES]:
             table.add_row(
                 f"{waste.share:.0%}" if waste.share else "",
                 waste.kind,
@@ -161,33 +156,31 @@ def _details(one: Verdict) -> Iterator[RenderableType]:
         yield table
 
 
-def saving_lines(one: Verdict) -> Iterator[str]:
-    """What the compiler does to save memory, and what that costs."""
-    memory = one.memory
+def saving_lines(judged: Verdict) -> Iterator[str]:
+    """Yield how the compiler saves memory, and the cost of that."""
+    memory = judged.memory
     if memory is None:
         return
     if memory.rematerialised:
-        products = sum(line.flops for line in one.lines)
-        share = f", {one.again / products:.1%} of the step's products" if products else ""
+        products = sum(line.flops for line in judged.lines)
+        share = f", {judged.again / products:.1%} of the step's products" if products else ""
         yield (
-            f"the compiler computes {many(memory.rematerialised, 'value')} a second time, so that it fits: "
-            f"{one.again / 1e9:.2f} G operations{share}; they are in the figures below"
+            f"the compiler computes {many(memory.rematerialised, 'value')} a second time to save memory: "
+            f"{judged.again / 1e9:.2f} G operations{share}, included in the figures below"
         )
-    if one.state == "too big" and memory.peak > _SPARED * one.needed:
-        yield (
-            f"the compiler's {shown_bytes(one.needed)} are what is left after it has tried to save memory"
-        )
+    if judged.state == "too big" and memory.peak > _SPARED * judged.needed:
+        yield (f"{shown_bytes(judged.needed)} remain after the compiler tried to save memory")
 
 
 def _tried(tried: tuple[Tried, ...]) -> RenderableType:
     table = plain_table("", "slice", "verdict", "HBM", "lower bound", "by")
-    for one in tried:
-        if not one.verdicts:
-            table.add_row(escape(one.what))
-        for verdict in one.verdicts:
+    for judged in tried:
+        if not judged.verdicts:
+            table.add_row(escape(judged.what))
+        for verdict in judged.verdicts:
             colour = _COLOURS.get(verdict.state, "bold red")
             table.add_row(
-                escape(one.what),
+                escape(judged.what),
                 verdict.product.name,
                 f"[{colour}]{verdict.state}[/{colour}]",
                 _gib(verdict.needed) if verdict.needed else "",
@@ -204,26 +197,26 @@ def fit_as_json(report: FitReport) -> dict[str, Any]:
         "trains": report.trains,
         "fits": report.fine,
         "notes": list(report.notes),
-        "slices": [_verdict_as_json(one) for one in report.verdicts],
+        "slices": [_verdict_as_json(judged) for judged in report.verdicts],
         "tried": [
-            {"what": one.what, "slices": [_verdict_as_json(v) for v in one.verdicts]}
-            for one in report.tried
+            {"what": judged.what, "slices": [_verdict_as_json(v) for v in judged.verdicts]}
+            for judged in report.tried
         ],
         "seconds": report.seconds,
     }
 
 
-def _verdict_as_json(one: Verdict) -> dict[str, Any]:
+def _verdict_as_json(judged: Verdict) -> dict[str, Any]:
     return {
-        "slice": one.product.name,
-        "topology": one.product.topology,
-        "devices": one.product.devices,
-        "chips": one.product.chips,
-        "state": one.state,
-        "why": one.why,
-        "where": one.where,
-        "remedy": one.remedy,
-        "hbm": {"needed": one.needed, "available": one.available, **_memory_as_json(one)},
+        "slice": judged.product.name,
+        "topology": judged.product.topology,
+        "devices": judged.product.devices,
+        "chips": judged.product.chips,
+        "state": judged.state,
+        "why": judged.why,
+        "where": judged.where,
+        "remedy": judged.remedy,
+        "hbm": {"needed": judged.needed, "available": judged.available, **_memory_as_json(judged)},
         "collectives": [
             {
                 "kind": each.kind,
@@ -234,13 +227,13 @@ def _verdict_as_json(one: Verdict) -> dict[str, Any]:
                 "seconds": each.seconds,
                 "source": each.source,
             }
-            for each in one.exchanges
+            for each in judged.exchanges
         ],
-        "lower_bound": _bound_as_json(one),
-        "flops": one.flops or None,
+        "lower_bound": _bound_as_json(judged),
+        "flops": judged.flops or None,
         "lines": [
             {"source": line.source, "share": line.share, "flops": line.flops, "bytes": line.bytes}
-            for line in one.lines
+            for line in judged.lines
         ],
         "waste": [
             {
@@ -250,36 +243,36 @@ def _verdict_as_json(one: Verdict) -> dict[str, Any]:
                 "remedy": waste.remedy,
                 "share": waste.share,
             }
-            for waste in one.waste
+            for waste in judged.waste
         ],
-        "counted_once": list(one.counted_once),
-        "compiler": one.compiler,
-        "compile_seconds": one.seconds,
-        "cached": one.cached,
+        "counted_once": list(judged.counted_once),
+        "compiler": judged.compiler,
+        "compile_seconds": judged.seconds,
+        "cached": judged.cached,
     }
 
 
-def _memory_as_json(one: Verdict) -> Mapping[str, Any]:
-    if one.memory is None:
+def _memory_as_json(judged: Verdict) -> Mapping[str, Any]:
+    if judged.memory is None:
         return {}
-    memory = one.memory
+    memory = judged.memory
     return {
         "at_peak": memory.peak,
         "peak_at": memory.where,
         "padding": memory.padding,
-        "gaps": one.gaps,
-        "beside": one.beside,
-        "compiler_peak": one.stats.peak if one.stats else None,
+        "gaps": judged.gaps,
+        "beside": judged.beside,
+        "compiler_peak": judged.stats.peak if judged.stats else None,
         "rematerialised": memory.rematerialised,
-        "rematerialised_flops": one.again,
-        "explained_by": one.explained_by or one.product.name,
-        "by_kind": dict(one.by_kind()),
+        "rematerialised_flops": judged.again,
+        "explained_by": judged.explained_by or judged.product.name,
+        "by_kind": dict(judged.by_kind()),
         "largest": [
             {
                 "bytes": held.bytes,
                 "array": str(held.array),
-                "kind": one.name_of(held)[0],
-                "name": one.name_of(held)[1],
+                "kind": judged.name_of(held)[0],
+                "name": judged.name_of(held)[1],
                 "source": held.source,
             }
             for held in memory.largest
@@ -288,10 +281,10 @@ def _memory_as_json(one: Verdict) -> Mapping[str, Any]:
     }
 
 
-def _bound_as_json(one: Verdict) -> Mapping[str, Any] | None:
-    if one.bound is None:
+def _bound_as_json(judged: Verdict) -> Mapping[str, Any] | None:
+    if judged.bound is None:
         return None
-    bound = one.bound
+    bound = judged.bound
     return {
         "seconds": bound.seconds,
         "by": bound.by,

@@ -1,4 +1,4 @@
-"""What a fit to a model that exists found, as text and JSON."""
+"""Result of fitting weights to an existing model, as text and JSON."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def fit_summary(fit: Fit) -> Iterator[RenderableType]:
     yield from map(escape, fit.notes)
     yield f"[bold]{escape(fit.sentence)}[/bold]"
     more = fit.differences[1:]
-    for one in more[:_SHOWN]:
-        yield escape(f"    then {one}")
+    for difference in more[:_SHOWN]:
+        yield escape(f"    then {difference}")
     if len(more) > _SHOWN:
         yield f"    and {len(more) - _SHOWN} more"
 
@@ -31,8 +31,8 @@ def not_written(fit: Fit) -> Iterator[RenderableType]:
     """Yield the same, and what to do where nothing was written."""
     yield from fit_summary(fit)
     yield (
-        "nothing was written: mend the target (`migrate parity` compares the two layer by layer), or take "
-        "the weights as they are with --unproven"
+        "nothing was written: fix the target (`migrate parity` compares both models layer by layer), or "
+        "accept the weights with --unproven"
     )
 
 
@@ -49,15 +49,15 @@ def fit_as_json(fit: Fit) -> dict[str, Any]:
         "altered": list(fit.altered),
         "differences": [
             {
-                "layer": one.layer,
-                "torch": one.truth,
-                "after": one.after,
-                "inside": one.inside,
-                "apart": one.distance if math.isfinite(one.distance) else None,
-                "settings": one.settings,
-                "called": one.called,
+                "layer": difference.layer,
+                "torch": difference.truth,
+                "after": difference.after,
+                "inside": difference.inside,
+                "apart": difference.distance if math.isfinite(difference.distance) else None,
+                "settings": difference.settings,
+                "called": difference.called,
             }
-            for one in fit.differences
+            for difference in fit.differences
         ],
         "notes": list(fit.notes),
     }

@@ -1,4 +1,4 @@
-"""What `migrate rewrite` shows of a folder."""
+"""Terminal view and JSON of `migrate rewrite FOLDER`."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def folder_summary(done: FolderRewrite, written: Path | None) -> Iterator[Render
     target = f" → {escape(str(written))}" if written else ""
     yield f"[bold]{escape(str(done.folder))}{target}[/bold]"
     notebooks = sum(file.name.suffix == SUFFIX for file in done.changed)
-    yield _counted("Python files", done.scripts, len(done.changed) - notebooks)
+    yield _counted("Python file", done.scripts, len(done.changed) - notebooks)
     if done.notebooks:
-        yield _counted("notebooks", len(done.notebooks), notebooks)
+        yield _counted("notebook", len(done.notebooks), notebooks)
     if done.edits_by_rule or done.findings_by_rule:
         yield from _rules(done)
     if done.problems:
@@ -48,7 +48,7 @@ def folder_summary(done: FolderRewrite, written: Path | None) -> Iterator[Render
 
 
 def _counted(what: str, count: int, rewritten: int) -> str:
-    return f"{count} {what}: {rewritten} rewritten, {count - rewritten} as they are"
+    return f"{many(count, what)}: {rewritten} rewritten, {count - rewritten} unchanged"
 
 
 def _rules(done: FolderRewrite) -> Iterator[RenderableType]:

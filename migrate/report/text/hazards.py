@@ -15,15 +15,19 @@ def hazard_page(hazard: Hazard) -> str:
         f"Severity: {hazard.severity.value}. Silence one line with `# migrate: ignore[{hazard.code}]`.",
         body.strip(),
     ]
-    marked = [bool(one.expected(hazard.code, hazard.severity)) for one in hazard.examples]
+    marked = [bool(example.expected(hazard.code, hazard.severity)) for example in hazard.examples]
     sections = {
-        "Reported": [one for one, found in zip(hazard.examples, marked, strict=True) if found],
+        "Reported": [
+            example for example, reported in zip(hazard.examples, marked, strict=True) if reported
+        ],
         "Mended": [hazard.mended],
         "Left alone": [
-            one for one, found in zip(hazard.examples, marked, strict=True) if not found
+            example
+            for example, reported in zip(hazard.examples, marked, strict=True)
+            if not reported
         ],
     }
     for heading, shown in sections.items():
         parts.append(f"## {heading}")
-        parts.extend(f"```python\n{one.script}```" for one in shown)
+        parts.extend(f"```python\n{example.script}```" for example in shown)
     return "\n\n".join(parts) + "\n"

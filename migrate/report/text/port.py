@@ -1,4 +1,4 @@
-"""What `migrate port` shows."""
+"""Terminal view and JSON of `migrate port`."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def port_summary(ported: Ported) -> list[RenderableType]:
         lines.append(Text(f"  params.safetensors: {ported.weights}"))
     for title, said in (
         ("free", port.free),
-        ("bound", tuple(one.text for one in port.bounds)),
+        ("bound", tuple(entry.text for entry in port.bounds)),
         ("fixed", port.baked),
         ("size", _sizes(ported)),
         ("training", (f"evaluation only: {port.refused}",) if port.refused else ()),
         ("note", (*port.notes, *ported.notes)),
-        ("written over, with your edits", ported.lost),
+        ("overwritten, with your edits", ported.lost),
     ):
-        lines.extend(Text(f"  {title}: {one}") for one in said)
+        lines.extend(Text(f"  {title}: {entry}") for entry in said)
     if port.missing:
         lines += ["", "Stubs to fill in:", missing_table(port.missing)]
     if ported.cases:
@@ -57,24 +57,24 @@ def port_summary(ported: Ported) -> list[RenderableType]:
 
 
 def _sizes(ported: Ported) -> tuple[str, ...]:
-    """One line on the sizes that were proven, and one on those that are held."""
+    """Return lines about the proven sizes and the fixed sizes."""
     sizes = ported.sizes
     if sizes is None:
         return ()
     proven = ", ".join(f"{name} {here} → {there}" for name, here, there in sizes.changed)
-    held = ", ".join(f"{one.name}={one.value}" for one in sizes.held)
+    held = ", ".join(f"{entry.name}={entry.value}" for entry in sizes.held)
     first = f"proven together: {proven}" if proven else "not proven at another size"
     why = f": {sizes.error}" if sizes.error else ""
-    return (f"{first}{why}", *([f"held to their value: {held}"] if held else []))
+    return (f"{first}{why}", *([f"fixed: {held}"] if held else []))
 
 
 def verdict(ported: Ported) -> str:
-    """In one or two words."""
+    """Return the verdict in a few words."""
     if ported.port.missing:
         return "ported with gaps"
     if not ported.cases:
         return "ported, not proven"
-    return "ported" if ported.matches else "ported, but it parts"
+    return "ported" if ported.matches else "ported, but it differs"
 
 
 def missing_table(missing: Sequence[Any]) -> Table:
@@ -82,8 +82,8 @@ def missing_table(missing: Sequence[Any]) -> Table:
     from rich.text import Text
 
     table = plain_table("operator", "why", "module", "source")
-    for one in missing:
-        table.add_row(*(Text(text) for text in (one.op, one.reason, one.path, one.line)))
+    for entry in missing:
+        table.add_row(*(Text(text) for text in (entry.op, entry.reason, entry.path, entry.line)))
     return table
 
 
@@ -105,29 +105,34 @@ def _numerics(numerics: Sequence[Numerics]) -> Table:
     from migrate.port.readme import error_text
 
     table = plain_table("weights and computation", "port", "original", "verdict")
-    for one in numerics:
-        row = (one.setting, error_text(one.port, one), error_text(one.original, one), one.verdict)
+    for entry in numerics:
+        row = (
+            entry.setting,
+            error_text(entry.port, entry),
+            error_text(entry.original, entry),
+            entry.verdict,
+        )
         table.add_row(*(Text(text) for text in row))
     return table
 
 
 def _start(ported: Ported) -> list[str]:
-    """How `init` draws, beside the original's factory."""
+    """Return lines that compare initialization with the original."""
     start = ported.initialisation
     otherwise = ported.port.otherwise if start is None else start.otherwise
-    said = [f"  initialised otherwise: {key}: {why}" for key, why in otherwise.items()]
+    said = [f"  initialized differently: {key}: {why}" for key, why in otherwise.items()]
     if start is None:
         return said
     if start.error:
-        return ["", f"initialisation: could not be compared: {start.error}", *said]
+        return ["", f"initialization: not compared: {start.error}", *said]
     verdict = "differs" if start.differs else "matches"
     rows = [f"  differs: {path}: {text}" for path, text in start.differs.items()]
-    return ["", f"initialisation of {many(start.arrays, 'array')}: {verdict}", *said, *rows]
+    return ["", f"initialization of {many(start.arrays, 'array')}: {verdict}", *said, *rows]
 
 
 def _parting(cases: Sequence[Case]) -> list[str]:
     """The first case that speaks against the port: the first module that parts, and why."""
-    case = next((one for one in cases if not one.matches), None)
+    case = next((entry for entry in cases if not entry.matches), None)
     if case is None:
         return []
     if case.parity is None:
@@ -135,8 +140,8 @@ def _parting(cases: Sequence[Case]) -> list[str]:
     said = ["", f"{case.name}: {case.sentence}"]
     if case.first is not None:
         port = "" if case.first.b is None else f" (called at {case.first.b.called})"
-        said.append(f"the first module that parts: {case.first.name or 'the model'}{port}")
-    return [*said, *(f"cause: {one.text}; {one.evidence}" for one in case.parity.causes)]
+        said.append(f"the first module that differs: {case.first.name or 'the model'}{port}")
+    return [*said, *(f"cause: {entry.text}; {entry.evidence}" for entry in case.parity.causes)]
 
 
 def port_as_json(ported: Ported) -> dict[str, Any]:
@@ -152,7 +157,8 @@ def port_as_json(ported: Ported) -> dict[str, Any]:
         "model": port.model_class,
         "config": port.config_class,
         "inputs": [
-            {"name": one.name, "dtype": one.dtype, "shape": list(one.shape)} for one in port.inputs
+            {"name": entry.name, "dtype": entry.dtype, "shape": list(entry.shape)}
+            for entry in port.inputs
         ],
         "weights": ported.weights,
         "free": list(port.free),
@@ -162,18 +168,18 @@ def port_as_json(ported: Ported) -> dict[str, Any]:
         "missing": _missing(port.missing),
         "lost": list(ported.lost),
         "proof": [_case(case) for case in ported.cases],
-        "bfloat16": [_numbers(one) for one in ported.numerics],
+        "bfloat16": [_numbers(entry) for entry in ported.numerics],
         "initialisation": _initialisation(ported),
     }
 
 
-def _numbers(one: Numerics) -> dict[str, Any]:
+def _numbers(entry: Numerics) -> dict[str, Any]:
     return {
-        "setting": one.setting,
-        "matches": one.matches,
-        "port": one.port if math.isfinite(one.port) else None,
-        "original": one.original if math.isfinite(one.original) else None,
-        "verdict": one.verdict,
+        "setting": entry.setting,
+        "matches": entry.matches,
+        "port": entry.port if math.isfinite(entry.port) else None,
+        "original": entry.original if math.isfinite(entry.original) else None,
+        "verdict": entry.verdict,
     }
 
 
@@ -183,11 +189,13 @@ def _sizes_as_json(ported: Ported) -> dict[str, Any] | None:
         return None
     return {
         "changed": [{"name": n, "here": here, "there": there} for n, here, there in sizes.changed],
-        "held": [{"name": one.name, "value": one.value, "why": one.why} for one in sizes.held],
+        "held": [
+            {"name": entry.name, "value": entry.value, "why": entry.why} for entry in sizes.held
+        ],
         "axes": [
             {"input": name, "axis": axis, "size": size} for (name, axis), size in sizes.axes.items()
         ],
-        "bounds": [one.text for one in ported.port.bounds],
+        "bounds": [entry.text for entry in ported.port.bounds],
         "relative_l2": sizes.distance,
         "error": sizes.error,
     }
@@ -214,8 +222,8 @@ def missing_as_json(error: MissingOperatorsError) -> dict[str, Any]:
 
 def _missing(missing: Sequence[Any]) -> list[dict[str, str]]:
     return [
-        {"op": one.op, "reason": one.reason, "module": one.path, "line": one.line}
-        for one in missing
+        {"op": entry.op, "reason": entry.reason, "module": entry.path, "line": entry.line}
+        for entry in missing
     ]
 
 

@@ -1,4 +1,4 @@
-"""What `migrate prove` shows."""
+"""Terminal view and JSON of `migrate prove`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def proof_summary(proof: Proof) -> Iterator[RenderableType]:
     if proof.weights:
         worst = max(proof.weights, key=lambda weight: weight.difference)
         yield (
-            f"final weights: {len(proof.weights)} compared on every rank, the farthest apart "
+            f"final weights: {len(proof.weights)} compared on every rank, largest difference "
             f"{escape(worst.name)} on rank {worst.rank}: {worst.difference:.1e} relative L2"
         )
     for note in proof.notes:
@@ -115,7 +115,7 @@ def proof_as_json(proof: Proof) -> dict[str, Any]:
 
 
 def _within_noise(proof: Proof) -> dict[str, float] | None:
-    """By what noise the two sides count as equal: a fault below so many times that is not found."""
+    """Return the noise used as tolerance. Smaller faults are not detected."""
     from migrate.prove.compare.gates import MARGIN, judged_noise
 
     if not proof.equal or proof.floor is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def shown_bytes(count: float) -> str:
-    """As `12.3 MB`, in powers of 1000."""
+    """Return `12.3 MB`, in powers of 1000."""
     value = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000 or unit == "GB":
@@ -14,12 +14,12 @@ def shown_bytes(count: float) -> str:
 
 
 def shown_share(share: float) -> str:
-    """As `12%`; what is there and rounds to nothing is `<1%`."""
+    """Return `12%`; nonzero shares that round to 0 are `<1%`."""
     return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def shown_seconds(seconds: float) -> str:
-    """As `1.20 s`, `6.96 ms` or `3.1 µs`."""
+    """Return `1.20 s`, `6.96 ms` or `3.1 µs`."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= scale:
             return f"{seconds / scale:.2f} {unit}"

@@ -1,4 +1,4 @@
-"""What `migrate rewrite` shows."""
+"""Terminal view and JSON of `migrate rewrite`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rewrite_summary(done: Rewrite, written: Path | None) -> Iterator[RenderableT
     """
     name = escape(str(done.path))
     if done.unread:
-        yield f"[red]{name}: what it imports and what could not be read is not known[/red]"
+        yield f"[red]{name}: some of its imports could not be read[/red]"
         yield from (f"  {escape(why)}" for why in done.unread)
     if not done.changed and not done.findings:
         yield f"{name}: nothing to migrate"
@@ -41,7 +41,7 @@ def rewrite_summary(done: Rewrite, written: Path | None) -> Iterator[RenderableT
     yield from findings_summary(done)
     if done.elsewhere:
         files = escape(", ".join(path.name for path in done.elsewhere))
-        yield f"{name}: its steps run functions of {files}; to look there too, give the folder"
+        yield f"{name}: its training steps call functions in {files}; pass the folder to rewrite them too"
 
 
 def findings_summary(done: Rewrite) -> Iterator[RenderableType]:
@@ -83,7 +83,7 @@ def rewrite_as_json(done: Rewrite, written: Path | None) -> dict[str, Any]:
 
 
 def note_as_json(note: Note) -> dict[str, Any]:
-    """Return an edit or finding as plain values; `cell` is there for one in a notebook."""
+    """Return an edit or finding as plain values; `cell` is present for a cell of a notebook."""
     values = {**dataclasses.asdict(note), "code": code_of(note)}
     for name in ("severity", "withdrawn", "is_hint", "own_code", "subject"):
         del values[name]

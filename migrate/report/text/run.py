@@ -1,4 +1,4 @@
-"""What `migrate run` shows of the graphs that were compiled and executed."""
+"""Terminal view and JSON of `migrate run`: compiled and executed graphs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SHOWN = 12  # rows of a table; all are in the JSON and on the page
 def run_summary(report: Observed) -> Iterator[RenderableType]:
     """Yield the steps, what interrupts them, what was compiled again, and what did not run on XLA."""
     if not report.steps:
-        yield "[bold red]nothing was executed on XLA[/bold red]"
+        yield "[bold red]nothing ran on XLA[/bold red]"
         return
     yield _loops(report)
     if report.unended:
         yield (
-            "\n[bold red]optimizer steps that nothing ends[/bold red]: their graph grows until memory or "
-            "the compiler gives up; put the loop's body in `with torch_xla.step():`"
+            "\n[bold red]optimizer steps without a step boundary[/bold red]: their graph grows until memory "
+            "or the compiler gives up; put the body of the loop in `with torch_xla.step():`"
         )
         yield _unended(report)
     if report.untrained:
@@ -38,29 +38,28 @@ def run_summary(report: Observed) -> Iterator[RenderableType]:
         )
         yield _untrained(report)
     if report.reads:
-        yield "\n[bold]graphs executed outside of a sync[/bold]: Python waited for a value"
+        yield "\n[bold]graphs run between step boundaries[/bold]: Python waited for a value"
         yield _reads(report)
     if report.recompilations:
-        yield "\n[bold]compiled again[/bold]: what the graph has that the one before it had not"
+        yield "\n[bold]compiled again[/bold]: how each graph differs from the one before"
         yield _recompilations(report)
     if report.fallbacks:
-        yield "\n[bold]not lowered to XLA[/bold]: ran on the CPU, with a transfer there and back"
+        yield "\n[bold]not lowered to XLA[/bold]: ran on the CPU, with transfers in both directions"
         yield _fallbacks(report)
     if report.divergences:
-        yield "\n[bold red]replicas execute other graphs[/bold red]: on a TPU they may wait for each other"
+        yield "\n[bold red]replicas run different graphs[/bold red]: on a TPU they may wait forever"
         yield _divergences(report.divergences)
-    if pending := [one for one in report.alone if one.pending]:
+    if pending := [entry for entry in report.alone if entry.pending]:
         yield (
-            "\n[bold yellow]replicas execute other graphs after a read[/bold yellow]: not known whether they "
-            "wait for each other on a TPU. A read runs what its value needs: a collective before it may be "
-            "pending still, in one graph with these. torch_xla.sync() in all replicas after the collective "
-            "decides it"
+            "\n[bold yellow]replicas run different graphs after a read[/bold yellow]: it is unknown whether "
+            "they wait for each other on a TPU. A read runs only what its value needs, so a collective "
+            "before it may still be pending. Call torch_xla.sync() on all replicas after the collective"
         )
         yield _divergences(pending)
-    if certain := [one for one in report.alone if not one.pending]:
+    if certain := [entry for entry in report.alone if not entry.pending]:
         yield (
-            "\n[bold]replicas execute other graphs, with no collective in them[/bold]: nothing waits on a "
-            "TPU; each shape costs a compilation, so pad the shards to one length where it matters"
+            "\n[bold]replicas run different graphs without collectives[/bold]: nothing waits on a TPU. "
+            "Each shape costs a compilation; pad the shards to one length if that matters"
         )
         yield _divergences(certain)
     yield ""
@@ -68,20 +67,9 @@ def run_summary(report: Observed) -> Iterator[RenderableType]:
 
 
 def _loops(report: Observed) -> RenderableType:
-    cuts = ["cut by simulation"] if report.simulated else []
-    table = plain_table(
-        *(
-            "steps end at",
-            "",
-            "steps",
-            "warm-up",
-            "compiled",
-            "in",
-            "a steady step",
-            "graphs a step",
-        ),
-        *cuts,
-    )
+    cuts = ["cut by\nsimulation"] if report.simulated else []
+    numbers = ("steps", "warm-up", "compiled", "in", "steady\nstep", "graphs\nper step", *cuts)
+    table = plain_table("end of step", "", *numbers, fixed=numbers)
     for loop in report.loops:
         table.add_row(
             escape(str(loop.line)),
@@ -98,23 +86,23 @@ def _loops(report: Observed) -> RenderableType:
 
 
 def _unended(report: Observed) -> RenderableType:
-    table = plain_table("steps in one graph", "ranks", "line", "")
-    for one in report.unended:
-        table.add_row(str(one.steps), _ranks(one.ranks, report.ranks), *_cells(one.line))
+    table = plain_table("steps in one graph", "ranks", "line", "", fixed=("ranks",))
+    for entry in report.unended:
+        table.add_row(str(entry.steps), _ranks(entry.ranks, report.ranks), *_cells(entry.line))
     return table
 
 
 def _untrained(report: Observed) -> RenderableType:
     table = plain_table("optimizer", "parameters", "steps", "ranks", "line", "")
-    for one in report.untrained:
-        ranks = _ranks(one.ranks, report.ranks)
-        counts = (str(one.parameters), str(one.steps))
-        table.add_row(escape(one.name), *counts, ranks, *_cells(one.line))
+    for entry in report.untrained:
+        ranks = _ranks(entry.ranks, report.ranks)
+        counts = (str(entry.parameters), str(entry.steps))
+        table.add_row(escape(entry.name), *counts, ranks, *_cells(entry.line))
     return table
 
 
 def _reads(report: Observed) -> RenderableType:
-    table = plain_table("times", "a step", "ranks", "line", "")
+    table = plain_table("times", "per step", "ranks", "line", "", fixed=("times", "per step"))
     for read in report.reads[:SHOWN]:
         table.add_row(
             str(read.count),
@@ -127,12 +115,12 @@ def _reads(report: Observed) -> RenderableType:
 
 def _recompilations(report: Observed) -> RenderableType:
     table = plain_table("step", "ranks", "line", "what changed")
-    for one in report.recompilations[:SHOWN]:
+    for entry in report.recompilations[:SHOWN]:
         table.add_row(
-            str(one.step),
-            _ranks(one.ranks, report.ranks),
-            _cells(one.line)[0],
-            escape("\n".join(one.changes)),
+            str(entry.step),
+            _ranks(entry.ranks, report.ranks),
+            _cells(entry.line)[0],
+            escape("\n".join(entry.changes)),
         )
     if len(report.recompilations) > SHOWN:
         table.add_row("…", "", f"{len(report.recompilations)} in all", "")
@@ -141,9 +129,9 @@ def _recompilations(report: Observed) -> RenderableType:
 
 def _fallbacks(report: Observed) -> RenderableType:
     table = plain_table("op", "times", "line", "")
-    for one in report.fallbacks[:SHOWN]:
-        lines: Sequence[Line | None] = one.lines or [None]
-        table.add_row(one.op, str(one.count), *_cells(lines[0]))
+    for entry in report.fallbacks[:SHOWN]:
+        lines: Sequence[Line | None] = entry.lines or [None]
+        table.add_row(entry.op, str(entry.count), *_cells(lines[0]))
         for line in lines[1:]:
             table.add_row("", "or", *_cells(line))
     return table
@@ -151,12 +139,12 @@ def _fallbacks(report: Observed) -> RenderableType:
 
 def _divergences(divergences: Sequence[Divergence]) -> RenderableType:
     table = plain_table("step", "rank", "line", "rank", "line", "what differs")
-    for one in divergences:
-        here, there = (str(line) if line else "nothing more" for line in one.lines)
+    for entry in divergences:
+        here, there = (str(line) if line else "nothing more" for line in entry.lines)
         table.add_row(
-            str(one.step),
-            *(str(one.ranks[0]), escape(here), str(one.ranks[1]), escape(there)),
-            escape("\n".join(one.changes)),
+            str(entry.step),
+            *(str(entry.ranks[0]), escape(here), str(entry.ranks[1]), escape(there)),
+            escape("\n".join(entry.changes)),
         )
     return table
 
@@ -168,17 +156,17 @@ def _totals(report: Observed) -> Iterator[str]:
     memory = max((step.memory for step in first if step.memory), default=None)
     said = (
         f"rank {first[0].rank}: {shown_bytes(sent)} to the device, {shown_bytes(received)} from it"
-        f"{' (with those of the simulated collectives)' if report.simulated else ''}; "
+        f"{' (simulated collectives included)' if report.simulated else ''}; "
     )
     if memory:
         said += f"{shown_bytes(memory[0])} of device memory, {shown_bytes(memory[1])} at most"
     else:
-        said += "device memory: only a TPU counts it"
+        said += "device memory: measured on a TPU only"
     yield said
     if report.simulated:
         yield (
-            "simulated replicas: times are of this machine's CPU, and graphs are cut at the collectives, "
-            "which a TPU has inside of one graph"
+            "simulated replicas: times are those of this CPU. Graphs are cut at collectives; on a TPU a "
+            "collective is part of the graph"
         )
 
 

@@ -26,7 +26,7 @@ LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "
 
 def check_as_sarif(checked: Checked, root: Path | None = None) -> dict[str, Any]:
     """Return one SARIF log with one run; the paths are relative to `root`, the working folder."""
-    rules = _rules({one.code for one in checked.findings})
+    rules = _rules({hit.code for hit in checked.findings})
     index = {rule["id"]: number for number, rule in enumerate(rules)}
     base = (root or Path.cwd()).resolve()
     return {
@@ -52,11 +52,11 @@ def check_as_sarif(checked: Checked, root: Path | None = None) -> dict[str, Any]
 def _results(checked: Checked, index: dict[str, int], base: Path) -> Iterator[dict[str, Any]]:
     """Yield the findings; the first of a file that is mended has the fix: all edits of the file."""
     left = dict(checked.rewritten)
-    for one in checked.findings:
-        result = _result(one, index, base)
-        if one.fix is not Fix.NONE and one.path in left:
+    for hit in checked.findings:
+        result = _result(hit, index, base)
+        if hit.fix is not Fix.NONE and hit.path in left:
             artifact = result["locations"][0]["physicalLocation"]["artifactLocation"]
-            changes = list(_replacements(*left.pop(one.path)))
+            changes = list(_replacements(*left.pop(hit.path)))
             text = "migrate rewrite: all edits of this file; those of other files belong to it"
             change = {"artifactLocation": artifact, "replacements": changes}
             result["fixes"] = [{"description": {"text": text}, "artifactChanges": [change]}]
@@ -73,8 +73,8 @@ def _replacements(before: str, after: str) -> Iterator[dict[str, Any]]:
             yield {"deletedRegion": region, "insertedContent": content}
 
 
-def _rules(found: Container[str]) -> list[dict[str, Any]]:
-    """Return all rules, with their pages those that are `found`."""
+def _rules(reported: Container[str]) -> list[dict[str, Any]]:
+    """Return all rules, with their pages those that are `reported`."""
     own = [
         _rule(
             UNREADABLE,
@@ -91,7 +91,7 @@ def _rules(found: Container[str]) -> list[dict[str, Any]]:
         if code not in known:
             own.append(_rule(code, name, title, severity))
     for rule in own:
-        if rule["id"] in found and rule["id"] not in UNEXPLAINED:
+        if rule["id"] in reported and rule["id"] not in UNEXPLAINED:
             page = explanation(rule["id"])
             rule["help"] = {"text": page, "markdown": page}
     return own
@@ -106,31 +106,31 @@ def _rule(code: str, name: str, title: str, severity: Severity) -> dict[str, Any
     }
 
 
-def _result(one: Finding, index: dict[str, int], base: Path) -> dict[str, Any]:
-    path = one.path.resolve()
+def _result(hit: Finding, index: dict[str, int], base: Path) -> dict[str, Any]:
+    path = hit.path.resolve()
     location: dict[str, Any] = {"uri": path.as_uri()}
     if path.is_relative_to(base):
         relative = quote(path.relative_to(base).as_posix())
         location = {"uri": relative, "uriBaseId": "SRCROOT"}
     region = {
-        "startLine": one.line,
-        "startColumn": one.column,
-        "endLine": one.end_line,
-        "endColumn": one.end_column,
+        "startLine": hit.line,
+        "startColumn": hit.column,
+        "endLine": hit.end_line,
+        "endColumn": hit.end_column,
     }
-    text: str = one.message
+    text: str = hit.message
     place: dict[str, Any] = {}
-    if one.cell is not None and one.file_line is not None:
+    if hit.cell is not None and hit.file_line is not None:
         # The region is in the file, which is JSON; the cell is told in words.
-        region = {"startLine": one.file_line}
-        text = f"{one.place}: {one.message}"
-        place = {"logicalLocations": [{"fullyQualifiedName": one.place}]}
+        region = {"startLine": hit.file_line}
+        text = f"{hit.place}: {hit.message}"
+        place = {"logicalLocations": [{"fullyQualifiedName": hit.place}]}
     physical = {"artifactLocation": location, "region": region}
     return {
-        "ruleId": one.code,
-        "ruleIndex": index[one.code],
-        "level": LEVELS[one.severity],
+        "ruleId": hit.code,
+        "ruleIndex": index[hit.code],
+        "level": LEVELS[hit.severity],
         "message": {"text": text},
         "locations": [{"physicalLocation": physical, **place}],
-        "properties": {"fix": one.fix.value},  # whether `migrate rewrite` mends it
+        "properties": {"fix": hit.fix.value},  # whether `migrate rewrite` mends it
     }

@@ -1,4 +1,4 @@
-"""What `migrate weights` shows."""
+"""Terminal view and JSON of `migrate weights`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from migrate.counts import many
 from migrate.report.text.tables import plain_table
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def plan_table(rows: Sequence[Row]) -> RenderableType:
     """Return what became of every key; the keys of repeated layers share a line: `layer.{0..5}.bias`."""
     inferred = any(row.evidence not in ("", "module tree") for row in rows)
     columns = ("key", "shape", "became", "in the pytree", "shape", "kind", "note")
-    table = plain_table(*columns, *(("evidence",) if inferred else ()))
+    table = plain_table(*columns, *(("evidence",) if inferred else ()), fixed=("became",))
     for group in repeated(rows):
         row = group[0]
         table.add_row(
@@ -102,7 +103,7 @@ def plan_summary(planned: Plan, notes: Sequence[str]) -> Iterator[RenderableType
     yield plan_table(planned.rows)
     yield from map(escape, notes)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in planned.counts.items())
-    yield f"[bold]{len(planned.rows)} keys[/bold]: {counts}"
+    yield f"[bold]{many(len(planned.rows), 'key')}[/bold]: {counts}"
 
 
 def conversion_summary(done: Conversion) -> Iterator[RenderableType]:
@@ -115,9 +116,9 @@ def conversion_summary(done: Conversion) -> Iterator[RenderableType]:
             table.add_row(escape(leaf.path), leaf.sha256)
         yield table
     if done.written.resumed:
-        yield f"{done.written.resumed / 1e6:.1f} MB of it were there from an interrupted conversion"
+        yield f"{done.written.resumed / 1e6:.1f} MB of it come from an interrupted conversion"
     if done.written.left_over:
-        yield "what an interrupted conversion had left was discarded (--resume goes on with it)"
+        yield "parts of an interrupted conversion were discarded (--resume continues it)"
     if done.written.not_finite:
         counted = ", ".join(
             f"{leaf.path} ({leaf.not_finite})" for leaf in done.written.not_finite[:SHOWN]
@@ -126,7 +127,7 @@ def conversion_summary(done: Conversion) -> Iterator[RenderableType]:
         yield f"NaN or infinite: {escape(counted)}" + (
             f" and {more} more arrays" if more > 0 else ""
         )
-    yield f"{escape(str(done.kept))}: for the way back, `migrate weights OUTPUT --to torch`"
+    yield f"{escape(str(done.kept))}: needed to convert back: `migrate weights OUTPUT --to torch`"
     if done.optimizer is not None:
         yield from _optimizer_summary(done.optimizer)
 
@@ -147,7 +148,7 @@ def _written(done: Conversion | Reversal) -> str:
 
 
 def _optimizer_summary(state: OptimizerConversion) -> Iterator[RenderableType]:
-    yield f"{escape(str(state.output))}: the state of {state.kind}, {state.arrays} arrays; goes on with"
+    yield f"{escape(str(state.output))}: the state of {state.kind}, {state.arrays} arrays. Continue with"
     yield escape(f"    tx = {state.recipe.text}")
     yield from map(escape, state.recipe.notes)
 

@@ -133,7 +133,7 @@ def parse_notebook(data: bytes, path: Path) -> Notebook:
 def _check(content: Any, path: Path) -> None:
     """Raise InvalidNotebookError where `content` is no notebook of Python code in format 4."""
     if not isinstance(content, dict) or not ({"nbformat", "cells", "worksheets"} & content.keys()):
-        raise InvalidNotebookError(f"{path}: is JSON, but no notebook", "name a Jupyter notebook")
+        raise InvalidNotebookError(f"{path}: JSON, but not a notebook", "name a Jupyter notebook")
     version = content.get("nbformat", 4)
     if "worksheets" in content or not isinstance(version, int) or version < 4:
         raise InvalidNotebookError(

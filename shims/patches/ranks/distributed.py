@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
-from shims._shared import gloo_threads, root_broadcast, wide
+from shims._shared import gloo_output, gloo_threads, root_broadcast, wide
 from shims.patches import calls, parameters
 from shims.patches.cuda import refusal
 from shims.patches.devices import Devices
@@ -90,6 +90,7 @@ def _making(groups: _Groups, devices: Devices) -> dict[str, Callable[..., Any]]:
         given.pop("pg_options", None)
         backend = given.pop("backend", None)
         gloo_threads.let_go_at_exit()
+        gloo_output.keep_off_stdout()
         real = _real(backend, on_xla)
         if on_xla and (real == "xla" or real == "gloo"):
             # The replicas already know each other; gloo could not carry their tensors.

@@ -22,7 +22,7 @@ from tests.servers import Answer, Handler, Server, running
         ("-1/2", "a:1", '"-1/2" is not a process'),
         ("16/16", "a:1", "there is no process 16 of 16"),
         ("0/0", "a:1", "there is no process 0 of 0"),
-        ("0/2", None, "--process 0/2 does not say where process 0 is"),
+        ("0/2", None, "--process 0/2 needs the address of process 0"),
         ("0/2", "host", '"host" is not HOST:PORT'),
         ("0/2", "host:70000", '"host:70000" is not HOST:PORT'),
         ("0/2", "http://host:1", '"http://host:1" is not HOST:PORT'),

@@ -28,14 +28,14 @@ def test_forms(text, kind, options, matches, not_matched):
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("", "is no assumption"),
-        ("nothing", "is no assumption"),
+        ("", "is not an assumption"),
+        ("nothing", "is not an assumption"),
         ("a=Liner", "no kind Liner"),
         ("(a=Linear", "no regular expression"),
-        ("a=Linear(head=2)", "is no option"),
-        ("a=MultiheadAttention(heads=0)", "is no option"),
-        ("heads=0", "is no option"),
-        ("=Linear", "is no assumption"),
+        ("a=Linear(head=2)", "is not an option"),
+        ("a=MultiheadAttention(heads=0)", "is not an option"),
+        ("heads=0", "is not an option"),
+        ("=Linear", "is not an assumption"),
     ],
 )
 def test_what_is_none(text, part, refused):

@@ -355,9 +355,12 @@ def test_words_that_cannot_be() -> None:
     for words, line in (
         (["--process", "3"], 'migrate: "3" is not a process; '),
         (["--process", "16/16"], "migrate: there is no process 16 of 16; "),
-        (["--process", "3/16"], "migrate: --process 3/16 does not say where process 0 is; "),
+        (["--process", "3/16"], "migrate: --process 3/16 needs the address of process 0; "),
         (["--process", "3/16", "--coordinator", "x"], 'migrate: "x" is not HOST:PORT; '),
-        (["--coordinator", "host:1"], "migrate: --coordinator is for many hosts: give --process"),
+        (
+            ["--coordinator", "host:1"],
+            "migrate: --coordinator needs the number of this process: add --process",
+        ),
         (
             ["--process", "1/2", "--coordinator", f"127.0.0.1:{free_port()}", "--wait", "0.3"],
             "migrate: process 0 does not answer at 127.0.0.1:",

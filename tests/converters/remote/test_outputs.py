@@ -148,7 +148,7 @@ def test_what_cannot_be_written_to_is_said_before_anything_is_read(
     with refused(RemoteError, "gs://bkt/run/", "no permission"):
         converted(net, "gs://bkt/run/out.safetensors", checkpoint="org/name")
     assert not any("resolve" in path for _, path, _ in hub.requests)
-    with refused(OutputError, "https:// cannot be written to"):
+    with refused(OutputError, "https:// is not supported for output"):
         converted(net, "https://host/out.safetensors")
     with refused(OutputError, "gs://bkt names a bucket only"):
         converted(net, "gs://bkt")
@@ -206,7 +206,7 @@ def test_a_second_run_that_begins_meanwhile_stops_the_first(
         taken(self)
 
     monkeypatch.setattr(FarPartial, "take_name", overtaken)
-    with refused(OutputError, "another conversion has begun to write gs://bkt/run/out.safetensors"):
+    with refused(OutputError, "another conversion started to write gs://bkt/run/out.safetensors"):
         converted(net, "gs://bkt/run/out.safetensors")
 
 

@@ -81,12 +81,15 @@ def test_a_bucket_elsewhere_is_a_note(gs: BucketProxy, metadata: MetadataServer)
 def test_doctor_says_where_a_bucket_lies(gs: BucketProxy, metadata: MetadataServer) -> None:
     put({"net.safetensors": b"x"})
     near = check_place("gs://bkt/run/net.safetensors")
-    assert (near.status, near.detail) == (Status.OK, "lies in US, as this machine in us-central1-a")
+    assert (near.status, near.detail) == (
+        Status.OK,
+        "in US, the region of this machine (us-central1-a)",
+    )
     region._zone.cache_clear()
     metadata.zone = "asia-east1-c"
     far = check_place("gs://bkt/run")
     assert far.status is Status.WARNING
-    assert far.detail.startswith("lies in US, this machine in asia-east1-c: ")
+    assert far.detail.startswith("in US, but this machine is in asia-east1-c: ")
     assert far.remedy == "use a bucket in asia-east1"
     assert check_place("gs://none/run/net.safetensors").status is Status.FAIL
     gs.forbidden |= {"GET"}

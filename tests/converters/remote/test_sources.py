@@ -419,7 +419,7 @@ def test_refusals_of_a_server(files: FileServer, refused: Refused) -> None:
         open_checkpoint(place_of(f"{files.url}/net.safetensors"))
     files.statuses.clear()
     files.ranges = False
-    with refused(RemoteError, "gives no byte ranges"):
+    with refused(RemoteError, "does not serve byte ranges"):
         open_checkpoint(place_of(f"{files.url}/net.safetensors"))
 
 
@@ -443,7 +443,7 @@ def test_refusals_of_a_bucket(gs: BucketProxy, refused: Refused) -> None:
 
 
 def test_an_unknown_protocol(refused: Refused) -> None:
-    with refused(RemoteError, "nobody knows xyz://"):
+    with refused(RemoteError, "unknown protocol xyz://"):
         place_of("xyz://bucket/file")
 
 

@@ -113,7 +113,7 @@ def test_what_cannot_be_had_is_one_line(folder, refused):
     with refused(ModelLoadError, "absent.py"):
         target_shapes("absent.py:Net")
     (folder / "x.json").write_text("[1]")
-    with refused(CheckpointDamagedError, "is no list of shapes"):
+    with refused(CheckpointDamagedError, "is not a list of shapes"):
         target_shapes(folder / "x.json")
 
 

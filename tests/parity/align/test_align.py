@@ -199,9 +199,9 @@ def test_a_file_comes_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- a\n- b\n", "is no mapping of names to names"),
+        ("- a\n- b\n", "not a mapping of names to names"),
         ("a: [", "align.yaml"),
-        ("a: x\nb: x\n", "x is named twice"),
+        ("a: x\nb: x\n", "x appears twice"),
     ],
 )
 def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, message: str) -> None:

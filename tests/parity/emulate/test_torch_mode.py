@@ -297,7 +297,7 @@ def test_the_settings_of_torch_are_put_back() -> None:
     with emulated("default"):
         pass
     assert before == (torch.backends.mkldnn.enabled, torch.backends.mha.get_fastpath_enabled())
-    with pytest.raises(ValueError, match="is no precision"), emulated("fast"):  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="is not a precision"), emulated("fast"):  # type: ignore[arg-type]
         pass
 
 

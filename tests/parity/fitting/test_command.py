@@ -356,7 +356,7 @@ def test_an_output_that_is_there_is_said_before_anything_runs(
         ("net.py:Net", "flax_net.py:Nothing", "has no Nothing"),
         ("net.py:Net", "flax_net.py:Net(x)", "no literals"),
         ("net.py:Drawing", "flax_net.py:Net", "no such file"),
-        ("flax_net.py:Net", "flax_net.py:Net", "is no torch module"),
+        ("flax_net.py:Net", "flax_net.py:Net", "not a torch module"),
     ],
 )
 def test_models_that_cannot_be_run_are_one_line(

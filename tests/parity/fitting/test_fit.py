@@ -180,7 +180,7 @@ def test_other_sizes_are_a_short_line_for_each_weight(tmp_path: Path) -> None:
     assert first.startswith("size: params/layers_0/kernel (6, 9)")
     assert first.endswith(", torch's layers.0.weight (6, 6)")
     message = str(raised.value)
-    assert message.startswith("8 weights of the two models have other sizes: ")
+    assert message.startswith("8 weights of the two models differ in size: ")
     assert len(message) < 400
 
 

@@ -371,7 +371,7 @@ class Insisting(Headed):
 
 
 def test_a_model_that_runs_in_float32_alone_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(ParityError, match="in float64, in which both are compared"):
+    with pytest.raises(ParityError, match="in float64, which the comparison needs"):
         follow(Insisting(), FlaxHeaded(), ROWS, tmp_path)
 
 

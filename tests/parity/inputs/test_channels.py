@@ -18,6 +18,7 @@ from migrate.parity.sides import protocol
 from migrate.parity.sides.jax.runner import JaxRunner
 from migrate.parity.sides.side import InProcess
 from migrate.parity.sides.torch.runner import TorchRunner
+from migrate.progress import no_progress
 
 TURN_BACK = "image given channels last: if taken as torch does, --channels-last-b ''"
 
@@ -85,7 +86,7 @@ def run(tmp_path: Path, model, kind, channels_last) -> None:
     b = InProcess(JaxRunner(model, kind, "flax_net.py:Net"), tmp_path / "b")
     side = SideOptions(channels_last=channels_last)
     options = Options(inputs=("image=float32[2,3,8,8]",), count=1, b=side)
-    ready = prepare(a, b, options, tmp_path, lambda line: None)
+    ready = prepare(a, b, options, tmp_path, no_progress)
     b.ask(protocol.Capture(ready.b, ready.inputs, tmp_path / "dump", layers=False))
 
 

@@ -35,19 +35,19 @@ def test_forms(text: str, spec: object) -> None:
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
-        (["ids=int64[2,500]"], "integers up to what?"),
-        (["x=float31[2]"], "float31 is no dtype"),
-        (["x=float32[2,-1]"], "is no shape"),
-        (["x=float32[2,0]"], "is no shape"),
-        (["x=float32[2]<7"], "is no upper bound"),
+        (["ids=int64[2,500]"], "the upper bound of the integers is unknown"),
+        (["x=float31[2]"], "float31 is not a dtype"),
+        (["x=float32[2,-1]"], "is not a shape"),
+        (["x=float32[2,0]"], "is not a shape"),
+        (["x=float32[2]<7"], "is not an upper bound"),
         (["x=float32[2], y=float32[3]"], "--inputs 'x=float32\\[2\\]' --inputs 'y=float32\\[3\\]'"),
-        (["x=int8[2]<1000"], "over int8"),
+        (["x=int8[2]<1000"], "too large for int8"),
         (["x=twos:int64[2]"], "twos: is not known"),
-        (["x=2,3"], "no dtype with a shape"),
-        (["x=float32[99999,99999,99]"], "over 8 GiB"),
+        (["x=2,3"], "not a dtype with a shape"),
+        (["x=float32[99999,99999,99]"], "larger than 8 GiB"),
         (["x=float32[2]", "x=float32[3]"], "x is given twice"),
         (["missing.safetensors"], "no such file"),
-        (["a.py:one", "b.py:two"], "from elsewhere too"),
+        (["a.py:one", "b.py:two"], "combined with other inputs"),
         ([], "there are no inputs"),
     ],
 )
@@ -134,7 +134,7 @@ def test_a_folder_holds_an_input_a_file(tmp_path: Path) -> None:
     assert [inputs[number]["x"][0] for number in range(inputs.count)] == [0, 1]
     assert inputs.names == ("x", "mask")
     assert "the first 2 of 3 files" in inputs.described
-    with pytest.raises(InputsError, match="x is both read and drawn"):
+    with pytest.raises(InputsError, match="x comes from a file and from a specification"):
         make_inputs([str(folder), "x=float32[2]"], 2, 0, tmp_path / "both")
 
 
@@ -201,11 +201,11 @@ def test_a_function_gives_inputs(loader: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("differ", "no or different arguments"),
+        ("differ", "different arguments, or none"),
         ("texts", "holds str"),
-        ("nothing", "gives nothing"),
+        ("nothing", "returns no inputs"),
         ("fails", "ValueError: no data"),
-        ("one", "gives a dict"),
+        ("one", "returns a dict"),
         ("absent", "AttributeError"),
     ],
 )

@@ -17,6 +17,7 @@ from migrate.parity.ground.results import Parity, Verdict
 from migrate.parity.judge.measured import measured_of
 from migrate.parity.run import runs
 from migrate.parity.sides.side import InProcess
+from migrate.progress import no_progress
 from tests.parity.sides.torch.torch_made import Attention, Deep, Recurrent, runner
 
 
@@ -30,7 +31,7 @@ def parity(
         other.blocks[2].norm.eps = 1e-3
     sides = (InProcess(runner(model), folder) for model in (one, other))
     options = Options(inputs=(spec,), count=4, keep=folder if keep else None)
-    return compare_sides(*sides, options, folder, lambda _: None)
+    return compare_sides(*sides, options, folder, no_progress)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_other_outputs_of_a_later_input_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "_BYTES", 1)
-    with pytest.raises(ParityError, match="gives other outputs"):
+    with pytest.raises(ParityError, match="returns other outputs"):
         parity(tmp_path / "one", Changing, "x=float32[3,5]")
 
 

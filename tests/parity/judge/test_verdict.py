@@ -65,7 +65,7 @@ def test_where_it_parts_by_how_much_and_why(tmp_path: Path) -> None:
     assert found.first is not None
     assert found.first.name == "Block_1.ln"
     assert found.sentence.startswith(
-        "B parts at Block_1.ln (LayerNorm, Block_1.ln.py:1): its own error is "
+        "B diverges at Block_1.ln (LayerNorm, Block_1.ln.py:1): its own error is "
     )
     assert "where 1.0e-06 is allowed" in found.sentence
     assert found.sentence.endswith("; the cause: B adds eps 0.0001, A 1e-05.")
@@ -84,10 +84,10 @@ def test_whose_fault_it_is(tmp_path: Path) -> None:
     assert outcome(tmp_path / "a", {1: "eps"}).verdict is Verdict.A_WORSE
     both = outcome(tmp_path / "both", {1: "eps"}, {1: "eps"})
     assert both.verdict is Verdict.BOTH_WORSE
-    assert both.sentence.startswith("Both part at Block_1.ln")
+    assert both.sentence.startswith("Both diverge at Block_1.ln")
     later = outcome(tmp_path / "later", {2: "eps"}, {1: "eps"})
-    assert later.sentence.startswith("B parts at Block_1.ln")
-    assert later.sentence.endswith("A parts too, later.")
+    assert later.sentence.startswith("B diverges at Block_1.ln")
+    assert later.sentence.endswith("A diverges too, later.")
 
 
 def test_a_section_that_fails(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_nan_in_words(tmp_path: Path) -> None:
     assert "elements are NaN or infinite" in found.sentence
     both = single(tmp_path / "both", bad, bad, bad)
     assert both.verdict is Verdict.NOT_FINITE
-    assert both.sentence.startswith("The truth itself is not finite")
+    assert both.sentence.startswith("The float64 reference itself is not finite")
 
 
 def test_outputs_of_another_structure(tmp_path: Path) -> None:
@@ -139,7 +139,9 @@ def test_outputs_of_another_structure(tmp_path: Path) -> None:
     (told,) = found.apart
     assert told.endswith(" in A and (8,) in B")
     layers = judgement(truth, None, judged, None, F32)
-    assert conclude(layers, found).sentence.startswith("A and B do not give the same: output 0: ")
+    assert conclude(layers, found).sentence.startswith(
+        "A and B do not return the same outputs: output 0: "
+    )
 
 
 def test_depth_is_counted_in_leaves(tmp_path: Path) -> None:

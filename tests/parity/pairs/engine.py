@@ -14,6 +14,7 @@ from migrate.parity.ground.results import Parity
 from migrate.parity.ground.settings import Settings
 from migrate.parity.sides.runner import Runner
 from migrate.parity.sides.side import InProcess
+from migrate.progress import no_progress
 from tests.parity.pairs.pair import Fault, Pair, made_inputs, randomised
 from tests.parity.pairs.weights import port_weights
 
@@ -48,7 +49,7 @@ def run(
     work.mkdir()
     a = InProcess(TorchRunner(model, "torch", pair.name), work)
     b = InProcess(_runner(pair, port), work)
-    return compare_sides(a, b, options, work, lambda _: None)
+    return compare_sides(a, b, options, work, no_progress)
 
 
 def _runner(pair: Pair, port: object) -> Runner:

@@ -69,7 +69,7 @@ def test_a_side_answers_dies_and_starts_again(side, tmp_path):
     side.ask(protocol.LoadWeights(weights))
     side.ask(protocol.Capture(Settings(), inputs(tmp_path, 0), tmp_path / "dump"))
 
-    with pytest.raises(ParityError, match=r"^side A, .*ValueError.*not three"):
+    with pytest.raises(ParityError, match=r"^side A: .*ValueError.*not three"):
         side.ask(protocol.Capture(Settings(), inputs(tmp_path, 3), tmp_path / "raises"))
     assert not (tmp_path / "raises" / "dump.json").exists()
 

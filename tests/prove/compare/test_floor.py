@@ -122,7 +122,7 @@ def test_a_small_difference_is_judged_by_the_noise(
         (note,) = notes({}, {}, 1, judgement.weights, judgement.floor)
         assert "it differs from itself by up to 3.0e-05 in losses" in note
     else:
-        assert "4.4e-05, more than 4 times what rounding does" in judgement.message
+        assert "4.4e-05, more than 4 times the rounding noise" in judgement.message
 
 
 def test_steps_that_agree_by_noise_say_so_where_one_side_made_more(folder: Path) -> None:
@@ -307,11 +307,17 @@ def test_a_net_that_differs_from_itself_is_judged_by_its_floor(tmp_path: Path) -
     before.write_text(edited(BEFORE, *DEEP))
     after.write_text(edited(AFTER, *DEEP, IN_HALVES))
     said: list[str] = []
-    proof = prove(before, after, replicas=2, settings=Settings(timeout=LIMIT), progress=said.append)
+    proof = prove(
+        before,
+        after,
+        replicas=2,
+        settings=Settings(timeout=LIMIT),
+        progress=lambda what, *_: said.append(what),
+    )
     assert proof.floor is not None
     assert proof.floor.steps[-1].values > GRADIENT_GATE
     assert proof.verdict is Verdict.EQUAL, (proof.message, proof.floor, proof.steps)
-    assert "running the original once more" in said[-1]
+    assert "running the original again" in said[-1]
     assert any(note.startswith("the original was run twice") for note in proof.notes)
     assert proof_as_json(proof)["floor"]["steps"][0]["step"] == 1
 

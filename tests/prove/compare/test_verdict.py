@@ -64,7 +64,7 @@ def test_an_optimizer_that_trains_nothing_on_either_side_proves_nothing(
     steps = [replace(STEP, with_gradient=count) for count in gradients]
     judgement = judge({0: rank(folder, 0, *steps)}, {0: rank(folder, 0, *steps)})
     assert judgement.verdict is verdict
-    said = "none of its 2 parameters ever gets a gradient"
+    said = "no gradient reaches any of its 2 parameters"
     assert (said in judgement.message) is (verdict is Verdict.VACUOUS)
 
 
@@ -240,7 +240,7 @@ def test_recordings_are_read_back(tmp_path: Path) -> None:
     assert record.final == records.final_path(tmp_path, 0)
 
     (tmp_path / "rank0.pid8.jsonl").write_text(text)
-    with pytest.raises(RecordingError, match="two processes of the run call themselves rank 0"):
+    with pytest.raises(RecordingError, match="two processes of the run have rank 0"):
         records.read(tmp_path)
     (tmp_path / "rank0.pid8.jsonl").write_text(text[:-9])
     with pytest.raises(RecordingError, match=r"rank0.pid8.jsonl is cut short"):

@@ -126,7 +126,7 @@ def test_a_parameter_may_differ_by_what_rounding_does_to_the_first_step(
     ours = recorded(tmp_path / "ours", far * move * 2**0.5, known[1 - side])
     judgement = verdict.judge(original, ours)
     assert (judgement.verdict is Verdict.EQUAL) == equal, judgement.message
-    said = "of the parameters, within 4 times what rounding does to Adam's first step"
+    said = "of the parameters, within 4 times the rounding noise of Adam's first step"
     assert judgement.message.endswith(said) == equal
     # Not of sides that agree without that.
     alike = verdict.judge(original, recorded(tmp_path / "alike", 0.0, known[1 - side]))

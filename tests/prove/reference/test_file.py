@@ -97,7 +97,7 @@ def test_one_that_was_changed_on_its_way_is_told(record: Path, tmp_path: Path) -
 def test_another_file_is_told(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "gpu.rec"
     path.write_bytes(content)
-    with pytest.raises(ReferenceFileError, match="is no record of migrate prove"):
+    with pytest.raises(ReferenceFileError, match="is not a record of migrate prove"):
         taken_out(path, tmp_path)
 
 
@@ -106,7 +106,7 @@ def test_a_checkpoint_of_torch_is_no_record(tmp_path: Path) -> None:
     path = tmp_path / "gpu.rec"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("archive/data.pkl", b"x")
-    with pytest.raises(ReferenceFileError, match="is no record of migrate prove"):
+    with pytest.raises(ReferenceFileError, match="is not a record of migrate prove"):
         taken_out(path, tmp_path)
 
 

@@ -146,7 +146,7 @@ class FunctionModel(JaxModel):
             self._begin(bound)
         elif self.weights is None and self._named:
             raise ParityError(
-                f"{self.shown}: takes {self._all[0].name} but was given none", "give it weights"
+                f"{self.shown}: needs {self._all[0].name}, which is missing", "give it weights"
             )
         self.weights = self.weights or {}
 

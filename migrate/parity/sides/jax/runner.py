@@ -85,8 +85,8 @@ class JaxRunner:
         del count, seed, folder
         names = [name for name, _ in self.arguments()] or ["x"]
         raise InputsError(
-            f"{self._shown}: does not tell the shapes of its inputs",
-            f"say them: --inputs '{names[0]}=float32[2,16]'",
+            f"{self._shown}: input shapes are unknown",
+            f"pass them: --inputs '{names[0]}=float32[2,16]'",
         )
 
     def prepare(self, settings: Settings, inputs: InputSet, *, drawn: bool = True) -> None:
@@ -224,7 +224,7 @@ class JaxRunner:
 
         if not isinstance(self._model, LinenModel):
             raise ParityError(
-                f"{self._shown}: is no linen model", "compare training modes of linen models only"
+                f"{self._shown}: not a linen model", "compare training modes of linen models only"
             )
         self.prepare(settings, inputs)
         passes, session = self._ready(settings)

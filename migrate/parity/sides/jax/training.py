@@ -67,7 +67,7 @@ def training_step(
                 raise ParityError(
                     f"{model.shown}: has no output {output or '(a single tensor)'}, but "
                     f"{', '.join(outputs)}",
-                    "name the output that the loss is of",
+                    "name the output of the loss",
                 )
             return loss(outputs[output], wanted["target"], wanted.get("counted")), changed
 

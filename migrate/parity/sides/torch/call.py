@@ -82,7 +82,7 @@ def call(
         takes = ", ".join(name for name, _ in parameters(module)) or "nothing"
         raise InputsError(
             f"{shown}: does not take the inputs {', '.join(given)} ({error})",
-            f"its forward pass takes: {takes}",
+            f"the forward pass takes: {takes}",
         ) from None
     except ValueError:  # no signature to be had
         pass
@@ -95,8 +95,8 @@ def call(
     outputs = list(leaves(value))
     if not outputs:
         raise ParityError(
-            f"{shown}: its forward pass gives a {type(value).__name__} without tensors",
-            "let it give a tensor, or tensors in tuples, lists, mappings or dataclasses",
+            f"{shown}: the forward pass returns a {type(value).__name__} without tensors",
+            "return a tensor, or tensors in tuples, lists, mappings or dataclasses",
         )
     return outputs
 
@@ -106,7 +106,7 @@ def forward_failed(error: Exception, shown: str) -> ParityError:
     at = frames.raised(error.__traceback__)
     text = " ".join(str(error).split())[:300]
     return ParityError(
-        f"{shown}: its forward pass raised {type(error).__name__}: {text}{f' ({at})' if at else ''}",
+        f"{shown}: the forward pass raised {type(error).__name__}: {text}{f' ({at})' if at else ''}",
         "check that the model takes these inputs, or give others with --inputs",
     )
 
@@ -137,7 +137,7 @@ def joined(parts: list[Outputs], shown: str) -> Outputs:
         tensors_ = [tensor for _, tensor in same]
         if first.ndim == 0 or any(t.shape[1:] != first.shape[1:] for t in tensors_):
             raise ParityError(
-                f"{shown}: output {path or 'of the model'} has no axis of rows to join",
+                f"{shown}: output {path or 'of the model'} has no batch axis",
                 "compare it without --batch",
             )
         whole.append((path, torch.cat(tensors_)))

@@ -60,7 +60,7 @@ def _of_config(module: nn.Module, shown: str, config: Any, random: Generator, nu
     if "decoder_input_ids" in takes and made:
         _add_tokens(made, text, config, random, number, "decoder_", False)
     if not made:
-        raise InputsError(f"{shown}: its config does not tell what its inputs are", _SAY)
+        raise InputsError(f"{shown}: its config does not describe the inputs", _SAY)
     return made, f"{number}: {'; '.join(text)}"
 
 
@@ -152,7 +152,7 @@ def _of_first_layer(module: nn.Module, shown: str) -> tuple[str, tuple[int, ...]
     required = [name for name, needed in torch_call.parameters(module) if needed]
     if len(required) != 1:
         takes = ", ".join(required) or "nothing that must be given"
-        raise InputsError(f"{shown}: does not tell its inputs' shapes (it takes {takes})", _SAY)
+        raise InputsError(f"{shown}: input shapes are unknown (it takes {takes})", _SAY)
     settings = Settings()
     cpu = torch.device("cpu")
     model = torch_variant.variant(module, cpu, settings)
@@ -165,7 +165,7 @@ def _of_first_layer(module: nn.Module, shown: str) -> tuple[str, tuple[int, ...]
         except ParityError:
             continue
         return required[0], shape, tokens
-    raise InputsError(f"{shown}: does not tell its inputs' shapes", _SAY)
+    raise InputsError(f"{shown}: input shapes are unknown", _SAY)
 
 
 def _candidates(model: nn.Module) -> Iterator[tuple[tuple[int, ...], int]]:

@@ -35,7 +35,9 @@ def device(kind: Kind, settings: Settings) -> torch.device:
         return torch_xla.device()
     found = torch.device(settings.device or "cpu")
     if found.type == "cuda" and not torch.cuda.is_available():
-        raise ParityError("no CUDA device is here", "leave the device out, or name the CPU")
+        raise ParityError(
+            "this machine has no CUDA device", "leave --device out, or use --device cpu"
+        )
     return torch.device("cuda", found.index or 0) if found.type == "cuda" else found
 
 
@@ -56,7 +58,7 @@ def allow_excess_precision(wanted: bool) -> None:
     if torch_xla._XLAC._xla_runtime_is_initialized():
         raise ParityError(
             f"XLA runs in this process with {_EXCESS}={str(now).lower()}, and reads it only once",
-            "compare the two in processes of their own",
+            "run the comparison again in a new process",
         )
     kept = [flag for flag in flags if flag not in said]
     os.environ["XLA_FLAGS"] = " ".join([*kept, f"{_EXCESS}={str(wanted).lower()}"])
@@ -97,7 +99,7 @@ def variant(
     except Exception as error:
         raise ParityError(
             f"the model cannot be copied ({type(error).__name__}: {_first_line(error)})",
-            "make it one that copy.deepcopy takes",
+            "make the model work with copy.deepcopy",
         ) from error
     model.eval()
     tied = _tied(model)
@@ -166,7 +168,7 @@ def running(where: torch.device, settings: Settings, *, draws: bool = False) -> 
     if settings.compiled and is_emulated(where, settings):
         raise ParityError(
             f"the precision {settings.precision} cannot be emulated inside torch.compile",
-            "leave the compilation or the precision out",
+            "leave --compile or --precision out",
         )
     torch.manual_seed(settings.seed)
     with contextlib.ExitStack() as stack:

@@ -63,7 +63,7 @@ def load(module: nn.Module, file: Path, shown: str) -> None:
     if told:
         raise ParityError(
             f"{shown}: the weights of {file} do not fit ({'; '.join(told)})",
-            "give weights of this very model, in its own naming",
+            "pass weights of this model, with its own names",
         )
     with torch.no_grad():
         for name, tensor in new.items():

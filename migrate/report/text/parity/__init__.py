@@ -1,1 +1,1 @@
-"""What `migrate parity` shows on a terminal, and its JSON."""
+"""Terminal view and JSON of `migrate parity`."""

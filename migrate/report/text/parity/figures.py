@@ -20,7 +20,7 @@ _HEADINGS = ("local", "accumulated", "max/rms", "ρ (95 %)", "ulps")
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured of a layer: of both sides, of the emulation, and the limits."""
+    """Measurements of a layer: both sides, the emulation and the limits."""
 
     layer: LayerResult
 

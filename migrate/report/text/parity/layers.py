@@ -59,7 +59,9 @@ def _counts(layers: Sequence[LayerResult]) -> Text:
     counts = dict.fromkeys(LayerVerdict, 0)
     for layer in layers:
         counts[layer.verdict] += 1
-    said = ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count)
+    said = ", ".join(
+        f"{count} {words.verdict(verdict)}" for verdict, count in counts.items() if count
+    )
     return Text.assemble(("layers", "bold"), f": {said}")
 
 
@@ -79,7 +81,7 @@ class _Drawing:
         tree = Tree(self._label(root), guide_style="dim")
         self._below(root, tree)
         if self._hidden:
-            more = f"{words.many(self._hidden, 'more layer parts', 'more layers part')}"
+            more = f"{words.many(self._hidden, 'more layer diverges', 'more layers diverge')}"
             tree.add(Text(f"… {more} (all are in --json and --html)", "bold red"))
         return tree
 
@@ -110,7 +112,7 @@ class _Drawing:
         assert node.layer is not None
         self._shown += 1
         is_first = words.is_first(self._parity, node.layer)
-        title = _title(node, State.PARTS, node.layer.verdict.value)
+        title = _title(node, State.PARTS, words.verdict(node.layer.verdict))
         if is_first:
             title.append("  first", "bold red")
         kinds = self._kinds
@@ -145,7 +147,7 @@ def _title(node: Node, state: State, rest: str) -> Text:
 
 
 def _folded(run: Sequence[Node]) -> Text:
-    """One line for neighbours in which nothing parts."""
+    """Return one line for adjacent layers that do not diverge."""
     from rich.text import Text
 
     state = run[0].state
@@ -167,10 +169,10 @@ def _folded(run: Sequence[Node]) -> Text:
 
 
 def _worst(nodes: Sequence[Node]) -> str:
-    found = [node.worst for node in nodes if node.worst is not None]
-    if not found:
+    worst = [node.worst for node in nodes if node.worst is not None]
+    if not worst:
         return ""
-    value, error = max(found, key=lambda one: one[0])
+    value, error = max(worst, key=lambda entry: entry[0])
     return f"worst {words.error(error)}" + (f", {words.share(value)}" if value < math.inf else "")
 
 
@@ -185,7 +187,7 @@ def _in_full(title: Text, layer: LayerResult, parity: Parity, is_first: bool) ->
         for layout in words.layouts(side):
             lines.append(Text(f"{letter}: {layout} of the truth's", "dim"))
         if undefined := max(
-            (one.undefined for one in (side.local, side.accumulated) if one), default=0
+            (entry.undefined for entry in (side.local, side.accumulated) if entry), default=0
         ):
             lines.append(Text(f"{letter}: {undefined} elements are NaN in the truth itself", "dim"))
     if not is_first:
@@ -206,7 +208,7 @@ def _alone(layers: Sequence[LayerResult]) -> Table:
         for letter, side in words.two(layer):
             table.add_row(f"only {letter}", words.side_name(layer, side), layer.kind)
         if layer.a is None and layer.b is None:
-            table.add_row("only the truth", words.layer_name(layer.name), layer.kind)
+            table.add_row("only the reference", words.layer_name(layer.name), layer.kind)
     if len(layers) > LISTED:
         table.add_row("…", f"{len(layers)} in all", "")
     return table

@@ -13,7 +13,7 @@ from migrate.report.text.parity.words import PARTING, pressures
 
 
 class State(StrEnum):
-    """What is worst in a subtree; the first of these that is in it."""
+    """Worst state in a subtree; earlier members are worse."""
 
     PARTS = "parts"
     CARRIED = "carried"
@@ -56,15 +56,15 @@ class Node:
 
     @cached_property
     def state(self) -> State:
-        """What is worst in the subtree."""
+        """Worst state in the subtree."""
         states = {_STATES[layer.verdict] for layer in self.layers}
         return min(states, key=_ORDER.index, default=State.MATCH)
 
     @cached_property
     def worst(self) -> tuple[float, Errors] | None:
         """The error in the subtree that is nearest to its limit or farthest above it, and by how much."""
-        found = [one for layer in self.layers for one in pressures(layer)]
-        return max(found, key=lambda one: one[0], default=None)
+        values = [entry for layer in self.layers for entry in pressures(layer)]
+        return max(values, key=lambda entry: entry[0], default=None)
 
     @property
     def parts(self) -> bool:

@@ -1,4 +1,4 @@
-"""What is compared beside the layers, on a terminal: a line where it passed, its rows where it did not."""
+"""Comparisons besides the layers, on a terminal: one line if passed, all rows if not."""
 
 from __future__ import annotations
 

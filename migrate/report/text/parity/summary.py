@@ -1,4 +1,4 @@
-"""What `migrate parity` shows."""
+"""Summary of `migrate parity` on a terminal, and its JSON."""
 
 from __future__ import annotations
 
@@ -51,13 +51,11 @@ def _header(parity: Parity) -> Table:
         what = Text.assemble(
             (facts.framework, "bold"), f" {facts.target}  ", (words.facts(facts), "dim")
         )
-        table.add_row(letter, what)
+        table.add_row("reference" if letter == "truth" else letter, what)
     if parity.truth is None:
-        table.add_row("truth", "none: B is measured against A")
-    table.add_row(
-        "limits", f"{escape(parity.profile)} [dim](where each comes from: --html, --json)[/dim]"
-    )
-    layouts = [f"{letter} lies otherwise: {text}" for letter, text in words.all_layouts(parity)]
+        table.add_row("reference", "none: B is measured against A")
+    table.add_row("limits", f"{escape(parity.profile)} [dim](sources: --html, --json)[/dim]")
+    layouts = [f"{letter} has another layout: {text}" for letter, text in words.all_layouts(parity)]
     if layouts:
         table.add_row("layouts", Text("\n".join(layouts)))
     table.add_row("inputs", Text("\n".join(parity.inputs)))

@@ -24,6 +24,18 @@ if TYPE_CHECKING:
 
 PARTING = frozenset({LayerVerdict.A_PARTS, LayerVerdict.B_PARTS, LayerVerdict.BOTH_PART})
 _NAMED = 3  # layers of a layout
+_VERDICTS = {
+    LayerVerdict.A_PARTS: "A diverges",
+    LayerVerdict.B_PARTS: "B diverges",
+    LayerVerdict.BOTH_PART: "both diverge",
+}
+
+
+def verdict(value: LayerVerdict) -> str:
+    """The verdict on a layer in words; the JSON keeps its own."""
+    return _VERDICTS.get(value, value.value)
+
+
 # Losses, KL and rates of agreement read better with digits than as powers of ten.
 _PLAIN_FROM, _PLAIN_TO = 1e-2, 1e5
 
@@ -75,19 +87,19 @@ def sentence(text: str) -> str:
 
 
 def notes(parity: Parity) -> list[str]:
-    """What else to know, without what the sides say of themselves."""
-    own = {f"{letter}: {note}" for letter, one in sides(parity) for note in one.notes}
+    """Return the notes of the comparison without those of the sides."""
+    own = {f"{letter}: {note}" for letter, entry in sides(parity) for note in entry.notes}
     return [note for note in dict.fromkeys(parity.notes) if note not in own]
 
 
 def one_source(section: Section) -> str:
-    """Where all the limits of a section come from, if that is one place; else empty."""
-    found = {check.source for check in section.checks}
-    return found.pop() if len(found) == 1 and len(section.checks) > 1 else ""
+    """Return the source of a section's limits if all share it, else an empty string."""
+    texts = {check.source for check in section.checks}
+    return texts.pop() if len(texts) == 1 and len(section.checks) > 1 else ""
 
 
 def source(side: Side) -> str:
-    """Where a side's layer is defined, and which line called it: "bert.py:31 ← 75"."""
+    """Return where a side's layer is defined, and the line that calls it: "bert.py:31 ← 75"."""
     defined, called = place(side.defined), place(side.called)
     if not called:
         return defined
@@ -96,15 +108,15 @@ def source(side: Side) -> str:
     return f"{defined} ← {line if same else called}"
 
 
-def facts(one: Facts) -> str:
-    """What ran, in one line: the framework with its device, precision and versions."""
-    precision = f"precision {one.precision}" if one.precision else ""
+def facts(entry: Facts) -> str:
+    """Return one line about a side: device, precision, framework and versions."""
+    precision = f"precision {entry.precision}" if entry.precision else ""
     parts = (
-        one.device,
-        one.dtype,
-        one.mode,
-        f"{precision}, emulated on the CPU" if one.emulated and precision else precision,
-        " ".join(f"{name} {version}" for name, version in one.versions.items()),
+        entry.device,
+        entry.dtype,
+        entry.mode,
+        f"{precision}, emulated on the CPU" if entry.emulated and precision else precision,
+        " ".join(f"{name} {version}" for name, version in entry.versions.items()),
     )
     return ", ".join(part for part in parts if part)
 
@@ -136,9 +148,9 @@ def where(layers: Sequence[LayerResult], layer: LayerResult, letter: str, side: 
 def _given_to(layers: Sequence[LayerResult], layer: LayerResult, letter: str) -> Side | None:
     """The side's layer in whose inputs one that it lacks itself was measured: the next beside it."""
     parent = layer.name.rpartition(".")[0]
-    for one in layers:
-        beside = one.order > layer.order and one.name.rpartition(".")[0] == parent
-        side = one.a if letter == "A" else one.b
+    for entry in layers:
+        beside = entry.order > layer.order and entry.name.rpartition(".")[0] == parent
+        side = entry.a if letter == "A" else entry.b
         if beside and side is not None and side.called:
             return side
     return None
@@ -164,25 +176,25 @@ def side_name(layer: LayerResult, side: Side) -> str:
 
 
 def layouts(side: Side) -> list[str]:
-    """How a side's tensors lie, where that is not as the truth's: "output: axes 0, 2, 3, 1"."""
-    found: dict[str, list[str]] = {}
-    for one in side.layouts:
-        name = one.what if one.path in ("", "0") else f"{one.what} {one.path}"
-        found.setdefault(one.text, []).append(name)
-    return [f"{' and '.join(dict.fromkeys(names))}: {text}" for text, names in found.items()]
+    """Return layouts of a side's tensors that differ from the reference: "output: axes 0, 2, 3, 1"."""
+    texts: dict[str, list[str]] = {}
+    for entry in side.layouts:
+        name = entry.what if entry.path in ("", "0") else f"{entry.what} {entry.path}"
+        texts.setdefault(entry.text, []).append(name)
+    return [f"{' and '.join(dict.fromkeys(names))}: {text}" for text, names in texts.items()]
 
 
 def all_layouts(parity: Parity) -> Iterator[tuple[str, str]]:
-    """Of each side, which layouts its layers' tensors have, with the layers that have them."""
+    """Yield the layouts of each side, with the layers that use them."""
     for letter in "AB":
-        found: dict[str, list[str]] = {}
+        texts: dict[str, list[str]] = {}
         for layer in parity.layers:
             side = layer.a if letter == "A" else layer.b
-            for text in {one.text: None for one in (side.layouts if side else ())}:
+            for text in {entry.text: None for entry in (side.layouts if side else ())}:
                 # Sizes differ from layer to layer: what all have in common is the order.
                 text = re.sub(r"reshaped to \(.*?\)", "reshaped", text)
-                found.setdefault(text, []).append(layer_name(layer.name))
-        for text, names in found.items():
+                texts.setdefault(text, []).append(layer_name(layer.name))
+        for text, names in texts.items():
             names = list(dict.fromkeys(names))
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             yield letter, f"{text} at {', '.join(names[:_NAMED])}{more}"
@@ -220,13 +232,15 @@ def pressures(layer: LayerResult) -> Iterator[tuple[float, Errors]]:
                 yield value, error
 
 
-def error(one: Errors | None) -> str:
+def error(entry: Errors | None) -> str:
     """The relative L2 of an error, or how many values of the tensor are not finite."""
-    if one is not None and one.not_finite:
+    if entry is not None and entry.not_finite:
         return (
-            f"{one.not_finite} NaN" if one.not_finite < _PLAIN_TO else f"{one.not_finite:.0e} NaN"
+            f"{entry.not_finite} NaN"
+            if entry.not_finite < _PLAIN_TO
+            else f"{entry.not_finite:.0e} NaN"
         )
-    return size(None if one is None else one.relative_l2)
+    return size(None if entry is None else entry.relative_l2)
 
 
 def share(value: float) -> str:

@@ -205,7 +205,7 @@ def test_a_function_is_one_layer(tmp_path: Path) -> None:
     runner = JaxRunner(tanh_of, "jax", "model.py:tanh_of")
     assert runner.arguments() == (("x", True), ("scale", False))
     inputs = given(tmp_path / "inputs", 1, x=(2, 8))
-    with pytest.raises(ParityError, match="takes params but was given none"):
+    with pytest.raises(ParityError, match="needs params, which is missing"):
         dump(runner, inputs, tmp_path / "none")
     runner.load_weights(tmp_path / "weights.safetensors")
     made = dump(runner, inputs, tmp_path / "dump")

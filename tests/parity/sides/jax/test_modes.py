@@ -17,6 +17,7 @@ from migrate.parity.ground.settings import Settings
 from migrate.parity.sides.jax.runner import JaxRunner
 from migrate.parity.sides.side import InProcess
 from migrate.parity.sides.torch.runner import TorchRunner
+from migrate.progress import no_progress
 from tests.parity.sides.jax.jax_sides import dump, given, values
 
 
@@ -53,7 +54,7 @@ def compared(folder: Path, model: Any) -> Parity:
     a = InProcess(TorchRunner(Torch(), "torch", "net.py:Torch"), folder)
     b = InProcess(JaxRunner(model, "linen", "net.py:Flax"), folder)
     given = Options(inputs=("x=float32[4,6]",), count=2)
-    return compare_sides(a, b, given, folder, lambda text: None)
+    return compare_sides(a, b, given, folder, no_progress)
 
 
 def test_a_model_that_asks_whether_it_may_write_is_in_evaluation(tmp_path: Path) -> None:

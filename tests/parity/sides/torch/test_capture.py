@@ -286,7 +286,7 @@ def test_other_arguments_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputsError) as caught:
         captured(runner(Attention()), floats(tmp_path, "wrong", (2, 5, 16)), tmp_path / "dump")
     assert "does not take the inputs wrong" in caught.value.what
-    assert caught.value.remedy == "its forward pass takes: x, mask"
+    assert caught.value.remedy == "the forward pass takes: x, mask"
     assert not (tmp_path / "dump" / "dump.json").exists()
 
 
@@ -310,7 +310,7 @@ def test_outputs_that_change_structure_are_refused(tmp_path: Path) -> None:
     shapes = [{"x": np.ones((rows, 2), np.float32)} for rows in (1, 2)]
     inputs = write_inputs(tmp_path / "inputs", shapes)
     with pytest.raises(
-        ParityError, match=r"input 1 gives other outputs \(b, c\) than input 0 \(a\)"
+        ParityError, match=r"input 1 returns other outputs \(b, c\) than input 0 \(a\)"
     ):
         captured(runner(Fickle()), inputs, tmp_path / "dump")
 

@@ -41,7 +41,7 @@ def test_facts() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_that_is_not_there_is_one_line() -> None:
-    with pytest.raises(ParityError, match="no CUDA device is here"):
+    with pytest.raises(ParityError, match="this machine has no CUDA device"):
         runner(Deep()).facts(Settings(device="cuda"))
 
 
@@ -178,7 +178,7 @@ def test_a_model_whose_first_layer_misleads_must_be_said(tmp_path: Path) -> None
         def forward(self, x: Any) -> Any:
             return self.used(x)
 
-    with pytest.raises(InputsError, match="does not tell its inputs' shapes"):
+    with pytest.raises(InputsError, match="input shapes are unknown"):
         inputs_for(runner(Misleading()), tmp_path)
 
 
@@ -217,5 +217,5 @@ def test_a_config_that_tells_nothing_is_one_line(tmp_path: Path) -> None:
         def forward(self, waves: Any) -> Any:
             return waves
 
-    with pytest.raises(InputsError, match="its config does not tell"):
+    with pytest.raises(InputsError, match="its config does not describe"):
         inputs_for(runner(Odd()), tmp_path)
