@@ -83,6 +83,7 @@ def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Findi
     comments = ignores(context)
     path = context.source.path
     found = []
+    doubtful: list[tuple[Finding, str]] = []  # with the code that would say more of its line
     entered = None if whole else facts.steps.entered
     for hazard, hit in hits(facts, hazards, entered):
         origin = facts.steps.origin(hit.node) if facts.entries else ""
@@ -100,9 +101,14 @@ def check_facts(facts: Facts, config: Config, whole: bool = True) -> tuple[Findi
             hit = replace(hit, message=message, severity=Severity.INFO)
         severity = config.severity(hazard.code, hit.severity)
         one = _finding(path, context, hit, hazard.code, hazard.name, severity)
-        found.append(
-            replace(one, message=f"{one.message} (called from {origin})") if origin else one
-        )
+        if origin:
+            one = replace(one, message=f"{one.message} (called from {origin})")
+        if hit.unless:
+            doubtful.append((one, hit.unless))
+        else:
+            found.append(one)
+    said = {(one.line, one.code) for one in found}
+    found += [one for one, unless in doubtful if (one.line, unless) not in said]
     if whole and config.selects(UNUSED_IGNORE):
         for ignore in comments.values():
             if ignore.unused is not None:

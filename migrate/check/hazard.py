@@ -74,6 +74,7 @@ class Hit:
         severity: how bad it is at this place.
         is_shown: whether `migrate rewrite` shows it though it is information.
         subject: the name of what is reported, as the catalogue has it; empty where that is no name.
+        unless: a code that says more: on a line that it reports, this is not reported.
     """
 
     node: cst.CSTNode
@@ -81,6 +82,7 @@ class Hit:
     severity: Severity
     is_shown: bool = False
     subject: str = ""
+    unless: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import libcst as cst
 
@@ -12,13 +13,15 @@ from migrate.model.calls.kind import Kind
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import How
 from migrate.reading.steps.in_step import When
-from migrate.reading.values.gradients import OF_TENSORS, has_gradients
+from migrate.reading.values.device_values import OF_TENSORS, has_gradients
 from migrate.syntax.tree import code, last_part
 
 # Questions whether a number is a number, which need it.
 CHECKS = frozenset(
     {"math.isfinite", "math.isnan", "math.isinf", "numpy.isnan", "numpy.isfinite", "numpy.isinf"}
 )
+
+GUARDED = "XLA305"  # a read that only some replicas run, with something pending
 
 # The most parts, methods and names that a value is followed through.
 DEEPEST = 20
@@ -27,19 +30,20 @@ DEEPEST = 20
 def placed(hazard: Hazard, node: cst.CSTNode, what: str, facts: Facts) -> Iterator[Hit]:
     """Yield a hit for the read `what` at `node`: none where it is read now and then, or once.
 
-    A read that only some replicas run is a hazard of its own (XLA305).
+    A read that only some replicas run is a hazard of its own where a collective or graph is pending (XLA305).
     """
     if _in_condition(node, facts) or _before_the_end(node, facts):
         return
     when = facts.steps.when(node)
-    guarded = facts.guards.around(node) is not None and when is not When.EVERY_STEP
-    if guarded or _for_another_device(node, facts):
+    guarded = facts.guards.around(node) is not None
+    if (guarded and when is not When.EVERY_STEP) or _for_another_device(node, facts):
         return
     if when is When.STEP:
         yield hazard.hit(node, f"{what} inside the step cuts its graph in two: read after the step")
     elif when is When.EVERY_STEP:
         message = f"{what} at every step: the host waits for the device; read every N steps"
-        yield hazard.hit(node, message, Severity.INFO)
+        hit = hazard.hit(node, message, Severity.INFO)
+        yield replace(hit, unless=GUARDED) if guarded else hit
 
 
 def reads_device(value: cst.CSTNode, facts: Facts) -> bool:

@@ -138,7 +138,7 @@ def train(net, loader, optimizer, meter, rank):
         ("a = loss.detach()", "", ""),
         ("a = x.shape[0] * len(y)", "", ""),
         ("if step % 10 == 0: print(loss)", "XLA204 warning", ""),
-        ("if rank == 0: print(loss)", "XLA305 error", ""),
+        ("if rank == 0: print(loss)", "XLA305 error", "XLA204 info"),
         ("if loss > 3: break", "XLA110 warning", "XLA110 info"),
         ("rows = x.nonzero()", "XLA101 warning", "XLA101 warning"),
         ("if step % 10 == 0: rows = x.nonzero()", "XLA101 warning", "XLA101 info"),

@@ -22,7 +22,7 @@ from migrate.model.pure import leaves, same_everywhere
 from migrate.reading.names.bindings import passed_for
 from migrate.reading.names.scopes import Binding
 from migrate.reading.values.collectives import OF_XLA, called
-from migrate.reading.values.gradients import has_gradients
+from migrate.reading.values.device_values import has_gradients
 from migrate.syntax.tree import code, keyword, last_part, nodes_of, string_value
 from migrate.syntax.walk import children
 

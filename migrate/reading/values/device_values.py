@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from migrate.catalogue.words import COUNTER, DESCRIBES, TEXT_METHODS
+from migrate.catalogue.words import COUNTER, DESCRIBES, METRIC, ONLY_TENSORS, TEXT_METHODS
+from migrate.model.calls.effect import Effect
 from migrate.model.calls.kind import Kind
 from migrate.reading.names.bindings import pairs
 from migrate.reading.values.devices import moves
@@ -19,6 +20,7 @@ from migrate.syntax.tree import (
     is_attribute_of_self,
     is_dotted_name,
     keyword,
+    last_part,
     nodes,
     nodes_of,
 )
@@ -27,6 +29,18 @@ from migrate.syntax.walk import children
 if TYPE_CHECKING:
     from migrate.reading.script import Script
 
+# Methods of tensors whose result is a tensor, too.
+OF_TENSORS = ONLY_TENSORS | {
+    "clone",
+    "cpu",
+    "double",
+    "float",
+    "max",
+    "mean",
+    "min",
+    "squeeze",
+    "sum",
+}
 # What binds the name of something that is no object of the script's.
 NO_OBJECT = cst.FunctionDef | cst.ClassDef | cst.Import | cst.ImportFrom
 
@@ -187,3 +201,38 @@ def _names(target: cst.CSTNode) -> list[str]:
         return [name for element in target.elements for name in _names(element.value)]
     name = base_name(target)
     return [name] if name else []
+
+
+def has_gradients(value: cst.CSTNode, script: Script) -> bool:
+    """Whether `value` is, or is made of, a variable with which a backward pass starts: `loss.backward()`."""
+    while isinstance(value, cst.Call) and last_part(value.func) in OF_TENSORS:
+        if not isinstance(value.func, cst.Attribute):
+            return False
+        value = value.func.value
+    if not isinstance(value, cst.Name) or script.values.bindings.nearest(value) is None:
+        return False
+    function = script.function_around(value)
+    return any(
+        script.function_around(mention) is function and _is_backward(mention, script)
+        for mention in script.mentions(value)
+    )
+
+
+def _is_backward(mention: cst.CSTNode, script: Script) -> bool:
+    """Whether a backward pass starts with `mention`: also `scaler.scale(loss).backward()`.
+
+    Or `loss_scaler(loss, optimizer)`: the first argument, called a loss, of a call that makes one.
+    """
+    node, above = mention, script.parent(mention)
+    call = script.parent(above)
+    if isinstance(above, cst.Arg) and isinstance(call, cst.Call) and call.args[0] is above:
+        named = isinstance(mention, cst.Name) and METRIC.fullmatch(mention.value) is not None
+        if named and Effect.BACKWARD in script.effects.of(call):
+            return True
+    while isinstance(above, cst.Arg | cst.Call | cst.BinaryOperation):
+        if isinstance(above, cst.Call) and last_part(above.func) == "backward":
+            return True
+        node, above = above, script.parent(above)
+    return (
+        isinstance(above, cst.Attribute) and above.value is node and above.attr.value == "backward"
+    )
