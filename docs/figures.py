@@ -153,7 +153,7 @@ def table(lines: Sequence[Line], columns: Sequence[str] | None = None) -> list[s
 def way(line: Line, differ: Collection[str]) -> str:
     """Return how a line was measured, as far as that differs between the lines of a table."""
     texts = [spelled(name, line.get(name, "")) for name in ORIGIN[:3] if name in differ]
-    return "; ".join(filter(None, texts)) or "by hand"
+    return "; ".join(filter(None, texts)) or "no single command"
 
 
 def spelled(name: str, text: str) -> str:
