@@ -240,6 +240,7 @@ def photograph(page: Page, browser: Any, again: bool) -> bool:
                 f"{page.command}: exit code {ran.returncode}\n{ran.stdout}{ran.stderr}"
             )
         browser.looks(WIDTH, HEIGHT)
+        browser.call("Emulation.setScrollbarsHidden", hidden=True)
         browser.open((folder / "page.html").as_uri())
         text = described(page, browser)
         file = PICTURES / f"page-{page.name}.txt"

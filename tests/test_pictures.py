@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.report.browser import browser
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -65,6 +67,32 @@ def test_the_readme_shows_one_and_all_are_there(pictures: ModuleType) -> None:
         drawn = (ROOT / "docs" / "pictures" / f"{name}.svg").read_text()
         assert f"{name}-title" in svg
         assert f"{name}-title" in drawn
+
+
+def test_a_page_is_shown_in_both_schemes_and_again_only_when_it_changed(
+    pictures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "PICTURES", tmp_path / "pictures")
+    style = "<style>@media (prefers-color-scheme: dark) { body { background: black } }</style>"
+    command = f"echo '{style}<p>took 1.5 s<svg></svg>' > page.html; exit 1"
+    page = pictures.Page("x", command, lambda folder: None, (1,), pictures.PLOT)
+    with browser(tmp_path / "profile") as tab:
+        assert pictures.photograph(page, tab, False)
+        assert not pictures.photograph(page, tab, False)
+        assert pictures.photograph(page, tab, True)
+        with pytest.raises(SystemExit, match="exit code 1"):
+            pictures.photograph(pictures.Page("x", command, lambda folder: None, (0,)), tab, True)
+    light, dark = (tmp_path / "pictures" / f"page-x-{kind}.png" for kind in ("light", "dark"))
+    assert light.read_bytes() != dark.read_bytes()
+    assert "took 1.5 s" in (tmp_path / "pictures" / "page-x.txt").read_text()
+
+
+def test_pictures_of_pages_stay_without_chromium(
+    pictures: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pictures.shutil, "which", lambda name: None)
+    assert pictures.photographs([]) == []
+    assert "chromium is not installed" in capsys.readouterr().out
 
 
 @pytest.mark.long
