@@ -89,7 +89,7 @@ def test_how_lines_were_measured_is_said_once_where_it_is_the_same(figures: Modu
 
 
 def test_the_page_is_what_the_data_says(figures: ModuleType) -> None:
-    assert not figures.stale(), "run `make docs`"
+    assert not figures.stale(), "run `python docs/figures.py`"
 
 
 def test_every_file_of_the_history_is_a_subject_or_kept_as_data() -> None:
