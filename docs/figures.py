@@ -189,7 +189,9 @@ def main() -> int:
     """Write or check the page; return the exit code."""
     if "--check" in sys.argv[1:]:
         if stale():
-            print(f"{PAGE.relative_to(ROOT)} is not what the data says: run `python docs/figures.py`")
+            print(
+                f"{PAGE.relative_to(ROOT)} is not what the data says: run `python docs/figures.py`"
+            )
             return 1
         return 0
     PAGE.write_text(page())
