@@ -108,10 +108,11 @@ class Page:
 
 WIDTH, HEIGHT = 1000, 720
 SCHEMES = ("light", "dark")
-# The heading above the first plot, or the plot.
+# The heading above the first plot.
 PLOT = (
-    "(svg => svg && (svg.closest('section, figure') || svg))"
-    "(document.querySelector('figure svg, main svg, svg'))"
+    "(svg => svg && [...document.querySelectorAll('h2, h3')]"
+    ".filter(each => each.compareDocumentPosition(svg) & Node.DOCUMENT_POSITION_FOLLOWING).pop())"
+    "(document.querySelector('figure svg, main svg, body svg'))"
 )
 PAGES = (
     Page(
@@ -134,7 +135,7 @@ PAGES = (
     ),
     Page(
         "fit",
-        "migrate fit flax_resnet.py:ResNet --inputs 'image=float32[64,64,64,3]' --train adamw --loss mse "
+        "migrate fit flax_resnet.py:ResNet --inputs 'image=float32[1024,64,64,3]' --train adamw --loss mse "
         "--tpu v5e-8 --html page.html",
         resnet,
         (0,),

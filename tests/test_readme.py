@@ -12,8 +12,8 @@ from migrate.cli import commands
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-# The guides are written with the site of the documentation.
-LATER = ("docs/start.md", "docs/guides/")
+# The guides come with the site of the documentation; from then on each link to one is checked.
+LATER = () if (ROOT / "docs" / "guides").exists() else ("docs/start.md", "docs/guides/")
 
 
 def test_it_is_short_and_its_two_commands_are_on_the_first_screen() -> None:
