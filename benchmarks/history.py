@@ -58,7 +58,7 @@ def append(
         first = next(iter(case))
         if len(columns) > 1 and columns[1] not in {first, *ORIGIN}:
             raise ValueError(f"{path}: lines begin with {columns[1]!r}, this one with {first!r}")
-        lines.append(origin | {name: str(value) for name, value in case.items()})
+        lines.append(origin | {name: _text(value) for name, value in case.items()})
         columns += [name for name in case if name not in columns]
     columns = [name for name in columns if name not in ORIGIN] + list(ORIGIN)
     text = StringIO()
@@ -72,6 +72,10 @@ def append(
     return path
 
 
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """Columns and lines of a CSV file, oldest line first."""
     with path.open(newline="") as file:
@@ -82,9 +86,16 @@ def read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
 
 def command() -> str:
     """Return the command that runs now, as a user would type it, without folders of this machine."""
-    name = os.path.relpath(sys.argv[0], Path(__file__).parents[1])
-    words = [os.path.basename(word) if os.path.isabs(word) else word for word in sys.argv[1:]]
-    return shlex.join(["python", name, *words])
+    script, root = Path(sys.argv[0]).resolve(), Path(__file__).resolve().parents[1]
+    name = script.relative_to(root) if script.is_relative_to(root) else script.name
+    return shlex.join(["python", str(name), *map(_without_folder, sys.argv[1:])])
+
+
+def _without_folder(word: str) -> str:
+    """Return an argument with the last part alone of a path that leads out of the repository."""
+    option, equals, path = word.rpartition("=")
+    outside = os.path.isabs(path) or path.startswith("..")
+    return f"{option}{equals}{Path(path).name}" if outside else word
 
 
 def versions(packages: Iterable[str] = PACKAGES) -> str:

@@ -39,15 +39,18 @@ def test_a_measurement_is_appended_with_its_date_versions_and_machine(
     history: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BENCHMARK_HISTORY", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", [str(ROOT / "benchmarks" / "x.py"), "/home/me/nanoGPT", "-k"])
+    monkeypatch.setattr(
+        sys, "argv", [str(ROOT / "benchmarks" / "x.py"), "/home/me/nanoGPT", "--into=../y/z", "-k"]
+    )
     path = history.append("x", {"run": "a", "ms": 42})
-    assert history.append("x", {"run": "a", "ms": 40, "limit": 50}, note="quiet") == path
+    assert history.append("x", {"run": "a", "ms": 40, "limit": 50.0}, note="quiet") == path
     columns, (first, second) = history.read(path)
     assert columns == ["date", "run", "ms", "limit", "command", "versions", "machine", "note"]
     assert first["ms"] == "42"
     assert first["limit"] == ""
+    assert second["limit"] == "50"
     assert second["note"] == "quiet"
-    assert second["command"] == "python benchmarks/x.py nanoGPT -k"
+    assert second["command"] == "python benchmarks/x.py nanoGPT --into=z -k"
     assert second["versions"].startswith("Python 3")
     assert "cores" in second["machine"]
     assert str(Path.home()) not in path.read_text()
