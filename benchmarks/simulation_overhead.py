@@ -113,7 +113,7 @@ def main() -> int:
         original = folder / "train.py"
         original.write_text(SCRIPT)
         done = rewrite(original)
-        if done.findings:
+        if done.fails():
             sys.exit(f"left to do by hand: {done.findings}")
         with written_apart(done) as rewritten:
             for _ in range(RUNS):

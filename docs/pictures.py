@@ -39,6 +39,7 @@ PICTURES = ROOT / "docs" / "pictures"
 COLUMNS = 104
 # What rich asks before the terminal: the picture's is the one that counts.
 OF_SCREENS = frozenset({"COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TTY_COMPATIBLE"})
+TEMPORARY = re.compile(rf"{re.escape(tempfile.gettempdir())}/[\w.-]+/")
 NUMBER = re.compile(r"\d[\d.,]*(e[-+]?\d+)?")
 
 
@@ -240,9 +241,11 @@ def photograph(page: Page, browser: Any, again: bool) -> bool:
             raise SystemExit(
                 f"{page.command}: exit code {ran.returncode}\n{ran.stdout}{ran.stderr}"
             )
+        html = folder / "page.html"
+        html.write_text(TEMPORARY.sub("", html.read_text()))
         browser.looks(WIDTH, HEIGHT)
         browser.call("Emulation.setScrollbarsHidden", hidden=True)
-        browser.open((folder / "page.html").as_uri())
+        browser.open(html.as_uri())
         text = described(page, browser)
         file = PICTURES / f"page-{page.name}.txt"
         if not again and file.exists() and same(file.read_text(), text, True):
@@ -250,7 +253,7 @@ def photograph(page: Page, browser: Any, again: bool) -> bool:
         PICTURES.mkdir(exist_ok=True)
         for scheme in SCHEMES:
             browser.looks(WIDTH, HEIGHT, scheme)
-            browser.open((folder / "page.html").as_uri())
+            browser.open(html.as_uri())
             browser.evaluate(f"({page.show} || document.body).scrollIntoView()")
             browser.screenshot(PICTURES / f"page-{page.name}-{scheme}.png")
         file.write_text(text)

@@ -74,7 +74,7 @@ def test_a_page_is_shown_in_both_schemes_and_again_only_when_it_changed(
 ) -> None:
     monkeypatch.setattr(pictures, "PICTURES", tmp_path / "pictures")
     style = "<style>@media (prefers-color-scheme: dark) { body { background: black } }</style>"
-    command = f"echo '{style}<p>took 1.5 s<svg></svg>' > page.html; exit 1"
+    command = f'echo "{style}<p>took 1.5 s in $PWD/x.py<svg></svg>" > page.html; exit 1'
     page = pictures.Page("x", command, lambda folder: None, (1,), pictures.PLOT)
     with browser(tmp_path / "profile") as tab:
         assert pictures.photograph(page, tab, False)
@@ -84,7 +84,7 @@ def test_a_page_is_shown_in_both_schemes_and_again_only_when_it_changed(
             pictures.photograph(pictures.Page("x", command, lambda folder: None, (0,)), tab, True)
     light, dark = (tmp_path / "pictures" / f"page-x-{kind}.png" for kind in ("light", "dark"))
     assert light.read_bytes() != dark.read_bytes()
-    assert "took 1.5 s" in (tmp_path / "pictures" / "page-x.txt").read_text()
+    assert "took 1.5 s in x.py" in (tmp_path / "pictures" / "page-x.txt").read_text()
 
 
 def test_pictures_of_pages_stay_without_chromium(
