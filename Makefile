@@ -31,7 +31,7 @@ demo: install
 test: lint
 	$(BIN)/python -m pytest -m 'not long' -n 2 --dist loadfile --durations 30
 
-# Minutes to hours: run before a release, figures go to docs/results.md.
+# Minutes to hours: run before a release.
 test-long: install
 	$(BIN)/python -m pytest -m long
 
@@ -94,15 +94,18 @@ lint: install
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/python docs/rule_pages.py --check
+	$(BIN)/python docs/figures.py --check
 
-# The pages of the rules, from the rules themselves; the pictures of the README, from runs of the commands;
-# the gallery of ports, made anew (some models need diffusers).
+# The pages of the rules, from the rules themselves; the figures, from what the benchmarks measured; the pictures,
+# from runs of the commands; the gallery of ports, made anew (some models need diffusers).
 docs: install
 	$(BIN)/python docs/rule_pages.py
+	$(BIN)/python docs/figures.py
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/gallery.py
 
-# All of them run, whichever misses its limit; those that do are named at the end.
+# All of them run, whichever misses its limit; those that do are named at the end. Each appends its figures to
+# benchmarks/history, of which `make docs` makes docs/figures.md.
 BENCHMARKS := startup shims_overhead simulation_overhead rewrite_speed weights_speed weights_remote \
   emulation_bands matmul_precision parity_cost
 

@@ -23,6 +23,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 import numpy as np
 import torch
+from history import append
 from rich.console import Console
 
 from migrate.parity.emulate import jax_interpreter, torch_mode
@@ -109,12 +110,27 @@ def main() -> int:
             "all truncated": (split_by(Truncated(), precision), None),
         }
         tells = {"default": ("all truncated",), "high": ("all to nearest",), "highest": ()}
+        counts, errors = {}, {}
         for name, (multiply, must) in rows.items():
             inside = sum(in_band(multiply, precision, seed) for seed in range(SEEDS))
             found, truth = products(multiply)
-            table.add_row(precision, name, f"{inside}/{SEEDS}", f"{relative(found, truth):.2e}")
+            counts[name], errors[name] = f"{inside} of {SEEDS}", f"{relative(found, truth):.2e}"
+            table.add_row(precision, name, f"{inside}/{SEEDS}", errors[name])
             if (must and inside < SEEDS) or (name in tells[precision] and inside > 0):
                 wrong.append(f"{precision}, {name}: {inside} of {SEEDS} seeds in the band")
+        titles = {"default": "one pass", "high": "three", "highest": "six"}
+        append(
+            "emulation",
+            {
+                "precision": f"{precision} ({titles[precision]})",
+                "torch": counts["torch mode"],
+                "JAX": counts["JAX interpreter"],
+                "all splits to nearest": counts["all to nearest"],
+                "all truncated": counts["all truncated"],
+                f"relative L2 at k = {SIZE}, torch / JAX": f"{errors['torch mode']} / "
+                f"{errors['JAX interpreter']}",
+            },
+        )
         apart = relative(products(jaxs)[0], products(torchs)[0])
         table.add_row(precision, "JAX against torch", "", f"{apart:.1e}")
         if apart > ORDER:

@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from history import append
+
 from migrate.fit import story
 from migrate.fit.products import products_named
 
@@ -44,6 +46,11 @@ def main() -> int:
     print(
         f"{script}: {found.seconds:.1f} s, {tracing:.1f} s to trace, {compiling:.1f} s of libtpu: {ratio:.2f}"
     )
+    case = {
+        "figure": f"whole fit of {Path(script).name} ÷ tracing and libtpu",
+        "value": f"{ratio:.2f}",
+    }
+    append("fit", case | {"limit": LIMIT})
     return int(ratio > LIMIT)
 
 

@@ -18,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from history import append
+
 LIMIT = 0.05
 MODELS = Path(__file__).with_name("fit_models.py")
 TRANSFORMER = Path(__file__).parents[1] / "examples" / "transformer" / "before.py"
@@ -64,6 +66,18 @@ def main() -> int:
             f"{memory['at_peak'] / 1e6:.1f} | "
             f"{ratio:.3f} | {seconds:.0f} | {told['compile_seconds']:.0f} |",
             flush=True,
+        )
+        append(
+            "fit-memory",
+            {
+                "program": name,
+                "reserved, MB": f"{memory['needed'] / 1e6:.1f}",
+                "at the peak by the compiler, MB": f"{memory['compiler_peak'] / 1e6:.1f}",
+                "alive by migrate fit, MB": f"{memory['at_peak'] / 1e6:.1f}",
+                "ratio": f"{ratio:.3f}",
+                "seconds": f"{seconds:.0f}",
+                "of these the compiler": f"{told['compile_seconds']:.0f}",
+            },
         )
     return int(worst > LIMIT)
 

@@ -17,7 +17,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from history import append
+
 ROOT = Path(__file__).parents[1]
+COLUMNS = ("HBM, MB", "operations, G", "exchanged, MB", "all-reduces", "fusions", "bound")
 sys.path.insert(0, str(ROOT))
 EXAMPLES = ROOT / "examples"
 # The model, and for each road where it is and what it takes.
@@ -40,15 +43,16 @@ MODELS = {
 def main() -> int:
     """Print the table."""
     code = 0
-    print(
-        "| model | road | HBM, MB | operations, G | exchanged, MB | all-reduces | fusions | bound |"
-    )
+    print(f"| model | road | {' | '.join(COLUMNS)} |")
     print("|---|---|--:|--:|--:|--:|--:|--:|")
     for name, sides in MODELS.items():
         for road, (target, inputs) in zip(("torch_xla", "Flax"), sides, strict=True):
             row = measured(target, inputs)
             code |= not row
             print(f"| {name} | {road} | {row or 'no verdict'} |", flush=True)
+            if row:
+                cells = dict(zip(COLUMNS, row.split(" | "), strict=True))
+                append("fit-sides", {"model, road": f"{name}, {road}"} | cells)
     return code
 
 

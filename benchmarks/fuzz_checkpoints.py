@@ -48,6 +48,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from history import append
+
 TOGETHER = 50  # files that one process examines
 SECONDS = 10
 MEMORY = 512 << 20
@@ -729,6 +731,11 @@ def main() -> int:
     print(
         f"{total.total()} files, {time.monotonic() - start:.0f} s, {len(failures)} failures, "
         f"canary {'MADE' if executed else 'not made'}"
+    )
+    what = f"{total.total():,} mutated files, seed {options.seed} {options.forms}".strip()
+    result = f"{len(failures)} failures, canary {'made' if executed else 'not made'}"
+    append(
+        "weights-robust", {"figure": what, "value": f"{result}; {time.monotonic() - start:.0f} s"}
     )
     if options.keep:
         _keep(options.keep, options.seed, [index for index, _ in failures])

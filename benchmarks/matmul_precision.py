@@ -25,6 +25,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import jax
 import numpy as np
 import torch
+from history import append
 from rich.console import Console
 
 from migrate.parity.emulate import jax_interpreter, torch_mode
@@ -161,6 +162,15 @@ def main() -> int:
                     f"{one.total:.2g}",
                     f"{one.relative:.2e}",
                     f"{one.largest / one.rms:.1f}",
+                )
+                append(
+                    "matmul-precision",
+                    {
+                        "product": f"{name}, d = {size}",
+                        "max |e|": f"{one.largest:.2g}",
+                        "sum |e|": f"{one.total:.2g}",
+                        "relative L2": f"{one.relative:.2e}",
+                    },
                 )
     console = Console()
     console.print(table)

@@ -151,6 +151,7 @@ def main() -> int:
     if len(sys.argv) > 1:
         print(json.dumps(run(layers=sys.argv[1] == "layers")))
         return 0
+    from history import append
     from rich.console import Console
 
     from migrate.parity.sides.process import SETTINGS
@@ -186,6 +187,22 @@ def main() -> int:
         f"{layers['largest'] / 1e6:.1f} MB; peak memory {plain['peak'] / 1e6:.0f} MB plain, "
         f"{layers['peak'] / 1e6:.0f} MB compared"
     )
+    note = f"the truth's tensors are {layers['captured'] / 1e9:.1f} GB"
+    for name, kind, limit in (
+        ("plain passes of A, B, T and E", plain, ""),
+        ("all layers compared", layers, LIMIT),
+    ):
+        append(
+            "parity-cost",
+            {
+                "12 layers, 8 inputs": name,
+                "CPU s": f"{kind['cpu']:.1f}",
+                "ratio": f"{ratio:.2f}" if limit else "",
+                "limit": limit,
+                "peak MB": f"{kind['peak'] / 1e6:.0f}",
+            },
+            note=note,
+        )
     return int(ratio > LIMIT)
 
 

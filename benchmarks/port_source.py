@@ -28,6 +28,7 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "JAX_PLATFORMS": "cpu"}
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.history import append  # noqa: E402
 from benchmarks.zoo_models import gallery  # noqa: E402
 from benchmarks.zoo_models.measured import code_lines, original_lines, ran  # noqa: E402
 
@@ -56,6 +57,24 @@ def main(wanted: list[str]) -> int:
             flush=True,
         )
     lines, original = (sum(row[key] for row in rows) for key in ("lines", "original"))
+    for row in rows:
+        append(
+            "port-source",
+            {
+                "model": row["title"],
+                "lines": row["lines"],
+                "original": row["original"],
+                "ratio": f"{row['lines'] / row['original']:.2f}",
+                "with functions": f"{row['lines'] / (row['original'] + row['functions']):.2f}",
+                "longest": row["longest"],
+                "names of the original": f"{row['names']:.0%}",
+            },
+        )
+    if not wanted:
+        ratio = f"{lines / max(original, 1):.2f}"
+        append(
+            "port-source", {"model": "all", "lines": lines, "original": original, "ratio": ratio}
+        )
     print(f"| all | {lines} | {original} | {lines / max(original, 1):.2f} | | | |")
     if missed:
         print(f"\nmissed: {', '.join(missed)}")

@@ -32,6 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from flax import linen as nn
+from history import append
 
 GOALS = {
     "step ÷ by hand": 1.05,
@@ -284,6 +285,9 @@ def main() -> int:
             print(
                 f"| {name} | {' | '.join(f'{row[c]:.2f}' if c in row else '' for c in columns)} |",
                 flush=True,
+            )
+            append(
+                "port-speed", {"model": name} | {c: f"{row[c]:.2f}" for c in columns if c in row}
             )
             missed += [f"{name}: {c}" for c, goal in GOALS.items() if row.get(c, 0) > goal]
     print(f"jax {jax.__version__}, torch {torch.__version__}, numpy {np.__version__}")

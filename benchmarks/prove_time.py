@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from history import append
+
 RANKS = 2
 # Of the plain run, and seconds of wall time beside it: all cores of a small machine are busy in them.
 TIMES, BESIDE, CORES = 3.0, 30.0, 2
@@ -150,6 +152,9 @@ def main() -> int:
             for what in ("wall", "cpu"):
                 row[f"{what} ratio"] = round(row[what] / plain[what], 1)
             rows[name] = row
+            if options.script is None:
+                case = {"command of a small script": name, "wall, s": row["wall"]}
+                append("prove-time", case | {"CPU, s": row["cpu"], "CPU ratio": row["cpu ratio"]})
             print(f"{name:6}", *(f"{key} {value}" for key, value in row.items()), sep="  ")
     if options.out:
         options.out.write_text(json.dumps(rows, indent=2) + "\n")

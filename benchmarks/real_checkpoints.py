@@ -26,8 +26,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from history import append
+
 ENDINGS = (".pt", ".pth", ".pkl", ".ckpt", ".jit", ".safetensors")
 Make = Callable[[str, Any], Any]
+# What the history calls the columns.
+TITLES = {
+    "modules": "whole",
+    "compared": "with class",
+    "equal": "equal layout",
+    "paths": "equal path",
+    "asked": "asked for",
+}
 
 
 def _a2c(name: str, checkpoint: Any) -> Any:
@@ -250,6 +260,8 @@ def main() -> int:
             f"| {source} | " + " | ".join(str(totals[source][name]) for name in columns) + " |",
             flush=True,
         )
+        figures = {TITLES.get(name, name): totals[source][name] for name in columns}
+        append("real-checkpoints", {"source": source} | figures)
     total: Counter[str] = Counter()
     for counts in totals.values():
         total.update(counts)

@@ -27,6 +27,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from history import append
+
 LIMIT_RATIO = 3.0  # to libcst's parse and print
 LIMIT_MEMORY = 600  # MB
 LIMIT_SECONDS = 1.5
@@ -231,6 +233,11 @@ def project(folder: Path) -> bool:
     said.append(f"libcst's own analyses, once, {analysed:.1f} s = {analysed / least:.1f} x")
     shown = f"{folder.name}, {lines:,} lines: parse and print {least:.1f} s"
     print(f"{shown}; {'; '.join(said)}", flush=True)
+    case = {"project": folder.name, "lines": f"{lines:,}", "parse and print": f"{least:.1f} s"}
+    for title, (user, memory) in zip(("migrate rewrite", "migrate check"), ours, strict=True):
+        case[title] = f"{user:.1f} s, {user / least:.1f} x, {memory} MB"
+    case["libcst's own analyses"] = f"{analysed / least:.1f} x"
+    append("rewrite-speed", case | {"limit": f"{LIMIT_RATIO:g} x, {LIMIT_MEMORY} MB"})
     return all(user / least <= LIMIT_RATIO and memory <= LIMIT_MEMORY for user, memory in ours)
 
 
@@ -249,6 +256,15 @@ def growth() -> bool:
         shown = ", ".join(f"{one:.2f}" for one in seconds)
         sizes = f"{counts[0]} to {counts[-1]}"
         print(f"{title}, {sizes}: {shown} s; the last doubling {last:.1f} x", flush=True)
+        append(
+            "rewrite-linear",
+            {
+                "script of 25, 50, … 800": title,
+                "seconds": f"{seconds[0]:.2f} to {seconds[-1]:.2f}",
+                "last doubling": f"{last:.1f} x",
+                "limit": LIMIT_GROWTH,
+            },
+        )
         within &= last <= LIMIT_GROWTH
     return within
 
@@ -269,6 +285,8 @@ def single(place: Path) -> bool:
         f"one script of {lines} lines from the shell, median of {RUNS}: {wall:.2f} s on the clock, "
         f"{user:.2f} s of user time; ratio of user time to {LIMIT_SECONDS} s: {user / LIMIT_SECONDS:.2f}"
     )
+    case = {"script": f"{lines} lines, from the shell", "user s": f"{user:.2f}"}
+    append("rewrite-single", case | {"limit": LIMIT_SECONDS})
     return user <= LIMIT_SECONDS
 
 

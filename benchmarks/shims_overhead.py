@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from history import append
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -135,6 +136,17 @@ def compare(name: str, first: Step, second: Step) -> tuple[float, float]:
     print(
         f"{name}: {a * 1000:.2f} ms and {b * 1000:.2f} ms; ratio {median:.4f}, "
         f"middle half {low:.4f} to {high:.4f}, of {PAIRS} pairs"
+    )
+    append(
+        "shims-overhead",
+        {
+            "a step": name.strip(),
+            "pairs": PAIRS,
+            "ratio": f"{median:.4f}",
+            "middle half": f"{low:.3f} to {high:.3f}",
+            "limit": LIMIT if "shims" in name else "",
+            "device": str(shims.device()),
+        },
     )
     return median, a
 

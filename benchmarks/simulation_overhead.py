@@ -19,6 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from history import append
 from rich.console import Console
 
 from migrate.prove.run import run_script
@@ -112,7 +113,7 @@ def main() -> int:
         original = folder / "train.py"
         original.write_text(SCRIPT)
         done = rewrite(original)
-        if done.findings:
+        if done.fails():
             sys.exit(f"left to do by hand: {done.findings}")
         with written_apart(done) as rewritten:
             for _ in range(RUNS):
@@ -140,6 +141,17 @@ def main() -> int:
             f"{least[kind] * 1e3:.0f}",
             f"{least[kind] / least[peer]:.2f}",
             f"{losses[kind]:.7g}",
+        )
+        append(
+            "simulation-overhead",
+            {
+                "a step of 2 ranks": label,
+                "ms": f"{best[kind] * 1e3:.0f}",
+                "ratio": f"{ratio:.2f}" if peer != kind else "",
+                "limit": limit or "",
+                "CPU ratio": f"{least[kind] / least[peer]:.2f}" if peer != kind else "",
+            },
+            note=f"{RUNS} runs",
         )
     console = Console(width=120, highlight=False)
     console.print(table)

@@ -36,6 +36,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from history import append
 from invariants import (
     Broken,
     Code,
@@ -248,6 +249,11 @@ def main() -> int:
             )
             if options.json is not None:
                 options.json.write_text(json.dumps([asdict(one) for one in rows], indent=1))
+    for row in rows:
+        figures = {"files": row.files, "lines": row.lines, "edited": row.edited}
+        figures |= {"s": f"{row.seconds:.1f}", "MB": row.megabytes, "findings": row.findings}
+        broken = {name: len(row.broken[name]) for name in INVARIANTS}
+        append("strangers", {"project": row.project.replace("+", "/", 1)} | figures | broken)
     Console(width=240, emoji=False, markup=False, highlight=False).print(table(rows))
     return 0 if all(row.holds for row in rows) else 1
 

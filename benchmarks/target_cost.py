@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from history import append
+
 from migrate.parity.run.fitted import Models, fit_models
 from migrate.progress import no_progress
 
@@ -94,6 +96,18 @@ def main(names: list[str]) -> None:
             f"{name}: {found.layers} layers, {found.sentence}: {took:.1f} s of processors ({wall:.0f} s by "
             f"the clock) ÷ ({one:.1f} torch + {other:.1f} JAX) = {took / sum(passes):.2f}",
             flush=True,
+        )
+        append(
+            "target-cost",
+            {
+                "model": name,
+                "layers": f"{found.layers:,}",
+                "CPU s": f"{took:.1f}",
+                "forward passes, CPU s": f"{one:.1f} torch + {other:.1f} JAX",
+                "ratio": f"{took / sum(passes):.2f}",
+                "limit": 3,
+                "wall s": f"{wall:.0f}",
+            },
         )
 
 

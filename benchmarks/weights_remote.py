@@ -27,10 +27,17 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
 import numpy as np
+from history import append
 
 from tests.servers import BucketProxy, Content, Faults, FileServer, HubServer, bucket, running
 
 MB = 1 << 20
+RATIOS = "nothing to transpose, all transposed"
+
+
+def record(measured: str, result: str, goal: str = "") -> None:
+    """Append a figure to the history."""
+    append("weights-remote", {"measured": measured, "result": result, "goal": goal})
 
 
 def state(layers: int, rows: int, columns: int, seed: int) -> dict[str, np.ndarray[Any, Any]]:
@@ -130,6 +137,10 @@ def measure_copy() -> None:
     print(f"converted, nothing to transpose: {best / min(same):.2f} of its speed")
     print(f"converted, all transposed:       {best / min(transposed):.2f} of its speed")
     print(f"written to local disks by this process: {disk} bytes")
+    speed = f"{total / 1e6:.0f} MB, {total / best / 1e6:.0f} MB/s"
+    ratios = f"{best / min(same):.2f}, {best / min(transposed):.2f} ({speed})"
+    record(f"bucket to bucket ÷ plain parallel copy by gcsfs: {RATIOS}", ratios, "0.8, 0.6")
+    record("bytes written to local disks, bucket to bucket", f"{disk:,}", "0")
 
 
 def measure_get() -> None:
@@ -183,6 +194,11 @@ def measure_get() -> None:
     print(
         f"converted to a file, all transposed:       {plain / min(seconds['Linear']):.2f} of its speed"
     )
+    speed = f"{total / 1e6:.0f} MB, {total / plain / 1e6:.0f} MB/s"
+    ratios = (
+        f"{plain / min(seconds['Embedding']):.2f}, {plain / min(seconds['Linear']):.2f} ({speed})"
+    )
+    record(f"server to a file ÷ plain ranges to a file: {RATIOS}", ratios, "0.8, 0.6")
 
 
 def _child(words: list[str]) -> subprocess.Popen[bytes]:
@@ -227,6 +243,7 @@ def measure_memory() -> None:
         for name, data in sharded(arrays).items():
             server.put(f"/src/{name}", data)
         source = f"{server.url}/src/model.safetensors.index.json"
+        peaks, flights = [], []
         for ahead in (0, 256 * MB):
             process = _child(["--alone", source, f"gs://bkt/out-{ahead}", "orbax", str(ahead)])
             said = process.communicate()[0].decode()
@@ -238,6 +255,14 @@ def measure_memory() -> None:
                 f"{(1.2 * largest + 300e6) / 1e6:.0f} and in flight {(ahead + waiting) / 1e6:.0f}), the "
                 f"largest tensor has {largest / 1e6:.0f}; {found['disk']} bytes to local disks"
             )
+            peaks.append(f"{found['peak'] / 1e6:.0f} MB")
+            flights.append(f"{(ahead + waiting) / 1e6:.0f}")
+    record(
+        f"peak, server to orbax in a bucket, largest tensor {largest / 1e6:.0f} MB: nothing read ahead, "
+        "256 MB read ahead",
+        ", ".join(peaks),
+        f"{(1.2 * largest + 300e6) / 1e6:.0f} MB above {', '.join(flights)} MB in flight",
+    )
 
 
 def measure_headers() -> None:
@@ -265,6 +290,10 @@ def measure_headers() -> None:
             f"headers of 200 shards at 100 ms: {max(each.values())} request each, "
             f"{server.most_running} at a time, {seconds:.1f} s"
         )
+        record(
+            "headers of 200 shards at 100 ms each: requests",
+            f"{max(each.values())} each, {server.most_running} at a time, {seconds:.1f} s",
+        )
         # How many waited for one another: as if there were connections for all.
         server.spans.clear()
         server.requests.clear()
@@ -285,7 +314,10 @@ def measure_headers() -> None:
             for name, data in files.items()
             for start, end in server.bytes_asked(f"/run/{name}")
         )
-        print(f"bytes read, with all tensors: {asked} of {sum(map(len, files.values()))}")
+        every = sum(map(len, files.values()))
+        print(f"bytes read, with all tensors: {asked} of {every}")
+        record("headers of 200 shards, round trips in depth", str(server.depth()), "2")
+        record("bytes read, all tensors of 200 shards", f"{asked:,} of {every:,}", "each once")
 
 
 def _outcome(read: Callable[[], bytes], expected: bytes) -> str:
@@ -358,6 +390,11 @@ def measure_faults() -> None:
             count("bucket, replaced in the middle" if replaced else "bucket", outcome)
     for name, number in sorted(counts.items()):
         print(f"faults, {name}: {number} runs")
+    record(
+        "500 seeded runs with faults: right, one line, wrong",
+        "; ".join(f"{name} {number}" for name, number in sorted(counts.items())),
+        "right or one line",
+    )
 
 
 def measure_kills() -> None:
@@ -395,6 +432,11 @@ def measure_kills() -> None:
             assert found == expected, sorted(found.keys() ^ expected.keys())
             resumed += 1
     print(f"killed {kills} times, resumed {resumed} times to the end: the same bytes each time")
+    record(
+        f"killed {kills} times, 10 outputs, then --resume: same bytes",
+        f"{resumed} of 10",
+        "the same bytes",
+    )
 
 
 LAYERS, ROWS, COLUMNS, PER_SHARD = 3200, 8192, 15259, 16  # 250 MB each in bfloat16
@@ -462,8 +504,9 @@ def scale_alone() -> None:
         plan = planned(name, PlanOptions(assume=["layers.*=Linear"])).plan
         print(
             f"a dry run over {LAYERS * NBYTES / 1e9:.0f} GB in {LAYERS // PER_SHARD} shards: "
-            f"{len(plan.rows)} keys, {time.perf_counter() - begun:.1f} s"
+            f"{len(plan.rows)} keys, {(dry := time.perf_counter() - begun):.1f} s"
         )
+        record("800 GB in 200 shards: a dry run", f"{dry:.1f} s")
         opened = open_checkpoint(place_of(name))
         expected = {first: formula(first) for first in range(0, LAYERS // 64, PER_SHARD)}
         base = peak_kilobytes()
@@ -483,6 +526,11 @@ def scale_alone() -> None:
     print(
         f"1/64 of it, {size / 1e9:.1f} GB, read and checked: {size / seconds / 1e6:.0f} MB/s, peak "
         f"{peak / 1e6:.0f} MB above the libraries (a tensor has {NBYTES / 1e6:.0f} MB)"
+    )
+    record(
+        "1/64 of 800 GB (12.5 GB) read and each byte checked",
+        f"{size / seconds / 1e6:.0f} MB/s, peak {peak / 1e6:.0f} MB",
+        "600 MB",
     )
 
 

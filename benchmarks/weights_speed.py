@@ -35,6 +35,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from history import append
+
 ROOT = Path(__file__).resolve().parents[1]
 GIGA = 10**9
 HIDDEN, INNER, KEYS, VOCABULARY = 4096, 14336, 1024, 128256
@@ -182,6 +184,21 @@ def compare_with_cp(
             f"{min(run.processor for run in found):6.2f} {ratio:11.2f} {limit or '':>6} "
             f"{ratio_to(runs['cp'], found):6.2f} {peak / 1e6:8.0f} {most / 1e6 if peak else 0:6.0f}"
         )
+        append(
+            "weights-speed",
+            {
+                "way": way if size > 8 * GIGA else f"{way}, {size / GIGA:.1f} GB",
+                "GB": f"{size / GIGA:.2f}",
+                "s": f"{best:.2f}",
+                "GB/s": f"{size / best / GIGA:.2f}",
+                "CPU s": f"{min(run.processor for run in found):.2f}",
+                "÷ cp and sync": f"{ratio:.2f}",
+                "limit": limit or "",
+                "÷ cp": f"{ratio_to(runs['cp'], found):.2f}",
+                "peak MB": f"{peak / 1e6:.0f}" if peak else "",
+                "peak limit, MB": f"{most / 1e6:.0f}" if peak else "",
+            },
+        )
         good &= (limit is None or ratio >= limit) and peak <= most
     return good
 
@@ -294,6 +311,17 @@ def compare_with_hand(folder: Path, giga: float) -> None:
         print(
             f"{name:11} {run.seconds:6.2f} s, {run.processor:.2f} CPU s, "
             f"{size / run.seconds / GIGA:.2f} GB/s, peak {run.peak / 1e6:.0f} MB"
+        )
+        append(
+            "weights-speed",
+            {
+                "way": f"torch.save to msgpack, {name}",
+                "GB": f"{size / GIGA:.2f}",
+                "s": f"{run.seconds:.2f}",
+                "GB/s": f"{size / run.seconds / GIGA:.2f}",
+                "CPU s": f"{run.processor:.2f}",
+                "peak MB": f"{run.peak / 1e6:.0f}",
+            },
         )
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import real_checkpoints
+from history import append
 
 
 class Written(NamedTuple):
@@ -374,6 +375,8 @@ def main() -> int:
         print(
             f"| {program} | " + " | ".join(str(counts[name]) for name in COLUMNS) + " |", flush=True
         )
+        figures = {real_checkpoints.TITLES.get(name, name): counts[name] for name in COLUMNS}
+        append("written-checkpoints", {"program": program} | figures)
         bad |= bool(counts["wrong"]) or counts["read"] < counts["files"]
     return bad
 

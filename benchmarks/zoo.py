@@ -178,7 +178,7 @@ def write(path: Path, rows: dict[str, Row]) -> None:
 
 
 def summary(zoo: str, rows: list[Row]) -> str:
-    """The table of docs/results.md."""
+    """Return the table."""
     counts = Counter(row["ported"] for row in rows)
     judged = [row for row in rows if row["ported"] != "random"]
     yes = [row for row in judged if row["ported"] == "yes"]

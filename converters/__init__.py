@@ -6,6 +6,8 @@
     variables = load_pytree("net.flax.safetensors")  # {"params": {...}}
     to_torch("net.flax.safetensors", output="net.pt")  # the same bits again
 
+A state dict in memory is converted in memory: `convert_to_pytree(model.state_dict(), model=model)`.
+
 Importing this package imports neither torch nor JAX nor NumPy; the functions do, as they need them.
 """
 
@@ -68,3 +70,8 @@ def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, which are imported when they are used."""
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

@@ -18,6 +18,7 @@ from converters.checkpoint.place import FarPlace, Place
 from converters.checkpoint.pytree import Leaf
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import (
+    CheckpointInMemoryError,
     HostsError,
     OptimizerError,
     OutputError,
@@ -169,11 +170,13 @@ def convert(
         **options: the fields of `converters.request.PlanOptions`.
 
     Raises:
+        CheckpointInMemoryError: the checkpoint is a state dict or a module: use `convert_to_pytree`.
         RefusedKeysError: some keys have no place; all of them are in `refused`. Nothing is written.
         ConversionError: the checkpoint or model cannot be read, or the output not be written; the
             subclass says which. Nothing that looks complete is left.
         HostsError: another process died or failed, or was given other arguments.
     """
+    _require_stored(checkpoint)
     state = None
     if optimizer is not None:
         state = OptimizerRequest(optimizer, optimizer_key, optimizer_kind, optimizer_order)
@@ -193,6 +196,20 @@ def convert(
         plan=PlanOptions(**options),
     )
     return run_conversion(request, progress=progress, hosts=hosts, planner=planner, extra=extra)
+
+
+def _require_stored(checkpoint: object) -> None:
+    """Raise CheckpointInMemoryError for an object that is not the name of a checkpoint."""
+    if isinstance(checkpoint, Mapping):
+        kind, call = "a state dict", "convert_to_pytree(state_dict)"
+    elif callable(getattr(checkpoint, "state_dict", None)):
+        kind, call = "a module", "convert_to_pytree(model.state_dict(), model=model)"
+    else:
+        return
+    raise CheckpointInMemoryError(
+        f"convert() reads a checkpoint file, folder or URL, and got {kind} in memory",
+        f"call converters.{call}, which returns the Flax pytree",
+    )
 
 
 def run_conversion(

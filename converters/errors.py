@@ -52,6 +52,16 @@ class CheckpointNotFoundError(ConversionError):
     """
 
 
+class CheckpointInMemoryError(ConversionError):
+    """`convert` reads a checkpoint from a file, a folder or a URL, and got an object in memory.
+
+    Cause: `convert(model.state_dict())` or `convert(model)`.
+
+    Remedy: `convert_to_pytree(model.state_dict(), model=model)` returns the pytree; to write a file, save
+    the state dict with `torch.save` first.
+    """
+
+
 class CheckpointDamagedError(ConversionError):
     """The file is no complete checkpoint: empty, truncated, unreadable or of an unknown format.
 

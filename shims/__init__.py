@@ -107,6 +107,69 @@ _HOMES = {
     for name in names.split()
 }
 
+# The same names, spelled out for type checkers.
+__all__ = [
+    "BucketSampler",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_single",
+    "autocast",
+    "autocast_dtype",
+    "backend",
+    "barrier",
+    "broadcast",
+    "broadcast_object",
+    "broadcast_object_list",
+    "checkpoint_activations",
+    "clip_grad_norm",
+    "compile",
+    "ddp",
+    "device",
+    "device_type",
+    "gather",
+    "gather_object",
+    "generator",
+    "grad_scaler",
+    "guard",
+    "init_distributed",
+    "is_main",
+    "launch",
+    "launch_script",
+    "load",
+    "loader",
+    "local_rank",
+    "local_world_size",
+    "log",
+    "manual_seed",
+    "memory",
+    "new_group",
+    "on_host",
+    "pad_collate",
+    "pin_memory",
+    "rank",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "resume",
+    "rng_state",
+    "save",
+    "scatter",
+    "scatter_object_list",
+    "send",
+    "set_rng_state",
+    "shapes_of",
+    "step",
+    "sync_batch_norm",
+    "synchronize",
+    "to_device",
+    "together",
+    "world_size",
+]
+
 
 def __getattr__(name: str) -> Any:
     if name == "patches":
@@ -120,7 +183,9 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, "patches"})
+    """Return the public names, which are imported when they are used."""
+    dunders = (name for name in globals() if name.startswith("__"))
+    return sorted([*__all__, "patches", *dunders])
 
 
 class _Package(ModuleType):

@@ -5,7 +5,7 @@
 
 A row runs the tests in place under other settings, or in a clone of its own (of what is committed) with a
 new environment, which is removed afterwards. What a row needs and this machine lacks (a Python, `taskset`,
-being root to become somebody else) is said, and the row is left out. Prints a table for docs/results.md; exit
+being root to become somebody else) is said, and the row is left out. Prints a table; exit
 code 1 where a row failed.
 """
 

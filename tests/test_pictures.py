@@ -1,14 +1,17 @@
-"""The pictures of the README: made from what a command prints on a terminal, and stale when that changes."""
+"""The pictures: made from what a command prints on a terminal, and stale when that changes."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.report.browser import browser
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,14 +55,44 @@ def test_only_what_is_measured_may_have_other_numbers(pictures: ModuleType) -> N
     assert not pictures.same(one, "a step took 12.3 ms, 1.4e-07\n", True)
 
 
-def test_the_readme_shows_them(pictures: ModuleType) -> None:
+def test_the_readme_shows_one_and_all_are_there(pictures: ModuleType) -> None:
     readme = (ROOT / "README.md").read_text()
-    for screen in pictures.SCREENS:
-        assert f"](docs/pictures/{screen.name}.svg)" in readme
+    shown = re.findall(r"\]\(docs/pictures/(\w+)\.svg\)", readme)
+    names = [screen.name for screen in pictures.SCREENS]
+    assert shown == ["rewrite"]
+    assert set(shown) <= set(names)
+    for name in names:
+        screen = next(screen for screen in pictures.SCREENS if screen.name == name)
         svg, _ = pictures.drawn(screen, "")
-        drawn = (ROOT / "docs" / "pictures" / f"{screen.name}.svg").read_text()
-        assert f"{screen.name}-title" in svg
-        assert f"{screen.name}-title" in drawn
+        drawn = (ROOT / "docs" / "pictures" / f"{name}.svg").read_text()
+        assert f"{name}-title" in svg
+        assert f"{name}-title" in drawn
+
+
+def test_a_page_is_shown_in_both_schemes_and_again_only_when_it_changed(
+    pictures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "PICTURES", tmp_path / "pictures")
+    style = "<style>@media (prefers-color-scheme: dark) { body { background: black } }</style>"
+    command = f'echo "{style}<p>took 1.5 s in $PWD/x.py<svg></svg>" > page.html; exit 1'
+    page = pictures.Page("x", command, lambda folder: None, (1,), pictures.PLOT)
+    with browser(tmp_path / "profile") as tab:
+        assert pictures.photograph(page, tab, False)
+        assert not pictures.photograph(page, tab, False)
+        assert pictures.photograph(page, tab, True)
+        with pytest.raises(SystemExit, match="exit code 1"):
+            pictures.photograph(pictures.Page("x", command, lambda folder: None, (0,)), tab, True)
+    light, dark = (tmp_path / "pictures" / f"page-x-{kind}.png" for kind in ("light", "dark"))
+    assert light.read_bytes() != dark.read_bytes()
+    assert "took 1.5 s in x.py" in (tmp_path / "pictures" / "page-x.txt").read_text()
+
+
+def test_pictures_of_pages_stay_without_chromium(
+    pictures: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pictures.shutil, "which", lambda name: None)
+    assert pictures.photographs([]) == []
+    assert "chromium is not installed" in capsys.readouterr().out
 
 
 @pytest.mark.long

@@ -177,7 +177,7 @@ def write(path: Path, rows: list[Row]) -> None:
 
 
 def summary(rows: list[Row]) -> list[str]:
-    """The table of docs/results.md."""
+    """Return the table."""
     lines = [
         "| script | slice | verdict | peak HBM, MiB | exchanges (exposed) | MB | compile, s | whole, s |",
         "|---|---|---|--:|--:|--:|--:|--:|",

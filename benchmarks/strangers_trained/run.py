@@ -9,7 +9,7 @@ arguments that make it small, `data.py` its data, and `site/` what stands in for
 Needed besides, installed or on PYTHONPATH: torchvision 0.24.1, pycocotools, yacs, termcolor, pytz,
 typed-argument-parser.
 
-Prints a row of docs/results.md for each project. Exit code 1 if one does not train or is not proven equal.
+Prints a row of a table for each project. Exit code 1 if one does not train or is not proven equal.
 """
 
 from __future__ import annotations

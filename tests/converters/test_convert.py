@@ -16,6 +16,7 @@ from converters import convert, convert_to_pytree, load_pytree, plan
 from converters.errors import (
     CheckpointDamagedError,
     CheckpointHoldsCodeError,
+    CheckpointInMemoryError,
     ModelLoadError,
     NotAStateDictError,
     NotFiniteError,
@@ -355,3 +356,16 @@ def test_hugging_face_models_with_tied_heads(tmp_path, cls, sharded):
     assert full.refused == ()
     assert full.counts["tied"] == (1 if cls == "GPT2LMHeadModel" else 2)
     assert {row.path for row in full.mapped} == {row.path for row in made.mapped}
+
+
+def test_a_state_dict_in_memory_is_sent_to_the_function_that_converts_it():
+    module = nn.Linear(2, 3)
+    for given, call in (
+        (module.state_dict(), "converters.convert_to_pytree(state_dict)"),
+        (module, "converters.convert_to_pytree(model.state_dict(), model=model)"),
+    ):
+        with pytest.raises(CheckpointInMemoryError) as raised:
+            convert(given)
+        assert call in str(raised.value)
+    pytree = convert_to_pytree(module.state_dict(), model=module)
+    assert pytree["params"]["kernel"].shape == (2, 3)
