@@ -114,7 +114,7 @@ $(DOCS)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 docs-site: $(DOCS)/.installed
-	$(DOCS)/bin/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
 # All of them run, whichever misses its limit; those that do are named at the end.
