@@ -64,5 +64,7 @@ def _errors(path: Path) -> dict[str, str]:
 def _markdown(text: str) -> str:
     """Return a docstring without its section of arguments, its key words in bold."""
     text = inspect.cleandoc(text).partition("\nArgs:")[0].rstrip()
-    text = re.sub(r"\b(Cause|Remedy): (\w)", lambda match: f"**{match[1]}.** {match[2].upper()}", text)
+    text = re.sub(
+        r"\b(Cause|Remedy): (\w)", lambda match: f"**{match[1]}.** {match[2].upper()}", text
+    )
     return text.replace("\n**Remedy", "\n\n**Remedy").replace("\n\n\n", "\n\n")

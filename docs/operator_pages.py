@@ -9,9 +9,9 @@ from converters.graph.ops import CannotLowerError, Lowering, lowerings
 HEAD = """\
 # Operators
 
-The operators of torch that [`migrate port`](../port.md) writes in JAX. Made from the lowerings by `make docs`.
-Each lowering has samples: a test runs torch's operator and what the lowering writes, and compares values and
-gradients.
+The operators of torch that [`migrate port`](../port.md) writes in JAX. Made from the lowerings by
+`make docs`. Each lowering has samples: a test runs torch's operator and what the lowering writes, and
+compares values and gradients.
 
 A model with other operators is not ported. All that are missing are listed at once, each with the line that
 needs it. Register a lowering of your own with `--lowerings my_ops.py`:
@@ -41,7 +41,9 @@ def page() -> str:
     parts = [HEAD.rstrip(), f"## Written in JAX\n\n{count} operators, with their overloads."]
     parts += [f"### {family}\n\n{_listed(names)}" for family, names in sorted(written.items())]
     parts.append("## Refused")
-    parts += [f"{reason[:1].upper()}{reason[1:]}:\n{_listed(names)}" for reason, names in refused.items()]
+    parts += [
+        f"{reason[:1].upper()}{reason[1:]}:\n{_listed(names)}" for reason, names in refused.items()
+    ]
     return "\n\n".join(parts) + "\n"
 
 

@@ -28,7 +28,9 @@ _CODE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _LINK = re.compile(r"\]\(\s*<?(?P<target>[^)\s>]+)>?[^)]*\)")
-_HEADING = re.compile(r"^#{1,6}[ \t]+(?P<text>.+?)(?:[ \t]+\{#(?P<id>[\w-]+)\})?[ \t]*#*$", re.MULTILINE)
+_HEADING = re.compile(
+    r"^#{1,6}[ \t]+(?P<text>.+?)(?:[ \t]+\{#(?P<id>[\w-]+)\})?[ \t]*#*$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -152,10 +154,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             _SOURCES[name] = page
             files.append(File.generated(config, name, content=texts[page]))
         for link in links(base_file(page), texts[page]):
-            if link.path.exists() and link.path not in texts and link.path.is_relative_to(ROOT):
-                if site_page(link.path).startswith("source/"):
-                    texts[link.path] = source_text(link.path)
-                    waiting.append(link.path)
+            known = (
+                link.path in texts or not link.path.exists() or not link.path.is_relative_to(ROOT)
+            )
+            if not known and site_page(link.path).startswith("source/"):
+                texts[link.path] = source_text(link.path)
+                waiting.append(link.path)
     return files
 
 
