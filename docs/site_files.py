@@ -81,6 +81,8 @@ def anchors(text: str) -> set[str]:
             number += 1
             name = f"{first}_{number}"
         found.add(name)
+    # The heading that mkdocs-click writes for a command.
+    found.update(map(slug, re.findall(r"^ {4}:prog_name: (.+)$", text, re.MULTILINE)))
     return found
 
 

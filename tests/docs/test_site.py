@@ -102,6 +102,7 @@ def test_links_in_code_are_none() -> None:
 def test_anchors_are_those_of_the_site() -> None:
     text = "# A `b` – c: *d*!\n## Same\n## Same\n```\n# code\n```\n### [Link](x.md) 1.2\n"
     assert site.anchors(text) == {"a-b-c-d", "same", "same_1", "link-12"}
+    assert site.anchors("::: mkdocs-click\n    :prog_name: migrate run\n") == {"migrate-run"}
 
 
 def test_files_of_the_repository_get_a_page() -> None:
