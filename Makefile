@@ -1,6 +1,7 @@
 # Everything that a newcomer or CI runs; each target makes the environment first.
 #   make demo   the main job on real input, step by step, with the proof
 #   make test   format, lint, types, tests
+#   make docs-site   the documentation as a site, in site/
 PYTHON ?= python3.11
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -12,7 +13,7 @@ export PJRT_DEVICE ?= CPU
 # Much memory is taken and given back; in large pages that is several times cheaper on virtual machines.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: install demo test test-long test-machines test-newer test-newer-jax test-flax4 lint docs bench constraints clean
+.PHONY: install demo test test-long test-machines test-newer test-newer-jax test-flax4 lint docs docs-site bench constraints clean
 
 install: $(INSTALLED)
 
@@ -104,6 +105,20 @@ docs: install
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/gallery.py
 
+# The site, in an environment of its own: pages as they are, warnings are errors, no network.
+DOCS := $(VENV)-docs
+
+$(DOCS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --upgrade pip
+	$(DOCS)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(DOCS)/bin/python -m pip check
+	touch $@
+
+docs-site: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 # All of them run, whichever misses its limit; those that do are named at the end. Each appends its figures to
 # benchmarks/history, of which `make docs` makes docs/figures.md.
 BENCHMARKS := startup shims_overhead simulation_overhead rewrite_speed weights_speed weights_remote \
@@ -114,10 +129,11 @@ bench: install
 	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py || missed="$$missed $$name"; done; \
 	if [ -n "$$missed" ]; then echo "missed:$$missed"; exit 1; fi
 
-constraints: install
+constraints: install $(DOCS)/.installed
 	head -n 2 constraints.txt > constraints.new
-	$(BIN)/python -m pip freeze --exclude-editable >> constraints.new
+	for python in $(BIN)/python $(DOCS)/bin/python; do $$python -m pip freeze --exclude-editable; done \
+	  | LC_ALL=C sort -t= -k1,1 -f -u >> constraints.new
 	mv constraints.new constraints.txt
 
 clean:
-	rm -rf $(VENV) $(NEWER) $(FLAX4) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(NEWER) $(FLAX4) $(DOCS) site build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,6 +1,7 @@
-"""Make the pages of rewrite rules, hazards, causes, layers and names from themselves.
+"""Make the pages of rewrite rules, hazards, causes, layers, names, operators and errors from the code.
 
-python docs/rule_pages.py           write docs/rules/, hazards/, parity/causes/, weights/layers.md, names.md
+python docs/rule_pages.py           write docs/rules/, hazards/, parity/causes/, weights/layers.md, names.md,
+                                    reference/operators.md, reference/errors.md
 python docs/rule_pages.py --check   exit code 1 if a page differs from its rule
 """
 
@@ -10,8 +11,10 @@ import difflib
 import sys
 from pathlib import Path
 
+import error_pages
 import layer_pages
 import name_pages
+import operator_pages
 
 from migrate.check.hazard import Group, Hazard
 from migrate.check.rules import all_hazards
@@ -28,6 +31,8 @@ DOCS = Path(__file__).parent
 GUIDE = DOCS / "shims" / "portable.md"
 LAYERS = DOCS / "weights" / "layers.md"
 NAMES = DOCS / "names.md"
+OPERATORS = DOCS / "reference" / "operators.md"
+ERRORS = DOCS / "reference" / "errors.md"
 
 
 def index(rules: tuple[Rule, ...]) -> str:
@@ -82,7 +87,14 @@ def guide() -> str:
 def main() -> int:
     """Write or check the pages; return the exit code."""
     stale = []
-    for path, made in ((GUIDE, guide()), (LAYERS, layer_pages.page()), (NAMES, name_pages.page())):
+    single = (
+        (GUIDE, guide()),
+        (LAYERS, layer_pages.page()),
+        (NAMES, name_pages.page()),
+        (OPERATORS, operator_pages.page()),
+        (ERRORS, error_pages.page()),
+    )
+    for path, made in single:
         if not path.exists() or path.read_text() != made:
             stale.append(str(path.relative_to(DOCS.parent)))
             if "--check" not in sys.argv[1:]:
