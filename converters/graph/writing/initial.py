@@ -54,6 +54,7 @@ _LAYERS = frozenset(
         "Conv",
         "ConvTranspose",
         "Embed",
+        "PaddedEmbed",
         "LayerNorm",
         "GroupNorm",
         "RMSNorm",
@@ -144,7 +145,7 @@ class Initial:
             self._around(path, layer, made, inner)
             return made
         takes = getattr(layer.ours, "__dataclass_fields__", {})
-        if layer.ours is not None and "scale_init" not in takes:
+        if layer.ours is not None and not {"scale_init", "embedding_init"} & set(takes):
             plain = isinstance(layer.module, _AS_TORCH) and not is_reparametrized(layer.module)
             return self._own(path, layer, made) if plain else made
         if layer.flax.of.rpartition(".")[2] not in _LAYERS:

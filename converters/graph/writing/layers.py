@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from converters.layers.reparametrized import (
 _FROM = {
     "features": ("out_features", "out_channels", "embedding_dim"),
     "num_embeddings": ("num_embeddings",),
+    "padding_idx": ("padding_idx",),
     "epsilon": ("eps",),
     "num_groups": ("num_groups",),
     "kernel_size": ("kernel_size",),
@@ -50,6 +51,8 @@ _GIVES: Mapping[str, Any] = {
 }
 # The short source of an LSTM, and what it can be told.
 _PLAIN = "converters.modules.linen.plain.LSTM"
+# An embedding with a row of padding, which takes no gradient.
+_PADDED = "converters.modules.linen.embedding.PaddedEmbed"
 _PLAIN_LSTM = ("hidden_size", "num_layers", "bidirectional", "dropout")
 
 
@@ -251,8 +254,15 @@ def layer_of(module: torch.nn.Module, called: bool = True, plain: bool = False) 
                 return Layer(module, one)
             continue
         if not one.called_otherwise and not one.differs:
-            return Layer(module, one)
+            return Layer(module, _padded(module, one))
     return None
+
+
+def _padded(module: torch.nn.Module, flax: FlaxCall) -> FlaxCall:
+    """The call for an embedding whose row `padding_idx` takes no gradient; that of other layers as it is."""
+    if not isinstance(module, torch.nn.Embedding) or module.padding_idx is None:
+        return flax
+    return replace(flax, of=_PADDED, settings={**flax.settings, "padding_idx": module.padding_idx})
 
 
 def _forward_of(module: torch.nn.Module) -> Any:

@@ -5,6 +5,7 @@ from converters.modules.linen.attention import MultiheadAttention
 from converters.modules.linen.bag import EmbeddingBag
 from converters.modules.linen.bilinear import Bilinear
 from converters.modules.linen.convolution import ConvTranspose
+from converters.modules.linen.embedding import PaddedEmbed
 from converters.modules.linen.normalization import BatchNorm, InstanceNorm
 from converters.modules.linen.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from converters.modules.linen.reparametrization import SpectralNorm, WeightNorm
@@ -31,6 +32,7 @@ __all__ = [
     "LSTMCell",
     "MultiheadAttention",
     "PReLU",
+    "PaddedEmbed",
     "RNNCell",
     "SpectralNorm",
     "Transformer",

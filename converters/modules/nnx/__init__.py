@@ -5,6 +5,7 @@ from converters.modules.nnx.attention import MultiheadAttention
 from converters.modules.nnx.bag import EmbeddingBag
 from converters.modules.nnx.bilinear import Bilinear
 from converters.modules.nnx.convolution import ConvTranspose
+from converters.modules.nnx.embedding import PaddedEmbed
 from converters.modules.nnx.normalization import BatchNorm, InstanceNorm, LayerNorm, RMSNorm
 from converters.modules.nnx.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from converters.modules.nnx.reparametrization import SpectralNorm, WeightNorm
@@ -32,6 +33,7 @@ __all__ = [
     "LayerNorm",
     "MultiheadAttention",
     "PReLU",
+    "PaddedEmbed",
     "RMSNorm",
     "RNNCell",
     "SpectralNorm",

@@ -196,3 +196,16 @@ class Turns(nn.Module):
         for layer in self.layers:
             h = h + layer(h.detach())
         return h
+
+
+class Padded(nn.Module):
+    """Rows of padding of a layer, and of a table of its own: torch gives neither a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Embedding(7, 6, padding_idx=2)
+        self.table = nn.Parameter(torch.randn(7, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ids = torch.tensor([1, 2, 4])
+        return x * self.layer(ids) + nn.functional.embedding(ids, self.table, padding_idx=1)

@@ -34,6 +34,7 @@ CASES: dict[str, tuple[Callable[[], torch.nn.Module], Inputs]] = {
     "filled": (stopped.Filled, {"x": real(3, 6)}),
     "silent": (stopped.Silent, {"x": real(3, 6)}),
     "gradless": (stopped.Gradless, {"x": real(3, 6)}),
+    "padded": (stopped.Padded, {"x": real(3, 6)}),
     "turns": (stopped.Turns, {"x": real(3, 6)}),
     **{way: (partial(stopped.Teacher, way), {"x": real(3, 6)}) for way in WAYS},
 }

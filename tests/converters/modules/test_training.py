@@ -149,6 +149,25 @@ def test_an_id_that_does_not_count_has_no_gradient(mode):
     assert found[1].any()
 
 
+def test_a_row_of_padding_has_no_gradient():
+    from flax import nnx
+
+    torch_layer = nn.Embedding(7, 3, padding_idx=2)
+    ids = np.array([[1, 2, 4], [2, 2, 5]])
+    torch_layer(torch.from_numpy(ids)).add(1).square().sum().backward()
+    state = torch_layer.state_dict()
+    tree = jax.tree.map(jnp.asarray, convert_to_pytree(state, model=torch_layer))
+    linen_layer = ours_linen.PaddedEmbed(7, 3, padding_idx=2)
+    nnx_layer = ours_nnx.PaddedEmbed(7, 3, padding_idx=2, rngs=nnx.Rngs(0))
+    nnx.update(nnx_layer, convert_to_pytree(state, model=torch_layer, to="nnx"))
+    of_linen = jax.grad(lambda tree: jnp.square(linen_layer.apply(tree, ids) + 1).sum())(tree)
+    of_nnx = nnx.grad(lambda layer: jnp.square(layer(ids) + 1).sum())(nnx_layer)
+    for found in (of_linen["params"]["embedding"], of_nnx["embedding"][...]):
+        np.testing.assert_allclose(found, torch_layer.weight.grad, rtol=1e-5, atol=1e-6)
+        assert not found[2].any()
+        assert found[1].any()
+
+
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
 def test_gradients_of_recurrent_layers_are_torchs(kind):
     torch.manual_seed(0)

@@ -519,7 +519,7 @@ def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> ast.expr:
     "aten.embedding.default",
     samples=(
         sample(real(5, 3), integers(2, 4, high=5)),
-        sample(real(5, 3), integers(2, high=5), 1, gradient=False, why="of row 1 torch gives none"),
+        sample(real(5, 3), integers(2, 4, high=5), 1),
         sample(real(5, 3), integers(high=5)),
     ),
 )
@@ -532,9 +532,17 @@ def embedding(
 ) -> ast.expr:
     """Rows of a table; an id beyond it gives NaN, where torch raises.
 
-    `padding_idx` matters only in training: torch gives its row no gradient.
+    The row `padding_idx` takes no gradient.
     """
-    return call("jnp.take", weight, indices, axis=0)
+    rows = call("jnp.take", weight, indices, axis=0)
+    if not isinstance(padding_idx, int) or padding_idx < 0:
+        return rows
+    return code(
+        "jnp.where(({ids} == {padding})[..., None], jax.lax.stop_gradient({rows}), {rows})",
+        ids=indices,
+        padding=padding_idx,
+        rows=rows,
+    )
 
 
 @op(
