@@ -10,22 +10,24 @@ from migrate.catalogue.words import words
 
 # Functions of torch that are methods of a tensor as well.
 TENSOR_OPERATORS = words(
-    "addbmm addbmm_ angle bincount cauchy_ cholesky_inverse cholesky_solve copysign corrcoef cov cross "
-    "cummin det digamma fmax fmin frexp gcd geometric_ geqrf heaviside histc histogram hypot i0 igamma "
-    "igammac index_reduce index_reduce_ inverse lcm lgamma log_normal_ logaddexp logcumsumexp logit lu_solve "
-    "matrix_exp median mode multinomial mvlgamma nanmean nanmedian nansum nextafter ormqr polygamma qr "
-    "renorm sinc vdot"
+    "addbmm addbmm_ addmv addmv_ aminmax angle bincount cauchy_ cholesky_inverse cholesky_solve copysign "
+    "corrcoef cov cross cummin det digamma exp2 fmax fmin frexp gcd geometric_ geqrf heaviside histc "
+    "histogram hypot i0 igamma igammac index_reduce index_reduce_ inverse isposinf lcm lgamma log_normal_ "
+    "logaddexp logcumsumexp logit lu_solve matrix_exp median mode multinomial mvlgamma nanmean nanmedian "
+    "nansum nextafter ormqr polygamma qr renorm signbit sinc vdot"
 )
 # Functions of torch alone.
 TORCH_FUNCTIONS = words(
-    "binomial bucketize cdist channel_shuffle combinations complex istft poisson polar searchsorted "
+    "binomial bucketize cdist channel_shuffle combinations complex fake_quantize_per_channel_affine "
+    "fake_quantize_per_tensor_affine histogramdd isin nonzero_static istft poisson polar searchsorted "
     "segment_reduce stft tril_indices triu_indices"
 )
 # Methods of a tensor alone.
 TENSOR_METHODS = words("bucketize unfold")
 FUNCTIONAL = words(
     "channel_shuffle ctc_loss adaptive_max_pool3d embedding_bag fold fractional_max_pool2d "
-    "fractional_max_pool3d glu grid_sample huber_loss multi_margin_loss multilabel_margin_loss pdist unfold"
+    "fractional_max_pool3d glu grid_sample huber_loss multi_margin_loss multilabel_margin_loss pdist rrelu "
+    "unfold"
 )
 LINALG = words(
     "cholesky cholesky_ex cross det eig eigvals householder_product inv ldl_factor ldl_solve lstsq lu "
@@ -38,6 +40,12 @@ SPECIAL = words(
 )
 # Run on the device in the forward pass.
 ONLY_BACKWARD = words("cdist glu logit")
+# Run on the CPU only where they are given one of these arguments by its name.
+WITH_ARGUMENT = {
+    "torch.addmm": {"alpha", "beta"},
+    "torch.nn.functional.embedding": {"max_norm"},
+    "torch.round": {"decimals"},
+}
 # Modules of torch.nn, by the function of torch.nn.functional that they call.
 MODULES = {
     "AdaptiveMaxPool3d": "adaptive_max_pool3d",
@@ -51,6 +59,7 @@ MODULES = {
     "HuberLoss": "huber_loss",
     "MultiLabelMarginLoss": "multilabel_margin_loss",
     "MultiMarginLoss": "multi_margin_loss",
+    "RReLU": "rrelu",
     "Unfold": "unfold",
 }
 # Functions of torchvision.ops, measured with torchvision 0.24.

@@ -66,6 +66,30 @@ SPARSE_OPTIMIZERS = Family("torch.optim", RAISES, "XLA606")(
     "torch.optim.Adam, with sparse=True left out of the embedding",
     does="takes sparse gradients only, which XLA has not",
 )
+# Measured: none of them takes tensors of XLA; `logdet` and `slogdet` raise in the backward pass.
+_unsupported = Family("torch", RAISES, "XLA882")
+UNSUPPORTED_TENSORS = (
+    *_unsupported(
+        "nested.nested_tensor nested.as_nested_tensor nested.nested_tensor_from_jagged",
+        "pad the sequences, and pass a mask",
+        does="takes no tensors of XLA",
+    ),
+    *_unsupported(
+        "utils.dlpack.to_dlpack utils.dlpack.from_dlpack to_dlpack from_dlpack",
+        "x.cpu() first, which copies",
+        does="DLPack knows no XLA, and raises",
+    ),
+    *_unsupported(
+        "Tensor.refine_names Tensor.align_to",
+        "leave the names out",
+        does="named dimensions raise on XLA",
+    ),
+    *_unsupported(
+        "logdet slogdet linalg.slogdet",
+        "torch.logdet(x.cpu()).to(x.device), or the diagonal of a Cholesky factor",
+        does="its gradient raises on XLA",
+    ),
+)
 
 _checkpoint = Family("torch.utils", RAISES, "XLA808", "activation-checkpointing")
 _script = Family("torch.jit", WORKS, "XLA709")
@@ -89,6 +113,7 @@ TORCH_OTHER = (
     ),
     *FLEX_ATTENTION,
     *SPARSE_OPTIMIZERS,
+    *UNSUPPORTED_TENSORS,
     *Family("torch.profiler", WRONG)(
         "ProfilerActivity.CUDA", "torch_xla.debug.profiler", does="records nothing on a TPU"
     ),

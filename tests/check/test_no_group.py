@@ -61,3 +61,25 @@ def test_a_project_that_joins_a_group_itself_is_left(tmp_path: Path) -> None:
 def test_a_question_whether_there_is_a_group_is_left(tmp_path: Path) -> None:
     line = "if dist.is_initialized():\n        print(dist.get_rank())"
     assert "XLA885" not in [rule for rule, _, _ in found(tmp_path, line)]
+
+
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        (
+            "dist.reduce_scatter(out, parts)",
+            "accelerator.reduce(torch.stack(parts))[accelerator.process_index]",
+        ),
+        (
+            "dist.reduce_scatter_tensor(out, x)",
+            "accelerator.reduce(x).chunk(accelerator.num_processes)[accelerator.process_index]",
+        ),
+        (
+            "dist.scatter_object_list(out, objects)",
+            "accelerate.utils.broadcast_object_list(objects)[accelerator.process_index]",
+        ),
+    ],
+)
+def test_each_process_is_told_to_take_its_own_part(tmp_path: Path, line: str, instead: str) -> None:
+    [(_, _, message)] = [note for note in found(tmp_path, line) if note[0] == "XLA885"]
+    assert f"`{instead}`" in message

@@ -19,7 +19,13 @@ INSTEAD = {
     **dict.fromkeys(("get_rank",), "accelerator.process_index"),
     **dict.fromkeys(("get_world_size",), "accelerator.num_processes"),
     **dict.fromkeys(("barrier", "monitored_barrier"), "accelerator.wait_for_everyone()"),
-    **dict.fromkeys(("all_reduce", "reduce", "reduce_scatter"), "accelerator.reduce(x)"),
+    **dict.fromkeys(("all_reduce", "reduce"), "accelerator.reduce(x)"),
+    # Accelerate has neither: each process takes its own part of what all are given.
+    "reduce_scatter": "accelerator.reduce(torch.stack(parts))[accelerator.process_index]",
+    **dict.fromkeys(
+        ("reduce_scatter_tensor", "_reduce_scatter_base"),
+        "accelerator.reduce(x).chunk(accelerator.num_processes)[accelerator.process_index]",
+    ),
     **dict.fromkeys(
         ("all_gather", "all_gather_into_tensor", "gather"),
         "accelerator.gather(x)",
@@ -29,10 +35,9 @@ INSTEAD = {
         "accelerate.utils.gather_object(x)",
     ),
     **dict.fromkeys(("broadcast",), "accelerate.utils.broadcast(x)"),
-    **dict.fromkeys(
-        ("broadcast_object_list", "scatter_object_list"),
-        "accelerate.utils.broadcast_object_list(x)",
-    ),
+    "broadcast_object_list": "accelerate.utils.broadcast_object_list(x)",
+    # The list is as long in every process: `objects`, or one None for each process.
+    "scatter_object_list": "accelerate.utils.broadcast_object_list(objects)[accelerator.process_index]",
     **dict.fromkeys(("DistributedDataParallel",), "accelerator.prepare(model)"),
 }
 # What a test asks that tells a run with a process group from one without.

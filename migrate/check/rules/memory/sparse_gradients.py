@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from migrate.check.common import NamedHazard
+from migrate.check.common import NamedHazard, method, receiver
 from migrate.check.hazard import Hit, Severity, example
 from migrate.reading.facts import Facts
 from migrate.reading.names.parsed import Parsed
@@ -20,6 +20,16 @@ EMBEDDINGS = frozenset(
         "torch.nn.modules.sparse.Embedding",
     }
 )
+# Methods of a tensor that make a sparse one of it.
+TO_SPARSE = frozenset(
+    {"to_sparse", "to_sparse_coo", "to_sparse_csr", "to_sparse_csc", "to_sparse_bsr"}
+)
+MAKERS = frozenset(
+    f"torch.sparse_{kind}_tensor" for kind in ("bsr", "compressed", "coo", "csc", "csr")
+)
+NO_SPARSE = (
+    "a sparse tensor, of which XLA has none: it raises; compute with the dense one, or on the host"
+)
 POSITION = 6  # of `sparse` among the arguments of each
 MESSAGE = (
     "the gradient of the embedding is a sparse tensor, which XLA has not: loss.backward() raises; leave "
@@ -28,7 +38,7 @@ MESSAGE = (
 
 
 class SparseGradients(NamedHazard):
-    """An embedding has sparse gradients.
+    """An embedding has sparse gradients, or a tensor of the device is sparse.
 
     **Why.** `sparse=True` makes the gradient of an embedding a sparse tensor, and there are none on XLA:
     `backward` raises a NotImplementedError (`aten::_sparse_coo_tensor_with_dims_and_tensors`).
@@ -37,6 +47,9 @@ class SparseGradients(NamedHazard):
     **What to do.** Leave `sparse=True` out, and train the embedding with `torch.optim.Adam` or
     `torch.optim.SGD`. Adam then moves the rows that are in no batch too, where their moments are not zero:
     the losses are not exactly those of SparseAdam.
+
+    A sparse tensor is refused in the same way: `to_sparse()` of a tensor of the device, `torch.sparse.mm`,
+    `torch.sparse_coo_tensor(…, device="xla")`. On the host they work: move the dense result.
 
     `nn.EmbeddingBag(sparse=True)` runs: on XLA its gradient is dense all the same.
 
@@ -67,6 +80,21 @@ class SparseGradients(NamedHazard):
         ),
         example(
             """
+            import torch
+
+
+            class Graph(torch.nn.Module):
+                def __init__(self, edges):
+                    super().__init__()
+                    self.near = torch.sparse_coo_tensor(edges, torch.ones(4), (8, 8)).to_dense()
+
+                def forward(self, x):
+                    near = torch.sparse_coo_tensor(x, x, device="cuda")  # XLA606
+                    return torch.sparse.mm(near, x) + x.to_sparse()  # XLA606 # XLA606
+            """
+        ),
+        example(
+            """
             from torch import nn
             from layers import Embedding
 
@@ -91,12 +119,33 @@ class SparseGradients(NamedHazard):
         if not isinstance(node, cst.Call):
             yield from super().find(node, facts)
             return
+        if _is_sparse(node, facts):
+            yield self.hit(node, f"{code(node.func)}: {NO_SPARSE}")
+            return
         value = sparse_argument(node, facts.context)
         if value is None or code(value) in ("False", "0", "None"):
             return
         sure = code(value) in ("True", "1")
         message = MESSAGE if sure else f"where sparse={code(value)} is true, {MESSAGE}"
         yield self.hit(value, message, None if sure else Severity.INFO)
+
+
+def _is_sparse(call: cst.Call, facts: Facts) -> bool:
+    """Whether `call` makes a sparse tensor on the device, or computes with one and tensors of the device."""
+    name = facts.names.of(call.func)
+    inside = facts.steps.inside(call)
+    if name in MAKERS:
+        return facts.values.on_device(call)
+    if name is None and method(call) in TO_SPARSE:
+        values = [receiver(call)]
+    elif name is not None and name.startswith("torch.sparse."):
+        values = [arg.value for arg in call.args]
+    else:
+        return False
+    return any(
+        facts.values.on_device(value) or (inside and facts.values.is_tensor(value))
+        for value in values
+    )
 
 
 def sparse_argument(call: cst.Call, context: Parsed) -> cst.BaseExpression | None:

@@ -6,17 +6,15 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from migrate.catalogue.words import BOOLEAN_METHODS, ENTRY_OF_MASK, MASK, words
-from migrate.check.common import method, receiver, varying
+from migrate.catalogue.words import BOOLEAN_METHODS, ENTRY_OF_MASK, words
+from migrate.check.common import method, varying
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.model.calls.kind import TENSORS, Kind
 from migrate.reading.facts import Facts
 from migrate.reading.names.bindings import Given, How
 from migrate.reading.steps.evaluating import in_evaluation
+from migrate.reading.values.masks import SAME_VALUES, is_boolean
 from migrate.syntax.tree import code, string_value
-
-# Methods that give a mask with the same values.
-SAME_VALUES = words("bool clone contiguous detach flatten ravel reshape squeeze to unsqueeze view")
 
 LOGARITHMS = words("log log10 log2")
 
@@ -156,7 +154,7 @@ class BooleanIndex(Hazard):
                 continue
             assigned = isinstance(facts.context.parent(node), cst.AssignTarget | cst.Element)
             instead = "masked_fill or torch.where" if assigned else _instead(node, facts)
-            if _is_boolean(index.value, facts):
+            if is_boolean(index.value, facts):
                 message = f"a boolean mask as index: a compilation for each number; {instead}"
                 yield from varying(self, node, index.value, message, facts)
                 return
@@ -173,7 +171,7 @@ class BooleanIndex(Hazard):
         if not isinstance(indices, cst.Tuple | cst.List):
             return
         for element in indices.elements:
-            if _is_boolean(element.value, facts):
+            if is_boolean(element.value, facts):
                 message = "a boolean mask as index: a compilation for each number; torch.where"
                 yield from varying(self, node, element.value, message, facts)
                 return
@@ -277,35 +275,3 @@ def _parts(given: Given, facts: Facts) -> list[cst.BaseExpression]:
         for one in returned
         if isinstance(one, cst.Tuple) and len(one.elements) == given.count
     ]
-
-
-def _is_boolean(node: cst.CSTNode, facts: Facts, depth: int = 0) -> bool:
-    """Whether `node` is plausibly a tensor of truth values: a mask."""
-    if depth > 5 or not facts.values.is_tensor(node):
-        return False
-    if isinstance(node, cst.Comparison):
-        return True
-    if isinstance(node, cst.UnaryOperation):
-        return isinstance(node.operator, cst.BitInvert)
-    if isinstance(node, cst.BinaryOperation):
-        both = isinstance(node.operator, cst.BitAnd | cst.BitOr)
-        return both and _is_boolean(node.left, facts, depth + 1)
-    if isinstance(node, cst.Call):
-        if method(node) in SAME_VALUES - {"to"}:  # which may give another type
-            return _is_boolean(receiver(node), facts, depth + 1)
-        return method(node) in BOOLEAN_METHODS
-    if isinstance(node, cst.Subscript):  # a part of a mask
-        part = node.slice[0].slice
-        named = isinstance(part, cst.Index) and string_value(part.value) is not None
-        return not named and _is_boolean(node.value, facts, depth + 1)
-    if isinstance(node, cst.Name):
-        binding = facts.bindings.nearest(node)
-        value = binding.value if binding is not None and binding.how is How.VALUE else None
-        if value is not None and _is_boolean(value, facts, depth + 1):
-            return True
-        parameter = facts.bindings.parameter(node) if binding is None else None
-        passed = list(facts.bindings.passed(parameter[0], node.value)) if parameter else []
-        if passed:
-            return any(_is_boolean(one, facts, depth + 1) for one in passed)
-        return MASK.search(node.value) is not None
-    return False

@@ -81,7 +81,7 @@ class CpuFallback(Hazard):
             "AdaptiveAvgPool",
             "AdaptiveMaxPool",
         }
-        | {"fft", "one_hot"}
+        | {"fft", "one_hot", *(name.rpartition(".")[2] for name in cpu.WITH_ARGUMENT)}
     )
     examples = (
         example(
@@ -111,6 +111,7 @@ class CpuFallback(Hazard):
                     x = F.interpolate(x, size=32, mode="bicubic")  # XLA111
                     x = torch.fft.rfft(x).real  # XLA111
                     x = x + torch.linalg.qr(x[0, 0]).Q.sum()  # XLA111
+                    x = x.round(decimals=2) + F.rrelu(x) + x.round()  # XLA111 # XLA111
                     x = x + F.one_hot(target).sum()  # XLA111
                     return self.ctc(x, target, lengths, lengths)  # XLA111
             """
@@ -323,6 +324,8 @@ def _is_of_the_step(call: cst.Call, facts: Facts) -> bool:
 def _function(name: str, call: cst.Call, facts: Facts) -> str:
     """Return what a call of the function `name` runs on the CPU; nothing where it runs on the device."""
     package, _, last = name.rpartition(".")
+    if name in cpu.WITH_ARGUMENT:
+        return _with_argument(name, call)
     if package == "torch":
         return last if last in cpu.TENSOR_OPERATORS | cpu.TORCH_FUNCTIONS else ""
     if package == "torch.nn.functional":
@@ -343,6 +346,12 @@ def _function(name: str, call: cst.Call, facts: Facts) -> str:
     return name if is_transform else ""
 
 
+def _with_argument(name: str, call: cst.Call) -> str:
+    """Return the function `name` if `call` gives it an argument with which it runs on the CPU, and which."""
+    given = next((one for one in sorted(cpu.WITH_ARGUMENT[name]) if keyword(call, one)), "")
+    return f"{name.rpartition('.')[2]} with {given}=" if given else ""
+
+
 def _method(call: cst.Call, facts: Facts) -> tuple[str, bool]:
     """Return what a method, or a module that the script keeps, runs on the CPU, and whether of a tensor."""
     for made in _made(call.func, facts):
@@ -350,6 +359,8 @@ def _method(call: cst.Call, facts: Facts) -> tuple[str, bool]:
         if operator:
             return operator, any(facts.values.is_tensor(arg.value) for arg in call.args)
     last = method(call)
+    if f"torch.{last}" in cpu.WITH_ARGUMENT:
+        return _with_argument(f"torch.{last}", call), facts.values.is_tensor(receiver(call))
     if last in cpu.TENSOR_OPERATORS | cpu.TENSOR_METHODS:
         return last, facts.values.is_tensor(receiver(call))
     return "", False

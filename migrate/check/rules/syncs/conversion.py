@@ -8,6 +8,7 @@ import libcst as cst
 
 from migrate.catalogue.words import NUMBERS
 from migrate.check.asked_type import is_no_tensor
+from migrate.check.common import method, receiver
 from migrate.check.hazard import Hazard, Hit, Severity, example
 from migrate.check.reads import CHECKS, placed, reads_device
 from migrate.reading.facts import Facts
@@ -26,13 +27,24 @@ FROM_LISTS = frozenset(
     }
 )
 LISTS = (cst.List, cst.Tuple, cst.ListComp)
+# Functions of torch that answer with a Python truth value, and the methods of a tensor that do.
+ANSWERS = frozenset(
+    {
+        *("torch.allclose", "torch.equal", "torch.is_nonzero", "torch._assert"),
+        *("torch.testing.assert_close", "torch.testing.assert_allclose"),
+    }
+)
+ANSWERING = frozenset({"allclose", "equal", "is_nonzero"})
+# Functions of torch that need the numbers that they are given.
+FROM_NUMBERS = frozenset({"torch.arange", "torch.full", "torch.linspace", "torch.logspace"})
 
 
 class Conversion(Hazard):
     """A tensor becomes a Python number inside the step: `float(loss)`, `bool(flag)`, `math.isnan(norm)`.
 
     **Why.** It is a read like `.item()`: the graph is cut and the host waits for the device.
-    `torch.tensor([norm(p) for p in weights])` reads each element of its list so.
+    `torch.tensor([norm(p) for p in weights])` reads each element of its list so, `torch.equal`,
+    `torch.allclose` and `torch.is_nonzero` what they compare, `torch.arange` and `torch.full` their bounds.
 
     **What to do.** Keep the tensor in the step, convert after it, and only when the number is shown. A list
     of tensors becomes one by `torch.stack`, which reads nothing.
@@ -87,6 +99,24 @@ class Conversion(Hazard):
                     stacked = torch.norm(torch.stack(norms))
                     each = [n if torch.is_tensor(n) else torch.tensor(n) for n in (total, same)]
                     sizes = torch.tensor([p.numel() for p in model.parameters()])
+                    optimizer.step()
+            """
+        ),
+        example(
+            """
+            import torch
+
+
+            def train(model, loader, optimizer):
+                for x, y in loader:
+                    x, y = x.cuda(), y.cuda()
+                    loss = model(x, y)
+                    torch._assert(y.min() >= 0, "labels")  # XLA202
+                    same = torch.allclose(x, y) or x.equal(y)  # XLA202 # XLA202
+                    steps = torch.arange(y.max(), device="cuda")  # XLA202
+                    rest = torch.full((2,), loss.detach(), device="cuda")  # XLA202
+                    zeros = torch.full((2, 3), 0.0, device="cuda") + torch.arange(x.shape[0], device="cuda")
+                    loss.backward()
                     optimizer.step()
             """
         ),
@@ -160,12 +190,32 @@ class Conversion(Hazard):
                 what = f"{last}() of a list reads each tensor in it (torch.stack does not), and"
                 yield from placed(self, node, what, facts)
             return
+        if asked in FROM_NUMBERS:
+            bounds = [arg.value for arg in node.args if arg.keyword is None]
+            if any(facts.values.on_device(bound) for bound in bounds):
+                what = f"{asked.rpartition('.')[2]}() of a tensor's value"
+                yield from placed(self, node, what, facts)
+            return
+        compared = _compared(node, asked)
+        if compared and any(reads_device(value, facts) for value in compared):
+            last = asked.rpartition(".")[2] or method(node)
+            yield from placed(self, node, f"{last}() of tensors", facts)
+            return
         name = asked if asked in CHECKS else name if name in NUMBERS else ""
         if name and len(node.args) == 1:
             value = node.args[0].value
             if not reads_device(value, facts) or is_no_tensor(value, facts):
                 return
             yield from placed(self, node, f"{name}() of a tensor", facts)
+
+
+def _compared(call: cst.Call, asked: str) -> list[cst.BaseExpression]:
+    """Return what `call` compares where it answers with a Python truth value: `torch.equal(a, b)`."""
+    values = [arg.value for arg in call.args if arg.keyword is None]
+    if asked in ANSWERS:
+        return values[:1] if asked == "torch._assert" else values
+    is_method = not asked and method(call) in ANSWERING
+    return [receiver(call), *values] if is_method else []
 
 
 def _elements(value: cst.BaseExpression, facts: Facts) -> Iterator[cst.BaseExpression]:

@@ -1,0 +1,28 @@
+"""Operators of which torch_xla 2.9 computes something else than torch, and those that need its own scalars.
+
+Measured on CPU devices of XLA against torch on the CPU: `benchmarks/api_sweep.py` does it again.
+"""
+
+from __future__ import annotations
+
+from migrate.catalogue.words import words
+
+# Reduce nothing where they are given no dimension; with `dim=()` so do the others.
+REDUCES_NOTHING = words("amax amin")
+REDUCTIONS = REDUCES_NOTHING | words("sum mean var std logsumexp")
+# Keep the type of an integer tensor where a bound is a float.
+CLAMPS = words("clamp clamp_ clip clip_ clamp_min clamp_min_ clamp_max clamp_max_")
+# Are 1 for every element where p is infinite, by where `p` stands behind the tensors, and how many these are.
+INFINITE_NORMS = {
+    "torch.norm": (1, 0),
+    "torch.nn.functional.normalize": (1, 0),
+    "torch.nn.functional.pairwise_distance": (2, 0),
+}
+INFINITIES = words("math.inf numpy.inf torch.inf numpy.Inf numpy.infty")
+# Pack other rows than those of the sequences.
+PACKS = words("torch.nn.utils.rnn.pack_padded_sequence torch.nn.utils.rnn.pack_sequence")
+# Integer types that torch adds up in int64, and torch_xla in themselves.
+SMALL_TYPES = words("torch.uint8 torch.int8 torch.int16 torch.short")
+# Functions that take no tensor of the host beside those of the device, not even one of a single number.
+ONLY_OF_DEVICE = words("where clamp clip lerp remainder atan2 xlogy index_fill index_fill_")
+LOSSES = words("mse_loss smooth_l1_loss l1_loss")
