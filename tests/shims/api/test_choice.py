@@ -156,8 +156,8 @@ def test_a_number_of_ranks_that_is_none_is_refused(
 ) -> None:
     monkeypatch.setenv("MIGRATE_RANKS", text)
     with pytest.raises(LaunchError, match="at least 1"):
-        processes.wanted(None)
-    assert processes.wanted(3) == 3
+        processes.requested_ranks(None)
+    assert processes.requested_ranks(3) == 3
 
 
 @pytest.mark.parametrize("devices", [0, 1, 3])
