@@ -14,8 +14,8 @@ import numpy as np
 
 from converters.checkpoint import Checkpoint, Format, Pytree, nest
 from converters.checkpoint.formats.sharded import INDEX_SUFFIX
-from converters.checkpoint.place import FarPlace, Place
-from converters.checkpoint.pytree import Leaf
+from converters.checkpoint.source import RemoteSource, Source
+from converters.checkpoint.pytree import PytreeLeaf
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import (
     HostsError,
@@ -31,7 +31,7 @@ from converters.mapping.paths import Api
 from converters.optimizer.convert import OptimizerConversion, convert_optimizer
 from converters.output import (
     Partition,
-    Written,
+    WrittenOutput,
     leaves_of,
     load_rules,
     parse_mesh,
@@ -43,7 +43,7 @@ from converters.output import (
 )
 from converters.output.stream import AHEAD_BYTES
 from converters.planning import CheckpointLike, Planned, planned
-from converters.remote.names import Meant, is_far, meant
+from converters.remote.names import ResolvedName, is_far, meant
 from converters.remote.region import elsewhere
 from converters.remote.writing import destination
 from converters.request import ConversionRequest, OptimizerRequest, PlanKeywords, PlanOptions
@@ -75,11 +75,11 @@ class Conversion:
     """
 
     plan: Plan
-    output: Place
-    kept: Place
+    output: Source
+    kept: Source
     api: Api
     format: Format
-    written: Written
+    written: WrittenOutput
     notes: tuple[str, ...]
     options: Mapping[str, Any]
     optimizer: OptimizerConversion | None = None
@@ -111,9 +111,9 @@ def plan(checkpoint: CheckpointLike, **options: Unpack[PlanKeywords]) -> Plan:
 
 
 def convert(
-    checkpoint: Place | Meant | str,
+    checkpoint: Source | ResolvedName | str,
     *,
-    output: Place | str | None = None,
+    output: Source | str | None = None,
     format: Format | None = None,  # noqa: A002 (the word users know)
     overwrite: bool = False,
     resume: bool = False,
@@ -273,7 +273,7 @@ def run_conversion(
             fail_on_not_finite=request.fail_on_nonfinite,
             digests=request.digests,
             progress=progress,
-            before_commit=source.require_unchanged if isinstance(source, FarPlace) else _nothing,
+            before_commit=source.require_unchanged if isinstance(source, RemoteSource) else _nothing,
             ahead_bytes=request.ahead_bytes,
             hosts=hosts,
         )
@@ -287,8 +287,8 @@ def run_conversion(
 
 
 def require_free(
-    checkpoint: Place | Meant | str,
-    output: Place | str | None,
+    checkpoint: Source | ResolvedName | str,
+    output: Source | str | None,
     format: Format | None = None,  # noqa: A002 (as in convert)
     *,
     overwrite: bool = False,
@@ -308,15 +308,15 @@ def require_free(
 class _Asked:
     """The output that a caller asks for: its place, its format, and whether it is a folder."""
 
-    place: Place
+    place: Source
     format: Format
     folder: bool
 
     @classmethod
     def of(
         cls,
-        source: Place,
-        output: Place | str | None,
+        source: Source,
+        output: Source | str | None,
         form: Format | None,
         shard_bytes: int | None,
     ) -> _Asked:
@@ -326,7 +326,7 @@ class _Asked:
         place = default_output(source, form) if output is None else destination(output)
         return cls(place, form, form == "orbax" or shard_bytes is not None)
 
-    def require_free(self, source: Place, *, overwrite: bool, look: bool = True) -> None:
+    def require_free(self, source: Source, *, overwrite: bool, look: bool = True) -> None:
         """Raise what stands against writing it; `look`: also what is there already."""
         if look:
             require_output(self.place, folder=self.folder, overwrite=overwrite)
@@ -338,7 +338,7 @@ def _nothing() -> None:
     pass
 
 
-def _require_for_many(target: Place, as_folder: bool) -> None:
+def _require_for_many(target: Source, as_folder: bool) -> None:
     if not is_far(target):
         raise HostsError(
             f"{target} is a path, and several processes write to a bucket together",
@@ -351,15 +351,15 @@ def _require_for_many(target: Place, as_folder: bool) -> None:
         )
 
 
-def _same(one: Place, other: Place) -> bool:
+def _same(one: Source, other: Source) -> bool:
     if isinstance(one, Path) and isinstance(other, Path):
         return os.path.exists(one) and os.path.exists(other) and one.samefile(other)
     return str(one) == str(other)
 
 
-def _leaves(extra: Mapping[str, np.ndarray[Any, Any]] | None) -> list[Leaf]:
+def _leaves(extra: Mapping[str, np.ndarray[Any, Any]] | None) -> list[PytreeLeaf]:
     return [
-        Leaf(path, TensorInfo(array.shape, array.dtype.name), partial(np.asarray, array))
+        PytreeLeaf(path, TensorInfo(array.shape, array.dtype.name), partial(np.asarray, array))
         for path, array in (extra or {}).items()
     ]
 
@@ -422,7 +422,7 @@ def _unchanged(checkpoint: CheckpointLike) -> Iterator[CheckpointLike]:
         return
     understood = meant(checkpoint)
     yield understood
-    if isinstance(understood.place, FarPlace):
+    if isinstance(understood.place, RemoteSource):
         understood.place.require_unchanged()
 
 
@@ -444,7 +444,7 @@ def optimizer_output(output: Path) -> Path:
     return output.with_name(f"{name}.opt.safetensors")
 
 
-def default_output(checkpoint: Place, format: Format) -> Path:  # noqa: A002 (as in convert)
+def default_output(checkpoint: Source, format: Format) -> Path:  # noqa: A002 (as in convert)
     """`NAME.flax.safetensors` (or `.msgpack`, `.orbax`) in the current directory."""
     # "." has no name of its own
     resolved = checkpoint.resolve() if isinstance(checkpoint, Path) else checkpoint

@@ -40,7 +40,7 @@ _STATES = ("seed", "setstate", "getstate", "set_state", "get_state", "get_bit_ge
 
 
 # File and line of the original, and how many tensors this line has made before in the pass.
-Place = tuple[str, int, int]
+DrawLocation = tuple[str, int, int]
 Make = Callable[[], torch.Tensor]
 
 
@@ -55,7 +55,7 @@ class HostDraw:
     """
 
     name: str
-    place: Place
+    place: DrawLocation
     value: torch.Tensor
 
 
@@ -69,7 +69,7 @@ class HostDraws:
     """
 
     draws: tuple[HostDraw, ...] = ()
-    functions: tuple[_Function, ...] = ()
+    functions: tuple[_DrawingFunction, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ def host_draws(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> H
     drawing.results.clear()  # those of functions that were not known to draw when they began
     first = _Pass(module, inputs, 0, drawing)
     functions = drawing.found()
-    drawn: dict[Place, None] = {}
+    drawn: dict[DrawLocation, None] = {}
     for seed in range(1, _RUNS):
         other = _Pass(module, inputs, seed, drawing)
         if other.made.keys() != first.made.keys():
@@ -122,15 +122,15 @@ def host_states() -> Any:
 
 
 @contextmanager
-def replayed(module: torch.nn.Module, values: Mapping[Place, torch.Tensor]) -> Iterator[None]:
+def replayed(module: torch.nn.Module, values: Mapping[DrawLocation, torch.Tensor]) -> Iterator[None]:
     """Give a model these tensors in place of those that it makes of numbers of Python and numpy.
 
     Raises:
         DrawError: the model was not seen to make one of them.
     """
-    used: set[Place] = set()
+    used: set[DrawLocation] = set()
 
-    def replace(place: Place, make: Make) -> torch.Tensor:
+    def replace(place: DrawLocation, make: Make) -> torch.Tensor:
         if place not in values:
             return make()
         used.add(place)
@@ -155,7 +155,7 @@ def recorded_draws(module: torch.nn.Module, drawn: HostDraws) -> Iterator[None]:
     sizes = _Sizes()
     names = {one.place: one for one in drawn.draws}
 
-    def operator(place: Place, make: Make) -> torch.Tensor:
+    def operator(place: DrawLocation, make: Make) -> torch.Tensor:
         one = names.get(place)
         if one is None:
             return make()
@@ -207,7 +207,7 @@ class _Creations(TorchFunctionMode):
         replace: given the place of a tensor and what makes it, gives a tensor.
     """
 
-    def __init__(self, replace: Callable[[Place, Make], torch.Tensor]) -> None:
+    def __init__(self, replace: Callable[[DrawLocation, Make], torch.Tensor]) -> None:
         super().__init__()
         self._replace = replace
         self._count: Counter[tuple[str, int]] = Counter()
@@ -259,12 +259,12 @@ class _Pass:
         seed: int,
         drawing: _Drawing,
     ) -> None:
-        self.made: dict[Place, torch.Tensor] = {}
+        self.made: dict[DrawLocation, torch.Tensor] = {}
         random.seed(seed)
         np.random.seed(seed)
         before = host_states()
 
-        def note(place: Place, make: Make) -> torch.Tensor:
+        def note(place: DrawLocation, make: Make) -> torch.Tensor:
             made = make()
             self.made[place] = made.detach().clone()
             return made
@@ -295,7 +295,7 @@ def _equal(one: Any, other: Any) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, 0, 0, equal_nan=True)
 
 
-def _variable(place: Place) -> str:
+def _variable(place: DrawLocation) -> str:
     """The variable of the original whose numbers a tensor has; "drawn" where there is none."""
     file, line, _ = place
     spans = [(end - start, name) for start, end, name in _variables(file) if start <= line <= end]
@@ -342,7 +342,7 @@ def _makes(node: ast.AST) -> bool:
 
 
 @dataclass(frozen=True)
-class _Function:
+class _DrawingFunction:
     """A function that draws, where a name holds it.
 
     Attributes:
@@ -400,9 +400,9 @@ class _Drawing:
     holders: dict[Any, tuple[tuple[dict[str, Any], str], ...]] = field(default_factory=dict)
     results: dict[Any, list[Any]] = field(default_factory=dict)
 
-    def found(self) -> tuple[_Function, ...]:
+    def found(self) -> tuple[_DrawingFunction, ...]:
         return tuple(
-            _Function(self.holders[key], tuple(results)) for key, results in self.results.items()
+            _DrawingFunction(self.holders[key], tuple(results)) for key, results in self.results.items()
         )
 
     @contextmanager

@@ -22,18 +22,18 @@ from typing import Any, TypeVar
 import numpy as np
 
 from converters.atomic import sync_folder
-from converters.back.safetensors_output import Entry, safetensors_bytes, write_safetensors
+from converters.back.safetensors_output import TensorEntry, safetensors_bytes, write_safetensors
 from converters.checkpoint.formats.safetensors_file import SafetensorsFile
-from converters.checkpoint.place import FarPlace, Place
+from converters.checkpoint.source import RemoteSource, Source
 from converters.checkpoint.reader import Checkpoint, TensorInfo
 from converters.errors import ConversionError, KeptFileError, OutputError
-from converters.layers.reparametrized import Computed
+from converters.layers.reparametrized import ComputedWeight
 from converters.layers.text import parse_join, parse_layout, parse_part
 from converters.mapping.leaves import Piece, PlannedLeaf, keys_of
 from converters.mapping.module_tree import Outcome
 from converters.mapping.paths import Api
 from converters.mapping.plan import Plan
-from converters.remote.store import StorePlace
+from converters.remote.store import StoreSource
 from converters.remote.writing import Objects
 
 VERSION = 1
@@ -42,7 +42,7 @@ _FORMAT = "converters.kept"
 _OUTPUT_SUFFIXES = (".safetensors", ".msgpack", ".orbax")
 _AGAIN = "convert the checkpoint again, or pass the model instead"
 Array = np.ndarray[Any, Any]
-_AnyPlace = TypeVar("_AnyPlace", bound=Place)
+_AnyPlace = TypeVar("_AnyPlace", bound=Source)
 
 
 @dataclass(frozen=True)
@@ -114,14 +114,14 @@ def kept_keys(plan: Plan) -> tuple[str, ...]:
 
 @contextmanager
 def keeping(
-    output: Place,
+    output: Source,
     plan: Plan,
     checkpoint: Checkpoint,
     *,
     api: Api = "linen",
     stored: Mapping[str, str] | None = None,
     overwrite: bool = False,
-) -> Iterator[Place]:
+) -> Iterator[Source]:
     """Write the file beside an output; the output itself is written within.
 
     It has its name only when the output has its own: an output that is not completed leaves the file of the
@@ -164,21 +164,21 @@ def keeping(
         "leaves": [leaf_record(leaf) for leaf in plan.leaves],
     }
     entries = [
-        Entry(key, infos[key], lambda key=key: checkpoint.read(key))  # type: ignore[misc]
+        TensorEntry(key, infos[key], lambda key=key: checkpoint.read(key))  # type: ignore[misc]
         for key in kept_keys(plan)
     ]
     # Whether an array that torch computed is still the same can only be told by the array itself.
     entries += [
-        Entry(computed_name(leaf.path), leaf.info, partial(leaf.read, checkpoint.read))
+        TensorEntry(computed_name(leaf.path), leaf.info, partial(leaf.read, checkpoint.read))
         for leaf in plan.leaves
-        if isinstance(leaf.join, Computed)
+        if isinstance(leaf.join, ComputedWeight)
     ]
     metadata = {"format": _FORMAT, "version": str(VERSION), "record": json.dumps(record)}
     path = kept_path(output)
     for key in kept_keys(plan):
         checkpoint.prepare(key)
-    if isinstance(path, FarPlace):
-        assert isinstance(path, StorePlace)
+    if isinstance(path, RemoteSource):
+        assert isinstance(path, StoreSource)
         with _keeping_far(path, safetensors_bytes(entries, metadata), overwrite=overwrite):
             yield path
         return
@@ -201,7 +201,7 @@ def keeping(
 
 
 @contextmanager
-def _keeping_far(path: StorePlace, data: bytes, *, overwrite: bool) -> Iterator[None]:
+def _keeping_far(path: StoreSource, data: bytes, *, overwrite: bool) -> Iterator[None]:
     objects = Objects(path)
     older = objects.get(path)
     if older is not None and older != data and not overwrite:
@@ -350,7 +350,7 @@ def _outputs(path: Path) -> list[Path]:
     return [path.with_name(name) for name in names if path.with_name(name).exists()]
 
 
-def _holds(path: Path, metadata: Mapping[str, str], entries: Sequence[Entry]) -> bool:
+def _holds(path: Path, metadata: Mapping[str, str], entries: Sequence[TensorEntry]) -> bool:
     """Whether the file is what would be written."""
     try:
         if _metadata(path) != metadata:

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
-from converters.checkpoint.place import Place, file_names
+from converters.checkpoint.source import Source, file_names
 from converters.errors import ModelLoadError
 from converters.installing import is_installed, missing_behind, missing_error
 
@@ -117,7 +117,7 @@ def imported(where: str, location: str) -> Iterator[ModuleType]:
         yield _run(where, "importing", lambda: _import(location, is_file))
 
 
-def load_config_model(folder: Place, *, trust_remote_code: bool = False) -> Any:
+def load_config_model(folder: Source, *, trust_remote_code: bool = False) -> Any:
     """The model that a Hugging Face folder's `config.json` describes, of transformers or of timm.
 
     Of transformers its class is the first of `architectures`, else AutoModel's choice. Nothing is downloaded.
@@ -161,12 +161,12 @@ def load_config_model(folder: Place, *, trust_remote_code: bool = False) -> Any:
     return build(where, lambda: cls(config))
 
 
-def has_own_code(folder: Place) -> bool:
+def has_own_code(folder: Source) -> bool:
     """Whether a `config.json` names classes in the folder itself, which no library has."""
     return _OWN_CODE in _values(folder)
 
 
-def _own_model(where: str, folder: Place, values: Mapping[str, Any]) -> Any:
+def _own_model(where: str, folder: Source, values: Mapping[str, Any]) -> Any:
     """The model as the folder's own code makes it, which is run."""
     from transformers import AutoConfig
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
@@ -189,7 +189,7 @@ def _own_model(where: str, folder: Place, values: Mapping[str, Any]) -> Any:
 
 
 @contextmanager
-def _code_of(folder: Place) -> Iterator[Path]:
+def _code_of(folder: Source) -> Iterator[Path]:
     """A copy of the folder's code and configuration; its name is that of a module that can be imported."""
     with TemporaryDirectory() as made:
         near = Path(made) / re.sub(r"\W", "_", folder.name)
@@ -201,7 +201,7 @@ def _code_of(folder: Place) -> Iterator[Path]:
         yield near
 
 
-def what_it_describes(folder: Place) -> str:
+def what_it_describes(folder: Source) -> str:
     """What a `config.json` describes of which `load_config_model` makes no model, for the user."""
     of_timm = _is_of_timm(_values(folder))
     what = (
@@ -210,7 +210,7 @@ def what_it_describes(folder: Place) -> str:
     return f"{folder}/config.json {what}"
 
 
-def _values(folder: Place) -> dict[str, Any]:
+def _values(folder: Source) -> dict[str, Any]:
     values = json.loads((folder / "config.json").read_bytes())
     if not isinstance(values, dict):
         raise ModelLoadError(f"{folder}/config.json does not describe a model", _NAME_IT)
@@ -235,7 +235,7 @@ def _timm_model(where: str, values: Mapping[str, Any]) -> Any:
     return build(where, lambda: timm.create_model(name, pretrained_cfg=told, **options))
 
 
-def _config(folder: Place, values: Mapping[str, Any]) -> Any:
+def _config(folder: Source, values: Mapping[str, Any]) -> Any:
     """The configuration of these values, None if they name no model; nothing is run or downloaded."""
     from transformers import CONFIG_MAPPING, AutoConfig
 

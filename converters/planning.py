@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from converters.checkpoint import Checkpoint, StateDict, open_checkpoint
 from converters.checkpoint.cast import FLOATING, require_floating
-from converters.checkpoint.folder import only_a_part
-from converters.checkpoint.place import Place, is_folder
+from converters.checkpoint.folder import partial_checkpoint_notes
+from converters.checkpoint.source import Source, is_folder
 from converters.checkpoint.prefixes import clean, removed_from
 from converters.checkpoint.quantized import quantized_by
 from converters.checkpoint.reader import TensorInfo
@@ -22,7 +22,7 @@ from converters.mapping.paths import Api
 from converters.mapping.scan import scan_plan
 from converters.model import has_own_code, load_config_model, require_module, what_it_describes
 from converters.model_search import find_model
-from converters.remote.names import Meant, meant
+from converters.remote.names import ResolvedName, meant
 from converters.request import ModelLike, PlanOptions
 from converters.target.fit import fit_plan, without
 from converters.target.shapes import target_shapes
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 8
 
-CheckpointLike: TypeAlias = "Place | Meant | str | Mapping[str, Tensor]"
+CheckpointLike: TypeAlias = "Source | ResolvedName | str | Mapping[str, Tensor]"
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def planned(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
     if dtype is not None:
         require_floating(dtype)
     said = ""
-    if isinstance(checkpoint, str | Meant):
+    if isinstance(checkpoint, str | ResolvedName):
         understood = meant(checkpoint)
         checkpoint, said = understood.place, understood.said
     stored = _opened(checkpoint, options.key, as_stored=options.as_stored)
@@ -116,7 +116,7 @@ def _rearranged(plan: Plan, options: PlanOptions) -> tuple[Plan, Sequence[str]]:
 
 
 @dataclass(frozen=True)
-class _Named:
+class _NamedKeys:
     """Keys without prefixes, and what each is.
 
     Attributes:
@@ -135,8 +135,8 @@ class _Named:
 
 
 def _named(
-    checkpoint: Place | Mapping[str, Tensor], stored: Checkpoint, options: PlanOptions
-) -> _Named:
+    checkpoint: Source | Mapping[str, Tensor], stored: Checkpoint, options: PlanOptions
+) -> _NamedKeys:
     file = options.mapping
     if file is not None:
         for other, given in (("model", options.model), ("assume", options.assume)):
@@ -154,17 +154,17 @@ def _named(
     if model is None:
         # A module's own paths are those of its keys: nothing was put before them.
         names = {key: key for key in stored.infos} if stored.modules else clean(stored.infos).names
-        return _Named(names, _inferred(Renamed(stored, names), assume, api), api, notes)
+        return _NamedKeys(names, _inferred(Renamed(stored, names), assume, api), api, notes)
     if assume:
         raise AssumptionError(
             "the model says what each layer is, nothing is to be assumed", "leave --assume out"
         )
     parts = options.keep_parts
     slots = read_slots(model, api, example=options.example, keep_parts=parts)
-    return _Named(clean(stored.infos, slots.keys()).names, slots, api, notes, model)
+    return _NamedKeys(clean(stored.infos, slots.keys()).names, slots, api, notes, model)
 
 
-def _by_mapping(file: MappingFile, stored: Checkpoint, to: Api | None) -> _Named:
+def _by_mapping(file: MappingFile, stored: Checkpoint, to: Api | None) -> _NamedKeys:
     if to not in (None, file.api):
         raise MappingFileError(
             str(file.path),
@@ -175,7 +175,7 @@ def _by_mapping(file: MappingFile, stored: Checkpoint, to: Api | None) -> _Named
     wanted = {end for end in ends if file.matching(end)}
     names = clean(stored.infos, wanted).names
     infos = {names[key]: info for key, info in stored.infos.items()}
-    return _Named(names, file.slots(infos), file.api, file.unused(infos))
+    return _NamedKeys(names, file.slots(infos), file.api, file.unused(infos))
 
 
 def _ends(key: str) -> list[str]:
@@ -186,12 +186,12 @@ def _ends(key: str) -> list[str]:
 
 def _what_was_read(stored: Checkpoint, names: Mapping[str, str]) -> list[str]:
     notes = []
-    if stored.found:
-        notes.append(f"the weights are its entry {stored.found}")
+    if stored.entry:
+        notes.append(f"the weights are its entry {stored.entry}")
     scheme = quantized_by(stored)
     if scheme:
         notes.append(f"it looks quantized ({scheme}): nothing is unpacked or scaled")
-    notes += only_a_part(stored.source, stored.infos)
+    notes += partial_checkpoint_notes(stored.source, stored.infos)
     removed = removed_from(names)
     if removed:
         notes.append(f"left out of the keys: {', '.join(removed)}")
@@ -209,7 +209,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _opened(
-    checkpoint: Place | Mapping[str, Tensor], key: str | None, *, as_stored: bool
+    checkpoint: Source | Mapping[str, Tensor], key: str | None, *, as_stored: bool
 ) -> Checkpoint:
     if isinstance(checkpoint, Mapping):
         if key is not None:
@@ -233,7 +233,7 @@ def _inferred(checkpoint: Checkpoint, assume: Sequence[str], api: Api) -> Mappin
 
 
 def _model(
-    checkpoint: Place | Mapping[str, Tensor], stored: Checkpoint, model: ModelLike, trust: bool
+    checkpoint: Source | Mapping[str, Tensor], stored: Checkpoint, model: ModelLike, trust: bool
 ) -> tuple[Any, tuple[str, ...]]:
     """The model, None without one, and what to know of where it comes from."""
     if isinstance(model, str):

@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from converters.checkpoint import open_checkpoint
-from converters.checkpoint.place import FarPlace
+from converters.checkpoint.source import RemoteSource
 from converters.checkpoint.renamed import Renamed
 from converters.errors import PlanningError
 from converters.planning import CheckpointLike, Planned, planned
-from converters.remote.names import Meant, meant
+from converters.remote.names import ResolvedName, meant
 from converters.request import PlanOptions
 
 
@@ -32,10 +32,10 @@ def planned_apart(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
         ConversionError: as `planned`; and `PlanningError` where the process died.
     """
     said: tuple[str, ...] = ()
-    if isinstance(checkpoint, str | Meant):
+    if isinstance(checkpoint, str | ResolvedName):
         understood = meant(checkpoint)
         checkpoint, said = understood.place, (understood.said,) if understood.said else ()
-    if not isinstance(checkpoint, Path | FarPlace):
+    if not isinstance(checkpoint, Path | RemoteSource):
         return planned(checkpoint, options)
     # What is far away is opened here first: the process gets what was read of its headers.
     stored = open_checkpoint(checkpoint, options.key, as_stored=options.as_stored)
@@ -49,7 +49,7 @@ def planned_apart(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
     return replace(made, checkpoint=Renamed(stored, names), notes=(*said, *made.notes))
 
 
-def _planned(checkpoint: Path | FarPlace, options: PlanOptions) -> tuple[Planned, dict[str, str]]:
+def _planned(checkpoint: Path | RemoteSource, options: PlanOptions) -> tuple[Planned, dict[str, str]]:
     """The plan without what only lives in its process, and the names of the keys in it."""
     made = planned(checkpoint, options)
     names = {made.stored.get(name, name): name for name in made.checkpoint.infos}

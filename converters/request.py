@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 from converters.checkpoint import Format
-from converters.checkpoint.place import Place
+from converters.checkpoint.source import Source
 from converters.mapping.paths import Api
 from converters.output.stream import AHEAD_BYTES
-from converters.remote.names import Meant
+from converters.remote.names import ResolvedName
 
 if TYPE_CHECKING:
     from torch import nn
@@ -123,8 +123,8 @@ class ConversionRequest:
         plan: what decides the places of the keys.
     """
 
-    checkpoint: Place | Meant | str
-    output: Place | str | None = None
+    checkpoint: Source | ResolvedName | str
+    output: Source | str | None = None
     format: Format | None = None
     overwrite: bool = False
     resume: bool = False

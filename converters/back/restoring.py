@@ -13,12 +13,12 @@ import numpy as np
 from converters.back.inverted import inverted
 from converters.checkpoint.cast import FLOATING, cast
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.pytree import Leaf
+from converters.checkpoint.pytree import PytreeLeaf
 from converters.checkpoint.reader import Checkpoint, TensorInfo
 from converters.errors import MisfitError
 from converters.kept import Kept, KeptKey, computed_name, undoable
 from converters.layers.join import ALONE, SUM, ComputedBefore
-from converters.layers.reparametrized import Computed
+from converters.layers.reparametrized import ComputedWeight
 from converters.mapping.leaves import PlannedLeaf, keys_of
 from converters.output.units import leaves_of
 
@@ -79,11 +79,11 @@ class Restoring:
         """The tensor of one key, in the dtype that its row says."""
         return self._read(key.tied or key.key)
 
-    def leaves(self) -> list[Leaf]:
+    def leaves(self) -> list[PytreeLeaf]:
         """Every key as a leaf to be written under its name in torch, piece by piece where it can be."""
         return [self._leaf(key, row) for key, row in zip(self._kept.keys, self.rows, strict=True)]
 
-    def _leaf(self, key: KeptKey, row: RestoredRow) -> Leaf:
+    def _leaf(self, key: KeptKey, row: RestoredRow) -> PytreeLeaf:
         owner = key.tied or key.key
         made_of = self._made_of.get(owner, [])
         settled = made_of and not any(leaf.path in self._undetermined for leaf in made_of)
@@ -92,7 +92,7 @@ class Restoring:
             if planned is not None:
                 (leaf,) = leaves_of([planned], self._arrays, cast=True)
                 return replace(leaf, path=row.key)
-        return Leaf(row.key, row.info, partial(self.read, key))
+        return PytreeLeaf(row.key, row.info, partial(self.read, key))
 
     def _read(self, key: str) -> Array:
         leaves = self._made_of.get(key, [])
@@ -132,7 +132,7 @@ class Restoring:
         if any(piece.key not in tensors for piece in leaf.pieces):
             return False
         array = self._arrays.read(leaf.path)
-        if isinstance(leaf.join, Computed | ComputedBefore):
+        if isinstance(leaf.join, ComputedWeight | ComputedBefore):
             written = tensors.get(computed_name(leaf.path))
             return written is not None and _same(cast_to(written, array.dtype), array)
         exact = leaf.read(lambda key: tensors[key])

@@ -11,7 +11,7 @@ import numpy as np
 
 from converters.atomic import atomic_write
 from converters.checkpoint.dtypes import SAFETENSORS_CODES
-from converters.checkpoint.pytree import Leaf
+from converters.checkpoint.pytree import PytreeLeaf
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import UnsupportedDtypeError
 from converters.output.layouts import FileLayoutBuilder
@@ -20,7 +20,7 @@ from converters.safetensors_header import safetensors_header
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """One tensor to write: its key, its shape and dtype, and how to get it."""
 
     key: str
@@ -30,7 +30,7 @@ class Entry:
 
 def write_safetensors(
     path: Path,
-    entries: Sequence[Entry],
+    entries: Sequence[TensorEntry],
     metadata: Mapping[str, str],
     *,
     overwrite: bool = False,
@@ -45,7 +45,7 @@ def write_safetensors(
         file.writelines(_stretches(entries, metadata))
 
 
-def safetensors_bytes(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
+def safetensors_bytes(entries: Sequence[TensorEntry], metadata: Mapping[str, str]) -> bytes:
     """What such a file holds.
 
     Raises:
@@ -55,7 +55,7 @@ def safetensors_bytes(entries: Sequence[Entry], metadata: Mapping[str, str]) -> 
 
 
 def _stretches(
-    entries: Sequence[Entry], metadata: Mapping[str, str]
+    entries: Sequence[TensorEntry], metadata: Mapping[str, str]
 ) -> Iterator[bytes | memoryview]:
     start, ordered = _start({entry.key: entry.info for entry in entries}, metadata)
     by_key = {entry.key: entry for entry in entries}
@@ -70,7 +70,7 @@ def _stretches(
 
 
 def write_leaves(
-    path: Path, leaves: Sequence[Leaf], metadata: Mapping[str, str], *, overwrite: bool = False
+    path: Path, leaves: Sequence[PytreeLeaf], metadata: Mapping[str, str], *, overwrite: bool = False
 ) -> None:
     """The same for large ones: in slabs, on all cores, in bounded memory.
 

@@ -25,7 +25,7 @@ from converters.errors import HostsError
 from converters.hosts.hosts import Hosts
 from converters.hosts.identity import Process
 from converters.hosts.ports import listen, reach
-from converters.hosts.store import START_AGAIN, Store
+from converters.hosts.store import START_AGAIN, KeyValueStore
 from converters.installing import is_installed, missing_error
 
 _Value = TypeVar("_Value")
@@ -41,7 +41,7 @@ _OVER = "over"
 _ALIKE = "start the same command on every host"
 
 
-class _Together(Hosts):
+class _StoreHosts(Hosts):
     """Some processes that talk through a store.
 
     Args:
@@ -49,7 +49,7 @@ class _Together(Hosts):
         store: what process 0 holds.
     """
 
-    def __init__(self, process: Process, store: Store) -> None:
+    def __init__(self, process: Process, store: KeyValueStore) -> None:
         super().__init__(process)
         self._store = store
         self._exchange = 0
@@ -246,15 +246,15 @@ def met(
 
     until = time.monotonic() + patience
     if process.index == 0:
-        store = Store(process, listen(process), SILENT_SECONDS)
+        store = KeyValueStore(process, listen(process), SILENT_SECONDS)
         waiting(f"waiting for all {process.count} processes at {process.host}:{process.port}")
     else:
         reach(process, until, waiting)
         try:
-            store = Store(process, None, SILENT_SECONDS)
+            store = KeyValueStore(process, None, SILENT_SECONDS)
         except HostsError:
             raise _stranger(process) from None
-    together = _Together(process, store)
+    together = _StoreHosts(process, store)
     try:
         together.meet(until)
         yield together

@@ -22,7 +22,7 @@ _OPEN_SECONDS = 10.0
 _PART = 4 << 20  # TCPStore's server takes 8 MiB at once
 
 
-class Store:
+class KeyValueStore:
     """Texts by key, the same for all processes.
 
     Args:

@@ -25,7 +25,7 @@ from converters.inference.guess import (
     ambiguous,
 )
 from converters.inference.recognise import assumed, is_container, learn, recognise, splits
-from converters.inference.recorded import Recorded
+from converters.inference.recorded import RecordedTree
 from converters.inference.tree import Node, make_tree
 from converters.mapping.module_tree import Outcome, Slot, read_slots
 from converters.mapping.paths import Api
@@ -99,7 +99,7 @@ def infer(
         if _odd(key)
     ]
     root = Node()
-    recorded = Recorded(modules or {}, infos)
+    recorded = RecordedTree(modules or {}, infos)
     recorded.lay_out(root)
     used: set[str] = set()
     for group in context.groups.values():
@@ -127,7 +127,7 @@ def _odd(key: str) -> bool:
 
 
 def _guesses(
-    group: Group, context: Context, used: set[str], recorded: Recorded
+    group: Group, context: Context, used: set[str], recorded: RecordedTree
 ) -> Iterable[tuple[Group, Guess]]:
     """The group and its guess; in two parts where an assumption is about some of its keys only."""
     _, givers = context.assumptions.options_for(group.path)
@@ -213,7 +213,7 @@ def _slots(
     infos: Mapping[str, TensorInfo],
     guesses: Iterable[GroupGuess],
     found: Mapping[str, Slot],
-    recorded: Recorded,
+    recorded: RecordedTree,
 ) -> dict[str, Slot]:
     """The slots in the checkpoint's order, with what each rests on."""
     guess_of = {key: it for it in guesses for key in it.keys}

@@ -54,7 +54,7 @@ _HOOKS = {
 
 
 @dataclass
-class Recorded:
+class RecordedTree:
     """The modules of a file, laid out in a tree.
 
     Args:

@@ -42,7 +42,7 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Call:
+class SourceCall:
     """A call of something importable.
 
     Attributes:
@@ -60,11 +60,11 @@ class Call:
 class Maker:
     """A function without arguments, which gives what the call gives each time."""
 
-    call: Call
+    call: SourceCall
 
 
 Value: TypeAlias = (
-    "bool | int | float | str | Variable | Name | Call | Maker | tuple[Value, ...] | None"
+    "bool | int | float | str | Variable | Name | SourceCall | Maker | tuple[Value, ...] | None"
 )
 
 
@@ -87,7 +87,7 @@ class FlaxCall:
     of: str
     sizes: Mapping[str, Value]
     settings: Mapping[str, Value] = field(default_factory=dict)
-    before: tuple[Call, ...] = ()
+    before: tuple[SourceCall, ...] = ()
     options: Mapping[str, Value] = field(default_factory=dict)
     channels_last: bool = False
     called_otherwise: str = ""
@@ -95,13 +95,13 @@ class FlaxCall:
     remarks: tuple[str, ...] = ()
 
     @property
-    def construction(self) -> Call:
+    def construction(self) -> SourceCall:
         """The call that makes the module."""
-        return Call(self.of, {**self.sizes, **self.settings})
+        return SourceCall(self.of, {**self.sizes, **self.settings})
 
     def source(self, **more: Value) -> str:
         """The expression that makes the module; `more` are further arguments (a linen module's name)."""
-        return written(Call(self.of, {**self.sizes, **self.settings, **more}))
+        return written(SourceCall(self.of, {**self.sizes, **self.settings, **more}))
 
     def applied(self, layer: str, first: str, *inputs: str) -> str:
         """The expression that calls the module of this name on these inputs."""
@@ -200,7 +200,7 @@ def written(value: Value) -> str:
             return value.name
         case Name():
             return _spelled(value.of)[0]
-        case Call():
+        case SourceCall():
             return _called(value)
         case Maker():
             return f"lambda: {_called(value.call)}"
@@ -215,7 +215,7 @@ def imports_of(*values: Value) -> tuple[str, ...]:
     return tuple(sorted({_spelled(of)[1] for value in values for of in _names(value)}))
 
 
-def _called(call: Call, *before: str) -> str:
+def _called(call: SourceCall, *before: str) -> str:
     named = (f"{key}={written(value)}" for key, value in call.named.items())
     arguments = (*before, *map(written, call.first), *named)
     return f"{_spelled(call.of)[0]}({', '.join(arguments)})"
@@ -233,7 +233,7 @@ def _names(value: Value) -> Iterator[str]:
     match value:
         case Name():
             yield value.of
-        case Call():
+        case SourceCall():
             yield value.of
             for part in (*value.first, *value.named.values()):
                 yield from _names(part)

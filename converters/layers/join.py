@@ -184,7 +184,7 @@ SUM = Sum()
 class ComputedBefore(Join):
     """What torch computed from the pieces, as a file tells of it: the result's shape, not how.
 
-    `converters.layers.reparametrized.Computed` is the same while the module is at hand.
+    `converters.layers.reparametrized.ComputedWeight` is the same while the module is at hand.
     """
 
     sides: tuple[int, ...]

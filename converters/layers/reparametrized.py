@@ -48,7 +48,7 @@ class CannotComputeError(ValueError):
 
 
 @dataclass(frozen=True, eq=False)
-class Computed(Join):
+class ComputedWeight(Join):
     """A weight that torch computes from several tensors.
 
     Attributes:
@@ -178,7 +178,7 @@ _AROUND = {"weight_norm": "WeightNorm", "spectral_norm": "SpectralNorm"}
 
 
 @dataclass(frozen=True)
-class _Source:
+class _WeightSource:
     """How one weight of a layer is computed."""
 
     what: str
@@ -211,7 +211,7 @@ class _Source:
         if weight.join != ALONE:
             raise CannotComputeError(f"{self.what} of {weight.torch}, which Flax joins with others")
         sides = self._shape(weight.torch)
-        join = Computed(self.what, names, self.compute, weight.part, weight.layout, sides)
+        join = ComputedWeight(self.what, names, self.compute, weight.part, weight.layout, sides)
         return [
             Weight(name, weight.linen, weight.nnx, UNCHANGED, weight.collection, join=join)
             for name in names
@@ -291,7 +291,7 @@ def _keeps(layout: Layout) -> bool:
     return isinstance(layout, Unchanged | Permute | Flip)
 
 
-def _computed(module: Any) -> dict[str, _Source]:
+def _computed(module: Any) -> dict[str, _WeightSource]:
     """The weights that a layer computes, by name."""
     found = {name: _hooked(hook, module) for name, hook in _hooks(module)}
     lists = module._modules.get("parametrizations")
@@ -314,7 +314,7 @@ def _hooks(module: Any) -> list[tuple[str, Any]]:
     return named + [(hook._tensor_name, hook) for hook in pruned]
 
 
-def _hooked(hook: Any, module: Any) -> _Source:
+def _hooked(hook: Any, module: Any) -> _WeightSource:
     what = type(hook).__name__
     name = getattr(hook, "name", None) or hook._tensor_name
 
@@ -323,7 +323,7 @@ def _hooked(hook: Any, module: Any) -> _Source:
 
     if what == "WeightNorm":
         g, v = f"{name}_g", f"{name}_v"
-        return _Source(
+        return _WeightSource(
             "weight_norm",
             tensors("_g", "_v"),
             _weight_norm(g, v, hook.dim),
@@ -334,14 +334,14 @@ def _hooked(hook: Any, module: Any) -> _Source:
         given = tensors("_orig", "_u", "_v")
         norm = _spectral_norm(f"{name}_orig", f"{name}_u", f"{name}_v", hook.dim)
         more = {**_iterations(hook), "first": "v"}
-        return _Source("spectral_norm", given, norm, "spectral_norm", hook.dim, more)
+        return _WeightSource("spectral_norm", given, norm, "spectral_norm", hook.dim, more)
     mask, original = f"{name}_mask", f"{name}_orig"
-    return _Source(
+    return _WeightSource(
         "pruning", tensors("_orig", "_mask"), lambda given: given[original] * given[mask]
     )
 
 
-def _parametrized(name: str, parametrizations: Any) -> _Source:
+def _parametrized(name: str, parametrizations: Any) -> _WeightSource:
     prefix = f"parametrizations.{name}."
     own = dict(parametrizations.named_parameters()) | dict(parametrizations.named_buffers())
     tensors = {prefix + key: tensor for key, tensor in own.items()}
@@ -351,12 +351,12 @@ def _parametrized(name: str, parametrizations: Any) -> _Source:
         if what == "WeightNorm" and type(one).__module__.startswith("torch."):
             g, v = f"{prefix}original0", f"{prefix}original1"
             pair = {g: tensors[g], v: tensors[v]}
-            return _Source("weight_norm", pair, _weight_norm(g, v, one.dim), "weight_norm", one.dim)
+            return _WeightSource("weight_norm", pair, _weight_norm(g, v, one.dim), "weight_norm", one.dim)
         if what == "SpectralNorm" and type(one).__module__.startswith("torch.") and len(own) == 3:
             names = (f"{prefix}original", f"{prefix}0._u", f"{prefix}0._v")
             given = {key: tensors[key] for key in names}
             norm = _spectral_norm(*names, one.dim)
-            return _Source("spectral_norm", given, norm, "spectral_norm", one.dim, _iterations(one))
+            return _WeightSource("spectral_norm", given, norm, "spectral_norm", one.dim, _iterations(one))
 
     def compute(given: Mapping[str, Any]) -> Any:
         import torch
@@ -369,7 +369,7 @@ def _parametrized(name: str, parametrizations: Any) -> _Source:
         finally:
             parametrizations.train(training)
 
-    return _Source(what, tensors, compute)
+    return _WeightSource(what, tensors, compute)
 
 
 def _iterations(norm: Any) -> dict[str, Value]:

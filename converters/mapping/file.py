@@ -26,11 +26,11 @@ from converters.checkpoint.reader import TensorInfo
 from converters.errors import MappingFileError
 from converters.layers.join import ALONE
 from converters.layers.layout import UNCHANGED
-from converters.mapping.fold import Entry, Folded, fold
+from converters.mapping.fold import FoldEntry, Folded, fold
 from converters.mapping.module_tree import Outcome, Slot, Target
 from converters.mapping.paths import Api
 from converters.mapping.plan import Plan, Row, make_plan
-from converters.mapping.rules import Rule
+from converters.mapping.rules import MappingRule
 from converters.mapping.rules_text import VERSION, parse_rules
 
 _REMEDY = "edit it, or write it anew with --save-mapping"
@@ -60,12 +60,12 @@ class MappingFile:
 
     path: Path
     api: Api
-    rules: tuple[Rule, ...]
-    _literal: Mapping[str, tuple[Rule, ...]] = field(init=False, repr=False, compare=False)
-    _general: tuple[Rule, ...] = field(init=False, repr=False, compare=False)
+    rules: tuple[MappingRule, ...]
+    _literal: Mapping[str, tuple[MappingRule, ...]] = field(init=False, repr=False, compare=False)
+    _general: tuple[MappingRule, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        known: dict[str, tuple[Rule, ...]] = {}
+        known: dict[str, tuple[MappingRule, ...]] = {}
         for rule in self.rules:
             if rule.key is not None:
                 known[rule.key] = (*known.get(rule.key, ()), rule)
@@ -103,7 +103,7 @@ class MappingFile:
             raise MappingFileError(str(self.path), problems, _REMEDY)
         return slots
 
-    def matching(self, key: str) -> tuple[Rule, ...]:
+    def matching(self, key: str) -> tuple[MappingRule, ...]:
         """The rules that are about a key, in their order."""
         general = tuple(rule for rule in self._general if rule.pattern.fullmatch(key))
         return tuple(sorted((*self._literal.get(key, ()), *general), key=lambda rule: rule.line))
@@ -196,7 +196,7 @@ def _is_computed(row: Row) -> bool:
     return any(str(target.join).startswith("computed") for target in row.targets)
 
 
-def _entry(row: Row, owners: Mapping[tuple[Target, ...], str]) -> Entry:
+def _entry(row: Row, owners: Mapping[tuple[Target, ...], str]) -> FoldEntry:
     if row.outcome is Outcome.TIED:
         texts: tuple[str, ...] = (owners[row.targets],)
     else:
@@ -204,7 +204,7 @@ def _entry(row: Row, owners: Mapping[tuple[Target, ...], str]) -> Entry:
     pieces = tuple((str(it.layout), str(it.part), str(it.join)) for it in row.targets)
     note = "" if row.outcome is Outcome.TIED else row.note
     rest = (row.outcome, row.kind, note, row.evidence, pieces)
-    return Entry(row.key, texts, rest, alone=row.shape is None)
+    return FoldEntry(row.key, texts, rest, alone=row.shape is None)
 
 
 def _fields(folded: Folded, row: Row) -> dict[str, Any]:

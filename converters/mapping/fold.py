@@ -13,7 +13,7 @@ _STEP = re.compile(r"(?<![^.])(\d+)(?![^.])")
 
 
 @dataclass(frozen=True)
-class Entry:
+class FoldEntry:
     """What is to be written of one key: `texts` may speak of the key's numbers, `rest` not.
 
     Attributes:
@@ -41,13 +41,13 @@ class Folded:
 
     pattern: str
     texts: tuple[str, ...]
-    first: Entry
+    first: FoldEntry
 
 
-def fold(entries: Sequence[Entry]) -> list[Folded]:
+def fold(entries: Sequence[FoldEntry]) -> list[Folded]:
     """As few rules as numbers allow, in the order of their first keys; each key is matched by one."""
     by_form: dict[str, list[str]] = defaultdict(list)
-    groups: dict[object, list[Entry]] = defaultdict(list)
+    groups: dict[object, list[FoldEntry]] = defaultdict(list)
     for entry in entries:
         form = _STEP.sub("#", entry.key)
         by_form[form].append(entry.key)
@@ -62,7 +62,7 @@ def fold(entries: Sequence[Entry]) -> list[Folded]:
     return sorted(found, key=lambda folded: order[folded.first.key])
 
 
-def _fold(group: list[Entry], keys: Iterable[str]) -> list[Folded]:
+def _fold(group: list[FoldEntry], keys: Iterable[str]) -> list[Folded]:
     """The rules of entries of one form; `keys` are all of that form, which no rule may take from others."""
     columns = list(zip(*(_STEP.findall(entry.key) for entry in group), strict=True))
     varying = [at for at, column in enumerate(columns) if len(set(column)) > 1]
@@ -78,7 +78,7 @@ def _fold(group: list[Entry], keys: Iterable[str]) -> list[Folded]:
             expression = re.compile(pattern)
             if {key for key in keys if expression.fullmatch(key)} == own:
                 return [Folded(pattern, texts, group[0])]
-    parts: dict[str, list[Entry]] = defaultdict(list)
+    parts: dict[str, list[FoldEntry]] = defaultdict(list)
     for entry in group:
         parts[_STEP.findall(entry.key)[varying[-1]]].append(entry)
     return [folded for part in parts.values() for folded in _fold(part, keys)]
@@ -97,7 +97,7 @@ def _choice(column: Sequence[str]) -> str:
 
 
 def _texts(
-    group: list[Entry], columns: list[tuple[str, ...]], varying: list[int]
+    group: list[FoldEntry], columns: list[tuple[str, ...]], varying: list[int]
 ) -> tuple[str, ...] | None:
     """The texts with references; None if a number in them follows none of the key's."""
     found = []

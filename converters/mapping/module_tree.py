@@ -18,7 +18,7 @@ from converters.layers.layout import Part
 from converters.layers.registry import find_entry
 from converters.layers.reparametrized import (
     CannotComputeError,
-    Computed,
+    ComputedWeight,
     class_before,
     is_computed_before,
     is_reparametrized,
@@ -26,7 +26,7 @@ from converters.layers.reparametrized import (
     reparametrized,
 )
 from converters.mapping.flatten import Flattened, concerns, flattened_inputs
-from converters.mapping.paths import Api, Place, is_container
+from converters.mapping.paths import Api, ModuleLocation, is_container
 
 BUFFERS = "buffers"
 PARAMETER_KIND = "Parameter"
@@ -111,7 +111,7 @@ def read_slots(
     slots: dict[str, Slot] = {}
     kinds = entries() if known is None else {**entries(), **known}
     for tensor, slot in _Visit(kinds, flattened_inputs(model, example), keep_parts).visit(
-        model, "", Place(api), "", set()
+        model, "", ModuleLocation(api), "", set()
     ):
         if slot.outcome is Outcome.DROPPED:  # never the owner of a tensor that must be kept
             slots[slot.key] = slot
@@ -126,7 +126,7 @@ def _tie(slot: Slot, owner: str) -> Slot:
 
 
 @dataclass(frozen=True)
-class _Layer:
+class _ModuleLayer:
     """What is known of one module: its entry, or the class that no entry knows, and its weights."""
 
     entry: LayerEntry | None
@@ -145,7 +145,7 @@ class _Visit:
     keep_parts: bool
 
     def visit(
-        self, module: Any, prefix: str, place: Place, blocked: str, taken: set[str]
+        self, module: Any, prefix: str, place: ModuleLocation, blocked: str, taken: set[str]
     ) -> Iterator[tuple[Any, Slot]]:
         """The tensors of a module and of those below it.
 
@@ -171,33 +171,33 @@ class _Visit:
 
     def _layer(
         self, module: Any, name: str, tensors: list[tuple[str, Any, bool]], blocked: str
-    ) -> _Layer:
+    ) -> _ModuleLayer:
         entry, unknown = find_entry(module, self.kinds)
         if blocked:
-            return _Layer(entry, unknown, (), blocked)
+            return _ModuleLayer(entry, unknown, (), blocked)
         if any(_shape(tensor) is None for _, tensor, _ in tensors):
-            return _Layer(entry, unknown, (), "a lazy layer that was never run")
+            return _ModuleLayer(entry, unknown, (), "a lazy layer that was never run")
         if self.keep_parts and is_computed_before(
             module, entry.weights_of(module) if entry else ()
         ):
-            return _Layer(None, "", (), "")  # as a module of the user's own
+            return _ModuleLayer(None, "", (), "")  # as a module of the user's own
         computed = is_reparametrized(module)
         # What torch.ao makes of a layer (quantised, or to be) may look like plain layers below.
         below = unknown.startswith("torch.ao.") and any(True for _ in module.parameters())
         if unknown and (computed or below or any(persistent for _, _, persistent in tensors)):
-            return _Layer(entry, unknown, (), f"the layer kind {unknown} is not known")
+            return _ModuleLayer(entry, unknown, (), f"the layer kind {unknown} is not known")
         flat = self.flattened.get(name)
         try:
             weights = entry.weights_of(module) if entry else ()
             weights = flat.apply(module, weights) if flat else weights
             weights = reparametrized(module, weights) if computed else weights
         except CannotComputeError as error:
-            return _Layer(entry, unknown, (), str(error))
-        return _Layer(entry, unknown, weights, "", flat.note if flat else "")
+            return _ModuleLayer(entry, unknown, (), str(error))
+        return _ModuleLayer(entry, unknown, weights, "", flat.note if flat else "")
 
 
 def _slot(
-    module: Any, layer: _Layer, prefix: str, item: tuple[str, Any, bool], place: Place
+    module: Any, layer: _ModuleLayer, prefix: str, item: tuple[str, Any, bool], place: ModuleLocation
 ) -> Slot:
     """One tensor's slot."""
     name, tensor, persistent = item
@@ -239,7 +239,7 @@ def _shape(tensor: Any) -> tuple[int, ...] | None:
 
 
 def _layer_slot(
-    module: Any, layer: _Layer, name: str, key: str, shape: tuple[int, ...], place: Place
+    module: Any, layer: _ModuleLayer, name: str, key: str, shape: tuple[int, ...], place: ModuleLocation
 ) -> Slot:
     entry = layer.entry
     kind = entry.kind if entry else PARAMETER_KIND
@@ -258,7 +258,7 @@ def _layer_slot(
     except ValueError as error:
         return Slot(key, shape, kind, Outcome.REFUSED, note=str(error))
     notes = [_note(module, entry, targets, place.api)]
-    if not any(isinstance(target.join, Computed) for target in targets):
+    if not any(isinstance(target.join, ComputedWeight) for target in targets):
         notes.insert(0, layer_around(module, name))
     if concerns(module, name):
         notes.insert(0, layer.flattened)
@@ -281,14 +281,14 @@ def _note(module: Any, entry: LayerEntry | None, targets: tuple[Target, ...], ap
     cls = class_before(module)
     if entry and cls.__name__ != entry.kind and not cls.__module__.startswith("torch."):
         notes.append(f"{cls.__name__}, a subclass: its own forward is yours to write")
-    if any(isinstance(target.join, Computed) for target in targets):
+    if any(isinstance(target.join, ComputedWeight) for target in targets):
         notes.append("computed by torch: a training run cannot go on from the result")
     if entry:
         notes.append(entry.note(module, api))
     return "; ".join(filter(None, notes))
 
 
-def _targets(module: Any, weights: Weights, name: str, place: Place) -> tuple[Target, ...]:
+def _targets(module: Any, weights: Weights, name: str, place: ModuleLocation) -> tuple[Target, ...]:
     """Where the pieces of one tensor of a layer go, with their positions in what they are part of."""
     targets = []
     pieces: Counter[str] = Counter()
@@ -301,13 +301,13 @@ def _targets(module: Any, weights: Weights, name: str, place: Place) -> tuple[Ta
     return tuple(targets)
 
 
-def _weight_path(module: Any, weight: Weight, place: Place) -> str:
+def _weight_path(module: Any, weight: Weight, place: ModuleLocation) -> str:
     if place.api == "nnx":
         return place.weight(module, weight.nnx)
     return f"{weight.collection}/{place.weight(module, weight.linen)}"
 
 
-def _plain_slot(module: Any, name: str, key: str, shape: tuple[int, ...], place: Place) -> Slot:
+def _plain_slot(module: Any, name: str, key: str, shape: tuple[int, ...], place: ModuleLocation) -> Slot:
     owner = "the model" if is_container(module) else type(module).__name__
     path = place.weight(module, name)
     if name in module._parameters:

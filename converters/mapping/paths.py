@@ -24,7 +24,7 @@ from converters.layers.flax_call import Api as Api
 
 
 @dataclass(frozen=True)
-class Place:
+class ModuleLocation:
     """The place of one module in the pytree.
 
     Attributes:
@@ -42,15 +42,15 @@ class Place:
         """The path of the module's own weights."""
         return (*self.scope, self.name) if self.name else self.scope
 
-    def child(self, parent: Any, name: str, index: int) -> Place:
+    def child(self, parent: Any, name: str, index: int) -> ModuleLocation:
         """The place of the child at position `index` of `parent`, the torch module placed here."""
         if has_layers(parent):
             if self.api == "nnx":
-                return Place(self.api, (*self.path, "layers"), str(index))
-            return Place(self.api, self.path, f"layers_{index}")
+                return ModuleLocation(self.api, (*self.path, "layers"), str(index))
+            return ModuleLocation(self.api, self.path, f"layers_{index}")
         if is_container(parent) and self.api == "linen":
-            return Place(self.api, self.scope, f"{self.name}_{name}" if self.name else name)
-        return Place(self.api, self.path, name)
+            return ModuleLocation(self.api, self.scope, f"{self.name}_{name}" if self.name else name)
+        return ModuleLocation(self.api, self.path, name)
 
     def weight(self, parent: Any, name: str) -> str:
         """The `/`-joined path (without collection) of a tensor that `parent` itself holds."""

@@ -46,7 +46,7 @@ class TargetRule:
 
 
 @dataclass(frozen=True)
-class Rule:
+class MappingRule:
     """What becomes of the keys that a regular expression matches as a whole.
 
     Attributes:

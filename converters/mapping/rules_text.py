@@ -14,7 +14,7 @@ from converters.layers.layout import UNCHANGED
 from converters.layers.text import parse_join, parse_layout, parse_part
 from converters.mapping.module_tree import Outcome
 from converters.mapping.paths import Api
-from converters.mapping.rules import Rule, TargetRule, check_references
+from converters.mapping.rules import MappingRule, TargetRule, check_references
 
 VERSION = 1
 APIS = ("linen", "nnx")
@@ -36,7 +36,7 @@ class ParsedRules:
         problems: what is wrong, each with its line.
     """
 
-    rules: tuple[Rule, ...]
+    rules: tuple[MappingRule, ...]
     api: Api
     problems: tuple[str, ...]
 
@@ -60,7 +60,7 @@ class _Reader:
     problems: list[str] = field(default_factory=list)
     api: Api = "linen"
 
-    def file(self, node: Any) -> list[Rule]:
+    def file(self, node: Any) -> list[MappingRule]:
         top = self.fields(node, TOP, "the file", 1)
         if top is None:
             return []
@@ -79,7 +79,7 @@ class _Reader:
         rules = [self.rule(entry) for entry in listed.value]
         return [rule for rule in rules if rule is not None]
 
-    def rule(self, node: Any) -> Rule | None:
+    def rule(self, node: Any) -> MappingRule | None:
         line = _line(node)
         before = len(self.problems)
         fields = self.fields(node, RULE, "a rule", line)
@@ -103,7 +103,7 @@ class _Reader:
         if len(self.problems) > before:
             return None
         outcome = {"tied": Outcome.TIED, "drop": Outcome.DROPPED, "refuse": Outcome.REFUSED}
-        return Rule(
+        return MappingRule(
             line,
             pattern,
             outcome.get(named[0], Outcome.MAPPED),

@@ -23,7 +23,7 @@ _NUMBERED = re.compile(r"(?<![^/])(?P<name>[^/]*[^/\d])(?P<joint>[_/])(?P<number
 
 
 @dataclass(frozen=True)
-class Family:
+class RepeatedBlocks:
     """Blocks that are repeated.
 
     Attributes:
@@ -51,7 +51,7 @@ class Scanned:
     """
 
     plan: Plan
-    families: tuple[Family, ...]
+    families: tuple[RepeatedBlocks, ...]
     left: tuple[str, ...]
 
 
@@ -94,13 +94,13 @@ def scan_plan(plan: Plan, axis: int = 0, blocks: Sequence[str] | None = None) ->
 
 def scan_leaves(
     leaves: Iterable[PlannedLeaf], axis: int = 0, blocks: Sequence[str] | None = None
-) -> tuple[tuple[PlannedLeaf, ...], tuple[Family, ...], tuple[str, ...]]:
+) -> tuple[tuple[PlannedLeaf, ...], tuple[RepeatedBlocks, ...], tuple[str, ...]]:
     """The arrays with the repeated blocks stacked, the families, and those left with the reason."""
     leaves = tuple(leaves)
     found = _families(leaves)
     paths = [family.path for family in found]
     left = [f"{path} is no repeated block" for path in blocks or () if path not in paths]
-    chosen: list[Family] = []
+    chosen: list[RepeatedBlocks] = []
     for family in found:
         if blocks is not None and family.path not in blocks:
             continue
@@ -132,7 +132,7 @@ def scan_leaves(
     return tuple(stacked), tuple(chosen), tuple(left)
 
 
-def _families(leaves: Sequence[PlannedLeaf]) -> list[Family]:
+def _families(leaves: Sequence[PlannedLeaf]) -> list[RepeatedBlocks]:
     """The outermost first."""
     numbers: dict[tuple[str, str], set[int]] = {}
     for leaf in leaves:
@@ -140,28 +140,28 @@ def _families(leaves: Sequence[PlannedLeaf]) -> list[Family]:
             path = leaf.path[: match.start("joint")]
             numbers.setdefault((path, match["joint"]), set()).add(int(match["number"]))
     found = [
-        Family(path, joint, len(its))
+        RepeatedBlocks(path, joint, len(its))
         for (path, joint), its in numbers.items()
         if len(its) > 1 and its == set(range(len(its)))
     ]
     return sorted(found, key=lambda family: family.path.count("/"))
 
 
-def _is_inside(family: Family, other: Family) -> bool:
+def _is_inside(family: RepeatedBlocks, other: RepeatedBlocks) -> bool:
     return re.match(rf"{re.escape(other.path + other.joint)}\d+/", f"{family.path}/") is not None
 
 
-def _index(path: str, family: Family) -> int | None:
+def _index(path: str, family: RepeatedBlocks) -> int | None:
     match = re.match(rf"{re.escape(family.path + family.joint)}(\d+)/", path)
     return None if match is None else int(match[1])
 
 
-def _without_number(path: str, family: Family) -> str:
+def _without_number(path: str, family: RepeatedBlocks) -> str:
     rest = path.removeprefix(f"{family.path}{family.joint}").partition("/")[2]
     return f"{family.path}/{rest}"
 
 
-def _difference(leaves: Sequence[PlannedLeaf], family: Family) -> str:
+def _difference(leaves: Sequence[PlannedLeaf], family: RepeatedBlocks) -> str:
     """In what the blocks differ, or why they cannot be stacked; "" if they can."""
     blocks: dict[int, dict[str, PlannedLeaf]] = {}
     for leaf in leaves:

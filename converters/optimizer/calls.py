@@ -11,7 +11,7 @@ OWN = "transforms"  # what is not in optax is in converters.optimizer.transforms
 
 
 @dataclass(frozen=True)
-class Call:
+class OptaxCall:
     """One call: `optax.adamw(0.001, weight_decay=0.01)`.
 
     Attributes:
@@ -47,19 +47,19 @@ class Call:
         return function(*arguments, **{key: _made(value, leaves) for key, value in self.options})
 
 
-def call(name: str, *arguments: Any, **options: Any) -> Call:
+def call(name: str, *arguments: Any, **options: Any) -> OptaxCall:
     """A call of optax, or of `transforms`."""
-    return Call(name, arguments, tuple(options.items()))
+    return OptaxCall(name, arguments, tuple(options.items()))
 
 
-def chained(*parts: Call | None) -> Call:
+def chained(*parts: OptaxCall | None) -> OptaxCall:
     """One after the other, without those that are None."""
     there = tuple(part for part in parts if part is not None)
-    return there[0] if len(there) == 1 else Call("optax.chain", there)
+    return there[0] if len(there) == 1 else OptaxCall("optax.chain", there)
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, Call):
+    if isinstance(value, OptaxCall):
         return value.text
     if isinstance(value, Mapping):
         return "{" + ", ".join(f'"{key}": {_text(item)}' for key, item in value.items()) + "}"
@@ -67,4 +67,4 @@ def _text(value: Any) -> str:
 
 
 def _made(value: Any, leaves: Any) -> Any:
-    return value.make(leaves) if isinstance(value, Call) else value
+    return value.make(leaves) if isinstance(value, OptaxCall) else value

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from converters.back.safetensors_output import Entry, write_safetensors
+from converters.back.safetensors_output import TensorEntry, write_safetensors
 from converters.checkpoint.formats.safetensors_file import SafetensorsFile
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import OptimizerError
@@ -79,7 +79,7 @@ def write_optimizer(path: Path, file: OptimizerFile, *, overwrite: bool = False)
         "chosen": file.chosen,
     }
     entries = [
-        Entry(
+        TensorEntry(
             f"{ROOT}{name}",
             TensorInfo(array.shape, array.dtype.name),
             lambda array=array: array,  # type: ignore[misc]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from converters.errors import OptimizerError
-from converters.optimizer.calls import Call, call, chained
+from converters.optimizer.calls import OptaxCall, call, chained
 
 Choice = Literal["adam", "adamw", "sgd", "lion", "adafactor"]
 Group = Mapping[str, Any]
@@ -28,7 +28,7 @@ class Kind:
 
     name: str
     moments: Mapping[str, str]
-    call: Callable[[Group, int], Call]
+    call: Callable[[Group, int], OptaxCall]
     elementwise: bool = True
     coupled: bool = False
     note: str = ""
@@ -97,7 +97,7 @@ def _decoupled(group: Group, chosen: str | None) -> bool:
     return False
 
 
-def _sgd(group: Group, terms: int) -> Call:
+def _sgd(group: Group, terms: int) -> OptaxCall:
     rate, momentum = number(group["lr"]) * terms, number(group["momentum"])
     decay = _decayed(group)
     if not momentum:
@@ -115,8 +115,8 @@ def _sgd(group: Group, terms: int) -> Call:
     return chained(_maximised(group), decay, call("optax.sgd", rate, momentum=momentum, **nesterov))
 
 
-def _adam_call(name: str, *, decoupled: bool) -> Callable[[Group, int], Call]:
-    def made(group: Group, terms: int) -> Call:
+def _adam_call(name: str, *, decoupled: bool) -> Callable[[Group, int], OptaxCall]:
+    def made(group: Group, terms: int) -> OptaxCall:
         b1, b2 = map(number, group["betas"])
         rate = number(group["lr"]) * terms
         options: dict[str, Any] = {"b1": b1, "b2": b2, "eps": number(group["eps"])}
@@ -128,14 +128,14 @@ def _adam_call(name: str, *, decoupled: bool) -> Callable[[Group, int], Call]:
     return made
 
 
-def _lion(group: Group, terms: int) -> Call:
+def _lion(group: Group, terms: int) -> OptaxCall:
     b1, b2 = map(number, group["betas"])
     decay = number(group["weight_decay"]) / terms
     rate = number(group["lr"]) * terms
     return call("optax.lion", rate, b1=b1, b2=b2, weight_decay=decay)
 
 
-def _adafactor(group: Group, terms: int) -> Call:
+def _adafactor(group: Group, terms: int) -> OptaxCall:
     eps1, eps2 = group["eps"]
     options = {
         "beta2_decay": number(group["beta2_decay"]),
@@ -144,13 +144,13 @@ def _adafactor(group: Group, terms: int) -> Call:
         "d": number(group["d"]),
         "weight_decay": number(group["weight_decay"]),
     }
-    made = Call(
+    made = OptaxCall(
         "transforms.adafactor", (number(group["lr"]),), tuple(options.items()), arranged=True
     )
     return chained(_maximised(group), made)
 
 
-def _hf_adafactor(group: Group, terms: int) -> Call:
+def _hf_adafactor(group: Group, terms: int) -> OptaxCall:
     rate = None if group["lr"] is None else number(group["lr"])
     options = {
         "eps": tuple(map(number, group["eps"])),
@@ -162,15 +162,15 @@ def _hf_adafactor(group: Group, terms: int) -> Call:
         "relative_step": bool(group["relative_step"]),
         "warmup_init": bool(group["warmup_init"]),
     }
-    return Call("transforms.hf_adafactor", (rate,), tuple(options.items()), arranged=True)
+    return OptaxCall("transforms.hf_adafactor", (rate,), tuple(options.items()), arranged=True)
 
 
-def _decayed(group: Group) -> Call | None:
+def _decayed(group: Group) -> OptaxCall | None:
     decay = number(group["weight_decay"])
     return call("optax.add_decayed_weights", decay) if decay else None
 
 
-def _maximised(group: Group) -> Call | None:
+def _maximised(group: Group) -> OptaxCall | None:
     return call("optax.scale", -1.0) if group.get("maximize") else None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from converters.mapping.leaves import PlannedLeaf
-from converters.optimizer.calls import Call, call
+from converters.optimizer.calls import OptaxCall, call
 from converters.optimizer.kinds import Kind
 from converters.optimizer.moments import FROZEN, Labelled
 from converters.optimizer.names import named_leaves, normal
@@ -24,7 +24,7 @@ class Recipe:
         notes: what to know, one line each.
     """
 
-    calls: Mapping[str, Call]
+    calls: Mapping[str, OptaxCall]
     labels: Mapping[str, str]
     leaves: tuple[PlannedLeaf, ...] = ()
     notes: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Recipe:
         return len(self.calls) == 1
 
     @property
-    def _call(self) -> Call:
+    def _call(self) -> OptaxCall:
         if self._single:
             return next(iter(self.calls.values()))
         return call("optax.multi_transform", dict(self.calls))
@@ -65,7 +65,7 @@ class Recipe:
 
 def recipe(kind: Kind, groups: Sequence[Mapping[str, Any]], labelled: Sequence[Labelled]) -> Recipe:
     """The recipe for these arrays."""
-    calls: dict[str, Call] = {}
+    calls: dict[str, OptaxCall] = {}
     for one in labelled:
         if one.label == FROZEN:
             calls[one.label] = call("optax.set_to_zero")

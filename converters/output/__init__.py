@@ -6,12 +6,12 @@ from converters.output.mesh import place_on_mesh
 from converters.output.sharding import Partition, load_rules, parse_mesh, partition
 from converters.output.stream import Progress
 from converters.output.units import leaves_of
-from converters.output.write import Written, WrittenLeaf, require_output, write_pytree
+from converters.output.write import WrittenOutput, WrittenLeaf, require_output, write_pytree
 
 __all__ = [
     "Partition",
     "Progress",
-    "Written",
+    "WrittenOutput",
     "WrittenLeaf",
     "leaves_of",
     "load_pytree",

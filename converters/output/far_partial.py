@@ -25,13 +25,13 @@ import numpy as np
 
 from converters.errors import ConversionError, OutputError, RemoteError
 from converters.hosts import ALONE, Hosts, shares
-from converters.output.layouts import Frame, OutputLayout, Placed
+from converters.output.layouts import FrameBytes, OutputLayout, PlacedLeaf
 from converters.output.partial import Slab
 from converters.output.safetensors_layout import INDEX_NAME
 from converters.remote.buckets import called
 from converters.remote.retries import TemporaryError
-from converters.remote.store import StorePlace
-from converters.remote.writing import Objects, Sum, Written
+from converters.remote.store import StoreSource
+from converters.remote.writing import Objects, Checksum, WrittenObject
 
 PART_BYTES = (
     32 << 20
@@ -77,7 +77,7 @@ class FarPartial:
 
     def __init__(
         self,
-        output: StorePlace,
+        output: StoreSource,
         layout: OutputLayout,
         fingerprint: str,
         *,
@@ -112,8 +112,8 @@ class FarPartial:
         if not hosts.first:
             self._journal.join(fingerprint)
         self._mine = self._share()
-        self._theirs: dict[str, Written] = {}
-        frames: dict[str, list[Frame]] = defaultdict(list)
+        self._theirs: dict[str, WrittenObject] = {}
+        frames: dict[str, list[FrameBytes]] = defaultdict(list)
         for frame in layout.frames:
             frames[frame.file].append(frame)
         self._sending = {
@@ -151,7 +151,7 @@ class FarPartial:
     def _share(self) -> frozenset[str]:
         """The files that this process is to write: of one array those of a chunk each, together."""
         groups: dict[str, dict[str, int]] = defaultdict(dict)
-        parts: dict[str, list[Placed]] = defaultdict(list)
+        parts: dict[str, list[PlacedLeaf]] = defaultdict(list)
         for place in self._layout.placed:
             whole = self._layout.wholes.get(place.leaf.path, place.leaf).path
             for file in {stretch.file for stretch in place.stretches} - self._done.keys():
@@ -163,12 +163,12 @@ class FarPartial:
         def divisible(number: int) -> bool:
             # All processes must say the same: nothing of this depends on where the tensors are.
             leaves = [place.leaf for place in parts[names[number]]]
-            return not any(leaf.lavish is None or leaf.lavish(leaf.box) for leaf in leaves)
+            return not any(leaf.overreads is None or leaf.overreads(leaf.box) for leaf in leaves)
 
         dealt = shares(list(groups.values()), self._hosts.count, divisible)
         return frozenset(file for file in dealt if dealt[file] == self._hosts.process.index)
 
-    def mine(self, placed: Sequence[Placed]) -> list[Placed]:
+    def mine(self, placed: Sequence[PlacedLeaf]) -> list[PlacedLeaf]:
         """The leaves of this process's share; of process 0 also those that were written before."""
         return [
             place
@@ -192,14 +192,14 @@ class FarPartial:
         for theirs in self._hosts.all_told(mine):
             counts |= theirs[0]
             found |= theirs[1]
-            self._theirs |= {file: Written(*row) for file, row in theirs[2].items()}
+            self._theirs |= {file: WrittenObject(*row) for file, row in theirs[2].items()}
         return counts, found
 
     def require_all(self) -> None:
         """The other processes are still at it."""
         self._hosts.require_all()
 
-    def verified(self, placed: Sequence[Placed]) -> dict[str, tuple[Slab, ...]]:
+    def verified(self, placed: Sequence[PlacedLeaf]) -> dict[str, tuple[Slab, ...]]:
         """The leaves that need not be written: their objects are those that an earlier run wrote."""
         return {
             place.leaf.path: self.claimed[place.leaf.path]
@@ -233,7 +233,7 @@ class FarPartial:
         for file in self._files_of[path]:
             self._completed(file)
 
-    def write_frames(self, frames: Sequence[Frame]) -> None:
+    def write_frames(self, frames: Sequence[FrameBytes]) -> None:
         """Send the objects that hold no values, but for the index."""
         if not self._hosts.first:
             return
@@ -319,14 +319,14 @@ class FarPartial:
             claim = self._done[file]
         self._journal.note(file, claim)
 
-    def _place(self, file: str) -> StorePlace:
+    def _place(self, file: str) -> StoreSource:
         return self.output / file if file else self.output
 
 
 class Claim:
     """An object that a run wrote: what the bucket said of it, and the slabs of its leaves."""
 
-    def __init__(self, written: Written, slabs: Mapping[str, tuple[Slab, ...]]) -> None:
+    def __init__(self, written: WrittenObject, slabs: Mapping[str, tuple[Slab, ...]]) -> None:
         self.written = written
         self.slabs = slabs
 
@@ -343,7 +343,7 @@ class Claim:
         """The inverse; ValueError, TypeError if it is none."""
         size, version, crc32c, slabs = row
         found = {path: tuple(Slab(*map(int, one)) for one in rows) for path, rows in slabs.items()}
-        return Claim(Written(int(size), str(version), str(crc32c)), found)
+        return Claim(WrittenObject(int(size), str(version), str(crc32c)), found)
 
 
 class Journal:
@@ -357,7 +357,7 @@ class Journal:
         there: whether one was there before.
     """
 
-    def __init__(self, objects: Objects, output: StorePlace) -> None:
+    def __init__(self, objects: Objects, output: StoreSource) -> None:
         self._objects = objects
         self._output = output
         self._folder = output.with_name(f".{output.name}.partial")
@@ -479,9 +479,9 @@ class _Object:
     def __init__(
         self,
         objects: Objects,
-        place: StorePlace,
+        place: StoreSource,
         size: int,
-        frames: Sequence[Frame],
+        frames: Sequence[FrameBytes],
         *,
         held: bool,
         waiting: int,
@@ -492,12 +492,12 @@ class _Object:
         self._frames = frames
         self.held = held
         self._waiting = waiting
-        self.written: Written | None = None
+        self.written: WrittenObject | None = None
         self._parts: dict[int, bytearray] = {}
         self._filled: dict[int, int] = defaultdict(int)
         self._next = 0
         self._count = -(-size // PART_BYTES)
-        self._sum = Sum()
+        self._sum = Checksum()
         self._stream: Any = None
         self._sending = False
         self._condition = threading.Condition()
@@ -619,7 +619,7 @@ class _Object:
         self.written = written
 
 
-def require_far_output(output: StorePlace, *, folder: bool, overwrite: bool) -> None:
+def require_far_output(output: StoreSource, *, folder: bool, overwrite: bool) -> None:
     """Find out before any work whether an output can be written to a bucket.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from converters.checkpoint.folder import file_in_folder
 from converters.checkpoint.formats.distributed import METADATA
-from converters.checkpoint.place import FarPlace, Place, file_names, is_folder, is_there
+from converters.checkpoint.source import RemoteSource, Source, file_names, is_folder, source_exists
 from converters.mapping.leaves import PlannedLeaf
 from converters.output.layouts import OutputLayout
 
@@ -25,7 +25,7 @@ def fingerprint_of(layout: OutputLayout, recipe: str) -> str:
     return digest.hexdigest()
 
 
-def recipe_of(leaves: Sequence[PlannedLeaf], checkpoint: Place | None) -> str:
+def recipe_of(leaves: Sequence[PlannedLeaf], checkpoint: Source | None) -> str:
     """What determines the values: each leaf's tensors and their arrangement, and the checkpoint's files.
 
     Args:
@@ -45,10 +45,10 @@ def recipe_of(leaves: Sequence[PlannedLeaf], checkpoint: Place | None) -> str:
     return json.dumps([sorted(steps, key=lambda step: str(step[0])), files])
 
 
-def _files(checkpoint: Place) -> list[Place]:
+def _files(checkpoint: Source) -> list[Source]:
     """The files that the checkpoint's values may come from."""
     if is_folder(checkpoint):
-        if not is_there(checkpoint / METADATA):
+        if not source_exists(checkpoint / METADATA):
             return _files(file_in_folder(checkpoint))
         # The output, too, may come to lie in the folder.
         return [
@@ -65,10 +65,10 @@ def _files(checkpoint: Place) -> list[Place]:
     return [checkpoint]
 
 
-def _states(paths: Iterable[Place]) -> list[list[str | int]]:
+def _states(paths: Iterable[Source]) -> list[list[str | int]]:
     found: list[list[str | int]] = []
     for path in sorted(paths, key=str):
-        if isinstance(path, FarPlace):
+        if isinstance(path, RemoteSource):
             found.append(path.state())
             continue
         state = path.stat()

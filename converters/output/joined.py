@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.place import Window
+from converters.checkpoint.source import Window
 from converters.checkpoint.reader import Checkpoint
 from converters.layers.join import Alone, Concat, Stack, Sum
 from converters.mapping.leaves import PlannedLeaf
@@ -70,12 +70,12 @@ class Joined:
             self._plan(boxes, begin)
 
     @property
-    def apart(self) -> bool:
+    def is_separable(self) -> bool:
         """Whether of some tensor less than all is read, and little that other parts of it need too."""
-        return len(self._windows) > 0 and not self.lavish
+        return len(self._windows) > 0 and not self.overreads
 
     @property
-    def lavish(self) -> bool:
+    def overreads(self) -> bool:
         """Whether much more is read than the boxes hold."""
         return self._read > _LITTLE_MORE * self._shown
 

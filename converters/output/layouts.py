@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from converters.checkpoint.pytree import Leaf
+from converters.checkpoint.pytree import PytreeLeaf
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedLeaf:
     """A leaf and its places in the file, in the order of its bytes."""
 
-    leaf: Leaf
+    leaf: PytreeLeaf
     stretches: tuple[Stretch, ...]
 
     def spans(self, start: int, stop: int) -> Iterator[Stretch]:
@@ -42,7 +42,7 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class Frame:
+class FrameBytes:
     """Bytes of an output that are not values.
 
     Attributes:
@@ -67,10 +67,10 @@ class OutputLayout:
         wholes: a placed leaf that is only a part of one (a chunk) → that one.
     """
 
-    frames: tuple[Frame, ...]
-    placed: tuple[Placed, ...]
+    frames: tuple[FrameBytes, ...]
+    placed: tuple[PlacedLeaf, ...]
     sizes: Mapping[str, int]
-    wholes: Mapping[str, Leaf] = field(default_factory=dict)
+    wholes: Mapping[str, PytreeLeaf] = field(default_factory=dict)
 
     @property
     def is_folder(self) -> bool:
@@ -84,7 +84,7 @@ class FileLayoutBuilder:
     def __init__(self, file: str = "") -> None:
         self._file = file
         self._frame: list[tuple[int, bytearray]] = []
-        self._placed: list[Placed] = []
+        self._placed: list[PlacedLeaf] = []
         self._size = 0
 
     def add(self, text: bytes) -> None:
@@ -101,11 +101,11 @@ class FileLayoutBuilder:
         self._size += stop - start
         return stretch
 
-    def placed(self, leaf: Leaf, stretches: Sequence[Stretch]) -> None:
+    def placed(self, leaf: PytreeLeaf, stretches: Sequence[Stretch]) -> None:
         """Say that these are all the places of a leaf."""
-        self._placed.append(Placed(leaf, tuple(stretches)))
+        self._placed.append(PlacedLeaf(leaf, tuple(stretches)))
 
     def built(self) -> OutputLayout:
         """The whole."""
-        frames = tuple(Frame(offset, bytes(text), self._file) for offset, text in self._frame)
+        frames = tuple(FrameBytes(offset, bytes(text), self._file) for offset, text in self._frame)
         return OutputLayout(frames, tuple(self._placed), {self._file: self._size})

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.pytree import Leaf, Pytree, Sliceable, nest
+from converters.checkpoint.pytree import PytreeLeaf, Pytree, Sliceable, nest
 from converters.errors import ShardingError
 from converters.installing import missing_error
 from converters.output.copying import copy_arranged
@@ -27,7 +27,7 @@ _EXCHANGED = frozenset(
 
 
 def place_on_mesh(
-    leaves: Sequence[Leaf],
+    leaves: Sequence[PytreeLeaf],
     partition: Partition,
     *,
     mesh: Any = None,
@@ -88,7 +88,7 @@ def _mesh(axes: Mapping[str, int]) -> Any:
     return jax.sharding.Mesh(np.array(devices[:count]).reshape(tuple(axes.values())), tuple(axes))
 
 
-def _read_as(leaf: Leaf, wanted: Any) -> Any:
+def _read_as(leaf: PytreeLeaf, wanted: Any) -> Any:
     """How an array is cut where it is read: as it will lie, or in stretches of the tensors.
 
     The latter where each process would else read much that others hold; then the devices exchange what they
@@ -99,22 +99,22 @@ def _read_as(leaf: Leaf, wanted: Any) -> Any:
     mesh, sides = wanted.mesh, leaf.info.shape
     count = mesh.size
     processes = len({device.process_index for device in mesh.devices.flat})
-    known = leaf.lavish is not None and leaf.info.nbytes >= _WORTH_EXCHANGE
+    known = leaf.overreads is not None and leaf.info.nbytes >= _WORTH_EXCHANGE
     if processes == 1 or not known or leaf.info.dtype not in _EXCHANGED:
         return wanted
-    assert leaf.lavish is not None
+    assert leaf.overreads is not None
 
     def first(sharding: Any) -> tuple[slice, ...]:
         shape = sharding.shard_shape(sides)
         return tuple(slice(0, side) for side in shape)
 
-    if not leaf.lavish(first(wanted)):
+    if not leaf.overreads(first(wanted)):
         return wanted
     flat = jax.sharding.Mesh(mesh.devices.reshape(-1), ("all",))
     for axis, side in enumerate(sides):
         spec = jax.sharding.PartitionSpec(*[None] * axis, "all")
         sharding = jax.sharding.NamedSharding(flat, spec)
-        if side % count == 0 and not leaf.lavish(first(sharding)):
+        if side % count == 0 and not leaf.overreads(first(sharding)):
             return sharding
     return wanted
 
@@ -136,7 +136,7 @@ def _moving(sharding: Any, dtype: Any) -> Any:
     return jax.jit(lambda array: jax.lax.bitcast_convert_type(array, dtype), out_shardings=sharding)
 
 
-def _opened(leaf: Leaf, sharding: Any) -> Sliceable:
+def _opened(leaf: PytreeLeaf, sharding: Any) -> Sliceable:
     """The leaf, of which what this process's devices hold begins to be read."""
     if leaf.parts is None:
         return (leaf.open or leaf.read)()
@@ -150,7 +150,7 @@ def _ends(index: tuple[slice, ...], sides: tuple[int, ...]) -> tuple[tuple[int, 
     return tuple(cut.indices(side)[:2] for cut, side in zip(index, sides, strict=True))
 
 
-def _placed(leaf: Leaf, source: Sliceable, sharding: Any) -> Any:
+def _placed(leaf: PytreeLeaf, source: Sliceable, sharding: Any) -> Any:
     import jax
 
     dtype = numpy_dtype(leaf.info.dtype, leaf.path)

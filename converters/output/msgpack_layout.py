@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.pytree import Leaf, nest, with_positions
+from converters.checkpoint.pytree import PytreeLeaf, nest, with_positions
 from converters.output.layouts import FileLayoutBuilder, OutputLayout, Stretch
 
 # flax.serialization.MAX_CHUNK_SIZE
@@ -21,7 +21,7 @@ _NDARRAY = 1  # flax.serialization._MsgpackExtType.ndarray
 
 
 def msgpack_layout(
-    leaves: Sequence[Leaf], *, positions: bool = False, chunk_bytes: int = CHUNK_BYTES
+    leaves: Sequence[PytreeLeaf], *, positions: bool = False, chunk_bytes: int = CHUNK_BYTES
 ) -> OutputLayout:
     """The file that holds these leaves.
 
@@ -37,7 +37,7 @@ def msgpack_layout(
 
 
 def _add(file: FileLayoutBuilder, node: Any, chunk_bytes: int) -> None:
-    if isinstance(node, Leaf):
+    if isinstance(node, PytreeLeaf):
         _add_leaf(file, node, chunk_bytes)
         return
     file.add(_map(len(node)))
@@ -46,7 +46,7 @@ def _add(file: FileLayoutBuilder, node: Any, chunk_bytes: int) -> None:
         _add(file, node[name], chunk_bytes)
 
 
-def _add_leaf(file: FileLayoutBuilder, leaf: Leaf, chunk_bytes: int) -> None:
+def _add_leaf(file: FileLayoutBuilder, leaf: PytreeLeaf, chunk_bytes: int) -> None:
     size = leaf.info.nbytes
     if size <= chunk_bytes:
         file.placed(leaf, [_add_array(file, leaf, leaf.info.shape, 0, size)])
@@ -69,7 +69,7 @@ def _add_leaf(file: FileLayoutBuilder, leaf: Leaf, chunk_bytes: int) -> None:
 
 
 def _add_array(
-    file: FileLayoutBuilder, leaf: Leaf, shape: tuple[int, ...], start: int, stop: int
+    file: FileLayoutBuilder, leaf: PytreeLeaf, shape: tuple[int, ...], start: int, stop: int
 ) -> Stretch:
     sides = _array(len(shape)) + b"".join(map(_integer, shape))
     inner = _array(3) + sides + _text(leaf.info.dtype) + _bytes_header(stop - start)

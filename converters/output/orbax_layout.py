@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.pytree import Leaf
+from converters.checkpoint.pytree import PytreeLeaf
 from converters.errors import OutputError, UnsupportedDtypeError
-from converters.output.layouts import FileLayoutBuilder, Frame, OutputLayout, Placed
+from converters.output.layouts import FileLayoutBuilder, FrameBytes, OutputLayout, PlacedLeaf
 from converters.output.units import Box, part_of
 
 METADATA_NAME = "_METADATA"
@@ -30,7 +30,7 @@ _NAMED = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
 _LACKING = frozenset({"float8_e8m0fnu"})
 
 
-def orbax_layout(leaves: Sequence[Leaf], cuts: Mapping[str, tuple[int, ...]]) -> OutputLayout:
+def orbax_layout(leaves: Sequence[PytreeLeaf], cuts: Mapping[str, tuple[int, ...]]) -> OutputLayout:
     """The folder that holds these leaves.
 
     Args:
@@ -41,29 +41,29 @@ def orbax_layout(leaves: Sequence[Leaf], cuts: Mapping[str, tuple[int, ...]]) ->
         UnsupportedDtypeError: zarr as tensorstore reads it has no such element type.
         OutputError: an array without elements, which orbax does not take, or two of one name.
     """
-    frames = [Frame(0, _tree_metadata(leaves), METADATA_NAME)]
-    placed: list[Placed] = []
-    wholes: dict[str, Leaf] = {}
+    frames = [FrameBytes(0, _tree_metadata(leaves), METADATA_NAME)]
+    placed: list[PlacedLeaf] = []
+    wholes: dict[str, PytreeLeaf] = {}
     folders: dict[str, str] = {}
     for leaf in leaves:
         folder = leaf.path.replace("/", ".")
         _require_possible(leaf, folders.setdefault(folder, leaf.path))
         parts = cuts.get(leaf.path) or _parts(leaf)
         chunk = tuple(side // count for side, count in zip(leaf.info.shape, parts, strict=True))
-        frames.append(Frame(0, _array_metadata(leaf, chunk), f"{folder}/.zarray"))
+        frames.append(FrameBytes(0, _array_metadata(leaf, chunk), f"{folder}/.zarray"))
         for name, box in _chunks(chunk, parts):
             part = leaf if leaf.info.shape == chunk else part_of(leaf, box, f"{leaf.path} {name}")
             wholes[part.path] = leaf
             builder = FileLayoutBuilder(f"{folder}/{name}")
             builder.placed(part, [builder.place(0, part.info.nbytes)])
             placed += builder.built().placed
-    frames.append(Frame(0, _checkpoint_metadata(), "_CHECKPOINT_METADATA"))
+    frames.append(FrameBytes(0, _checkpoint_metadata(), "_CHECKPOINT_METADATA"))
     sizes = {frame.file: len(frame.data) for frame in frames}
     sizes |= {place.stretches[0].file: place.leaf.info.nbytes for place in placed}
     return OutputLayout(tuple(frames), tuple(placed), sizes, wholes)
 
 
-def _require_possible(leaf: Leaf, owner: str) -> None:
+def _require_possible(leaf: PytreeLeaf, owner: str) -> None:
     if owner != leaf.path:
         raise OutputError(
             f"{leaf.path} and {owner} have the same name in an orbax checkpoint",
@@ -80,7 +80,7 @@ def _require_possible(leaf: Leaf, owner: str) -> None:
         )
 
 
-def _parts(leaf: Leaf) -> tuple[int, ...]:
+def _parts(leaf: PytreeLeaf) -> tuple[int, ...]:
     """Into how many parts each axis is cut by size: the first one, if it can be cut evenly."""
     shape = leaf.info.shape
     if leaf.info.nbytes <= _CHUNK_BYTES:
@@ -100,7 +100,7 @@ def _chunks(chunk: tuple[int, ...], parts: tuple[int, ...]) -> Iterator[tuple[st
         yield ".".join(map(str, place)) or "0", box
 
 
-def _array_metadata(leaf: Leaf, chunk: tuple[int, ...]) -> bytes:
+def _array_metadata(leaf: PytreeLeaf, chunk: tuple[int, ...]) -> bytes:
     dtype = leaf.info.dtype
     metadata = {
         "chunks": chunk,
@@ -116,7 +116,7 @@ def _array_metadata(leaf: Leaf, chunk: tuple[int, ...]) -> bytes:
     return json.dumps(metadata).encode()
 
 
-def _tree_metadata(leaves: Sequence[Leaf]) -> bytes:
+def _tree_metadata(leaves: Sequence[PytreeLeaf]) -> bytes:
     tree: dict[str, Any] = {}
     for leaf in leaves:
         names = tuple(leaf.path.split("/"))

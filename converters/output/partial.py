@@ -22,7 +22,7 @@ import numpy as np
 
 from converters.errors import OutputError
 from converters.output.examine import check_sum
-from converters.output.layouts import Frame, OutputLayout, Placed
+from converters.output.layouts import FrameBytes, OutputLayout, PlacedLeaf
 
 _VERSION = 1
 _PIECE = 1 << 20  # bytes that are read at once
@@ -105,7 +105,7 @@ class Partial:
                 done += count
         return True
 
-    def mine(self, placed: Sequence[Placed]) -> Sequence[Placed]:
+    def mine(self, placed: Sequence[PlacedLeaf]) -> Sequence[PlacedLeaf]:
         """All leaves: one process writes them."""
         return placed
 
@@ -122,11 +122,11 @@ class Partial:
         """Note that a leaf is written."""
         os.write(self._journal, _line(path, slabs))
 
-    def verified(self, placed: Sequence[Placed]) -> dict[str, tuple[Slab, ...]]:
+    def verified(self, placed: Sequence[PlacedLeaf]) -> dict[str, tuple[Slab, ...]]:
         """Those leaves of the journal whose bytes here have the sums that it says."""
         return _verified(self, placed)
 
-    def write_frames(self, frames: Sequence[Frame]) -> None:
+    def write_frames(self, frames: Sequence[FrameBytes]) -> None:
         """Write what is not values, the first bytes of all last: without them it is no pytree."""
         for frame in reversed(frames):
             self.write(frame.file, frame.offset, np.frombuffer(frame.data, np.uint8))
@@ -288,7 +288,7 @@ def partial_path(output: Path) -> Path:
     return output.with_name(f".{output.name}.partial")
 
 
-def _verified(file: Partial, placed: Sequence[Placed]) -> dict[str, tuple[Slab, ...]]:
+def _verified(file: Partial, placed: Sequence[PlacedLeaf]) -> dict[str, tuple[Slab, ...]]:
     """Those leaves of its journal whose bytes in the partial output have the sums that it says."""
     held = np.empty(_PIECE, np.uint8)
     claimed = file.claimed
@@ -310,7 +310,7 @@ def _covers(slabs: Sequence[Slab], nbytes: int) -> bool:
     return end == nbytes
 
 
-def _holds(file: Partial, placed: Placed, slab: Slab, held: Bytes) -> bool:
+def _holds(file: Partial, placed: PlacedLeaf, slab: Slab, held: Bytes) -> bool:
     total = 0
     for start in range(slab.start, slab.stop, _PIECE):
         stop = min(start + _PIECE, slab.stop)

@@ -6,16 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 
 from converters.checkpoint.dtypes import SAFETENSORS_CODES, numpy_dtype
-from converters.checkpoint.pytree import Leaf
+from converters.checkpoint.pytree import PytreeLeaf
 from converters.errors import UnsupportedDtypeError
-from converters.output.layouts import FileLayoutBuilder, Frame, OutputLayout
+from converters.output.layouts import FileLayoutBuilder, FrameBytes, OutputLayout
 from converters.safetensors_header import safetensors_header
 
 INDEX_NAME = "model.safetensors.index.json"
 
 
 def safetensors_layout(
-    leaves: Sequence[Leaf], metadata: Mapping[str, str], file: str = ""
+    leaves: Sequence[PytreeLeaf], metadata: Mapping[str, str], file: str = ""
 ) -> OutputLayout:
     """The file that holds these leaves; `file` is its name in an output that is a folder.
 
@@ -41,7 +41,7 @@ def safetensors_layout(
 
 
 def sharded_layout(
-    leaves: Sequence[Leaf], metadata: Mapping[str, str], shard_bytes: int
+    leaves: Sequence[PytreeLeaf], metadata: Mapping[str, str], shard_bytes: int
 ) -> OutputLayout:
     """A folder of safetensors files and their index, in Hugging Face's form.
 
@@ -53,7 +53,7 @@ def sharded_layout(
     Raises:
         UnsupportedDtypeError: safetensors cannot hold an element type.
     """
-    shards: list[list[Leaf]] = [[]]
+    shards: list[list[PytreeLeaf]] = [[]]
     held = 0
     for leaf in leaves:
         if shards[-1] and held + leaf.info.nbytes > shard_bytes:
@@ -71,7 +71,7 @@ def sharded_layout(
     index = {"metadata": {"total_size": total, **metadata}, "weight_map": weight_map}
     text = json.dumps(index, indent=1).encode()
     return OutputLayout(
-        (Frame(0, text, INDEX_NAME), *(frame for one in built.values() for frame in one.frames)),
+        (FrameBytes(0, text, INDEX_NAME), *(frame for one in built.values() for frame in one.frames)),
         tuple(place for one in built.values() for place in one.placed),
         {INDEX_NAME: len(text)} | {name: one.sizes[name] for name, one in built.items()},
     )

@@ -23,15 +23,15 @@ import yaml
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import ShardingError
 
-Entry = str | tuple[str, ...] | None
-Spec = tuple[Entry, ...]
+SpecEntry = str | tuple[str, ...] | None
+Spec = tuple[SpecEntry, ...]
 
 _REMEDY = "see docs/weights/output.md for what a mesh and its rules look like"
 _DEFAULT = "default"
 
 
 @dataclass(frozen=True)
-class Rule:
+class ShardingRule:
     """One line of the rules.
 
     Attributes:
@@ -94,7 +94,7 @@ def parse_mesh(text: str) -> dict[str, int]:
     return mesh
 
 
-def load_rules(path: Path, mesh: Mapping[str, int]) -> list[Rule]:
+def load_rules(path: Path, mesh: Mapping[str, int]) -> list[ShardingRule]:
     """The rules of a file, all of it checked.
 
     Raises:
@@ -112,7 +112,7 @@ def load_rules(path: Path, mesh: Mapping[str, int]) -> list[Rule]:
         raise ShardingError([f"{where}: not YAML ({problem})"], _REMEDY) from None
     if not isinstance(root, yaml.MappingNode) or not root.value:
         raise ShardingError([f"{path} has no rules: it must map expressions to axes"], _REMEDY)
-    rules: list[Rule] = []
+    rules: list[ShardingRule] = []
     problems: list[str] = []
     lines: dict[Any, int] = {}
     for key_node, value_node in root.value:
@@ -130,7 +130,7 @@ def load_rules(path: Path, mesh: Mapping[str, int]) -> list[Rule]:
             problems += [f"{where}: {problem}" for problem in found]
             if not found:
                 pattern = None if key == _DEFAULT else re.compile(key)
-                rules.append(Rule(pattern, tuple(_entry(entry) for entry in value), where))
+                rules.append(ShardingRule(pattern, tuple(_entry(entry) for entry in value), where))
     if problems:
         raise ShardingError(problems, _REMEDY)
     return rules
@@ -145,7 +145,7 @@ def _plain(node: Any, depth: int = 0) -> Any:
     return {}
 
 
-def _entry(value: Any) -> Entry:
+def _entry(value: Any) -> SpecEntry:
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -172,7 +172,7 @@ def _wrong(key: str, value: Any, mesh: Mapping[str, int]) -> Iterator[str]:
 
 
 def partition(
-    infos: Mapping[str, TensorInfo], mesh: Mapping[str, int], rules: Sequence[Rule]
+    infos: Mapping[str, TensorInfo], mesh: Mapping[str, int], rules: Sequence[ShardingRule]
 ) -> Partition:
     """How arrays lie on a mesh.
 
@@ -220,6 +220,6 @@ def _misfits(
             yield f"axis {axis} of {path}, {shape[axis]}, cannot be divided by {count}"
 
 
-def _count(entry: Entry, mesh: Mapping[str, int]) -> int:
+def _count(entry: SpecEntry, mesh: Mapping[str, int]) -> int:
     names = entry if isinstance(entry, tuple) else () if entry is None else (entry,)
     return math.prod(mesh[name] for name in names)

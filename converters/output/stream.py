@@ -20,11 +20,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.place import Place
+from converters.checkpoint.source import Source
 from converters.checkpoint.pytree import Sliceable, Unit
 from converters.output.copying import copy_arranged
 from converters.output.examine import check_sum, count_not_finite
-from converters.output.layouts import Frame, Placed
+from converters.output.layouts import FrameBytes, PlacedLeaf
 from converters.output.partial import Slab
 from converters.output.units import Box, boxes, units_of
 
@@ -54,13 +54,13 @@ class Sink(Protocol):
     """
 
     @property
-    def output(self) -> Place: ...  # noqa: D102
+    def output(self) -> Source: ...  # noqa: D102
     @property
     def claimed(self) -> Mapping[str, tuple[Slab, ...]]: ...  # noqa: D102
     @property
     def left_over(self) -> bool: ...  # noqa: D102
 
-    def verified(self, placed: Sequence[Placed]) -> dict[str, tuple[Slab, ...]]:
+    def verified(self, placed: Sequence[PlacedLeaf]) -> dict[str, tuple[Slab, ...]]:
         """The leaves that an earlier run wrote and that are as it wrote them."""
 
     def write(self, file: str, offset: int, data: Array) -> None:
@@ -72,7 +72,7 @@ class Sink(Protocol):
     def record(self, path: str, slabs: Sequence[Slab]) -> None:
         """Note that a leaf is written."""
 
-    def mine(self, placed: Sequence[Placed]) -> Sequence[Placed]:
+    def mine(self, placed: Sequence[PlacedLeaf]) -> Sequence[PlacedLeaf]:
         """The leaves that this process writes, of several that write the output together."""
 
     def told(
@@ -87,7 +87,7 @@ class Sink(Protocol):
             HostsError: one has.
         """
 
-    def write_frames(self, frames: Sequence[Frame]) -> None:
+    def write_frames(self, frames: Sequence[FrameBytes]) -> None:
         """Write what is not values."""
 
     def sync(self) -> None:
@@ -108,7 +108,7 @@ class _OpenUnit:
 class _Task:
     """A slab to be written."""
 
-    placed: Placed
+    placed: PlacedLeaf
     opened: _OpenUnit
     start: int
     box: Box
@@ -125,7 +125,7 @@ class _Writing:
 
 def stream(
     file: Sink,
-    placed: Sequence[Placed],
+    placed: Sequence[PlacedLeaf],
     done: Mapping[str, tuple[Slab, ...]],
     progress: Progress | None,
     *,
@@ -183,7 +183,7 @@ def stream(
 
 def _collect(
     file: Sink,
-    placed: Placed,
+    placed: PlacedLeaf,
     slab: Slab,
     lacking: dict[str, _Writing],
     written: dict[str, tuple[Slab, ...]],
@@ -202,7 +202,7 @@ def _collect(
 class _Tasks:
     """The slabs in the order of the file, as far as memory allows to open their units."""
 
-    def __init__(self, placed: Sequence[Placed], ahead_bytes: int) -> None:
+    def __init__(self, placed: Sequence[PlacedLeaf], ahead_bytes: int) -> None:
         self._ahead_bytes = ahead_bytes
         self._asked: deque[int] = deque()  # of the first units: bytes of each that are read ahead
         self._latest: Callable[[], None] | None = None
@@ -249,7 +249,7 @@ class _Tasks:
             del opened.source
             opened.unit.release()
 
-    def _open_unit(self, placed: Placed, unit: Unit, size: int) -> None:
+    def _open_unit(self, placed: PlacedLeaf, unit: Unit, size: int) -> None:
         source = unit.open()
         _require_announced(placed, unit, source)
         self._open += size
@@ -268,16 +268,16 @@ class _Tasks:
         self._slabs = iter(slabs)
 
     @staticmethod
-    def _size(placed: Placed, unit: Unit) -> int:
+    def _size(placed: PlacedLeaf, unit: Unit) -> int:
         return min(_nbytes(placed, unit), _LARGE)
 
 
-def _nbytes(placed: Placed, unit: Unit) -> int:
+def _nbytes(placed: PlacedLeaf, unit: Unit) -> int:
     itemsize = numpy_dtype(placed.leaf.info.dtype, placed.leaf.path).itemsize
     return math.prod(unit.shape) * itemsize
 
 
-def _require_announced(placed: Placed, unit: Unit, source: Sliceable) -> None:
+def _require_announced(placed: PlacedLeaf, unit: Unit, source: Sliceable) -> None:
     leaf = placed.leaf
     if source.shape != unit.shape or (source.dtype.name != leaf.info.dtype and not leaf.cast):
         # The frame is determined already: a file that contradicts it must never be completed.

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint.dtypes import numpy_dtype
-from converters.checkpoint.place import Window
-from converters.checkpoint.pytree import Leaf, Sliceable, Unit
+from converters.checkpoint.source import Window
+from converters.checkpoint.pytree import PytreeLeaf, Sliceable, Unit
 from converters.checkpoint.reader import Checkpoint, TensorInfo
 from converters.layers.join import Alone, Concat, Join, Stack
 from converters.layers.layout import Chain, Layout, Merge, Split, chain
@@ -32,7 +32,7 @@ _SLAB_LIMIT = 64 << 20
 
 def leaves_of(
     planned: Sequence[PlannedLeaf], checkpoint: Checkpoint, *, cast: bool = False
-) -> list[Leaf]:
+) -> list[PytreeLeaf]:
     """The leaves of a plan, to be written from a checkpoint piece by piece.
 
     Args:
@@ -41,15 +41,15 @@ def leaves_of(
         cast: whether tensors of another dtype than the leaf's are to be cast to it.
     """
     return [
-        Leaf(
+        PytreeLeaf(
             leaf.path,
             leaf.info,
             partial(_read_whole, leaf, checkpoint, cast),
             units=partial(planned_units, leaf, checkpoint),
             open=partial(Joined, leaf, checkpoint),
             parts=partial(Joined, leaf, checkpoint),
-            apart=_Apart(leaf, checkpoint),
-            lavish=partial(_lavish, leaf, checkpoint),
+            is_separable=_Separable(leaf, checkpoint),
+            overreads=partial(_overreads, leaf, checkpoint),
             release=partial(_release, checkpoint, [piece.key for piece in leaf.pieces]),
             prepare=partial(_prepare, checkpoint, [piece.key for piece in leaf.pieces]),
             cast=cast,
@@ -58,14 +58,14 @@ def leaves_of(
     ]
 
 
-def units_of(leaf: Leaf) -> tuple[Unit, ...]:
+def units_of(leaf: PytreeLeaf) -> tuple[Unit, ...]:
     """The stretches of a leaf, in their order."""
     if leaf.units is None:
         return (Unit(0, leaf.info.shape, leaf.read, _nothing),)
     return leaf.units()
 
 
-def part_of(leaf: Leaf, box: Box, name: str) -> Leaf:
+def part_of(leaf: PytreeLeaf, box: Box, name: str) -> PytreeLeaf:
     """A part of a leaf as a leaf of its own, named so; each slice of the box has both ends."""
     info = TensorInfo(tuple(cut.stop - cut.start for cut in box), leaf.info.dtype)
 
@@ -73,25 +73,25 @@ def part_of(leaf: Leaf, box: Box, name: str) -> Leaf:
         return np.asarray((leaf.open or leaf.read)()[box])
 
     def units() -> tuple[Unit, ...]:
-        if leaf.apart is not None and leaf.apart(box):
-            part = _Part(leaf, box)
+        if leaf.is_separable is not None and leaf.is_separable(box):
+            part = _LeafPart(leaf, box)
             return (Unit(0, info.shape, part.read, _nothing, part.prepare),)
         return (Unit(0, info.shape, read, leaf.release or _nothing, leaf.prepare),)
 
-    def lavish(inner: Box) -> bool:
-        assert leaf.lavish is not None
+    def overreads(inner: Box) -> bool:
+        assert leaf.overreads is not None
         cuts = zip(box, inner, strict=True)
-        return leaf.lavish(tuple(slice(b.start + c.start, b.start + c.stop) for b, c in cuts))
+        return leaf.overreads(tuple(slice(b.start + c.start, b.start + c.stop) for b, c in cuts))
 
-    return Leaf(
-        name, info, read, units, lavish=None if leaf.lavish is None else lavish, cast=leaf.cast
+    return PytreeLeaf(
+        name, info, read, units, overreads=None if leaf.overreads is None else overreads, cast=leaf.cast
     )
 
 
-class _Part:
+class _LeafPart:
     """A part of a leaf that is read by itself, once."""
 
-    def __init__(self, leaf: Leaf, box: Box) -> None:
+    def __init__(self, leaf: PytreeLeaf, box: Box) -> None:
         self._leaf = leaf
         self._box = box
         self._opened: Sliceable | None = None
@@ -179,7 +179,7 @@ def _prepare(checkpoint: Checkpoint, keys: Sequence[str]) -> None:
         checkpoint.prepare(key)
 
 
-class _Apart:
+class _Separable:
     """Whether parts of a leaf can be read by themselves, each for no more than it has."""
 
     def __init__(self, leaf: PlannedLeaf, checkpoint: Checkpoint) -> None:
@@ -192,11 +192,11 @@ class _Apart:
             return False
         joined = Joined(self._leaf, self._checkpoint, [box], begin=False)
         self._copied = joined.copied
-        return joined.apart
+        return joined.is_separable
 
 
-def _lavish(leaf: PlannedLeaf, checkpoint: Checkpoint, box: Box) -> bool:
-    return Joined(leaf, _Shapes(checkpoint), [box], begin=False).lavish
+def _overreads(leaf: PlannedLeaf, checkpoint: Checkpoint, box: Box) -> bool:
+    return Joined(leaf, _Shapes(checkpoint), [box], begin=False).overreads
 
 
 class _Shapes(Checkpoint):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import get_args
 
 from converters.atomic import require_writable, sync_folder
-from converters.checkpoint.place import FarPlace, Place
-from converters.checkpoint.pytree import Format, Leaf
+from converters.checkpoint.source import RemoteSource, Source
+from converters.checkpoint.pytree import Format, PytreeLeaf
 from converters.errors import HostsError, NotFiniteError, OutputError, RemoteError
 from converters.hosts import ALONE, Hosts
 from converters.output.digests import digest_leaves
@@ -22,7 +22,7 @@ from converters.output.orbax_layout import METADATA_NAME, orbax_layout
 from converters.output.partial import Partial, Slab, require_space
 from converters.output.safetensors_layout import INDEX_NAME, safetensors_layout, sharded_layout
 from converters.output.stream import AHEAD_BYTES, Progress, Sink, stream
-from converters.remote.store import StorePlace
+from converters.remote.store import StoreSource
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class WrittenLeaf:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenOutput:
     """An output that is complete and on disk.
 
     Attributes:
@@ -58,7 +58,7 @@ class Written:
         left_over: whether an interrupted run's file was there and was discarded.
     """
 
-    output: Place
+    output: Source
     leaves: tuple[WrittenLeaf, ...]
     nbytes: int
     resumed: int = 0
@@ -71,8 +71,8 @@ class Written:
 
 
 def write_pytree(
-    output: Place,
-    leaves: Sequence[Leaf],
+    output: Source,
+    leaves: Sequence[PytreeLeaf],
     form: Format,
     *,
     overwrite: bool = False,
@@ -87,7 +87,7 @@ def write_pytree(
     before_commit: Callable[[], None] = lambda: None,
     ahead_bytes: int = AHEAD_BYTES,
     hosts: Hosts = ALONE,
-) -> Written:
+) -> WrittenOutput:
     """Write a pytree into an output that takes its name only when it is complete and on disk.
 
     If the process is killed, or interrupted from the keyboard, a hidden partial file and its journal are left
@@ -157,7 +157,7 @@ def write_pytree(
 
 
 def write_layout(
-    output: Place,
+    output: Source,
     layout: OutputLayout,
     *,
     overwrite: bool = False,
@@ -169,12 +169,12 @@ def write_layout(
     before_commit: Callable[[], None] = lambda: None,
     ahead_bytes: int = AHEAD_BYTES,
     hosts: Hosts = ALONE,
-) -> Written:
+) -> WrittenOutput:
     """Write an output of any layout; see `write_pytree`."""
     if hosts.first:
         require_output(output, folder=layout.is_folder, overwrite=overwrite)
-    if isinstance(output, FarPlace):
-        assert isinstance(output, StorePlace)
+    if isinstance(output, RemoteSource):
+        assert isinstance(output, StoreSource)
         fingerprint = fingerprint_of(layout, recipe)
         hosts.agree({"checkpoint, or other options": fingerprint[:12]})
         far = FarPartial(
@@ -219,11 +219,11 @@ def write_layout(
 
 def _write_far(
     file: FarPartial,
-    fill: Callable[[], Written],
+    fill: Callable[[], WrittenOutput],
     *,
     fail_on_not_finite: bool,
     before_commit: Callable[[], None],
-) -> Written:
+) -> WrittenOutput:
     """Fill an output of a bucket and complete it; what it holds when the bucket fails may be gone on with."""
     try:
         written = fill()
@@ -243,7 +243,7 @@ def _write_far(
     return written
 
 
-def require_output(output: Place, *, folder: bool, overwrite: bool) -> None:
+def require_output(output: Source, *, folder: bool, overwrite: bool) -> None:
     """Find out before any work whether an output can take this name.
 
     A folder is replaced only if it is an output of such a kind itself: one word too few must not cost a user
@@ -257,8 +257,8 @@ def require_output(output: Place, *, folder: bool, overwrite: bool) -> None:
     Raises:
         OutputError: its folder is missing, or it exists and may not be overwritten.
     """
-    if isinstance(output, FarPlace):
-        assert isinstance(output, StorePlace)
+    if isinstance(output, RemoteSource):
+        assert isinstance(output, StoreSource)
         require_far_output(output, folder=folder, overwrite=overwrite)
     elif not os.path.isdir(output):
         require_writable(output, overwrite=overwrite)
@@ -279,7 +279,7 @@ def _fill(
     *,
     digests: bool,
     ahead_bytes: int,
-) -> Written:
+) -> WrittenOutput:
     done = file.verified(layout.placed)
     mine = file.mine(layout.placed)
     kept = {place.leaf.path: done[place.leaf.path] for place in mine if place.leaf.path in done}
@@ -291,7 +291,7 @@ def _fill(
     file.write_frames(layout.frames)
     file.sync()
     counted: Counter[str] = Counter()
-    wholes: dict[str, Leaf] = {}
+    wholes: dict[str, PytreeLeaf] = {}
     for place in layout.placed:
         whole = layout.wholes.get(place.leaf.path, place.leaf)
         wholes[whole.path] = whole
@@ -307,7 +307,7 @@ def _fill(
         )
         for path, leaf in wholes.items()
     )
-    return Written(
+    return WrittenOutput(
         file.output,
         leaves,
         nbytes=sum(leaf.nbytes for leaf in leaves),

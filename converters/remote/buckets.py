@@ -13,7 +13,7 @@ from converters.errors import CheckpointNotFoundError, MissingDependencyError, R
 from converters.installing import how_to_install, is_installed
 from converters.remote.ranges import require_length
 from converters.remote.retries import TEMPORARY_STATUS, TemporaryError, persistent
-from converters.remote.store import Entry, Store, StorePlace
+from converters.remote.store import StoredFile, FileStore, StoreSource
 
 _Result = TypeVar("_Result")
 
@@ -35,7 +35,7 @@ _NO_CONNECTION = frozenset(
 _TRIES_OF_CLIENTS = 6
 
 
-class BucketStore(Store):
+class BucketStore(FileStore):
     """The files below a URL that fsspec knows.
 
     Args:
@@ -51,10 +51,10 @@ class BucketStore(Store):
         self.root = root
         self.url = url
         self.shown = shown
-        self._entries: dict[str, Entry | None] = {}
+        self._entries: dict[str, StoredFile | None] = {}
         self._listed: dict[str, list[str]] = {}
 
-    def entry(self, key: str) -> Entry | None:
+    def entry(self, key: str) -> StoredFile | None:
         """The file of this key; one or two are asked for, for more their folder is listed."""
         folder = posixpath.dirname(key)
         with self._lock:  # else the shards of an index, asked for together, are as many questions
@@ -75,9 +75,9 @@ class BucketStore(Store):
                 self._entries.setdefault(posixpath.join(folder, name), entry)
         return self._listed[folder]
 
-    def fetch(self, key: str, entry: Entry, start: int, into: memoryview) -> None:
+    def fetch(self, key: str, entry: StoredFile, start: int, into: memoryview) -> None:
         """Read the bytes; where the store has generations, of this one."""
-        place = StorePlace(self, key)
+        place = StoreSource(self, key)
         more = {"generation": entry.version} if self.protocol in ("gs", "gcs") else {}
         try:
             data: bytes = called(
@@ -91,7 +91,7 @@ class BucketStore(Store):
         require_length(len(data), into)
         into[:] = data
 
-    def require_there(self, place: StorePlace) -> None:
+    def require_there(self, place: StoreSource) -> None:
         """Something is at or below a place; else say whether there is a bucket at all."""
         path = posixpath.join(self.root, place.key)
         if self._call(place.key, lambda fs, path: lists(fs, path)):
@@ -105,7 +105,7 @@ class BucketStore(Store):
     def changed(self) -> list[str]:
         """The keys of files that were read and have another size or version by now."""
         folders = {posixpath.dirname(key) for key in self._used}
-        now: dict[str, Entry] = {}
+        now: dict[str, StoredFile] = {}
         for folder in folders:
             keys = [key for key in self._used if posixpath.dirname(key) == folder]
             if len(keys) <= _SINGLE_QUESTIONS:
@@ -116,11 +116,11 @@ class BucketStore(Store):
                 now |= {posixpath.join(folder, name): entry for name, entry in found.items()}
         return [key for key, entry in self._used.items() if now.get(key) != entry]
 
-    def _asked(self, key: str) -> Entry | None:
+    def _asked(self, key: str) -> StoredFile | None:
         return self._call(key, lambda fs, path: asked_entry(fs, path))
 
     def _call(self, key: str, action: Callable[[Any, str], _Result]) -> _Result:
-        place = StorePlace(self, key)
+        place = StoreSource(self, key)
         path = posixpath.join(self.root, key) if key else self.root
 
         def once() -> _Result:
@@ -129,7 +129,7 @@ class BucketStore(Store):
         return persistent(once, place)
 
 
-def bucket_place(url: str) -> StorePlace:
+def bucket_source(url: str) -> StoreSource:
     """The place of a URL that fsspec knows: a file, or a folder.
 
     Raises:
@@ -143,8 +143,8 @@ def bucket_place(url: str) -> StorePlace:
     folder, _, name = path.rpartition("/")
     within = BucketStore(protocol, folder, shown.rpartition("/")[0], url)
     if folder and name and not url.endswith("/") and within.entry(name) is not None:
-        return StorePlace(within, name)
-    return StorePlace(BucketStore(protocol, path, shown, url))
+        return StoreSource(within, name)
+    return StoreSource(BucketStore(protocol, path, shown, url))
 
 
 def filesystem(protocol: str, url: str, place: object) -> Any:
@@ -181,7 +181,7 @@ def filesystem(protocol: str, url: str, place: object) -> Any:
     return called(place, lambda: cls(use_listings_cache=False, **options))
 
 
-def listing(fs: Any, path: str) -> dict[str, Entry]:
+def listing(fs: Any, path: str) -> dict[str, StoredFile]:
     """The files in a folder; none of what is not there."""
     try:
         found = fs.ls(path, detail=True)
@@ -203,7 +203,7 @@ def lists(fs: Any, path: str) -> bool:
     return True
 
 
-def asked_entry(fs: Any, path: str) -> Entry | None:
+def asked_entry(fs: Any, path: str) -> StoredFile | None:
     """A file; None where there is none of this name."""
     try:
         info = fs.info(path)
@@ -212,10 +212,10 @@ def asked_entry(fs: Any, path: str) -> Entry | None:
     return _entry(info) if info["type"] == "file" else None
 
 
-def _entry(info: Any) -> Entry:
+def _entry(info: Any) -> StoredFile:
     names = ("generation", "ETag", "etag", "VersionId", "mtime", "LastModified", "created")
     version = next((info[name] for name in names if info.get(name) is not None), "")
-    return Entry(int(info["size"] or 0), str(version))
+    return StoredFile(int(info["size"] or 0), str(version))
 
 
 def called(place: object, action: Callable[[], _Result]) -> _Result:

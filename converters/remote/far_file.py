@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint.mapped_file import extent
-from converters.checkpoint.place import ByteFile, FarPlace, Window
+from converters.checkpoint.source import ByteFile, RemoteSource, Window
 from converters.checkpoint.reader import COPY_AGAIN
 from converters.errors import CheckpointDamagedError
 from converters.remote.window import FarWindow
@@ -67,7 +67,7 @@ class FarFile(ByteFile):
 
     def __init__(
         self,
-        path: FarPlace,
+        path: RemoteSource,
         size: int,
         fetch: Callable[[int, memoryview], None],
         kept: list[tuple[int, bytes]] | None = None,

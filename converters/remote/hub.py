@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from converters.checkpoint.mapped_file import MappedFile
-from converters.checkpoint.place import ByteFile, Place
+from converters.checkpoint.source import ByteFile, Source
 from converters.errors import (
     CheckpointNotFoundError,
     RemoteError,
@@ -18,7 +18,7 @@ from converters.errors import (
 from converters.installing import missing_error
 from converters.remote.ranges import asked, starts_at, total_of
 from converters.remote.retries import TEMPORARY_STATUS, TemporaryError, persistent
-from converters.remote.store import Entry, Store, StorePlace
+from converters.remote.store import StoredFile, FileStore, StoreSource
 
 _SECONDS = 30.0
 _NO_FILE = "EntryNotFound"
@@ -27,7 +27,7 @@ _BAD_TOKEN = (
 )
 
 
-class HubStore(Store):
+class HubStore(FileStore):
     """The files of a repository at one commit; what stands there never changes.
 
     Args:
@@ -43,17 +43,17 @@ class HubStore(Store):
         self._sizes = sizes
         self.shown = f"hf://{repository}@{commit}"
 
-    def entry(self, key: str) -> Entry | None:
+    def entry(self, key: str) -> StoredFile | None:
         """The file of this name; its size is asked for where the listing has none."""
         if key not in self._sizes:
             return None
         size = self._sizes[key]
         if size is None:
-            place = StorePlace(self, key)
+            place = StoreSource(self, key)
             size = self._sizes[key] = persistent(lambda: self._size(place), place)
-        return Entry(size, self._commit)
+        return StoredFile(size, self._commit)
 
-    def _size(self, place: StorePlace) -> int:
+    def _size(self, place: StoreSource) -> int:
         """Length of a file, by a HEAD request, else by a range of one byte."""
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
         from huggingface_hub.utils import build_hf_headers
@@ -78,7 +78,7 @@ class HubStore(Store):
             posixpath.basename(name) for name in self._sizes if posixpath.dirname(name) == folder
         )
 
-    def opened(self, place: StorePlace) -> ByteFile:
+    def opened(self, place: StoreSource) -> ByteFile:
         """The file in the cache of the hub, if it is there; else its ranges."""
         from huggingface_hub import try_to_load_from_cache
 
@@ -87,7 +87,7 @@ class HubStore(Store):
             return MappedFile(Path(cached))
         return super().opened(place)
 
-    def cached(self, place: StorePlace) -> Path:
+    def cached(self, place: StoreSource) -> Path:
         """The file in the cache of the hub, brought there if it is not yet.
 
         Raises:
@@ -103,12 +103,12 @@ class HubStore(Store):
 
         return Path(persistent(brought, place))
 
-    def fetch(self, key: str, entry: Entry, start: int, into: memoryview) -> None:
+    def fetch(self, key: str, entry: StoredFile, start: int, into: memoryview) -> None:
         """Read the bytes of the file at this commit."""
         from huggingface_hub import hf_hub_url
         from huggingface_hub.utils import build_hf_headers
 
-        place = StorePlace(self, key)
+        place = StoreSource(self, key)
         url = hf_hub_url(self._repository, key, revision=self._commit)
         answer = asked(place, url, build_hf_headers(), start, start + len(into), into)
         if answer.status_code >= 400:
@@ -129,7 +129,7 @@ def hub_host() -> str:
     return urlsplit(constants.ENDPOINT).netloc
 
 
-def hub_place(repository: str, revision: str | None, file: str = "") -> tuple[Place, str]:
+def hub_source(repository: str, revision: str | None, file: str = "") -> tuple[Source, str]:
     """The place of a repository or of a file in it, its revision pinned to a commit; and what to say of it.
 
     Args:
@@ -161,7 +161,7 @@ def hub_place(repository: str, revision: str | None, file: str = "") -> tuple[Pl
         return place, f"{said}; the hub cannot be reached"
     sizes = {item.rfilename: item.size for item in info.siblings or []}
     store = HubStore(repository, str(info.sha), sizes)
-    place = StorePlace(store, file)
+    place = StoreSource(store, file)
     if not place.exists():
         raise CheckpointNotFoundError(
             f"{repository} has no file {file} at {wanted} ({str(info.sha)[:12]})", "check the name"
@@ -170,7 +170,7 @@ def hub_place(repository: str, revision: str | None, file: str = "") -> tuple[Pl
     return place, f"{name} of the Hugging Face hub, {wanted} is the commit {info.sha}"
 
 
-def _cached(repository: str, wanted: str, file: str) -> tuple[Place, str]:
+def _cached(repository: str, wanted: str, file: str) -> tuple[Source, str]:
     """The newest that the cache has of this revision, a folder of this machine."""
     from huggingface_hub import constants, scan_cache_dir, snapshot_download
 

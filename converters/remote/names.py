@@ -19,12 +19,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from converters.checkpoint.place import FarPlace, Place, file_names, is_folder
+from converters.checkpoint.source import RemoteSource, Source, file_names, is_folder
 from converters.errors import CheckpointNotFoundError, RemoteError
-from converters.remote.buckets import bucket_place
-from converters.remote.hub import hub_host, hub_place
+from converters.remote.buckets import bucket_source
+from converters.remote.hub import hub_host, hub_source
 from converters.remote.region import elsewhere
-from converters.remote.server import server_place
+from converters.remote.server import server_source
 
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _REPOSITORY = re.compile(rf"(?P<repository>{_PART}/{_PART})(?:@(?P<revision>[^@\s]+))?")
@@ -47,7 +47,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Meant:
+class ResolvedName:
     """What a name stands for.
 
     Attributes:
@@ -55,7 +55,7 @@ class Meant:
         said: how it was understood, for the user; "" for a path.
     """
 
-    place: Place
+    place: Source
     said: str = ""
 
 
@@ -85,7 +85,7 @@ def names_a_repository(name: object) -> bool:
     )
 
 
-def meant(name: Place | Meant | str) -> Meant:
+def meant(name: Source | ResolvedName | str) -> ResolvedName:
     """What a name stands for; for one that is far away the other side is asked.
 
     Raises:
@@ -93,15 +93,15 @@ def meant(name: Place | Meant | str) -> Meant:
         CheckpointNotFoundError: a repository has no such file; no path, and no name of a repository.
         MissingDependencyError: a package is lacking that speaks the protocol.
     """
-    if isinstance(name, Meant):
+    if isinstance(name, ResolvedName):
         return name
     if not isinstance(name, str) or os.path.lexists(name):
-        return Meant(Path(name) if isinstance(name, str) else name)
+        return ResolvedName(Path(name) if isinstance(name, str) else name)
     if is_url(name):
         return _meant_by_url(name)
     matched = _REPOSITORY.fullmatch(name)
     if matched is not None and names_a_repository(name):
-        return Meant(*hub_place(matched["repository"], matched["revision"]))
+        return ResolvedName(*hub_source(matched["repository"], matched["revision"]))
     if _REPOSITORY.fullmatch(f"org/{name}") and not _FILE_NAME.search(name):
         remedy = (
             f"check the path; of the Hugging Face hub's repository give the owner too, org/{name}"
@@ -110,10 +110,10 @@ def meant(name: Place | Meant | str) -> Meant:
     if matched is not None and not _FILE_NAME.search(name):
         remedy = f"check the path; the repository of the Hugging Face hub is hf://{name}"
         raise CheckpointNotFoundError(f"{name} does not exist", remedy)
-    return Meant(Path(name))
+    return ResolvedName(Path(name))
 
 
-def chosen(folder: Meant, pattern: str) -> Meant:
+def chosen(folder: ResolvedName, pattern: str) -> ResolvedName:
     """The one file of a folder that a pattern names: `*fp16*.safetensors`, `unet/*.bin`.
 
     Of shards their index is the one.
@@ -131,7 +131,7 @@ def chosen(folder: Meant, pattern: str) -> Meant:
     for choice in (found, indexes):
         if len(choice) == 1:
             file = f"{path}/{choice[0]}" if path else choice[0]
-            return Meant(
+            return ResolvedName(
                 place / choice[0], f"{folder.said}, its file {file}" if folder.said else ""
             )
     if found:
@@ -148,16 +148,16 @@ def _named(files: Sequence[str]) -> str:
     return ", ".join(likely[:_SHOWN]) + more
 
 
-def place_of(name: Place | str) -> Place:
+def source_of(name: Source | str) -> Source:
     """The place that a name stands for; raises what `meant` raises."""
     return meant(name).place
 
 
-def _meant_by_url(url: str) -> Meant:
+def _meant_by_url(url: str) -> ResolvedName:
     protocol, _, rest = url.partition("://")
     protocol = protocol.lower()
     if protocol == "file":
-        return Meant(Path(unquote(urlsplit(url).path)))
+        return ResolvedName(Path(unquote(urlsplit(url).path)))
     matched = None
     if protocol == "hf":
         matched = _IN_HUB.fullmatch(rest.rstrip("/"))
@@ -170,15 +170,15 @@ def _meant_by_url(url: str) -> Meant:
         is_page = parts.hostname in _HUB_HOSTS or parts.netloc == hub_host()
         matched = _PAGE.fullmatch(parts.path) if is_page else None
         if matched is None:
-            place = server_place(url)
-            return Meant(place, f"{place} of a server")
+            place = server_source(url)
+            return ResolvedName(place, f"{place} of a server")
     if matched is not None:
         file = unquote(matched["file"] or "")
-        return Meant(*hub_place(matched["repository"], matched["revision"], file))
-    bucket = bucket_place(f"{protocol}://{rest}")
+        return ResolvedName(*hub_source(matched["repository"], matched["revision"], file))
+    bucket = bucket_source(f"{protocol}://{rest}")
     kind = "a file" if bucket.key else "a folder"
     said = f"{bucket}, {kind} of a bucket" if protocol in ("gs", "gcs", "s3") else ""
-    return Meant(bucket, "; ".join(filter(None, (said, elsewhere(bucket)))))
+    return ResolvedName(bucket, "; ".join(filter(None, (said, elsewhere(bucket)))))
 
 
 def require_local(name: str, what: str) -> None:
@@ -195,4 +195,4 @@ def require_local(name: str, what: str) -> None:
 
 def is_far(place: object) -> bool:
     """Whether a place is on no disk of this machine."""
-    return isinstance(place, FarPlace)
+    return isinstance(place, RemoteSource)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from converters.checkpoint.place import FarPlace
+from converters.checkpoint.source import RemoteSource
 from converters.errors import CheckpointNotFoundError, OutputError
 from converters.remote.hub import HubStore
 from converters.remote.names import is_url, meant, names_a_repository
-from converters.remote.store import StorePlace
+from converters.remote.store import StoreSource
 
 _AT_ONCE = 64 << 20  # bytes
 _ALWAYS = (".json", ".txt", ".model")
@@ -35,7 +35,7 @@ def near(name: str, folder: Path, *, model: bool = False) -> Path:
         ConversionError: it cannot be had; the subclass says why.
     """
     place = meant(name).place
-    if not isinstance(place, StorePlace):
+    if not isinstance(place, StoreSource):
         assert isinstance(place, Path)
         return place
     if model and place.is_file():
@@ -63,7 +63,7 @@ def _wanted(names: list[str]) -> list[str]:
     ]
 
 
-def _copied(place: FarPlace, folder: Path) -> Path:
+def _copied(place: RemoteSource, folder: Path) -> Path:
     file = place.open()
     target = folder / place.name
     try:

@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from converters.checkpoint.place import Place
+from converters.checkpoint.source import Source
 from converters.errors import ConversionError
 from converters.remote.buckets import BucketStore, called, filesystem
 from converters.remote.retries import TemporaryError
-from converters.remote.store import StorePlace
+from converters.remote.store import StoreSource
 
 # What a virtual machine of Google's says it is.
 _PRODUCT = Path("/sys/class/dmi/id/product_name")
@@ -101,7 +101,7 @@ def region_of(zone: str) -> str:
     return zone.rpartition("-")[0]
 
 
-def location_of(place: Place) -> Location | None:
+def location_of(place: Source) -> Location | None:
     """Where the bucket of a place lies; None where that is not known.
 
     Raises:
@@ -120,13 +120,13 @@ def location_of(place: Place) -> Location | None:
     return Location(str(told["location"]), tuple(map(str, chosen or ())))
 
 
-def _bucket_of(place: Place) -> BucketStore | None:
-    store = place.store if isinstance(place, StorePlace) else None
+def _bucket_of(place: Source) -> BucketStore | None:
+    store = place.store if isinstance(place, StoreSource) else None
     is_google = isinstance(store, BucketStore) and store.protocol in ("gs", "gcs")
     return store if isinstance(store, BucketStore) and is_google else None
 
 
-def elsewhere(place: Place) -> str:
+def elsewhere(place: Source) -> str:
     """A line, where the bucket of a place lies in another region than this machine; else "".
 
     It costs a question, on Google's machines only, and fails for no reason.

@@ -10,13 +10,13 @@ from converters.errors import RemoteError
 from converters.remote.far_file import HEAD_BYTES
 from converters.remote.ranges import asked, starts_at, total_of
 from converters.remote.retries import persistent
-from converters.remote.store import Entry, Store, StorePlace
+from converters.remote.store import StoredFile, FileStore, StoreSource
 
 _ABSENT = frozenset({404, 410})
 _EMPTY = 416  # of a file without bytes nothing can be asked for
 
 
-class ServerStore(Store):
+class ServerStore(FileStore):
     """The files below a URL; a server has no list of them.
 
     Args:
@@ -31,12 +31,12 @@ class ServerStore(Store):
         host = parts.hostname or ""
         port = f":{parts.port}" if parts.port else ""
         self.shown = f"{parts.scheme}://{host}{port}{parts.path}".rstrip("/")
-        self._entries: dict[str, Entry | None] = {}
+        self._entries: dict[str, StoredFile | None] = {}
 
-    def entry(self, key: str) -> Entry | None:
+    def entry(self, key: str) -> StoredFile | None:
         """The file of this key, asked for with its first bytes, which are kept."""
         if key not in self._entries:
-            place = StorePlace(self, key)
+            place = StoreSource(self, key)
             self._entries[key] = persistent(lambda: self._asked(place), place)
         return self._entries[key]
 
@@ -44,9 +44,9 @@ class ServerStore(Store):
         """None are known."""
         return []
 
-    def fetch(self, key: str, entry: Entry, start: int, into: memoryview) -> None:
+    def fetch(self, key: str, entry: StoredFile, start: int, into: memoryview) -> None:
         """Read the bytes, if the server still has what it had."""
-        place = StorePlace(self, key)
+        place = StoreSource(self, key)
         end = start + len(into)
         answer = asked(place, self._url(key), self._headers(entry), start, end, into)
         if answer.status_code in _ABSENT | {412} or (
@@ -57,35 +57,35 @@ class ServerStore(Store):
         if answer.status_code != 206 or not starts_at(answer, start):
             raise _refused(place, answer)
 
-    def _asked(self, place: StorePlace) -> Entry | None:
+    def _asked(self, place: StoreSource) -> StoredFile | None:
         answer = asked(place, self._url(place.key), {}, 0, HEAD_BYTES)
         if answer.status_code in _ABSENT:
             return None
         if answer.status_code == _EMPTY:
-            return Entry(0, "")
+            return StoredFile(0, "")
         total = total_of(answer)
         if total is None:
             raise _refused(place, answer)
         data: bytes = answer.content
         if len(data) == min(total, HEAD_BYTES):
             self._kept[place.key] = [(0, data)]
-        return Entry(total, _version(answer))
+        return StoredFile(total, _version(answer))
 
     def _url(self, key: str) -> str:
         path = posixpath.join(self._parts.path, quote(key))
         return urlunsplit(self._parts._replace(path=path, fragment=""))
 
     @staticmethod
-    def _headers(entry: Entry) -> dict[str, str]:
+    def _headers(entry: StoredFile) -> dict[str, str]:
         # Of a weak one no server may say that it matches; all are compared with the answer's besides.
         return {"If-Match": entry.version} if entry.version.startswith('"') else {}
 
 
-def server_place(url: str) -> StorePlace:
+def server_source(url: str) -> StoreSource:
     """The place of a URL: a file, or with a `/` at its end a folder."""
     parts = urlsplit(url)
     folder, _, name = parts.path.rpartition("/")
-    return StorePlace(ServerStore(urlunsplit(parts._replace(path=folder))), unquote(name))
+    return StoreSource(ServerStore(urlunsplit(parts._replace(path=folder))), unquote(name))
 
 
 def _version(answer: Any) -> str:
@@ -93,7 +93,7 @@ def _version(answer: Any) -> str:
     return answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
 
 
-def _refused(place: StorePlace, answer: Any) -> RemoteError:
+def _refused(place: StoreSource, answer: Any) -> RemoteError:
     status = answer.status_code
     if status in (401, 403):
         return RemoteError(

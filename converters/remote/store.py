@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from converters.checkpoint.place import ByteFile, FarPlace
+from converters.checkpoint.source import ByteFile, RemoteSource
 from converters.errors import CheckpointNotFoundError, RemoteError
 from converters.remote.far_file import CONNECTIONS, FarFile
 from converters.remote.retries import persistent
@@ -20,7 +20,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredFile:
     """A file of a store.
 
     Attributes:
@@ -33,7 +33,7 @@ class Entry:
     version: str
 
 
-class Store(ABC):
+class FileStore(ABC):
     """What has files by `/`-joined keys.
 
     It can be sent to another process, with what is known of its files.
@@ -49,11 +49,11 @@ class Store(ABC):
     def __init__(self) -> None:
         self._files: dict[str, ByteFile] = {}
         self._kept: dict[str, list[tuple[int, bytes]]] = {}
-        self._used: dict[str, Entry] = {}
+        self._used: dict[str, StoredFile] = {}
         self._lock = threading.RLock()
 
     @abstractmethod
-    def entry(self, key: str) -> Entry | None:
+    def entry(self, key: str) -> StoredFile | None:
         """The file of this key; None: there is none.
 
         Raises:
@@ -65,7 +65,7 @@ class Store(ABC):
         """The names of the files in a folder ("" is the whole), in order; [] where it cannot be listed."""
 
     @abstractmethod
-    def fetch(self, key: str, entry: Entry, start: int, into: memoryview) -> None:
+    def fetch(self, key: str, entry: StoredFile, start: int, into: memoryview) -> None:
         """Read bytes of this very version, in one request.
 
         Args:
@@ -79,7 +79,7 @@ class Store(ABC):
             RemoteError: the other side refuses, or has another version by now.
         """
 
-    def require_there(self, place: StorePlace) -> None:  # noqa: B027 (a hub said so already)
+    def require_there(self, place: StoreSource) -> None:  # noqa: B027 (a hub said so already)
         """Something is at or below a place.
 
         Raises:
@@ -90,7 +90,7 @@ class Store(ABC):
         """The keys of files that were read and are others by now, as far as the store tells."""
         return []
 
-    def opened(self, place: StorePlace) -> ByteFile:
+    def opened(self, place: StoreSource) -> ByteFile:
         """The file of a place, one object for all who read it.
 
         Raises:
@@ -107,7 +107,7 @@ class Store(ABC):
                 self._files[key] = FarFile(place, entry.size, fetch, self._kept.get(key))
             return self._files[key]
 
-    def _persistently(self, place: StorePlace, entry: Entry, start: int, into: memoryview) -> None:
+    def _persistently(self, place: StoreSource, entry: StoredFile, start: int, into: memoryview) -> None:
         persistent(lambda: self.fetch(place.key, entry, start, into), place)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Store(ABC):
         self._lock = threading.RLock()
 
 
-class StorePlace(FarPlace):
+class StoreSource(RemoteSource):
     """A file or folder of a store.
 
     Args:
@@ -128,7 +128,7 @@ class StorePlace(FarPlace):
         key: its key; "" is the whole.
     """
 
-    def __init__(self, store: Store, key: str = "") -> None:
+    def __init__(self, store: FileStore, key: str = "") -> None:
         self.store = store
         self.key = key
 
@@ -138,14 +138,14 @@ class StorePlace(FarPlace):
         return posixpath.basename(self.key or self.store.shown)
 
     @property
-    def parent(self) -> StorePlace:
+    def parent(self) -> StoreSource:
         """The folder that it is in; of the whole, itself."""
-        return StorePlace(self.store, posixpath.dirname(self.key))
+        return StoreSource(self.store, posixpath.dirname(self.key))
 
-    def __truediv__(self, name: str) -> StorePlace:
-        return StorePlace(self.store, posixpath.join(self.key, name))
+    def __truediv__(self, name: str) -> StoreSource:
+        return StoreSource(self.store, posixpath.join(self.key, name))
 
-    def with_name(self, name: str) -> StorePlace:
+    def with_name(self, name: str) -> StoreSource:
         """What has this name beside it."""
         return self.parent / name
 
@@ -175,7 +175,7 @@ class StorePlace(FarPlace):
         return [str(self), *((entry.size, entry.version) if entry else ())]
 
     def together(
-        self, action: Callable[[Any], _Result], places: Iterable[FarPlace]
+        self, action: Callable[[Any], _Result], places: Iterable[RemoteSource]
     ) -> list[_Result]:
         """What the action gives for each, in threads of their own: most of their time is waiting."""
         with ThreadPoolExecutor(CONNECTIONS, "together") as pool:
@@ -190,7 +190,7 @@ class StorePlace(FarPlace):
         changed = self.store.changed()
         if changed:
             raise RemoteError(
-                f"{StorePlace(self.store, changed[0])} was replaced while it was read",
+                f"{StoreSource(self.store, changed[0])} was replaced while it was read",
                 "start again, when nobody writes it",
             )
 
@@ -198,10 +198,10 @@ class StorePlace(FarPlace):
         return posixpath.join(self.store.shown, self.key) if self.key else self.store.shown
 
     def __repr__(self) -> str:
-        return f"StorePlace({str(self)!r})"
+        return f"StoreSource({str(self)!r})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StorePlace) and str(self) == str(other)
+        return isinstance(other, StoreSource) and str(self) == str(other)
 
     def __hash__(self) -> int:
         return hash(str(self))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint.mapped_file import extent
-from converters.checkpoint.place import Window
+from converters.checkpoint.source import Window
 
 Array = np.ndarray[Any, Any]
 

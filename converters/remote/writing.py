@@ -12,12 +12,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from converters.checkpoint.place import Place
+from converters.checkpoint.source import Source
 from converters.errors import OutputError
 from converters.remote.buckets import BucketStore, called, filesystem
-from converters.remote.names import is_url, place_of
+from converters.remote.names import is_url, source_of
 from converters.remote.retries import persistent
-from converters.remote.store import StorePlace
+from converters.remote.store import StoreSource
 
 _Result = TypeVar("_Result")
 
@@ -27,7 +27,7 @@ _AT_ONCE = 16
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenObject:
     """An object as the bucket has it.
 
     Attributes:
@@ -41,7 +41,7 @@ class Written:
     crc32c: str = ""
 
 
-def destination(name: Place | str) -> Place:
+def destination(name: Source | str) -> Source:
     """The place of an output that a user names; nothing is asked of a bucket yet.
 
     Raises:
@@ -51,7 +51,7 @@ def destination(name: Place | str) -> Place:
     if not isinstance(name, str):
         return name
     if not is_url(name) or name.startswith("file://"):
-        return place_of(name) if is_url(name) else Path(name)
+        return source_of(name) if is_url(name) else Path(name)
     protocol = name.partition("://")[0].lower()
     if protocol not in WHOLE:
         raise OutputError(
@@ -63,7 +63,7 @@ def destination(name: Place | str) -> Place:
     folder, _, last = path.rpartition("/")
     if not folder or not last:
         raise OutputError(f"{name} names a bucket only", "add the name of the output")
-    return StorePlace(BucketStore(protocol, folder, f"{protocol}://{folder}", name), last)
+    return StoreSource(BucketStore(protocol, folder, f"{protocol}://{folder}", name), last)
 
 
 class Objects:
@@ -73,22 +73,22 @@ class Objects:
         place: of the output; `destination` gave it.
     """
 
-    def __init__(self, place: StorePlace) -> None:
+    def __init__(self, place: StoreSource) -> None:
         assert isinstance(place.store, BucketStore)
         self.place = place
         self.fs = filesystem(place.store.protocol, place.store.url, place)
         self.protocol = place.store.protocol
 
-    def path(self, place: StorePlace) -> str:
+    def path(self, place: StoreSource) -> str:
         """What the file system calls a place."""
         assert isinstance(place.store, BucketStore)
         return posixpath.join(place.store.root, place.key)
 
-    def put(self, place: StorePlace, data: bytes | memoryview) -> None:
+    def put(self, place: StoreSource, data: bytes | memoryview) -> None:
         """Make an object of these bytes, or replace it."""
         self.ask(place, lambda: self.fs.pipe_file(self.path(place), bytes(data)))
 
-    def get(self, place: StorePlace) -> bytes | None:
+    def get(self, place: StoreSource) -> bytes | None:
         """The content of an object; None: there is none."""
         try:
             data: bytes = self.ask(place, lambda: self.fs.cat_file(self.path(place)))
@@ -96,14 +96,14 @@ class Objects:
             return None
         return data
 
-    def part(self, place: StorePlace, start: int, end: int) -> bytes:
+    def part(self, place: StoreSource, start: int, end: int) -> bytes:
         """Some bytes of an object."""
         data: bytes = self.ask(
             place, lambda: self.fs.cat_file(self.path(place), start=start, end=end)
         )
         return data
 
-    def written(self, place: StorePlace) -> Written | None:
+    def written(self, place: StoreSource) -> WrittenObject | None:
         """What the bucket says of an object; None: there is none."""
         try:
             info = self.ask(place, lambda: self.fs.info(self.path(place)))
@@ -111,7 +111,7 @@ class Objects:
             return None
         return _written(info) if info["type"] == "file" else None
 
-    def below(self, place: StorePlace) -> dict[str, Written]:
+    def below(self, place: StoreSource) -> dict[str, WrittenObject]:
         """The objects below a place, by the rest of their keys."""
         root = self.path(place)
 
@@ -128,10 +128,10 @@ class Objects:
             if name.strip("/") != root.strip("/") and info["type"] == "file"
         }
 
-    def delete(self, places: Iterable[StorePlace]) -> None:
+    def delete(self, places: Iterable[StoreSource]) -> None:
         """Delete objects, those that are there."""
 
-        def one(place: StorePlace) -> None:
+        def one(place: StoreSource) -> None:
             with suppress(FileNotFoundError):
                 self.ask(place, lambda: self.fs.rm_file(self.path(place)))
 
@@ -142,18 +142,18 @@ class Objects:
         with ThreadPoolExecutor(_AT_ONCE, "objects") as pool:
             return list(pool.map(action, items))
 
-    def ask(self, place: StorePlace, action: Callable[[], _Result]) -> _Result:
+    def ask(self, place: StoreSource, action: Callable[[], _Result]) -> _Result:
         """What the action gives, tried again where that may help."""
         return persistent(lambda: called(place, action), place)
 
 
-def _written(info: Any) -> Written:
+def _written(info: Any) -> WrittenObject:
     names = ("generation", "ETag", "etag", "VersionId", "created", "mtime")
     version = next((info[name] for name in names if info.get(name) is not None), "")
-    return Written(int(info["size"] or 0), str(version), str(info.get("crc32c") or ""))
+    return WrittenObject(int(info["size"] or 0), str(version), str(info.get("crc32c") or ""))
 
 
-class Sum:
+class Checksum:
     """The CRC-32C of bytes as they come; none where the package for it is lacking."""
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ class Fitted:
 
 
 @dataclass(frozen=True)
-class Way:
+class StackedLayout:
     """One way to make an array of the target: a layout, and the axis of the stack if it is one."""
 
     layout: Layout
@@ -45,7 +45,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Placed:
+class TargetArray:
     """What an array of the target is made of.
 
     Attributes:
@@ -54,7 +54,7 @@ class Placed:
     """
 
     sources: tuple[str, ...]
-    way: Way
+    way: StackedLayout
 
 
 def tied_leaves(
@@ -96,7 +96,7 @@ def kinds_of(plan: Plan) -> dict[str, str]:
 
 def arranged(
     plan: Plan,
-    placed: Mapping[str, Placed],
+    placed: Mapping[str, TargetArray],
     leaves: Mapping[str, PlannedLeaf],
     target: Mapping[str, TensorInfo],
     dropped: Mapping[str, str],
@@ -121,7 +121,7 @@ def arranged(
 
 
 def _leaf(
-    path: str, its: Sequence[str], way: Way, leaves: Mapping[str, PlannedLeaf]
+    path: str, its: Sequence[str], way: StackedLayout, leaves: Mapping[str, PlannedLeaf]
 ) -> PlannedLeaf:
     """An array of the target, from those of the plan.
 

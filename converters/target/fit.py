@@ -14,8 +14,8 @@ from converters.target.arrange import (
     TIED,
     TIED_KINDS,
     Fitted,
-    Placed,
-    Way,
+    TargetArray,
+    StackedLayout,
     arranged,
     kinds_of,
     tied_leaves,
@@ -23,7 +23,7 @@ from converters.target.arrange import (
 from converters.target.fused import like_target
 from converters.target.layouts import permitted
 from converters.target.match import match, match_whole
-from converters.target.modules import Family, families
+from converters.target.modules import ModuleFamily, families
 
 Numbers = tuple[int, ...]
 
@@ -66,7 +66,7 @@ def fit_plan(
     infos = {path: leaf.info for path, leaf in leaves.items()}
     sources, targets = families(infos), families(target)
 
-    def fits(source: Family, other: Family) -> bool:
+    def fits(source: ModuleFamily, other: ModuleFamily) -> bool:
         return _ways(source, other, infos, target, kinds) is not None
 
     matched = match(sources, targets, fits)
@@ -81,7 +81,7 @@ def fit_plan(
         also = match_whole(families(shared), matched.missing, fits)
         matched = replace(matched, pairs=matched.pairs + also.pairs, missing=also.missing)
     problems = list(matched.problems)
-    ways: dict[str, tuple[list[str], list[Way]]] = {}
+    ways: dict[str, tuple[list[str], list[StackedLayout]]] = {}
     for one, other in matched.pairs:
         ways |= _ways(one, other, infos, target, kinds) or {}
     problems += _left(matched.extra, matched.missing, infos, target)
@@ -94,7 +94,7 @@ def fit_plan(
             "let both models be run, whatever they call their layers (migrate weights --inputs), drop keys "
             "that the target has no use for (--drop), or write a mapping",
         )
-    placed = {path: Placed(tuple(ways[path][0]), chosen[path]) for path in target}
+    placed = {path: TargetArray(tuple(ways[path][0]), chosen[path]) for path in target}
     done = arranged(plan, placed, leaves, target, dropped)
     left = tuple(
         f"{other} is {one}: called otherwise, and all else has its place"
@@ -116,16 +116,16 @@ def without(plan: Plan, drop: Sequence[str]) -> Plan:
 
 
 def _ways(
-    source: Family,
-    target: Family,
+    source: ModuleFamily,
+    target: ModuleFamily,
     infos: Mapping[str, TensorInfo],
     wanted: Mapping[str, TensorInfo],
     kinds: Mapping[str, str],
-) -> dict[str, tuple[list[str], list[Way]]] | None:
+) -> dict[str, tuple[list[str], list[StackedLayout]]] | None:
     """Path in the target → paths in the plan and ways to make it of them; None if they do not fit."""
     if source.roles != target.roles:
         return None
-    found: dict[str, tuple[list[str], list[Way]]] = {}
+    found: dict[str, tuple[list[str], list[StackedLayout]]] = {}
     for numbers, members in _aligned(source, target) or ():
         for role, path in target.members[numbers].items():
             its = [source.members[member][role] for member in members]
@@ -140,7 +140,7 @@ def _ways(
     return found or None
 
 
-def _aligned(source: Family, target: Family) -> list[tuple[Numbers, list[Numbers]]] | None:
+def _aligned(source: ModuleFamily, target: ModuleFamily) -> list[tuple[Numbers, list[Numbers]]] | None:
     """Numbers in the target → those in the plan, by their order; several where layers are stacked."""
     mine, theirs = sorted(source.members), sorted(target.members)
     if len(mine) == len(theirs):
@@ -178,24 +178,24 @@ def _ranked(numbers: Sequence[Numbers]) -> list[Numbers]:
 
 def _made(
     kind: str, role: str, shape: tuple[int, ...], wanted: tuple[int, ...], count: int
-) -> Iterator[Way]:
+) -> Iterator[StackedLayout]:
     if count == 1:
         for layout in permitted(kind, role, shape, wanted):
-            yield Way(layout)
+            yield StackedLayout(layout)
         return
     for axis, side in enumerate(wanted):
         if side == count:
             rest = (*wanted[:axis], *wanted[axis + 1 :])
             for layout in permitted(kind, role, shape, rest):
-                yield Way(layout, axis)
+                yield StackedLayout(layout, axis)
 
 
 def _chosen(
-    ways: Mapping[str, tuple[list[str], list[Way]]],
+    ways: Mapping[str, tuple[list[str], list[StackedLayout]]],
     leaves: Mapping[str, PlannedLeaf],
     kinds: Mapping[str, str],
     scan_axis: int | None,
-) -> tuple[dict[str, Way], list[str]]:
+) -> tuple[dict[str, StackedLayout], list[str]]:
     """One way for each array: where shapes allow several, what the unambiguous ones of its kind have."""
     axes = {
         frozenset(way.axis for way in its if way.axis is not None)
@@ -208,7 +208,7 @@ def _chosen(
     for its, possible in ways.values():
         if len(leaves[its[0]].info.shape) > 1 and len({_turned(way) for way in possible}) == 1:
             turned.setdefault(kinds[its[0]], set()).add(_turned(possible[0]))
-    chosen: dict[str, Way] = {}
+    chosen: dict[str, StackedLayout] = {}
     problems: list[str] = []
     for path, (its, possible) in ways.items():
         left = possible
@@ -226,13 +226,13 @@ def _chosen(
     return chosen, problems
 
 
-def _turned(way: Way) -> bool:
+def _turned(way: StackedLayout) -> bool:
     return "transpose" in str(way.layout)
 
 
 def _left(
-    extra: Sequence[Family],
-    missing: Sequence[Family],
+    extra: Sequence[ModuleFamily],
+    missing: Sequence[ModuleFamily],
     infos: Mapping[str, TensorInfo],
     wanted: Mapping[str, TensorInfo],
 ) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from converters.target.modules import Family, apart
+from converters.target.modules import ModuleFamily, apart
 from converters.target.nearness import EQUAL, Nearness, nearness, weights_of
 
 # Below this nearness a name says nothing, and a pair is left to the user.
@@ -24,17 +24,17 @@ class Matched:
         by_elimination: pairs that are called otherwise in part, the only ones of their kind left.
     """
 
-    pairs: tuple[tuple[Family, Family], ...]
-    extra: tuple[Family, ...]
-    missing: tuple[Family, ...]
+    pairs: tuple[tuple[ModuleFamily, ModuleFamily], ...]
+    extra: tuple[ModuleFamily, ...]
+    missing: tuple[ModuleFamily, ...]
     problems: tuple[str, ...]
-    by_elimination: tuple[tuple[Family, Family], ...] = ()
+    by_elimination: tuple[tuple[ModuleFamily, ModuleFamily], ...] = ()
 
 
 def match(
-    sources: Sequence[Family],
-    targets: Sequence[Family],
-    fits: Callable[[Family, Family], bool],
+    sources: Sequence[ModuleFamily],
+    targets: Sequence[ModuleFamily],
+    fits: Callable[[ModuleFamily, ModuleFamily], bool],
 ) -> Matched:
     """Pair the families; those that stay alone once more, one number at a time (fc1, fc2).
 
@@ -46,9 +46,9 @@ def match(
 
 
 def _by_name(
-    sources: Sequence[Family],
-    targets: Sequence[Family],
-    fits: Callable[[Family, Family], bool],
+    sources: Sequence[ModuleFamily],
+    targets: Sequence[ModuleFamily],
+    fits: Callable[[ModuleFamily, ModuleFamily], bool],
 ) -> Matched:
     whole = match_whole(sources, targets, fits)
     if not whole.extra or not whole.missing:
@@ -71,9 +71,9 @@ def _by_name(
 
 
 def match_whole(
-    sources: Sequence[Family],
-    targets: Sequence[Family],
-    fits: Callable[[Family, Family], bool],
+    sources: Sequence[ModuleFamily],
+    targets: Sequence[ModuleFamily],
+    fits: Callable[[ModuleFamily, ModuleFamily], bool],
 ) -> Matched:
     """Pair the families: each with the one that is nearest by name, if it is the nearest of that, too.
 
@@ -135,7 +135,7 @@ def match_whole(
 _KINDS = frozenset({"dense", "conv", "norm", "embed", "block", "sequential", "#"})
 
 
-def _by_shape(found: Matched, fits: Callable[[Family, Family], bool]) -> Matched:
+def _by_shape(found: Matched, fits: Callable[[ModuleFamily, ModuleFamily], bool]) -> Matched:
     """All that is left, each the only one that fits the other; what was found, if that is not so."""
     mine = [part for family in found.extra for part in _single(family)]
     theirs = [part for family in found.missing for part in _single(family)]
@@ -159,9 +159,9 @@ def _by_shape(found: Matched, fits: Callable[[Family, Family], bool]) -> Matched
     )
 
 
-def _single(family: Family) -> list[Family]:
+def _single(family: ModuleFamily) -> list[ModuleFamily]:
     words = tuple(word for word in family.words if word != "#")
-    return [Family(words, {(): roles}, family.kind) for roles in family.members.values()]
+    return [ModuleFamily(words, {(): roles}, family.kind) for roles in family.members.values()]
 
 
 class _Rivals:
@@ -169,9 +169,9 @@ class _Rivals:
 
     def __init__(
         self,
-        sources: Sequence[Family],
-        targets: Sequence[Family],
-        fits: Callable[[Family, Family], bool],
+        sources: Sequence[ModuleFamily],
+        targets: Sequence[ModuleFamily],
+        fits: Callable[[ModuleFamily, ModuleFamily], bool],
         weights: Mapping[str, float],
     ) -> None:
         self._of_target = {
@@ -203,7 +203,7 @@ class _Rivals:
         )  # fmt: skip
 
 
-def _parts(family: Family) -> list[Family]:
+def _parts(family: ModuleFamily) -> list[ModuleFamily]:
     found = apart(family)
     return found if len(found) > 1 else []
 

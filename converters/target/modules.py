@@ -27,7 +27,7 @@ COLLECTIONS = ("params", "batch_stats", "buffers")
 
 
 @dataclass(frozen=True)
-class Family:
+class ModuleFamily:
     """Modules whose names differ in nothing but numbers.
 
     Attributes:
@@ -56,7 +56,7 @@ class Family:
         return f"{self.name}{more}"
 
 
-def apart(family: Family) -> list[Family]:
+def apart(family: ModuleFamily) -> list[ModuleFamily]:
     """The same modules, those of each innermost number for themselves: fc1 and fc2.
 
     A family without such numbers, or with many of them, is left whole.
@@ -71,7 +71,7 @@ def apart(family: Family) -> list[Family]:
         members = {
             numbers[:-1]: roles for numbers, roles in family.members.items() if numbers[-1] == value
         }
-        found.append(Family(tuple(words), members, family.kind))
+        found.append(ModuleFamily(tuple(words), members, family.kind))
     return found
 
 
@@ -88,7 +88,7 @@ def role_of(path: str, shape: tuple[int, ...]) -> tuple[str, str]:
     return path, "value"
 
 
-def families(arrays: Mapping[str, TensorInfo]) -> list[Family]:
+def families(arrays: Mapping[str, TensorInfo]) -> list[ModuleFamily]:
     """The modules of these arrays; those of another kind or with other roles are a family of their own."""
     modules: dict[str, dict[str, str]] = {}
     for path, info in arrays.items():
@@ -110,7 +110,7 @@ def _family(
     words: tuple[str, ...],
     members: Mapping[tuple[int, ...], Mapping[str, str]],
     arrays: Mapping[str, TensorInfo],
-) -> Family:
+) -> ModuleFamily:
     columns = list(zip(*members, strict=True))
     varying = [index for index, column in enumerate(columns) if len(set(column)) > 1]
     kept: list[str] = []
@@ -125,7 +125,7 @@ def _family(
     renumbered = {
         tuple(numbers[index] for index in varying): member for numbers, member in members.items()
     }
-    return Family(tuple(kept), renumbered, _kind(next(iter(members.values())), arrays))
+    return ModuleFamily(tuple(kept), renumbered, _kind(next(iter(members.values())), arrays))
 
 
 def _kind(roles: Mapping[str, str], arrays: Mapping[str, TensorInfo]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from converters.target.modules import COLLECTIONS, Family
+from converters.target.modules import COLLECTIONS, ModuleFamily
 
 # Nearer than this to each other are two names as good as equally near.
 EQUAL = 0.02
@@ -34,13 +34,13 @@ class Nearness:
     differs: bool
 
 
-def weights_of(families: Sequence[Family]) -> dict[str, float]:
+def weights_of(families: Sequence[ModuleFamily]) -> dict[str, float]:
     """A word says the more the rarer it is."""
     count = Counter(word for family in families for word in _names(family))
     return {word: math.log((1 + len(families)) / its) for word, its in count.items()}
 
 
-def nearness(source: Family, target: Family, weights: Mapping[str, float]) -> Nearness | None:
+def nearness(source: ModuleFamily, target: ModuleFamily, weights: Mapping[str, float]) -> Nearness | None:
     """Of two modules; None if both are called something and nothing of it is the same."""
     one, other = _names(source), _names(target)
     mine, theirs = (_telling(names, weights) for names in (one, other))
@@ -67,5 +67,5 @@ def _telling(names: frozenset[str], weights: Mapping[str, float]) -> frozenset[s
     return frozenset(word for word in names - _KINDS if not (many and weights[word] < _EVERYWHERE))
 
 
-def _names(family: Family) -> frozenset[str]:
+def _names(family: ModuleFamily) -> frozenset[str]:
     return (frozenset(family.words) - {"#"}) | ({family.kind} if family.kind else frozenset())

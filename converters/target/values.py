@@ -49,7 +49,7 @@ class ByValues:
 
 
 @dataclass(frozen=True)
-class _Source:
+class _TensorSource:
     """A tensor of torch's, or an equal part of one."""
 
     key: str
@@ -78,7 +78,7 @@ class _Search:
         self._keys = [
             key for key in torch.infos if key not in self._dropped and not _COUNTS.search(key)
         ]
-        self._pools: dict[tuple[str, bool], dict[str, list[_Source]]] = {}
+        self._pools: dict[tuple[str, bool], dict[str, list[_TensorSource]]] = {}
         self._shared = [frozenset(keys) for keys in torch.shared]
         self._alike: list[str] = []
         self._leaves: dict[str, PlannedLeaf] = {}
@@ -167,27 +167,27 @@ class _Search:
             pieces.append(fitting[0])
         return pieces
 
-    def _pool(self, array: Array, *, parts: bool) -> Mapping[str, list[_Source]]:
+    def _pool(self, array: Array, *, parts: bool) -> Mapping[str, list[_TensorSource]]:
         """Mark of the sorted values → torch's tensors, or their parts, cast to this array's dtype."""
         at = array.dtype.name, parts
         if at not in self._pools:
-            pool: dict[str, list[_Source]] = defaultdict(list)
+            pool: dict[str, list[_TensorSource]] = defaultdict(list)
             for key in self._keys:
-                for one in self._parts(key) if parts else (_Source(key, None),):
+                for one in self._parts(key) if parts else (_TensorSource(key, None),):
                     pool[_mark(self._read(one, array))].append(one)
             self._pools[at] = pool
         return self._pools[at]
 
-    def _parts(self, key: str) -> Iterator[_Source]:
+    def _parts(self, key: str) -> Iterator[_TensorSource]:
         shape = self._torch.infos[key].shape
         for axis, side in enumerate(shape):
             for count in _PARTS:
                 if side % count == 0:
                     each = side // count
                     for number in range(count):
-                        yield _Source(key, Part(axis, number * each, (number + 1) * each))
+                        yield _TensorSource(key, Part(axis, number * each, (number + 1) * each))
 
-    def _read(self, one: _Source, like: Array) -> Array:
+    def _read(self, one: _TensorSource, like: Array) -> Array:
         tensor = self._torch.read(one.key)
         part = tensor if one.part is None else one.part.apply(tensor)
         return np.asarray(part).astype(like.dtype)

@@ -10,7 +10,7 @@ replicate: "edge") and let the convolution pad nothing.
 from typing import Any
 
 from converters.layers.entry import ForwardCase, LayerEntry, Weight
-from converters.layers.flax_call import Api, Call, FlaxCall, Value, changed, features, own, use_bias
+from converters.layers.flax_call import Api, SourceCall, FlaxCall, Value, changed, features, own, use_bias
 from converters.layers.layout import UNCHANGED, Permute
 
 _PAD_MODES = {"circular": "wrap", "reflect": "reflect", "replicate": "edge"}
@@ -36,14 +36,14 @@ def _flax(layer: Any, api: Api) -> tuple[FlaxCall, ...]:
     return (call,)
 
 
-def _padding(layer: Any) -> tuple[Value, tuple[Call, ...]]:
+def _padding(layer: Any) -> tuple[Value, tuple[SourceCall, ...]]:
     """Flax's argument, and what pads the input before where it knows no such mode."""
     if layer.padding_mode != "zeros":
         # As torch pads it: the last axis first, low and high side of each.
         sides = layer._reversed_padding_repeated_twice
         pairs = tuple(zip(sides[::2], sides[1::2], strict=True))[::-1]
         mode: dict[str, Value] = {"mode": _PAD_MODES[layer.padding_mode]}
-        return "VALID", (Call("jax.numpy.pad", mode, (((0, 0), *pairs, (0, 0)),)),)
+        return "VALID", (SourceCall("jax.numpy.pad", mode, (((0, 0), *pairs, (0, 0)),)),)
     if isinstance(layer.padding, str):
         return layer.padding.upper(), ()
     if not any(layer.padding):

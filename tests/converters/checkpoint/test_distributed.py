@@ -75,7 +75,7 @@ pytestmark = pytest.mark.filterwarnings(
 def test_the_model_is_found_and_read(trained):
     model, _, folder = trained
     checkpoint = open_checkpoint(folder)
-    assert checkpoint.found == "model"
+    assert checkpoint.entry == "model"
     assert list(checkpoint.infos) == list(model.state_dict())
     for key, tensor in model.state_dict().items():
         np.testing.assert_array_equal(checkpoint.read(key), tensor.numpy())
@@ -99,7 +99,7 @@ def test_a_plain_state_dict(tmp_path):
     weights = {"a.weight": torch.ones(2, dtype=torch.bfloat16), "b": torch.tensor(3)}
     dcp.save(weights, checkpoint_id=tmp_path, no_dist=True)
     checkpoint = open_checkpoint(tmp_path)
-    assert checkpoint.found == ""
+    assert checkpoint.entry == ""
     assert {key: info.dtype for key, info in checkpoint.infos.items()} == {
         "a.weight": "bfloat16",
         "b": "int64",
@@ -274,7 +274,7 @@ WRITTEN = Path(__file__).parent / "written"
 def test_what_each_python_and_torch_writes(folder):
     """Members of enums and paths are pickled in other ways by Python 3.11.2, 3.12 and 3.13."""
     checkpoint = open_checkpoint(WRITTEN / folder)
-    assert checkpoint.found == "model"
+    assert checkpoint.entry == "model"
     assert {key: info.dtype for key, info in checkpoint.infos.items()} == {
         "weight": "float32",
         "bias": "float32",
@@ -387,7 +387,7 @@ def test_what_two_ranks_of_fsdp_save(tmp_path):
     assert len(list((tmp_path / "dcp").glob("*.distcp"))) == 2
     whole = torch.load(tmp_path / "whole.pt")
     checkpoint = open_checkpoint(tmp_path / "dcp")
-    assert checkpoint.found == "model"
+    assert checkpoint.entry == "model"
     for key, tensor in whole.items():
         np.testing.assert_array_equal(checkpoint.read(key), tensor.numpy())
     state = checkpoint.training["optim"]["state"]
@@ -407,7 +407,7 @@ def test_what_lightning_writes_beside_it(tmp_path, refused):
     }
     torch.save(beside, tmp_path / "meta.pt")
     checkpoint = open_checkpoint(tmp_path)
-    assert checkpoint.found == "model"
+    assert checkpoint.entry == "model"
     np.testing.assert_array_equal(checkpoint.read("net.weight"), np.arange(6).reshape(2, 3))
     assert checkpoint.training["epoch"] == 3
     assert checkpoint.training["loops"] == {0: "fit", 1: "test"}

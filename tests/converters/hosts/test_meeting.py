@@ -18,7 +18,7 @@ import pytest
 from converters.errors import HostsError, MissingDependencyError
 from converters.hosts import Hosts, Process, met
 from converters.hosts.ports import listen
-from converters.hosts.store import Store
+from converters.hosts.store import KeyValueStore
 from tests.servers import free_port
 from tests.waiting import LIMIT, until
 
@@ -127,7 +127,7 @@ def test_who_was_given_another_thing_is_named() -> None:
 def test_a_silent_process_is_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that is cut off closes no connection."""
     monkeypatch.setattr("converters.hosts.meeting.SILENT_SECONDS", 1.0)
-    monkeypatch.setattr("converters.hosts.meeting._Together._beat", lambda self: None)
+    monkeypatch.setattr("converters.hosts.meeting._StoreHosts._beat", lambda self: None)
     released = threading.Event()
 
     def waits(hosts: Hosts) -> None:
@@ -232,7 +232,7 @@ def test_process_0_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("converters.hosts.meeting._HELLO_SECONDS", 0.5)
     port = free_port()
     process = Process(0, 2, "127.0.0.1", port)
-    store = Store(process, listen(process), 5)
+    store = KeyValueStore(process, listen(process), 5)
     store.write("tpu-migrate 3", "2")
     with pytest.raises(HostsError, match="is not process 0 of this program in this version"):
         met(Process(1, 2, "127.0.0.1", port), 5).__enter__()

@@ -10,7 +10,7 @@ from safetensors.numpy import save
 
 from converters import convert, plan
 from converters.remote import region
-from converters.remote.buckets import bucket_place
+from converters.remote.buckets import bucket_source
 from converters.remote.region import Location, elsewhere, zone_of_machine
 from migrate.doctor import Status, check_place
 from tests.converters.remote.test_sources import put
@@ -73,7 +73,7 @@ def test_a_bucket_elsewhere_is_a_note(gs: BucketProxy, metadata: MetadataServer)
     for place in (name, "gs://bkt/run/far.safetensors"):
         assert any(f"the bucket of {place} {line}" in note for note in done.notes)
     assert plan(name, **options).rows  # type: ignore[arg-type]
-    place = bucket_place(name)
+    place = bucket_source(name)
     gs.forbidden |= {"GET"}  # who may not ask hears nothing
     assert elsewhere(place) == ""
 

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file as save_numpy
 from torch import nn
 
-from converters.checkpoint import Leaf, StateDict, open_checkpoint
+from converters.checkpoint import PytreeLeaf, StateDict, open_checkpoint
 from converters.checkpoint.reader import TensorInfo
 from converters.errors import KeptFileError, MisfitError, OutputError
 from converters.kept import keeping, kept_keys, kept_path, read_kept
@@ -59,7 +59,7 @@ def written(folder, state, slots, *, form="safetensors", stored=None, cast=None)
         array = np.ascontiguousarray(leaf.read(checkpoint.read))
         array = array.astype(cast) if cast and array.dtype.kind == "f" else array
         info = TensorInfo(array.shape, array.dtype.name)
-        leaves.append(Leaf(leaf.path, info, lambda array=array: array))
+        leaves.append(PytreeLeaf(leaf.path, info, lambda array=array: array))
     write_pytree(output, leaves, form)
     return output
 
