@@ -1,4 +1,4 @@
-"""A safetensors file whose header keeps the order in which its tensors are given."""
+"""Writer of safetensors files whose header keeps the given order of tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from converters.safetensors_header import safetensors_header
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One tensor to write: its key, its shape and dtype, and how to get it."""
+    """Tensor to write: its key, its shape and dtype, and a function that reads it."""
 
     key: str
     info: TensorInfo
@@ -35,7 +35,7 @@ def write_safetensors(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write small tensors, atomically; the header names them in the order in which they are given.
+    """Write small tensors atomically; the header lists them in the given order.
 
     Raises:
         OutputError: the output exists and may not be overwritten, or the disk refuses.
@@ -46,7 +46,7 @@ def write_safetensors(
 
 
 def safetensors_bytes(entries: Sequence[TensorEntry], metadata: Mapping[str, str]) -> bytes:
-    """What such a file holds.
+    """Return the content of such a file.
 
     Raises:
         UnsupportedDtypeError: safetensors lacks an element type.
@@ -64,15 +64,19 @@ def _stretches(
         entry = by_key[key]
         array = entry.read()
         if array.shape != entry.info.shape or array.dtype.name != entry.info.dtype:
-            # The header is written already: a file that contradicts it must not be completed.
+            # The header is already written: a file that contradicts it must not be completed.
             raise RuntimeError(f"{key}: announced {entry.info}, got {array.shape} {array.dtype}")
         yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def write_leaves(
-    path: Path, leaves: Sequence[PytreeLeaf], metadata: Mapping[str, str], *, overwrite: bool = False
+    path: Path,
+    leaves: Sequence[PytreeLeaf],
+    metadata: Mapping[str, str],
+    *,
+    overwrite: bool = False,
 ) -> None:
-    """The same for large ones: in slabs, on all cores, in bounded memory.
+    """Write large tensors: in slabs, on all cores, in bounded memory.
 
     Raises:
         OutputError: the output exists and may not be overwritten, or the disk refuses.
@@ -88,7 +92,7 @@ def write_leaves(
 
 
 def _start(infos: Mapping[str, TensorInfo], metadata: Mapping[str, str]) -> tuple[bytes, list[str]]:
-    """What comes before the tensors, and the order in which they follow."""
+    """Return the bytes before the tensors, and the order of the tensors."""
     for key, info in infos.items():
         if info.dtype not in SAFETENSORS_CODES:
             raise UnsupportedDtypeError(

@@ -1,4 +1,4 @@
-"""A mapping file's text into rules, all that is wrong with it found at once, each with its line."""
+"""Parser of a mapping file. It reports all problems at once, each with its line."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _Parsed = TypeVar("_Parsed")
 
 @dataclass(frozen=True)
 class ParsedRules:
-    """What a text holds.
+    """Result of parsing a mapping file.
 
     Attributes:
-        rules: in its order.
+        rules: the rules in file order.
         api: whose names the paths are made of.
-        problems: what is wrong, each with its line.
+        problems: the problems, each with its line.
     """
 
     rules: tuple[MappingRule, ...]
@@ -42,7 +42,7 @@ class ParsedRules:
 
 
 def parse_rules(text: str) -> ParsedRules:
-    """The rules of a text. Nothing is raised: what is wrong is listed."""
+    """Parse the rules of a text. Nothing is raised: problems are listed."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -117,21 +117,21 @@ class _Reader:
 
     def targets(self, fields: dict[str, Any], pattern: re.Pattern[str]) -> tuple[TargetRule, ...]:
         if "path" in fields:
-            found = [self.target(fields, pattern)]
+            targets = [self.target(fields, pattern)]
         elif "to" not in fields:
             return ()
         elif not isinstance(fields["to"], yaml.SequenceNode) or not fields["to"].value:
             self.wrong(_line(fields["to"]), "to is no list of places")
             return ()
         else:
-            found = []
+            targets = []
             for node in fields["to"].value:
                 own = self.fields(node, TARGET, "a place", _line(node))
                 if own is not None and "path" not in own:
                     self.wrong(_line(node), "a place without a path")
                 elif own is not None:
-                    found.append(self.target(own, pattern))
-        return tuple(found)
+                    targets.append(self.target(own, pattern))
+        return tuple(targets)
 
     def target(self, fields: dict[str, Any], pattern: re.Pattern[str]) -> TargetRule:
         path = self.scalar(fields, "path") or ""
@@ -173,20 +173,20 @@ class _Reader:
     def fields(
         self, node: Any, known: tuple[str, ...], what: str, line: int
     ) -> dict[str, Any] | None:
-        """Name → node of a mapping; unknown and repeated names are noted."""
+        """Return name → node of a mapping; unknown and repeated names are recorded as problems."""
         if not isinstance(node, yaml.MappingNode):
             self.wrong(line, f"{what} is no mapping of names to values")
             return None
-        found: dict[str, Any] = {}
+        nodes: dict[str, Any] = {}
         for name_node, value in node.value:
             name = str(name_node.value)
             if name not in known:
                 self.wrong(_line(name_node), f"unknown field {name}; there are {', '.join(known)}")
-            elif name in found:
+            elif name in nodes:
                 self.wrong(_line(name_node), f"{name} is given twice")
             else:
-                found[name] = value
-        return found
+                nodes[name] = value
+        return nodes
 
     def scalar(self, fields: dict[str, Any], name: str) -> str | None:
         node = fields.get(name)
