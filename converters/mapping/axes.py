@@ -108,9 +108,9 @@ def _image(shape: tuple[int, ...]) -> tuple[Axis, ...]:
 def _permuted(name: str, args: tuple[Any, ...], axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
     if name == "permute":
         return tuple(axes[axis] for axis in args[1])
-    first, two = (0, 1) if name == "t" else (axis % len(axes) for axis in args[1:3])
+    first, second = (0, 1) if name == "t" else (axis % len(axes) for axis in args[1:3])
     permuted = list(axes)
-    permuted[first], permuted[two] = permuted[two], permuted[first]
+    permuted[first], permuted[second] = permuted[second], permuted[first]
     return tuple(permuted)
 
 

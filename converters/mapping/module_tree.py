@@ -154,11 +154,11 @@ class _Visit:
         tensors = list(_own_tensors(module))
         layer = self._layer(module, prefix.removesuffix("."), tensors, blocked)
         below = dict.fromkeys(weight.torch for weight in layer.weights if "." in weight.torch)
-        tensors = [(name, _get(module, name), True) for name in below]
-        tensors = [item for item in tensors if item[1] is not None]
-        taken = taken | {f"{prefix}{name}" for name, _, _ in tensors}
-        own = {name for name, _, _ in tensors}
-        for name, tensor, persistent in tensors + tensors:
+        nested = [(name, _get(module, name), True) for name in below]
+        nested = [item for item in nested if item[1] is not None]
+        taken = taken | {f"{prefix}{name}" for name, _, _ in nested}
+        own = {name for name, _, _ in nested}
+        for name, tensor, persistent in tensors + nested:
             if f"{prefix}{name}" not in taken or name in own:
                 yield tensor, _slot(module, layer, prefix, (name, tensor, persistent), place)
         # `named_children` would skip a second name of the same child, and with it a tied key.

@@ -123,14 +123,14 @@ def scan_leaves(
     members: dict[str, list[PlannedLeaf]] = {}
     for leaf in leaves:
         its_own = next(
-            (blocks_of for blocks_of in chosen if _index(leaf.path, blocks_of) is not None), None
+            (candidate for candidate in chosen if _index(leaf.path, candidate) is not None), None
         )
         if its_own is None:
             stacked.append(leaf)
         else:
             members.setdefault(_without_number(leaf.path, its_own), []).append(leaf)
     for path, its in members.items():
-        family = next(blocks_of for blocks_of in chosen if path.startswith(f"{blocks_of.path}/"))
+        family = next(candidate for candidate in chosen if path.startswith(f"{candidate.path}/"))
         its.sort(key=lambda leaf: _index(leaf.path, family) or 0)
         stacked.append(_stack(path, its, axis))
     return tuple(stacked), tuple(chosen), tuple(left)
