@@ -4,7 +4,7 @@
     api: linen
     rules:
     - key: encoder\\.layer\\.(\\d+)\\.dense\\.weight
-      path: params/encoder/layer_\1/dense/kernel
+      path: params/encoder/layer_\\1/dense/kernel
       transform: transpose(1, 0)
       kind: Linear
       evidence: module tree

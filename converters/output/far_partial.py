@@ -189,7 +189,7 @@ class FarPartial:
         counts: dict[str, int] = {}
         found: dict[str, str] = {}
         mine: list[Any] = [dict(not_finite), dict(digests), written]
-        for theirs in self._hosts.all_told(mine):
+        for theirs in self._hosts.gather(mine):
             counts |= theirs[0]
             found |= theirs[1]
             self._theirs |= {file: WrittenObject(*row) for file, row in theirs[2].items()}
@@ -267,7 +267,7 @@ class FarPartial:
     def take_name(self) -> None:
         """Make it complete: the one object, or the index of all."""
         self._journal.tell()  # who is killed before the last mark has nothing to send again
-        self._hosts.all_told("all that was read is unchanged")
+        self._hosts.gather("all that was read is unchanged")
         self._hosts.from_first(self._complete)
 
     def _complete(self) -> None:

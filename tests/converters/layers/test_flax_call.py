@@ -13,10 +13,10 @@ from converters.layers.entry import ForwardCase
 from converters.layers.flax_call import (
     DETERMINISTIC,
     RNGS,
-    SourceCall,
     FlaxCall,
     Maker,
     Name,
+    SourceCall,
     Variable,
     imports_of,
     written,
