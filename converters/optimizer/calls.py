@@ -1,4 +1,4 @@
-"""Calls of optax as values: shown as the line that a user writes, and made."""
+"""Calls of optax as values: printed as the user's code, and executed."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-OWN = "transforms"  # what is not in optax is in converters.optimizer.transforms
+OWN = "transforms"  # names that are not in optax are in converters.optimizer.transforms
 
 
 @dataclass(frozen=True)
 class OptaxCall:
-    """One call: `optax.adamw(0.001, weight_decay=0.01)`.
+    """Call such as `optax.adamw(0.001, weight_decay=0.01)`.
 
     Attributes:
-        name: qualified: "optax.adamw", "transforms.amsgrad".
-        arguments: positional; numbers or other calls.
-        options: named.
-        arranged: whether it is told how the arrays are made of torch tensors, as first argument.
+        name: the qualified name: "optax.adamw", "transforms.amsgrad".
+        arguments: the positional arguments: numbers or other calls.
+        options: the keyword arguments.
+        arranged: whether its first argument is the correspondence of arrays and torch tensors.
     """
 
     name: str
@@ -28,17 +28,17 @@ class OptaxCall:
 
     @property
     def text(self) -> str:
-        """The line to write."""
+        """Line of code."""
         shown = ["leaves"] if self.arranged else []
         shown += [_text(argument) for argument in self.arguments]
         shown += [f"{name}={_text(value)}" for name, value in self.options]
         return f"{self.name}({', '.join(shown)})"
 
     def make(self, leaves: Any) -> Any:
-        """What the call gives; `leaves` is for calls that are arranged."""
+        """Return the result of the call; `leaves` is for arranged calls."""
         import optax
 
-        # By name: the module imports its way back to this package.
+        # By name, because the module imports this package.
         transforms = import_module("converters.optimizer.transforms")
         package, _, name = self.name.rpartition(".")
         function = getattr(transforms if package == OWN else optax, name)
@@ -48,12 +48,12 @@ class OptaxCall:
 
 
 def call(name: str, *arguments: Any, **options: Any) -> OptaxCall:
-    """A call of optax, or of `transforms`."""
+    """Create a call of optax, or of `transforms`."""
     return OptaxCall(name, arguments, tuple(options.items()))
 
 
 def chained(*parts: OptaxCall | None) -> OptaxCall:
-    """One after the other, without those that are None."""
+    """Chain the calls, omitting None."""
     there = tuple(part for part in parts if part is not None)
     return there[0] if len(there) == 1 else OptaxCall("optax.chain", there)
 

@@ -1,4 +1,4 @@
-"""A plan fitted to a Flax model that exists: every array at its path, or the list of what does not fit."""
+"""Fit of a plan to an existing Flax model: every array at its path, or a list of the mismatches."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from converters.target.arrange import (
     TIED,
     TIED_KINDS,
     Fitted,
-    TargetArray,
     StackedLayout,
+    TargetArray,
     arranged,
     kinds_of,
     tied_leaves,
@@ -35,20 +35,20 @@ def fit_plan(
     scan_axis: int | None = None,
     drop: Sequence[str] = (),
 ) -> Fitted:
-    """Give every array of a plan its place in a Flax model.
+    """Give every array of a plan its path in a Flax model.
 
-    Names are compared word by word (q_proj and query are one), numbers by their order; a layout is
-    tried only where the layer kind permits it (a Linear's rows as heads; stacked layers). What two
-    arrays fit equally well, or what no name speaks for, is refused.
+    Names are compared word by word (q_proj and query are equal), and numbers by their order. A
+    layout is tried only if the layer kind permits it (a Linear's rows as heads; stacked layers).
+    Equally good candidates, and arrays without a matching name, are refused.
 
     Args:
-        plan: nothing in it refused.
+        plan: a plan without refused rows.
         target: path → shape and dtype of the model's arrays (`target_shapes`).
-        scan_axis: of stacked layers, where the shapes leave it open.
-        drop: regular expressions of torch keys that the target has no use for.
+        scan_axis: the axis of stacked layers, if the shapes leave it open.
+        drop: regular expressions of torch keys that the target does not need.
 
     Raises:
-        MisfitError: what is missing, extra, of a wrong shape or ambiguous; all of it is named.
+        MisfitError: arrays are missing, extra, of a wrong shape or ambiguous; the message names all.
     """
     dropped = {
         row.key: _matching(row.key, drop)
@@ -70,7 +70,9 @@ def fit_plan(
         return _ways(source, other, infos, target, kinds) is not None
 
     matched = match(sources, targets, fits)
-    for leaf, kind in tied_leaves(plan, dropped):  # a target may keep apart what torch shares
+    for leaf, kind in tied_leaves(
+        plan, dropped
+    ):  # a target may keep separate arrays where torch shares one
         leaves[leaf.path], kinds[leaf.path], infos[leaf.path] = leaf, kind, leaf.info
     for name in TIED_KINDS:
         shared = {
@@ -82,8 +84,8 @@ def fit_plan(
         matched = replace(matched, pairs=matched.pairs + also.pairs, missing=also.missing)
     problems = list(matched.problems)
     ways: dict[str, tuple[list[str], list[StackedLayout]]] = {}
-    for one, other in matched.pairs:
-        ways |= _ways(one, other, infos, target, kinds) or {}
+    for source, other in matched.pairs:
+        ways |= _ways(source, other, infos, target, kinds) or {}
     problems += _left(matched.extra, matched.missing, infos, target)
     chosen, undecided = _chosen(ways, leaves, kinds, scan_axis)
     problems += undecided
@@ -97,14 +99,14 @@ def fit_plan(
     placed = {path: TargetArray(tuple(ways[path][0]), chosen[path]) for path in target}
     done = arranged(plan, placed, leaves, target, dropped)
     left = tuple(
-        f"{other} is {one}: called otherwise, and all else has its place"
-        for one, other in matched.by_elimination
+        f"{other} is {source}: called otherwise, and all else has its place"
+        for source, other in matched.by_elimination
     )
     return replace(done, notes=done.notes + left)
 
 
 def without(plan: Plan, drop: Sequence[str]) -> Plan:
-    """The plan in which a refused key that the user leaves out (`drop` of `fit_plan`) is in no one's way."""
+    """Return the plan in which refused keys that the user drops (`drop` of `fit_plan`) are dropped."""
 
     def left(row: Row) -> Row:
         pattern = _matching(row.key, drop)
@@ -122,33 +124,36 @@ def _ways(
     wanted: Mapping[str, TensorInfo],
     kinds: Mapping[str, str],
 ) -> dict[str, tuple[list[str], list[StackedLayout]]] | None:
-    """Path in the target → paths in the plan and ways to make it of them; None if they do not fit."""
+    """Return path in the target → paths in the plan and ways to make it from them; None if they do not
+    fit."""
     if source.roles != target.roles:
         return None
-    found: dict[str, tuple[list[str], list[StackedLayout]]] = {}
+    ways: dict[str, tuple[list[str], list[StackedLayout]]] = {}
     for numbers, members in _aligned(source, target) or ():
         for role, path in target.members[numbers].items():
             its = [source.members[member][role] for member in members]
             kind = kinds[its[0]].partition(" ")[0]
-            shapes = {infos[one].shape for one in its}
+            shapes = {infos[path_in_plan].shape for path_in_plan in its}
             if len(shapes) > 1:
                 return None
-            made = list(_made(kind, role, shapes.pop(), wanted[path].shape, len(its)))
-            if not made:
+            candidates = list(_made(kind, role, shapes.pop(), wanted[path].shape, len(its)))
+            if not candidates:
                 return None
-            found[path] = (its, made)
-    return found or None
+            ways[path] = (its, candidates)
+    return ways or None
 
 
-def _aligned(source: ModuleFamily, target: ModuleFamily) -> list[tuple[Numbers, list[Numbers]]] | None:
-    """Numbers in the target → those in the plan, by their order; several where layers are stacked."""
+def _aligned(
+    source: ModuleFamily, target: ModuleFamily
+) -> list[tuple[Numbers, list[Numbers]]] | None:
+    """Return numbers in the target → those in the plan, by their order; several if layers are stacked."""
     mine, theirs = sorted(source.members), sorted(target.members)
     if len(mine) == len(theirs):
         if len(mine) == 1:
             return [(theirs[0], mine)]
         ranks, others = _ranked(mine), _ranked(theirs)
         if ranks == others:
-            return [(other, [one]) for one, other in zip(mine, theirs, strict=True)]
+            return [(other, [numbers]) for numbers, other in zip(mine, theirs, strict=True)]
         return None
     depth = len(mine[0])
     for level in range(depth):  # the level that is stacked
@@ -166,7 +171,7 @@ def _aligned(source: ModuleFamily, target: ModuleFamily) -> list[tuple[Numbers, 
 
 
 def _ranked(numbers: Sequence[Numbers]) -> list[Numbers]:
-    """Each number as its place among those at its level: 1, 2 and 0, 1 are alike."""
+    """Return each number as its rank at its level: 1, 2 and 0, 1 are equal."""
     orders = [
         {value: rank for rank, value in enumerate(sorted(set(column)))}
         for column in zip(*numbers, strict=True)
@@ -196,7 +201,7 @@ def _chosen(
     kinds: Mapping[str, str],
     scan_axis: int | None,
 ) -> tuple[dict[str, StackedLayout], list[str]]:
-    """One way for each array: where shapes allow several, what the unambiguous ones of its kind have."""
+    """Return one way for each array: if shapes allow several, the one of unambiguous arrays of its kind."""
     axes = {
         frozenset(way.axis for way in its if way.axis is not None)
         for _, its in ways.values()
@@ -206,8 +211,8 @@ def _chosen(
     axis = scan_axis if scan_axis is not None else (min(common) if len(common) == 1 else None)
     turned: dict[str, set[bool]] = {}
     for its, possible in ways.values():
-        if len(leaves[its[0]].info.shape) > 1 and len({_turned(way) for way in possible}) == 1:
-            turned.setdefault(kinds[its[0]], set()).add(_turned(possible[0]))
+        if len(leaves[its[0]].info.shape) > 1 and len({_is_turned(way) for way in possible}) == 1:
+            turned.setdefault(kinds[its[0]], set()).add(_is_turned(possible[0]))
     chosen: dict[str, StackedLayout] = {}
     problems: list[str] = []
     for path, (its, possible) in ways.items():
@@ -216,7 +221,7 @@ def _chosen(
             left = [way for way in left if way.axis == axis]
         known = turned.get(kinds[its[0]], set())
         if len(left) > 1 and len(known) == 1:
-            left = [way for way in left if _turned(way) in known]
+            left = [way for way in left if _is_turned(way) in known]
         if len(left) == 1:
             chosen[path] = left[0]
         elif len({way.axis for way in possible}) > 1:
@@ -226,7 +231,7 @@ def _chosen(
     return chosen, problems
 
 
-def _turned(way: StackedLayout) -> bool:
+def _is_turned(way: StackedLayout) -> bool:
     return "transpose" in str(way.layout)
 
 
@@ -236,7 +241,7 @@ def _left(
     infos: Mapping[str, TensorInfo],
     wanted: Mapping[str, TensorInfo],
 ) -> list[str]:
-    """Missing, extra and of a wrong shape, one line for each array."""
+    """Return the missing, extra and misshaped arrays, one line each."""
     by_words = {(source.words, source.roles): source for source in extra}
     lines: list[str] = []
     for target in missing:

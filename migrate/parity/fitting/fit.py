@@ -28,7 +28,7 @@ from converters.mapping.module_tree import BUFFER_KIND
 from converters.mapping.paths import Api
 from converters.planning import planned
 from converters.request import PlanOptions
-from converters.target.arrange import Fitted, TargetArray, StackedLayout, arranged
+from converters.target.arrange import Fitted, StackedLayout, TargetArray, arranged
 from migrate.counts import many
 from migrate.parity.dump.dump import Dump
 from migrate.parity.fitting.outputs import compare_outputs
