@@ -87,8 +87,8 @@ def write_leaves(
     builder = FileLayoutBuilder()
     builder.add(start)
     for key in ordered:
-        builder.placed(by_key[key], [builder.place(0, by_key[key].info.nbytes)])
-    write_layout(path, builder.built(), overwrite=overwrite)
+        builder.add_leaf(by_key[key], [builder.reserve(0, by_key[key].info.nbytes)])
+    write_layout(path, builder.layout(), overwrite=overwrite)
 
 
 def _start(infos: Mapping[str, TensorInfo], metadata: Mapping[str, str]) -> tuple[bytes, list[str]]:

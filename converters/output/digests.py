@@ -1,4 +1,4 @@
-"""SHA-256 of every leaf, from the bytes that are in the file."""
+"""SHA-256 of every leaf, from the bytes in the file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STEP = 4 << 20
 
 
 def digest_leaves(file: Sink, placed: Sequence[PlacedLeaf]) -> dict[str, str]:
-    """Leaf → SHA-256 in hexadecimal, computed on all cores."""
+    """Return leaf → SHA-256 in hexadecimal, computed on all cores."""
     with ThreadPoolExecutor(max(2, min(8, os.cpu_count() or 1)), "digest") as pool:
         digests = pool.map(partial(_digest, file), placed)
         return {place.leaf.path: digest for place, digest in zip(placed, digests, strict=True)}

@@ -1,4 +1,4 @@
-"""What tells one conversion from another, so that only the same one is resumed."""
+"""Fingerprint of a conversion, so that only the same conversion is resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INDEX_SUFFIX = ".index.json"
 
 
 def fingerprint_of(layout: OutputLayout, recipe: str) -> str:
-    """A digest of all that is not values, of their places, and of the recipe of the values."""
+    """Return a digest of the layout without the values, and of the recipe of the values."""
     digest = hashlib.sha256(recipe.encode())
     for frame in layout.frames:
         digest.update(json.dumps([frame.file, frame.offset, len(frame.data)]).encode() + frame.data)
@@ -26,11 +26,12 @@ def fingerprint_of(layout: OutputLayout, recipe: str) -> str:
 
 
 def recipe_of(leaves: Sequence[PlannedLeaf], checkpoint: Source | None) -> str:
-    """What determines the values: each leaf's tensors and their arrangement, and the checkpoint's files.
+    """Return everything that determines the values: each leaf's tensors and arrangement, and the
+    checkpoint's files.
 
     Args:
-        leaves: of the plan.
-        checkpoint: the path that was opened; None for one in memory, which cannot be told from another.
+        leaves: the leaves of the plan.
+        checkpoint: the path that was opened; None for a checkpoint in memory, which has no identity.
     """
     steps = [
         [
@@ -46,11 +47,11 @@ def recipe_of(leaves: Sequence[PlannedLeaf], checkpoint: Source | None) -> str:
 
 
 def _files(checkpoint: Source) -> list[Source]:
-    """The files that the checkpoint's values may come from."""
+    """Return the files that the checkpoint's values may come from."""
     if is_folder(checkpoint):
         if not source_exists(checkpoint / METADATA):
             return _files(file_in_folder(checkpoint))
-        # The output, too, may come to lie in the folder.
+        # The output may lie in the same folder.
         return [
             checkpoint / name
             for name in file_names(checkpoint)
@@ -66,11 +67,11 @@ def _files(checkpoint: Source) -> list[Source]:
 
 
 def _states(paths: Iterable[Source]) -> list[list[str | int]]:
-    found: list[list[str | int]] = []
+    states: list[list[str | int]] = []
     for path in sorted(paths, key=str):
         if isinstance(path, RemoteSource):
-            found.append(path.state())
+            states.append(path.state())
             continue
         state = path.stat()
-        found.append([str(path.resolve()), state.st_size, state.st_mtime_ns])
-    return found
+        states.append([str(path.resolve()), state.st_size, state.st_mtime_ns])
+    return states
