@@ -43,8 +43,8 @@ from converters.output import (
 )
 from converters.output.stream import AHEAD_BYTES
 from converters.planning import CheckpointLike, Planned, planned
-from converters.remote.names import ResolvedName, is_far, meant
-from converters.remote.region import elsewhere
+from converters.remote.names import ResolvedName, is_remote, resolve_name
+from converters.remote.region import region_warning
 from converters.remote.writing import destination
 from converters.request import ConversionRequest, OptimizerRequest, PlanKeywords, PlanOptions
 
@@ -204,8 +204,8 @@ def run_conversion(
     extra: Mapping[str, np.ndarray[Any, Any]] | None = None,
 ) -> Conversion:
     """Convert as `convert` does, which has the meaning of the arguments and the errors."""
-    understood = meant(request.checkpoint)
-    source = understood.place
+    understood = resolve_name(request.checkpoint)
+    source = understood.source
     asked = _Asked.of(source, request.output, request.format, request.shard_bytes)
     target = asked.place
     replaced = request.overwrite or request.resume
@@ -224,7 +224,7 @@ def run_conversion(
             }
         )
     asked.require_free(source, overwrite=request.overwrite, look=hosts.first)
-    if request.optimizer is not None and any(map(is_far, (source, target))):
+    if request.optimizer is not None and any(map(is_remote, (source, target))):
         raise OptimizerError(
             "the state of an optimizer is converted from and to local files only",
             "download the checkpoint, or leave --optimizer out",
@@ -277,7 +277,7 @@ def run_conversion(
             ahead_bytes=request.ahead_bytes,
             hosts=hosts,
         )
-    said = tuple(filter(None, (understood.said, elsewhere(target))))
+    said = tuple(filter(None, (understood.description, region_warning(target))))
     shared = (f"written together; this was {hosts.process}",) if hosts.count > 1 else ()
     notes = (*said, *made.notes, *shared)
     options_of_run = made.checkpoint.options
@@ -300,7 +300,7 @@ def require_free(
         OutputError: it may not.
         RemoteError: the bucket refuses.
     """
-    source = meant(checkpoint).place
+    source = resolve_name(checkpoint).source
     _Asked.of(source, output, format, shard_bytes).require_free(source, overwrite=overwrite)
 
 
@@ -339,7 +339,7 @@ def _nothing() -> None:
 
 
 def _require_for_many(target: Source, as_folder: bool) -> None:
-    if not is_far(target):
+    if not is_remote(target):
         raise HostsError(
             f"{target} is a path, and several processes write to a bucket together",
             "give -o gs://…, or --process 0/1 to convert on this host alone",
@@ -420,10 +420,10 @@ def _unchanged(checkpoint: CheckpointLike) -> Iterator[CheckpointLike]:
     if isinstance(checkpoint, Mapping):
         yield checkpoint
         return
-    understood = meant(checkpoint)
+    understood = resolve_name(checkpoint)
     yield understood
-    if isinstance(understood.place, RemoteSource):
-        understood.place.require_unchanged()
+    if isinstance(understood.source, RemoteSource):
+        understood.source.require_unchanged()
 
 
 def _partition(made: Planned, mesh: str, spec: Path | str | None) -> Partition:

@@ -22,7 +22,7 @@ from converters.mapping.paths import Api
 from converters.mapping.scan import scan_plan
 from converters.model import has_own_code, load_config_model, require_module, what_it_describes
 from converters.model_search import find_model
-from converters.remote.names import ResolvedName, meant
+from converters.remote.names import ResolvedName, resolve_name
 from converters.request import ModelLike, PlanOptions
 from converters.target.fit import fit_plan, without
 from converters.target.shapes import target_shapes
@@ -85,8 +85,8 @@ def planned(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
         require_floating(dtype)
     said = ""
     if isinstance(checkpoint, str | ResolvedName):
-        understood = meant(checkpoint)
-        checkpoint, said = understood.place, understood.said
+        understood = resolve_name(checkpoint)
+        checkpoint, said = understood.source, understood.description
     stored = _opened(checkpoint, options.key, as_stored=options.as_stored)
     named = _named(checkpoint, stored, options)
     source = Renamed(stored, named.names)
@@ -226,7 +226,7 @@ def _inferred(checkpoint: Checkpoint, assume: Sequence[str], api: Api) -> Mappin
     inference = infer(checkpoint.infos, said, api, shared, checkpoint.modules)
     if inference.unused:
         raise AssumptionError(
-            f"no layer of {checkpoint.source} is meant by {', '.join(inference.unused)}",
+            f"no layer of {checkpoint.source} is resolve_name by {', '.join(inference.unused)}",
             "compare it with the keys that `migrate weights --dry-run` shows",
         )
     return inference.slots

@@ -17,7 +17,7 @@ from converters.checkpoint.source import RemoteSource
 from converters.checkpoint.renamed import Renamed
 from converters.errors import PlanningError
 from converters.planning import CheckpointLike, Planned, planned
-from converters.remote.names import ResolvedName, meant
+from converters.remote.names import ResolvedName, resolve_name
 from converters.request import PlanOptions
 
 
@@ -33,8 +33,8 @@ def planned_apart(checkpoint: CheckpointLike, options: PlanOptions) -> Planned:
     """
     said: tuple[str, ...] = ()
     if isinstance(checkpoint, str | ResolvedName):
-        understood = meant(checkpoint)
-        checkpoint, said = understood.place, (understood.said,) if understood.said else ()
+        understood = resolve_name(checkpoint)
+        checkpoint, said = understood.source, (understood.description,) if understood.description else ()
     if not isinstance(checkpoint, Path | RemoteSource):
         return planned(checkpoint, options)
     # What is far away is opened here first: the process gets what was read of its headers.

@@ -52,6 +52,6 @@ def _checked_by(code: str) -> str:
 def _answers() -> dict[str, str]:
     """Return what shims answer where work runs on the CPU, by name, also that they refuse."""
     devices = Devices(2, HostPlace())
-    answered = list(assemble.all_patches(devices, rng.Generators(devices), lambda: None))
+    answered = list(assemble.all_patches(devices, rng.HostGenerators(devices), lambda: None))
     own = {one.attribute for one in answered if one.name.startswith("torch.cuda.")}
     return {one.name: one.answers for one in (*answered, *cuda.refusals(own))}

@@ -295,7 +295,7 @@ def check_place(url: str) -> Check:
         return Check(name, Status.OK, "can be reached; where it lies is not known")
     if not zone:
         return Check(name, Status.OK, f"can be reached; lies in {location}")
-    if location.holds(region_of(zone)):
+    if location.contains(region_of(zone)):
         return Check(name, Status.OK, f"lies in {location}, as this machine in {zone}")
     detail = f"lies in {location}, this machine in {zone}: transfer costs, and is slower"
     return Check(name, Status.WARNING, detail, f"use a bucket in {region_of(zone)}")

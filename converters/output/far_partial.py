@@ -28,7 +28,7 @@ from converters.hosts import ALONE, Hosts, shares
 from converters.output.layouts import FrameBytes, OutputLayout, PlacedLeaf
 from converters.output.partial import Slab
 from converters.output.safetensors_layout import INDEX_NAME
-from converters.remote.buckets import called
+from converters.remote.buckets import call_client
 from converters.remote.retries import TemporaryError
 from converters.remote.store import StoreSource
 from converters.remote.writing import Checksum, Objects, WrittenObject
@@ -608,7 +608,7 @@ class _Object:
                 stream.close()
 
         try:
-            called(self._location, send)
+            call_client(self._location, send)
         except TemporaryError as error:
             raise RemoteError(f"{self._location} could not be sent ({error})", _AGAIN) from None
 

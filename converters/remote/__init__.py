@@ -1,4 +1,4 @@
-"""Places of hubs, buckets and servers: what a name means, what is there, and byte ranges of it."""
+"""Sources on hubs, in buckets and on servers: names, listings and byte ranges."""
 
 from converters.remote.names import source_of
 

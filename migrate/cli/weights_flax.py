@@ -56,10 +56,10 @@ def _by_mapping(request: ToFlax, mapping: Path) -> ToFlax:
 
 
 def _understood(request: ToFlax) -> ResolvedName:
-    from converters.remote.names import chosen, meant
+    from converters.remote.names import choose_file, resolve_name
 
-    found = meant(request.checkpoint)
-    return found if request.file is None else chosen(found, request.file)
+    found = resolve_name(request.checkpoint)
+    return found if request.file is None else choose_file(found, request.file)
 
 
 def _require_free(request: ToFlax, checkpoint: ResolvedName) -> None:

@@ -11,7 +11,7 @@ from safetensors.numpy import save
 from converters import convert, plan
 from converters.remote import region
 from converters.remote.buckets import bucket_source
-from converters.remote.region import Location, elsewhere, zone_of_machine
+from converters.remote.region import Location, region_warning, zone_of_machine
 from migrate.doctor import Status, check_place
 from tests.converters.remote.test_sources import put
 from tests.servers import Answer, BucketProxy, Handler, Server, running
@@ -75,7 +75,7 @@ def test_a_bucket_elsewhere_is_a_note(gs: BucketProxy, metadata: MetadataServer)
     assert plan(name, **options).rows  # type: ignore[arg-type]
     place = bucket_source(name)
     gs.forbidden |= {"GET"}  # who may not ask hears nothing
-    assert elsewhere(place) == ""
+    assert region_warning(place) == ""
 
 
 def test_doctor_says_where_a_bucket_lies(gs: BucketProxy, metadata: MetadataServer) -> None:

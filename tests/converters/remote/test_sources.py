@@ -31,9 +31,9 @@ from converters.errors import (
 from converters.model import load_config_model
 from converters.planning import planned
 from converters.remote import buckets
-from converters.remote.buckets import asked_entry, called
-from converters.remote.names import meant, source_of
-from converters.remote.retries import TemporaryError, persistent
+from converters.remote.buckets import call_client, request_entry
+from converters.remote.names import resolve_name, source_of
+from converters.remote.retries import TemporaryError, with_retries
 from converters.remote.store import StoredFile
 from converters.request import PlanOptions
 from tests.converters.conftest import Refused
@@ -310,7 +310,7 @@ def test_what_a_name_means(
     commit = hub.commit("org/name", {"model.safetensors": b"x", "sub/net.pt": b"y"})
     older = hub.commit("org/name", {"model.safetensors": b"z"}, branch="v1")
     monkeypatch.chdir(tmp_path)
-    assert meant("org/name").said == (
+    assert resolve_name("org/name").description == (
         f"org/name of the Hugging Face hub, main is the commit {commit}"
     )
     assert str(source_of("org/name@v1")) == f"hf://org/name@{older}"
@@ -326,9 +326,9 @@ def test_what_a_name_means(
     assert source_of("org/name") == Path("org/name")  # what exists wins
     # Beside it a name is a path.
     with refused(CheckpointNotFoundError, "org/other does not exist", "hf://org/other"):
-        meant("org/other")
+        resolve_name("org/other")
     with refused(CheckpointNotFoundError, "gpt2 does not exist", "org/gpt2"):
-        meant("gpt2")
+        resolve_name("gpt2")
 
 
 def test_refusals_of_the_hub(
@@ -383,7 +383,7 @@ def test_the_cache_comes_first(hub: HubServer, tmp_path: Path, refused: Refused)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(constants, "HF_HUB_OFFLINE", True)
         hub.requests.clear()
-        assert "from the cache" in meant("org/name").said
+        assert "from the cache" in resolve_name("org/name").description
         assert len(open_checkpoint(source_of("org/name")).infos) == len(tensors())
         with refused(CheckpointNotFoundError, "org/other at main is not in the cache"):
             source_of("org/other")
@@ -475,7 +475,7 @@ def test_tries_come_later_each_time_and_not_before_they_are_asked_for(
         raise TemporaryError("429", 0.5 if len(paused) == 1 else None)
 
     with refused(UnreachableError, "gs://bkt/x cannot be reached (429, 7 times)"):
-        persistent(busy, "gs://bkt/x")
+        with_retries(busy, "gs://bkt/x")
     assert paused == [0.005, 0.5, 0.02, 0.04, 0.08, 0.16]  # of a first pause of 0.01, here
 
 
@@ -490,10 +490,10 @@ def test_what_a_client_has_tried_itself_counts(refused: Refused) -> None:
 
     def once() -> None:
         asked.append(1)
-        called("gs://bkt/x", lambda: asyncio.run(nobody()))
+        call_client("gs://bkt/x", lambda: asyncio.run(nobody()))
 
     with refused(UnreachableError, "gs://bkt/x cannot be reached (ClientConnectorError, 12 times)"):
-        persistent(once, "gs://bkt/x")
+        with_retries(once, "gs://bkt/x")
     assert len(asked) == 2
 
 
@@ -593,9 +593,9 @@ def test_shards_in_a_bucket_are_found_by_one_list(
 
     def counted(fs: object, path: str) -> StoredFile | None:
         asked.append(path)
-        return asked_entry(fs, path)
+        return request_entry(fs, path)
 
-    monkeypatch.setattr(buckets, "asked_entry", counted)
+    monkeypatch.setattr(buckets, "request_entry", counted)
     try:
         opened = open_checkpoint(source_of("memory://of-one-list/model.safetensors.index.json"))
         assert len(opened.infos) == 30
