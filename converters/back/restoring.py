@@ -16,7 +16,7 @@ from converters.checkpoint.dtypes import numpy_dtype
 from converters.checkpoint.pytree import PytreeLeaf
 from converters.checkpoint.reader import Checkpoint, TensorInfo
 from converters.errors import MisfitError
-from converters.kept import Kept, KeptKey, computed_name, undoable
+from converters.kept import Kept, KeptKey, computed_name, is_undoable
 from converters.layers.join import ALONE, SUM, ComputedBefore
 from converters.layers.reparametrized import ComputedWeight
 from converters.mapping.leaves import PlannedLeaf, keys_of
@@ -70,7 +70,7 @@ class Restoring:
         self._original_dtype = original_dtype
         self._infos = {key.key: key.info for key in kept.keys}
         self._made_of = keys_of(kept.leaves)
-        undetermined = [leaf for leaf in kept.leaves if not undoable(leaf, self._infos)]
+        undetermined = [leaf for leaf in kept.leaves if not is_undoable(leaf, self._infos)]
         self._undetermined = {leaf.path for leaf in undetermined}
         self._changed = {leaf.path for leaf in undetermined if not self._is_as_kept(leaf)}
         self.rows = self._rows()

@@ -13,7 +13,7 @@ import torch
 from converters.graph.expression import as_code, call, code
 from converters.graph.writing.original.settings import Settings
 from converters.graph.writing.precision.numerics import with_numerics
-from converters.layers.flax_call import SourceCall, FlaxCall, Maker, Name, Variable
+from converters.layers.flax_call import FlaxCall, Maker, Name, SourceCall, Variable
 from converters.layers.join import ALONE
 from converters.layers.layout import UNCHANGED, Permute
 from converters.layers.registry import find_entry, flax_calls
