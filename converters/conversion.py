@@ -230,32 +230,28 @@ def run_conversion(
             "the state of an optimizer is converted from and to local files only",
             "download the checkpoint, or leave --optimizer out",
         )
-    planned_conversion = _require_complete(planner(source, request.plan), compare=hosts.first)
-    cuts = (
-        None
-        if request.mesh is None
-        else _partition(planned_conversion, request.mesh, request.spec).cuts
-    )
+    conversion = _require_complete(planner(source, request.plan), compare=hosts.first)
+    cuts = None if request.mesh is None else _partition(conversion, request.mesh, request.spec).cuts
     state = None
     if request.optimizer is not None:
         state = convert_optimizer(
             request.optimizer.file,
-            plan=planned_conversion.plan,
+            plan=conversion.plan,
             output=optimizer_output(Path(str(target))),
-            model=planned_conversion.model,
+            model=conversion.model,
             key=request.optimizer.key,
             order=request.optimizer.order,
-            keys_in_order=planned_conversion.checkpoint.keys_in_order,
+            keys_in_order=conversion.checkpoint.keys_in_order,
             optimizer=request.optimizer.kind,
             overwrite=replaced,
         )
     beside = (
         writing_kept(
             target,
-            planned_conversion.plan,
-            planned_conversion.checkpoint,
-            api=planned_conversion.api,
-            stored=planned_conversion.stored,
+            conversion.plan,
+            conversion.checkpoint,
+            api=conversion.api,
+            stored=conversion.stored,
             overwrite=replaced,
         )
         if hosts.first
@@ -266,17 +262,17 @@ def run_conversion(
             target,
             [
                 *leaves_of(
-                    planned_conversion.leaves,
-                    planned_conversion.checkpoint,
-                    cast=planned_conversion.dtype is not None,
+                    conversion.leaves,
+                    conversion.checkpoint,
+                    cast=conversion.dtype is not None,
                 ),
                 *_leaves(extra),
             ],
             asked.format,
             overwrite=request.overwrite,
             resume=request.resume,
-            recipe=recipe_of(planned_conversion.leaves, source),
-            metadata={"api": planned_conversion.api},
+            recipe=recipe_of(conversion.leaves, source),
+            metadata={"api": conversion.api},
             shard_bytes=request.shard_bytes,
             cuts=cuts,
             fail_on_not_finite=request.fail_on_nonfinite,
@@ -290,13 +286,13 @@ def run_conversion(
         )
     said = tuple(filter(None, (understood.description, region_warning(target))))
     shared = (f"written together; this was {hosts.process}",) if hosts.count > 1 else ()
-    notes = (*said, *planned_conversion.notes, *shared)
-    options_of_run = planned_conversion.checkpoint.options
+    notes = (*said, *conversion.notes, *shared)
+    options_of_run = conversion.checkpoint.options
     return Conversion(
-        planned_conversion.plan,
+        conversion.plan,
         target,
         kept,
-        planned_conversion.api,
+        conversion.api,
         asked.format,
         written,
         notes,
@@ -396,11 +392,11 @@ def convert_to_pytree(checkpoint: CheckpointLike, **options: Unpack[PlanKeywords
         ConversionError: the checkpoint or model cannot be read; the subclass says why.
     """
     with _unchanged(checkpoint) as source:
-        planned_conversion = _require_complete(planned(source, PlanOptions(**options)))
+        conversion = _require_complete(planned(source, PlanOptions(**options)))
         leaves = leaves_of(
-            planned_conversion.leaves,
-            planned_conversion.checkpoint,
-            cast=planned_conversion.dtype is not None,
+            conversion.leaves,
+            conversion.checkpoint,
+            cast=conversion.dtype is not None,
         )
         return nest((leaf.path, leaf.read()) for leaf in leaves)
 
@@ -431,12 +427,12 @@ def convert_to_mesh(
         ConversionError: as for `convert`.
     """
     with _unchanged(checkpoint) as source:
-        planned_conversion = _require_complete(planned(source, PlanOptions(**options)))
-        where = _partition(planned_conversion, mesh, spec)
+        conversion = _require_complete(planned(source, PlanOptions(**options)))
+        where = _partition(conversion, mesh, spec)
         leaves = leaves_of(
-            planned_conversion.leaves,
-            planned_conversion.checkpoint,
-            cast=planned_conversion.dtype is not None,
+            conversion.leaves,
+            conversion.checkpoint,
+            cast=conversion.dtype is not None,
         )
         return place_on_mesh(leaves, where, progress=progress)
 

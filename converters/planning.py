@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from converters.checkpoint import Checkpoint, StateDict, open_checkpoint
 from converters.checkpoint.cast import FLOATING, require_floating
 from converters.checkpoint.folder import partial_checkpoint_notes
-from converters.checkpoint.source import Source, is_folder
 from converters.checkpoint.prefixes import clean, removed_from
 from converters.checkpoint.quantized import quantized_by
 from converters.checkpoint.reader import TensorInfo
 from converters.checkpoint.renamed import Renamed
+from converters.checkpoint.source import Source, is_folder
 from converters.errors import AssumptionError, MappingFileError, NotAStateDictError
 from converters.mapping import Plan, Slot, make_plan, read_slots
 from converters.mapping.file import MappingFile, load_mapping
 from converters.mapping.leaves import PlannedLeaf
 from converters.mapping.paths import Api
 from converters.mapping.scan import scan_plan
-from converters.model import has_own_code, load_config_model, require_module, describe_config
+from converters.model import describe_config, has_own_code, load_config_model, require_module
 from converters.model_search import find_model
 from converters.remote.names import ResolvedName, resolve_name
 from converters.request import ModelLike, PlanOptions
@@ -235,8 +235,8 @@ def _inferred(checkpoint: Checkpoint, assume: Sequence[str], api: Api) -> Mappin
 def _model(
     checkpoint: Source | Mapping[str, Tensor], stored: Checkpoint, model: ModelLike, trust: bool
 ) -> tuple[Any, tuple[str, ...]]:
-    """The model, None without one, and what to know of where it comes from."""
     """Return the model or None, and notes on its origin."""
+    if isinstance(model, str):
         names = clean(stored.infos).names
         matched = find_model(model, {names[key]: it for key, it in stored.infos.items()})
         return matched.model, (f"the model is {matched.name}",) if matched.searched else ()
