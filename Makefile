@@ -94,6 +94,7 @@ lint: install
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/python docs/rule_pages.py --check
+	$(BIN)/python tests/words.py
 
 # The pages of the rules, from the rules themselves; the pictures of the README, from runs of the commands;
 # the gallery of ports, made anew (some models need diffusers).
