@@ -187,7 +187,8 @@ def _arrays(file: Path) -> list[PytreeLeaf]:
 
     found = open_arrays(file)
     return [
-        PytreeLeaf(key, info, functools.partial(found.read, key)) for key, info in found.infos.items()
+        PytreeLeaf(key, info, functools.partial(found.read, key))
+        for key, info in found.infos.items()
     ]
 
 

@@ -200,7 +200,9 @@ def _arrays(file: Path) -> dict[str, Array]:
 
 def _leaves(arrays: Mapping[str, Array]) -> list[PytreeLeaf]:
     return [
-        PytreeLeaf(key, TensorInfo(array.shape, array.dtype.name), functools.partial(np.asarray, array))
+        PytreeLeaf(
+            key, TensorInfo(array.shape, array.dtype.name), functools.partial(np.asarray, array)
+        )
         for key, array in arrays.items()
     ]
 

@@ -145,7 +145,7 @@ def test_a_tensor_of_parts(tmp_path, parts):
 def test_many_parts_quickly(monkeypatch):
     """A grid is told in linear time; parts of no grid are compared with each other, if they are few."""
     from converters.checkpoint.formats import distributed_metadata
-    from converters.checkpoint.formats.distributed_metadata import Chunk, Place, _require_whole
+    from converters.checkpoint.formats.distributed_metadata import Chunk, FileRange, _require_whole
     from converters.checkpoint.reader import TensorInfo
 
     compared = []
@@ -153,7 +153,7 @@ def test_many_parts_quickly(monkeypatch):
     monkeypatch.setattr(
         distributed_metadata, "_overlap", lambda *two: compared.append(two) or overlap(*two)
     )
-    place = Place("x", 0, 1 << 20)
+    place = FileRange("x", 0, 1 << 20)
     chunks = [Chunk((row, column), (1, 1), place) for row in range(200) for column in range(200)]
     info = TensorInfo((200, 200), "float32")
     _require_whole("w", info, tuple(chunks))

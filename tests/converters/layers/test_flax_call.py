@@ -181,7 +181,10 @@ def test_the_note_tells_what_the_weights_do_not_show(layer, api, note):
 
 def test_values_as_source():
     assert written(((2, 2),)) == "((2, 2),)"
-    dtype, init = Name("jax.numpy.bfloat16"), SourceCall("flax.linen.initializers.constant", {}, (0.25,))
+    dtype, init = (
+        Name("jax.numpy.bfloat16"),
+        SourceCall("flax.linen.initializers.constant", {}, (0.25,)),
+    )
     (call,) = flax_calls(nn.Linear(2, 3), "linen")
     assert call.source(dtype=dtype, bias_init=init, name="head") == (
         "nn.Dense(features=3, dtype=jnp.bfloat16, bias_init=nn.initializers.constant(0.25), name='head')"

@@ -158,7 +158,9 @@ def test_no_copy_is_made_of_what_only_joins_axes():
 def test_flax_writes_the_same_msgpack(tmp_path):
     source = checkpoint()
     leaves = leaves_of(planned(source), source)
-    many = [PytreeLeaf(f"many/{'k' * (8 * n)}{n}", leaves[0].info, leaves[0].read) for n in range(40)]
+    many = [
+        PytreeLeaf(f"many/{'k' * (8 * n)}{n}", leaves[0].info, leaves[0].read) for n in range(40)
+    ]
     write_pytree(tmp_path / "x", [*leaves, *many], "msgpack")
     tree = nest((leaf.path, leaf.read()) for leaf in [*leaves, *many])
     assert (tmp_path / "x").read_bytes() == serialization.msgpack_serialize(tree)

@@ -104,5 +104,5 @@ def test_doctor_says_where_a_bucket_lies(gs: BucketProxy, metadata: MetadataServ
     ],
 )
 def test_what_lies_in_a_location(location: Location, inside: str, outside: str) -> None:
-    assert location.holds(inside)
-    assert not location.holds(outside)
+    assert location.contains(inside)
+    assert not location.contains(outside)

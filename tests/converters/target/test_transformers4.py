@@ -131,7 +131,9 @@ def outputs(tmp_path_factory):
         assert made.refused == ()
         fitted = fit_plan(made, target_shapes(folder / f"{name}.json")).plan
         entries = [
-            TensorEntry(leaf.path, leaf.info, lambda leaf=leaf, read=checkpoint.read: leaf.read(read))
+            TensorEntry(
+                leaf.path, leaf.info, lambda leaf=leaf, read=checkpoint.read: leaf.read(read)
+            )
             for leaf in fitted.leaves
         ]
         write_safetensors(folder / f"{name}.safetensors", entries, {})
