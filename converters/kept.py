@@ -337,7 +337,7 @@ def _check(kept: Kept) -> None:
         if key.key in kept.tensors and kept.tensors[key.key].shape != key.info.shape:
             raise ValueError(f"the tensor {key.key} has another shape")
         if key.key not in made_of and key.key not in kept.tensors and not key.tied:
-            raise ValueError(f"nothing says what {key.key} is made from")
+            raise ValueError(f"the inputs of {key.key} are unknown")
 
 
 def retarget(kept: Kept, leaves: Iterable[PlannedLeaf]) -> Kept:

@@ -143,7 +143,7 @@ def _named(
             if value:
                 raise MappingFileError(
                     str(file),
-                    [f"it says what each key is, and so does --{other}"],
+                    [f"it determines each key, and so does --{other}"],
                     "leave one of them out",
                 )
         return _by_mapping(load_mapping(file), stored, options.to)
@@ -157,7 +157,7 @@ def _named(
         return _NamedKeys(names, _inferred(Renamed(stored, names), assume, api), api, notes)
     if assume:
         raise AssumptionError(
-            "the model says what each layer is, nothing is to be assumed", "leave --assume out"
+            "the model determines each layer, so --assume has no effect", "remove --assume"
         )
     parts = options.keep_parts
     slots = read_slots(model, api, example=options.example, keep_parts=parts)
@@ -251,6 +251,6 @@ def _model(
         return None, ()
     matched = load_config_model(folder, trust_remote_code=trust)
     if matched is None:
-        return None, (f"{describe_config(folder)}: the layers are told by the keys",)
+        return None, (f"{describe_config(folder)}: the layers are inferred from the keys",)
     ran = trust and has_own_code(folder)
     return matched, ((f"the model is of code in {folder}, which was run",) if ran else ())

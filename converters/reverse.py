@@ -204,8 +204,8 @@ def _record(
     if mapping is not None:
         if model is None:
             raise KeptFileError(
-                f"{mapping} says where keys go, not which there are",
-                "pass --model pkg.mod:factory, whose module says them",
+                f"{mapping} maps keys, but does not list the model's keys",
+                "pass --model pkg.mod:factory, whose module determines them",
             )
         return from_mapping(_model(model), arrays.infos, arrays.source, mapping)
     if model is not None:
@@ -218,8 +218,8 @@ def _record(
     beside = Path(kept) if kept is not None else kept_path(Path(source))  # type: ignore[arg-type]
     if not beside.is_file():
         raise KeptFileError(
-            f"{beside} is not there, which says the torch keys of {arrays.source}",
-            "pass --model pkg.mod:factory, whose module says them",
+            f"{beside} is missing, which lists the torch keys of {arrays.source}",
+            "pass --model pkg.mod:factory, whose module determines them",
         )
     record = read_kept(beside)
     misfits = misfits_of(record, arrays.infos)

@@ -68,7 +68,7 @@ def environment(backend: str, replicas: int = 1, plugins: Sequence[str] = ()) ->
     if backend not in _BACKENDS and backend != NO_BACKEND:
         raise BackendError(f"unknown backend {backend!r}", f"one of {', '.join(_BACKENDS)}")
     if not 1 <= replicas <= MOST_REPLICAS:
-        raise BackendError(f"{replicas} replicas asked for", f"1 to {MOST_REPLICAS}")
+        raise BackendError(f"{replicas} replicas requested", f"1 to {MOST_REPLICAS}")
     path = os.environ.get("PYTHONPATH")
     variables = {
         "PYTHONPATH": os.pathsep.join([str(_SITE), path] if path else [str(_SITE)]),

@@ -195,7 +195,7 @@ class Run(contextlib.AbstractContextManager["Run"]):
         if not self._in_epoch or self._began:
             raise ResumeError(
                 "run.batches outside run.epochs, or twice in one epoch",
-                "use it once in each epoch; validation goes over its loader directly",
+                "use it once in each epoch; iterate over a validation loader directly",
             )
         self._began = True
         self._loader = loader

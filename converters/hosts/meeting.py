@@ -96,7 +96,7 @@ class _StoreHosts(Hosts):
         me, number = uuid.uuid4().hex, self.process.index
         if int(count) != self.count:
             raise self._fail(
-                f"process {number} says that there are {self.count}, process 0 {count}"
+                f"process {number} expects {self.count} processes, process 0 {count}"
             )
         if self._store.claim(f"here/{number}", json.dumps(me)) != json.dumps(me):
             raise self._fail(f"two processes say that they are {number} of {self.count}")
@@ -217,7 +217,7 @@ def _stranger(process: Process) -> HostsError:
     return HostsError(
         f"what answers at {process.host}:{process.port} is not process 0 of this program in this version, "
         "or it ended",
-        "see what it says",
+        "check its output",
     )
 
 

@@ -37,7 +37,7 @@ def with_heads(group: Group, context: Context) -> Guess:
     options, _ = context.assumptions.options_for(group.path)
     heads = options.get("heads")
     if heads is None:
-        what = f"a {KIND} of {shape[0]} channels; no shape says how many heads it has"
+        what = f"a {KIND} of {shape[0]} channels; no shape shows the number of heads"
         return ambiguous(what, f"{KIND}(heads=N)")
     if shape[0] % heads:
         return ambiguous(f"{heads} heads do not divide {shape[0]} channels", f"{KIND}(heads=N)")

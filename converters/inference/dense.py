@@ -126,5 +126,5 @@ def _by_name(group: Group, context: Context) -> Guess:
         return likely("Embedding", f"the name {name}, no bias{also}")
     if tied:
         return likely("Embedding", f"no bias, tied to {tied[0]}")
-    what = f"the name {name} tells neither" if name else "no name"
+    what = f"the name {name} shows neither" if name else "no name"
     return ambiguous(f"two axes, no bias; {what}", "Linear", "Embedding")

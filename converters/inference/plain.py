@@ -56,6 +56,6 @@ def guess_parameters(group: Group) -> Guess:
         return ambiguous(f"{what}: dequantize them before", PARAMETER)
     experts = {"expert", "experts"} & set(words(group.path))
     if experts and any(len(info.shape) > 2 for info in group.tensors.values()):
-        what = "the stacked weights of experts: which axis is the output's, no shape says"
+        what = "the stacked weights of experts: no shape shows which axis is the output's"
         return ambiguous(what, PARAMETER)
     return certain(PARAMETER, "a name that no layer of torch.nn has: kept as it is")

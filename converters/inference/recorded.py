@@ -181,7 +181,7 @@ def _unsure(module: RecordedModule) -> Guess:
         return ambiguous(f"the settings of {module.kind} in the file are not a layer's", kind)
     if module.kind.startswith("torch."):
         return ambiguous(f"the layer kind {module.kind} is not known", PARAMETER)
-    what = f"{module.kind} keeps a weight as a Linear does; whether it is one, its class says"
+    what = f"{module.kind} keeps a weight as a Linear does, but its class is unknown"
     return ambiguous(what, "Linear", PARAMETER)
 
 

@@ -268,7 +268,7 @@ class FarPartial:
             ):
                 raise OutputError(
                     f"{self._location(file)} is not what was written to it",
-                    "see that nobody else writes there, and run it again",
+                    "make sure that nothing else writes there, and run it again",
                 )
 
     def take_name(self) -> None:

@@ -195,7 +195,7 @@ class StoreSource(RemoteSource):
         if changed:
             raise RemoteError(
                 f"{StoreSource(self.store, changed[0])} was replaced while it was read",
-                "start again, when nobody writes it",
+                "start again, when it is no longer written",
             )
 
     def __str__(self) -> str:

@@ -227,7 +227,7 @@ def _chosen(
         elif len({way.axis for way in possible}) > 1:
             problems.append(f"{path}: its shape does not say along which axis layers are stacked")
         else:
-            problems.append(f"{path}: square, and nothing says whether it is {its[0]} turned")
+            problems.append(f"{path}: square, so whether it is {its[0]} transposed is unknown")
     return chosen, problems
 
 

@@ -36,7 +36,7 @@ def require(ranks: int, gpus: int, share: bool = False) -> None:
         LaunchError: there are too few GPUs.
     """
     if ranks > gpus and not (share and gpus):
-        raise LaunchError(f"{ranks} ranks asked for, and {_count(gpus)} here", _REMEDY)
+        raise LaunchError(f"{ranks} ranks requested, but {_count(gpus)} here", _REMEDY)
 
 
 def of_rank(local_rank: int, gpus: int, share: bool = False) -> int:

@@ -38,7 +38,7 @@ def requested_ranks(ranks: int | None) -> int | None:
                 raise LaunchError(f"{name}={text!r} is not a number of ranks", "at least 1")
             ranks = int(text)
     if ranks is not None and ranks < 1:
-        raise LaunchError(f"{ranks} ranks asked for", "at least 1")
+        raise LaunchError(f"{ranks} ranks requested", "request at least 1")
     return ranks
 
 

@@ -41,7 +41,7 @@ class TpuBackend(Backend):
         count = processes.requested_ranks(ranks) or devices
         if count > devices:
             raise LaunchError(
-                f"{count} ranks asked for with {devices} TPUs", "one rank for each TPU"
+                f"{count} ranks requested for {devices} TPUs", "start one rank per TPU"
             )
         _set_launch_environment(count)
         processes.spawn(fn, args, count)

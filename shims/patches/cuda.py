@@ -76,7 +76,7 @@ def _choice(devices: Devices, finish: Callable[[], None]) -> dict[str, tuple[Any
     where = f"work runs on {devices.placement.target}"
     return {
         "is_available": (lambda: True, where),
-        "device_count": (lambda: devices.count, "as many as ranks were asked for"),
+        "device_count": (lambda: devices.count, "the number of ranks"),
         "current_device": (lambda: devices.current, "the number that set_device was given"),
         "set_device": (set_device, "remembered; all devices are one"),
         "device": (device, "remembered; all devices are one"),
@@ -104,7 +104,7 @@ def _properties(devices: Devices) -> dict[str, tuple[Any, str]]:
         "get_device_name": (on_device(lambda: name), "the processor's name"),
         "get_device_capability": (
             on_device(lambda: CAPABILITY),
-            "(8, 0): bfloat16 and TF32 may be asked for",
+            "(8, 0): bfloat16 and TF32 are supported",
         ),
         "get_device_properties": (
             on_device(lambda: _Properties(name)),
@@ -169,7 +169,7 @@ def _nvtx() -> Iterator[Patch]:
         "mark": lambda msg: None,
     }
     for name, function in functions.items():
-        yield patch(torch.cuda.nvtx, name, function, "nobody looks at the ranges here")
+        yield patch(torch.cuda.nvtx, name, function, "no profiler reads the ranges")
     for name in ("start", "stop"):
         yield patch(torch.cuda.profiler, name, lambda: None, "no CUDA profiler listens")
     yield patch(torch.cuda, "cudart", _Cudart, "the profiler's start and stop; the rest is refused")
@@ -250,7 +250,7 @@ def refusals(answered: set[str]) -> Iterator[Patch]:
     for name in sorted(set(torch.cuda.__all__) - answered - _UNTOUCHED):
         if not callable(getattr(torch.cuda, name, None)) or name.endswith("Storage"):
             continue
-        yield patch(torch.cuda, name, _refusing(name), "refused: there is no true answer")
+        yield patch(torch.cuda, name, _refusing(name), "refused: there is no correct answer")
 
 
 # Prefixes of `torch.cuda` names, and the rule of `migrate rewrite` for each; other names are

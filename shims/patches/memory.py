@@ -30,7 +30,7 @@ def _of_machine(field: str) -> int:
 def _figure(file: Path, field: str) -> int:
     if "torch_xla" in sys.modules and tpu_device_files():
         raise DeviceNotAnsweredError(
-            f"a memory figure asked for at {calls.user_line()}: the host's is not the TPU's",
+            f"a memory figure requested at {calls.user_line()}: the host's is not the TPU's",
             "torch_xla.core.xla_model.get_memory_info() reports the TPU's",
             "cuda-memory",
         )
@@ -42,7 +42,7 @@ def _figure(file: Path, field: str) -> int:
     except OSError:
         pass
     raise DeviceNotAnsweredError(
-        f"a memory figure asked for at {calls.user_line()} has no answer: {file} has no {field}",
+        f"a memory figure requested at {calls.user_line()} has no answer: {file} has no {field}",
         "use Linux or a GPU, or remove the figure",
         "cuda-memory",
     )

@@ -158,7 +158,7 @@ def test_its_traceback_is_shown(tmp_path: Path) -> None:
     ("args", "environment", "message"),
     [
         (["missing.py"], {}, "missing.py is not a file"),
-        (["--ranks", "0", "train.py"], {}, "0 replicas asked for"),
+        (["--ranks", "0", "train.py"], {}, "0 replicas requested"),
         (["train.py"], {"MIGRATE_BACKEND": "gpu"}, "MIGRATE_BACKEND='gpu' is unknown"),
     ],
 )

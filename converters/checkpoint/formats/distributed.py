@@ -128,7 +128,7 @@ class _Files:
         if not isinstance(loaded, LazyTensor) or loaded.info != TensorInfo(chunk.shape, dtype):
             raise CheckpointDamagedError(
                 f"{self._folder / chunk.location.file} has another thing at byte {chunk.location.offset} "
-                f"than its {METADATA} says",
+                f"than its {METADATA} lists",
                 COPY_AGAIN,
             )
         return loaded

@@ -225,7 +225,7 @@ def test_process_0_that_knows_of_another_number() -> None:
         thread.start()
     for thread in threads:
         thread.join(LIMIT)
-    assert found == ["process 1 says that there are 3, process 0 2"] * 2
+    assert found == ["process 1 expects 3 processes, process 0 2"] * 2
 
 
 def test_process_0_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:

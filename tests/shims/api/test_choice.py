@@ -175,7 +175,7 @@ def test_each_rank_has_a_gpu_of_its_own() -> None:
     assert [gpus.of_rank(rank, 4) for rank in range(4)] == [0, 1, 2, 3]
     with pytest.raises(LaunchError, match="no GPU for local rank 1: 1 GPU is here"):
         gpus.of_rank(1, 1)
-    with pytest.raises(LaunchError, match="2 ranks asked for, and 1 GPU is here"):
+    with pytest.raises(LaunchError, match="2 ranks requested, but 1 GPU is here"):
         gpus.require(2, 1)
 
 
