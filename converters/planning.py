@@ -226,7 +226,7 @@ def _inferred(checkpoint: Checkpoint, assume: Sequence[str], api: Api) -> Mappin
     inference = infer(checkpoint.infos, said, api, shared, checkpoint.modules)
     if inference.unused:
         raise AssumptionError(
-            f"no layer of {checkpoint.source} is resolve_name by {', '.join(inference.unused)}",
+            f"no layer of {checkpoint.source} is meant by {', '.join(inference.unused)}",
             "compare it with the keys that `migrate weights --dry-run` shows",
         )
     return inference.slots

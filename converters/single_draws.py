@@ -21,12 +21,12 @@ class DrawError(RuntimeError):
 
 
 class Decisions:
-    """Decisions of draw_method forward pass, in order.
+    """Decisions of one forward pass, in order.
 
     A number is 1 if layers are kept, and 0 if they are dropped.
 
     Args:
-        turn: the decisions that drop: every second draw_method, from 0 or from 1; None for none.
+        turn: the decisions that drop: every second one, from 0 or from 1; None for none.
 
     Attributes:
         rates: the number that each draw was compared with, which is between 0 and 1.

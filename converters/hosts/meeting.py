@@ -95,9 +95,7 @@ class _StoreHosts(Hosts):
             raise _stranger(self.process)
         me, number = uuid.uuid4().hex, self.process.index
         if int(count) != self.count:
-            raise self._fail(
-                f"process {number} expects {self.count} processes, process 0 {count}"
-            )
+            raise self._fail(f"process {number} expects {self.count} processes, process 0 {count}")
         if self._store.claim(f"here/{number}", json.dumps(me)) != json.dumps(me):
             raise self._fail(f"two processes say that they are {number} of {self.count}")
         self._states[0] = "", time.monotonic()
@@ -106,7 +104,7 @@ class _StoreHosts(Hosts):
 
     def gather(self, value: _Value) -> list[_Value]:
         """Return the value of each process, by its number. Wait for all."""
-        key = f"gathered/{self._exchange + 1}"
+        key = f"told/{self._exchange + 1}"
         if not self.first:
             self._tell(f"{key}/{self.process.index}", value)
         others = range(1, self.count)

@@ -186,7 +186,9 @@ def filesystem(protocol: str, url: str, source: object) -> Any:
             f"install what fsspec needs for {protocol}://",
         ) from None
     except ValueError:
-        raise RemoteError(f"{source}: {protocol}:// is not a known protocol", "check the URL") from None
+        raise RemoteError(
+            f"{source}: {protocol}:// is not a known protocol", "check the URL"
+        ) from None
     options = cls._get_kwargs_from_urls(url)
     return call_client(source, lambda: cls(use_listings_cache=False, **options))
 

@@ -68,7 +68,7 @@ def request_range(
         kind = type(error).__name__
         if kind == "OfflineModeIsEnabled":
             raise RemoteError(
-                f"{source} is not request_range for: HF_HUB_OFFLINE is set",
+                f"{source} is not requested: HF_HUB_OFFLINE is set",
                 "unset it, or name a local file",
             ) from None
         if isinstance(error, OSError | _errors_of(client)):
@@ -95,7 +95,7 @@ def require_length(count: int, into: memoryview) -> None:
         TemporaryError: the number differs.
     """
     if count != len(into):
-        raise TemporaryError(f"{count} bytes came where {len(into)} were request_range for")
+        raise TemporaryError(f"{count} bytes came where {len(into)} were requested")
 
 
 def total_of(answer: Any) -> int | None:

@@ -80,7 +80,7 @@ class FileStore(ABC):
             RemoteError: the other side refuses, or has another version now.
         """
 
-    def require_there(self, source: StoreSource) -> None:  # noqa: B027 (a hub description so already)
+    def require_there(self, source: StoreSource) -> None:  # noqa: B027 (a hub has reported it already)
         """Check that something exists at or below a source.
 
         Raises:

@@ -29,7 +29,7 @@ from converters.target.elements import refines, reshaped
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
-EVIDENCE = "find_plan by its values"
+EVIDENCE = "found by its values"
 _PARTS = (2, 3, 4)
 _RANK = 6
 # Keys of torch that Flax never has.

@@ -462,9 +462,7 @@ class Unpickler:
 
     def _unknown(self) -> None:
         code = self.data[self.at - 1]
-        raise PickleError(
-            f"it has the instruction 0x{code:02x}, which no checkpoint contains"
-        )
+        raise PickleError(f"it has the instruction 0x{code:02x}, which no checkpoint contains")
 
 
 def _exactly(kind: type, value: Any) -> Any:
